@@ -1,0 +1,57 @@
+# Each target sets itself up: a virtual environment of its own, nothing else on the machine is touched.
+# PYTHON chooses the interpreter (3.10 to 3.14).
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The CPU build is enough for the tests; a plain `torch` would bring gigabytes of CUDA packages.
+TORCH  ?= 2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint e2e bench gpu-check clean
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/run: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("gpugauge needs Python 3.10 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 10) else None'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { echo "the venv module is missing: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/run
+	@$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# Debian packages that the end-to-end tests start.
+E2E_PACKAGES := prometheus util-linux slowhttptest
+
+run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node
+	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
+		exec $(BIN)/gpugauge serve $(ARGS); \
+	else \
+		echo "No NVIDIA driver on this machine: serving a SIMULATED node (scenario $(SCENARIO)). No figure below is of a real card." >&2; \
+		exec $(BIN)/gpugauge serve --simulate $(SCENARIO) $(ARGS); \
+	fi
+SCENARIO ?= node
+
+test: lint ## format, lint, strict types, unit tests
+	@$(BIN)/python -m pytest -q -m "not e2e"
+
+lint: $(VENV)/dev
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+e2e: $(VENV)/dev ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
+	@$(BIN)/python -m pytest -q -m e2e --timeout=300 tests/e2e
+
+.PHONY: e2e-packages
+e2e-packages: ## the Debian packages that `make e2e` needs
+	@echo $(E2E_PACKAGES)
+
+bench: $(VENV)/dev ## measurements, ours beside the peers'
+	@$(BIN)/python -m bench
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache dist build

@@ -1,0 +1,7 @@
+"""Every bench, one after the other: `python -m bench`, with --json a line of JSON each."""
+
+from bench import cost, hook, scrape
+
+for bench in (scrape, cost, hook):
+    bench.main()
+    print()

@@ -1,0 +1,194 @@
+"""The daemon: puts the parts together, runs until it is told to stop, and takes them apart again."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from gpugauge import __version__
+from gpugauge.collectors.base import Collector
+from gpugauge.collectors.device import DeviceCollector
+from gpugauge.collectors.process import ProcessCollector
+from gpugauge.collectors.training import TrainingCollector
+from gpugauge.collectors.utilization import UtilizationCollector
+from gpugauge.config import Settings
+from gpugauge.driver.api import DriverView, Reply
+from gpugauge.driver.simulated.procfs import ProcTree
+from gpugauge.driver.simulated.scenario import Scenario, load_scenario
+from gpugauge.driver.source import ADVICE, DriverSource, Pace
+from gpugauge.exposition import Exposition
+from gpugauge.logs import fields
+from gpugauge.routes import standard_routes
+from gpugauge.sampler import Sampler
+from gpugauge.sdnotify import Notifier
+from gpugauge.server import Server
+from gpugauge.sessions import Sessions, SessionsError
+from gpugauge.snapshot import Snapshot
+from gpugauge.wire import server_path
+from gpugauge.workload.procfs import Procfs
+
+log = logging.getLogger("gpugauge")
+
+# A sampler that has not ticked for this long will not: the process ends, and whoever started it starts another.
+_DEAD_SECONDS = 60.0
+_EXIT_DEAD = 70  # EX_SOFTWARE
+# How long the first snapshot waits for the driver, so that a first scrape is complete.
+_PATIENCE_SECONDS = 3.0
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ListenError, ScenarioError or SessionsError at start."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    # The threads hold the interpreter for the milliseconds of a tick; a scrape should not wait a whole default turn.
+    sys.setswitchinterval(0.001)
+    with ExitStack() as stack:
+        return _Daemon(settings, stack).run(stop)
+
+
+class _Daemon:
+    """All parts, made in the order in which they need each other, ended in reverse by the stack."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        scenario = load_scenario(settings.simulate) if settings.simulate else None
+        procfs = Procfs(str(settings.path.procfs))
+        simulated = _SimulatedProc(scenario, stack) if scenario else None
+        self._settings, self._stack = settings, stack
+        self._driver = _driver(settings, scenario)
+        self._sessions = self._open_sessions()
+        self._exposition = Exposition(settings.sampling.stale_after_seconds)
+        self._notifier = Notifier()
+        self._last_tick = time.monotonic()
+        collectors: dict[str, Collector] = {
+            "device": DeviceCollector(),
+            "utilization": UtilizationCollector(),
+            "process": ProcessCollector(simulated.procfs if simulated else procfs),
+        }
+        if self._sessions:
+            collectors["training"] = TrainingCollector(self._sessions, procfs.process_id)
+        enabled = settings.collector.enabled()
+        self._sampler = Sampler(
+            [collector for name, collector in collectors.items() if name in enabled],
+            self._driver_news,
+            self._publish,
+            settings.sampling.interval_seconds,
+        )
+        self._before_tick = simulated.update if simulated else lambda: None
+        routes = standard_routes(
+            self._exposition, settings.web.telemetry_path, self._not_ready, scenario.name if scenario else None
+        )
+        self._server = Server(settings.web.listen_address, routes, max_connections=settings.web.max_connections)
+
+    def _open_sessions(self) -> Sessions | None:
+        """Listen for training processes; a default path that cannot be used costs only what they would tell."""
+        given = self._settings.hook.socket
+        sessions = Sessions(str(given or server_path()), linger_seconds=self._settings.hook.linger_seconds)
+        try:
+            sessions.start()
+        except SessionsError as error:
+            if given:
+                raise
+            log.warning("training processes cannot report: %s", error)
+            return None
+        self._stack.callback(sessions.stop)
+        return sessions
+
+    def run(self, stop: threading.Event) -> int:
+        self._server.start()
+        self._stack.callback(self._server.stop)
+        if self._driver:
+            self._driver.start()
+            self._stack.callback(self._driver.stop)
+            if not self._wait_for_driver(self._driver, stop):
+                return 1
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        listening = ", ".join(f"{host}:{port}" for host, port in self._server.addresses)
+        log.info(
+            "serving", extra=fields(version=__version__, listen=listening, simulate=self._settings.simulate or "no")
+        )
+        self._sampler.run(stop, self._alive)
+        log.info("stopping")
+        self._notifier.stopping()
+        return 0
+
+    def _wait_for_driver(self, driver: DriverSource, stop: threading.Event) -> bool:
+        """Give the driver a moment, or with driver.mode=required all the time it takes; False if it must and does not."""
+        required = self._settings.driver.mode == "required"
+        start = time.monotonic()
+        while not driver.settled.wait(0.05) and not stop.is_set():
+            if not required and time.monotonic() - start > _PATIENCE_SECONDS:
+                break
+        reason = driver.view().reason
+        if required and reason != "ok" and not stop.is_set():
+            log.error("driver.mode=required: %s", ADVICE.get(reason, reason), extra=fields(reason=reason))
+            return False
+        return True
+
+    def _driver_news(self) -> tuple[DriverView, tuple[Reply, ...]]:
+        self._before_tick()
+        return (self._driver.view(), self._driver.drain()) if self._driver else (DriverView(False, "off"), ())
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        first = self._exposition.age(snapshot.monotonic) is None
+        self._exposition.publish(snapshot)
+        if first:
+            self._notifier.ready()
+
+    def _alive(self) -> None:
+        self._last_tick = time.monotonic()
+        self._notifier.watchdog()
+
+    def _not_ready(self) -> str | None:
+        age = self._exposition.age(time.monotonic())
+        if age is None:
+            return "there is no snapshot yet"
+        limit = self._settings.sampling.stale_after_seconds
+        return f"the last snapshot is {age:.0f} s old" if age > limit else None
+
+    def _watch(self) -> None:
+        """End the process when the sampler is stuck: fresh values will not come back by themselves."""
+        while True:
+            time.sleep(1.0)
+            if time.monotonic() - self._last_tick > _DEAD_SECONDS:
+                log.critical("the sampler is stuck, ending the process", extra=fields(seconds=_DEAD_SECONDS))
+                faulthandler.dump_traceback()
+                os._exit(_EXIT_DEAD)
+
+
+class _SimulatedProc:
+    """The scenario's processes as a proc file system of their own, so that reading them is no special case."""
+
+    def __init__(self, scenario: Scenario, stack: ExitStack) -> None:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-proc-")))
+        self._tree = ProcTree(root, scenario)
+        self.update()
+        self.procfs = Procfs(str(root))
+
+    def update(self) -> None:
+        self._tree.update(time.monotonic())
+
+
+def _driver(settings: Settings, scenario: Scenario | None) -> DriverSource | None:
+    if settings.driver.mode == "off":
+        return None
+    interval = settings.sampling.interval_seconds
+    # What costs more is read more rarely (docs/architecture.md).
+    pace = Pace(
+        {"fast": interval, "normal": max(5.0, interval), "processes": max(5.0, interval), "slow": max(30.0, interval)},
+        deadline=settings.driver.deadline_seconds,
+    )
+    chosen = set(settings.driver.devices)
+    return DriverSource(
+        pace,
+        scenario.simulation() if scenario else None,
+        allowed=lambda index, uuid: not chosen or str(index) in chosen or uuid in chosen,
+    )

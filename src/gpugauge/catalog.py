@@ -1,0 +1,25 @@
+"""Every metric that gpugauge can export, by collector: reference, dashboards and rules are made from this one list."""
+
+from __future__ import annotations
+
+from gpugauge.collectors.device import DeviceCollector
+from gpugauge.collectors.exporter import ExporterCollector
+from gpugauge.collectors.process import ProcessCollector
+from gpugauge.collectors.training import TrainingCollector
+from gpugauge.collectors.utilization import UtilizationCollector
+from gpugauge.metric import Metric
+
+CATALOG: dict[str, tuple[Metric, ...]] = {
+    collector.name: collector.metrics
+    for collector in (DeviceCollector, UtilizationCollector, ProcessCollector, TrainingCollector, ExporterCollector)
+}
+
+
+def metrics() -> tuple[Metric, ...]:
+    """Return all rows in the order of their collectors; raises ValueError when two rows share a name."""
+    rows = tuple(row for table in CATALOG.values() for row in table)
+    names = [row.name for row in rows]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"these names stand in two tables: {', '.join(twice)}")
+    return rows

@@ -1,0 +1,111 @@
+"""The command line. Each command imports what it needs when it is called: `gpugauge run` starts a training process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from gpugauge import __version__
+
+if TYPE_CHECKING:
+    from gpugauge.config import Setting
+
+
+class _SettingsCommand(click.Command):
+    """A command with a flag for each setting, made from the model only when this command is really called."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*_setting_options(), *super().get_params(ctx)]
+
+
+@functools.cache
+def _setting_options() -> tuple[click.Option, ...]:
+    from gpugauge.config import walk  # noqa: PLC0415
+
+    return tuple(map(_setting_option, walk()))
+
+
+def _setting_option(setting: Setting) -> click.Option:
+    flags = f"{setting.flag}/{setting.negative_flag}" if setting.negative_flag else setting.flag
+    return click.Option(
+        [flags, _parameter(setting)],
+        default=None,
+        multiple=setting.repeatable,
+        metavar=None if setting.negative_flag else setting.kind.upper().replace(" ", "_").replace(",", ""),
+        help=f"{setting.description}  [{setting.environment}; default: {setting.default_text}]",
+    )
+
+
+def _parameter(setting: Setting) -> str:
+    return setting.environment.lower()  # a Python identifier, and different for each setting
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpugauge", message="%(prog)s %(version)s")
+def main() -> None:
+    """Tell whether PyTorch is really using the GPU, how well, and if not, why."""
+
+
+@main.command(cls=_SettingsCommand)
+@click.option(
+    "--config.file",
+    "config_file",
+    envvar="GPUGAUGE_CONFIG_FILE",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Settings file, YAML.  [GPUGAUGE_CONFIG_FILE]",
+)
+def serve(config_file: Path | None, **values: object) -> NoReturn:
+    """Serve the metrics of this machine until told to stop."""
+    from gpugauge import app, logs  # noqa: PLC0415
+    from gpugauge.config import walk  # noqa: PLC0415
+    from gpugauge.config_load import ConfigError, load  # noqa: PLC0415
+    from gpugauge.listen import ListenError  # noqa: PLC0415
+
+    given = ((setting.key, values[_parameter(setting)]) for setting in walk())
+    try:
+        settings = load(config_file, os.environ, {key: value for key, value in given if value not in (None, ())})
+    except ConfigError as error:
+        _fail(2, error)
+    logs.setup(settings.log.level, settings.log.format)
+    try:
+        sys.exit(app.run(settings))
+    except ListenError as error:
+        _fail(1, error)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(command: tuple[str, ...]) -> NoReturn:
+    """Run a training program so that it reports to the daemon: gpugauge run -- python train.py."""
+    from gpugauge import launch  # noqa: PLC0415
+
+    if obstacle := launch.obstacle(command):
+        click.echo(f"gpugauge: {obstacle}", err=True)
+    try:
+        launch.run(command)
+    except launch.LaunchError as error:
+        _fail(error.exit_code, error)
+
+
+@main.command()
+def scenarios() -> None:
+    """List the scenarios for serve --simulate."""
+    from gpugauge.driver.simulated.scenario import list_scenarios  # noqa: PLC0415
+
+    for name, description in list_scenarios():
+        click.echo(f"{name}  {description}")
+
+
+def _fail(code: int, reason: object) -> NoReturn:
+    click.echo(f"gpugauge: {reason}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

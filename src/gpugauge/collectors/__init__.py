@@ -1,0 +1,1 @@
+"""Collectors: a table of metric rows and one function that reads them from a tick."""

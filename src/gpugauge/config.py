@@ -1,0 +1,245 @@
+"""The settings: one model, from which the file's keys, the environment names, the flags and the reference are taken."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+DEFAULT_PORT = 10478
+
+
+class ListenAddress(NamedTuple):
+    """Where to listen; an empty host means all interfaces, IPv4 and IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_listen_address(value: object) -> object:
+    """Read `host:port`, `:port`, `[::1]:port` or `host`; raises ValueError on anything else."""
+    if isinstance(value, ListenAddress):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("an address is written host:port")
+    host, colon, port = value.strip().rpartition(":")
+    if not colon or value.strip().endswith("]"):
+        host, port = value.strip(), str(DEFAULT_PORT)
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise ValueError("an IPv6 address with a port is written [address]:port")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"{port!r} is not a port between 0 and 65535")
+    return ListenAddress(host[1:-1] if bracketed else host, int(port))
+
+
+def split_list(value: object) -> object:
+    """Read `a,b` as a list, so that one line of text is enough in the environment and the file."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+Address = Annotated[ListenAddress, BeforeValidator(parse_listen_address)]
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, nothing unknown is taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Web(Section):
+    """The HTTP side."""
+
+    listen_address: Annotated[tuple[Address, ...], BeforeValidator(split_list)] = Field(
+        default=(ListenAddress("127.0.0.1", DEFAULT_PORT),),
+        min_length=1,
+        description="Address to listen on, `host:port`, `[IPv6]:port` or `:port` for all interfaces.",
+    )
+    telemetry_path: str = Field(
+        default="/metrics",
+        pattern=r"^/[A-Za-z0-9._~/-]*[A-Za-z0-9_~]$",
+        description="Path under which the metrics are served.",
+    )
+    max_connections: int = Field(
+        default=512,
+        ge=8,
+        le=65536,
+        description="Connections held at the same time. One more evicts the oldest that has not sent a request.",
+    )
+
+
+class Log(Section):
+    """Lines on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity to log.")
+    format: Literal["logfmt", "json"] = Field(default="logfmt", description="One line each: key=value, or JSON.")
+
+
+class Driver(Section):
+    """The GPU driver."""
+
+    mode: Literal["auto", "off", "required"] = Field(
+        default="auto",
+        description="`auto` goes on without a driver and keeps trying, `off` never asks, `required` exits without one.",
+    )
+    devices: Annotated[tuple[str, ...], BeforeValidator(split_list)] = Field(
+        default=(), description="Only these devices, by index or UUID; all when empty."
+    )
+    deadline_seconds: float = Field(
+        default=2.0,
+        ge=0.1,
+        le=60,
+        description="Longest time that one request to the driver may take before its worker process is replaced.",
+    )
+
+
+class Sampling(Section):
+    """How often the daemon looks."""
+
+    interval_seconds: float = Field(default=1.0, ge=0.1, le=60, description="Time between two snapshots.")
+    stale_after_seconds: float = Field(
+        default=10.0,
+        ge=1,
+        le=600,
+        description="Age of a snapshot past which only the `gpugauge_` metrics are served; at least two intervals.",
+    )
+
+    @model_validator(mode="after")
+    def _two_intervals(self) -> Sampling:
+        if self.stale_after_seconds < 2 * self.interval_seconds:
+            raise ValueError("stale_after_seconds must be at least twice interval_seconds")
+        return self
+
+
+class Hook(Section):
+    """The socket to which training processes report."""
+
+    socket: Path | None = Field(
+        default=None,
+        description="Path of the socket; when not set, `/run/gpugauge/hook.sock` for root, else under "
+        "`$XDG_RUNTIME_DIR`.",
+    )
+    linger_seconds: float = Field(
+        default=300.0,
+        ge=0,
+        le=3600,
+        description="Time for which the counters of an ended training process stay, so that its last values are "
+        "scraped.",
+    )
+
+
+class Process(Section):
+    """Processes on devices."""
+
+    max_per_device: int = Field(
+        default=128, ge=1, le=10000, description="Processes shown for one device; the rest is summed up as `other`."
+    )
+
+
+class Paths(Section):
+    """Where the kernel's file systems are mounted."""
+
+    procfs: Path = Field(default=Path("/proc"), description="Mount point of procfs.")
+    sysfs: Path = Field(default=Path("/sys"), description="Mount point of sysfs.")
+
+
+class Collector(Section):
+    """Which collectors run."""
+
+    disable_defaults: bool = Field(default=False, description="Run only the collectors that are switched on by name.")
+    device: bool = Field(default=True, description="The devices: memory, power, temperature, clocks, utilization.")
+    process: bool = Field(default=True, description="The processes on each device.")
+    training: bool = Field(default=True, description="What training processes report through the hook.")
+
+    def enabled(self) -> frozenset[str]:
+        """Return the names of the collectors to run."""
+        names = set(type(self).model_fields) - {"disable_defaults"}
+        if self.disable_defaults:
+            names &= self.model_fields_set
+        return frozenset(name for name in names if getattr(self, name))
+
+
+class Settings(Section):
+    """Everything that can be set."""
+
+    web: Web = Web()
+    log: Log = Log()
+    driver: Driver = Driver()
+    sampling: Sampling = Sampling()
+    hook: Hook = Hook()
+    process: Process = Process()
+    path: Paths = Paths()
+    collector: Collector = Collector()
+    simulate: str | None = Field(
+        default=None,
+        description="Simulate the GPUs of this scenario (a name from `gpugauge scenarios`, or a file) instead of "
+        "asking the driver.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One leaf of the model. `key` is its place, `web.listen_address`; the other spellings follow from it."""
+
+    key: str
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def environment(self) -> str:
+        """The environment variable: `GPUGAUGE_WEB_LISTEN_ADDRESS`."""
+        return "GPUGAUGE_" + self.key.replace(".", "_").upper()
+
+    @property
+    def flag(self) -> str:
+        """The command line's flag: `--web.listen-address`."""
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def negative_flag(self) -> str | None:
+        """The flag that switches a boolean off: `--no-collector.device`."""
+        return "--no-" + self.key.replace("_", "-") if self.annotation is bool else None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the setting is a list: the flag may be repeated, text is split at commas."""
+        return get_origin(self.annotation) is tuple
+
+    @property
+    def kind(self) -> str:
+        """The type in words."""
+        options = [option for option in _options(self.annotation) if option is not type(None)]
+        return "one of " + ", ".join(map(str, options)) if len(options) > 1 else _KINDS.get(options[0], "list")
+
+    @property
+    def default_text(self) -> str:
+        """The default as one writes it in a file."""
+        if self.default is None or self.default == ():
+            return "not set"
+        if self.repeatable:
+            return ", ".join(map(str, self.default))
+        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+
+
+_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in {Literal, Union, types.UnionType} else (annotation,)
+
+
+def walk(model: type[Section] = Settings, prefix: str = "") -> Iterator[Setting]:
+    """Yield every setting in the order of the model."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from walk(field.annotation, f"{prefix}{name}.")
+        else:
+            yield Setting(prefix + name, field.annotation, field.default, field.description or "")

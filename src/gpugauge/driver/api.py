@@ -1,0 +1,301 @@
+"""The typed boundary to the driver: error codes, what one device tells, and the messages between daemon and worker.
+
+The worker sends raw readings in the driver's own units; the field names carry the unit. All accounting is the parent's.
+Standard library only: the worker imports this too.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+# How often a group of calls is read, by what it costs (notes in docs/architecture.md).
+Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig"]
+
+# NVML return codes by what they mean for us. https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+LIFECYCLE = frozenset({1, 9, 12, 18, 28})  # uninitialized, no driver, no library, version mismatch, GPU not found
+DEVICE_GONE = frozenset({15, 16})  # lost, reset required
+UNSUPPORTED = frozenset({3, 13, 25})  # not supported, no such symbol, argument version mismatch: final for this driver
+IMPLAUSIBLE = -1  # ours, not NVML's: the call succeeded with a value that cannot be true
+
+CODE_NAMES = {
+    IMPLAUSIBLE: "implausible_value",
+    1: "uninitialized",
+    2: "invalid_argument",
+    3: "not_supported",
+    4: "no_permission",
+    5: "already_initialized",
+    6: "not_found",
+    7: "insufficient_size",
+    8: "insufficient_power",
+    9: "driver_not_loaded",
+    10: "timeout",
+    11: "irq_issue",
+    12: "library_not_found",
+    13: "function_not_found",
+    14: "corrupted_inforom",
+    15: "gpu_is_lost",
+    16: "reset_required",
+    17: "operating_system",
+    18: "library_mismatch",
+    19: "in_use",
+    20: "memory",
+    21: "no_data",
+    23: "insufficient_resources",
+    24: "freq_not_supported",
+    25: "argument_version_mismatch",
+    26: "deprecated",
+    27: "not_ready",
+    28: "gpu_not_found",
+    29: "invalid_state",
+    30: "reset_type_not_supported",
+    999: "unknown",
+}
+
+
+def code_name(code: int) -> str:
+    """Return the NVML return code's name in lower case, `code_N` for one that this release does not know."""
+    return CODE_NAMES.get(code, f"code_{code}")
+
+
+class DriverError(Exception):
+    """A driver call failed; `code` is the NVML return code, `call` the function or field that asked."""
+
+    def __init__(self, code: int, call: str = "") -> None:
+        super().__init__(f"{call or 'NVML'}: {code_name(code)}")
+        self.code = code
+        self.call = call
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFacts:
+    """What init tells about the driver as a whole."""
+
+    device_count: int
+    driver_version: str | None = None
+    nvml_version: str | None = None
+    cuda_driver_version: int | None = None  # 12040 is CUDA 12.4
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process on one device as the driver lists it; memory None where the driver does not tell."""
+
+    pid: int
+    kind: Literal["compute", "graphics", "mps"]
+    used_memory_bytes: int | None = None
+    gpu_instance_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigReading:
+    """One MIG device of a card: a compute instance and the GPU instance around it."""
+
+    uuid: str
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    profile: str | None = None  # 1g.10gb
+    sm_count: int | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    sm_active_percent: float | None = None
+    sm_occupancy_percent: float | None = None
+    tensor_active_percent: float | None = None
+    dram_active_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """Everything one device told, in the driver's units; None is what it did not tell."""
+
+    # static
+    index: int = -1
+    uuid: str = ""
+    name: str | None = None
+    pci_bus_id: str | None = None
+    minor_number: int | None = None
+    serial: str | None = None
+    vbios_version: str | None = None
+    architecture: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    core_count: int | None = None
+    numa_node: int | None = None
+    board_part_number: str | None = None
+    power_limit_default_milliwatts: int | None = None
+    power_limit_min_milliwatts: int | None = None
+    power_limit_max_milliwatts: int | None = None
+    clock_graphics_max_mhz: int | None = None
+    clock_sm_max_mhz: int | None = None
+    clock_memory_max_mhz: int | None = None
+    clock_video_max_mhz: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+    temperature_slowdown_celsius: int | None = None
+    temperature_shutdown_celsius: int | None = None
+    temperature_gpu_max_celsius: int | None = None
+    temperature_memory_max_celsius: int | None = None
+    clocks_event_reasons_supported: int | None = None  # bit mask
+    gpm_supported: bool | None = None
+    # fast
+    utilization_percent: int | None = None
+    memory_utilization_percent: int | None = None
+    # normal
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    power_milliwatts: int | None = None
+    power_limit_milliwatts: int | None = None
+    energy_millijoules: int | None = None
+    temperature_celsius: int | None = None
+    memory_temperature_celsius: int | None = None
+    clock_graphics_mhz: int | None = None
+    clock_sm_mhz: int | None = None
+    clock_memory_mhz: int | None = None
+    clock_video_mhz: int | None = None
+    performance_state: int | None = None
+    power_instant_milliwatts: int | None = None
+    bar1_total_bytes: int | None = None
+    bar1_used_bytes: int | None = None
+    clocks_event_reasons: int | None = None  # bit mask
+    clocks_event_nanoseconds: dict[str, int] | None = None  # by reason, since the driver was loaded
+    encoder_utilization_percent: int | None = None
+    decoder_utilization_percent: int | None = None
+    jpeg_utilization_percent: int | None = None
+    ofa_utilization_percent: int | None = None
+    encoder_sessions: int | None = None
+    # profiling: means between two GPM samples at least a second apart
+    profiling_seconds: float | None = None  # how far apart they were
+    graphics_active_percent: float | None = None
+    sm_active_percent: float | None = None
+    sm_occupancy_percent: float | None = None
+    tensor_active_percent: float | None = None
+    dram_active_percent: float | None = None
+    fp64_active_percent: float | None = None
+    fp32_active_percent: float | None = None
+    fp16_active_percent: float | None = None
+    pcie_transmit_mib_per_second: float | None = None
+    pcie_receive_mib_per_second: float | None = None
+    nvlink_transmit_mib_per_second: float | None = None
+    nvlink_receive_mib_per_second: float | None = None
+    # slow
+    ecc_mode: bool | None = None
+    ecc_mode_pending: bool | None = None
+    ecc_errors: dict[str, int] | None = None  # by "corrected_volatile", "uncorrected_aggregate" and so on
+    remapped_rows: dict[str, int] | None = None  # by correctable, uncorrectable
+    remapped_rows_pending: bool | None = None
+    remapped_rows_failure: bool | None = None
+    row_remapper_banks: dict[str, int] | None = None  # by what is left: max, high, partial, low, none
+    retired_pages: dict[str, int] | None = None  # by single_bit, double_bit
+    retired_pages_pending: bool | None = None
+    recovery_action: int | None = None  # none, GPU reset, node reboot, drain P2P, drain and reset: 0 to 4
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    pcie_replays: int | None = None
+    pcie_errors: dict[str, int] | None = None  # by kind
+    nvlink_active: dict[str, bool] | None = None  # by link
+    nvlink_speed_mib_per_second: dict[str, int] | None = None  # by link
+    nvlink_errors: dict[str, int] | None = None  # by kind, all links
+    nvlink_transmitted_bytes: int | None = None
+    nvlink_received_bytes: int | None = None
+    fan_speed_percent: dict[str, int] | None = None  # by fan, of the maximum; may exceed 100
+    fan_rpm: dict[str, int] | None = None  # by fan
+    compute_mode: int | None = None
+    persistence_mode: bool | None = None
+    mig_mode: bool | None = None
+    mig_mode_pending: bool | None = None
+    display_active: bool | None = None
+    accounting_mode: bool | None = None
+    # processes
+    processes: tuple[ProcessReading, ...] | None = None
+    # mig
+    mig_instances: tuple[MigReading, ...] | None = None
+
+
+# The engines that have sample rings, in the order of docs and dashboards.
+ENGINES = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
+
+DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of the worker to one request. `values` by group and field name (JSON types), `errors` NVML codes by
+    field name for fields that were asked and did not answer; `failed` is the code when the whole request failed.
+    """
+
+    id: int
+    op: str
+    index: int | None = None
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)  # by group
+    errors: dict[str, int] = field(default_factory=dict)
+    failed: int | None = None
+    failed_call: str = ""
+    calls: dict[str, list[float]] = field(default_factory=dict)  # by NVML function: number, seconds, longest seconds
+    # Ring samples since the request's cursors, by engine (ENGINES): [microseconds, percent], empty when the ring is dry.
+    # An engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
+    samples: dict[str, list[list[int]]] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """One card ever seen since the daemon started. While it is down, `reading` keeps the identity and nothing else;
+    `generations` counts the readings of each group, so that a collector can tell whether anything is new.
+    """
+
+    uuid: str
+    up: bool
+    reason: str
+    reading: DeviceReading
+    generations: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriverView:
+    """The parent's view of the driver at one instant; `reason` is "ok" or the name of what keeps it down."""
+
+    up: bool
+    reason: str
+    facts: DriverFacts | None = None
+    devices: tuple[Device, ...] = ()
+    worker_starts: int = 0
+    worker_restarts: int = 0
+    workers_unkillable: int = 0
+    worker_pid: int | None = None
+
+
+_HEADER = struct.Struct("!I")
+MAX_FRAME = 16 << 20
+
+
+def send_frame(channel: socket.socket, message: dict[str, Any]) -> None:
+    """Write one length-prefixed JSON frame; raises OSError when the other end is gone."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    channel.sendall(_HEADER.pack(len(body)) + body)
+
+
+def receive_frame(channel: socket.socket) -> dict[str, Any]:
+    """Read one frame; raises EOFError at the end, TimeoutError past the socket's time-out, ValueError on garbage."""
+    (length,) = _HEADER.unpack(_receive_exactly(channel, _HEADER.size))
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME}")
+    message = json.loads(_receive_exactly(channel, length))
+    if not isinstance(message, dict):
+        raise TypeError("a frame holds a JSON object")
+    return message
+
+
+def _receive_exactly(channel: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = channel.recv(size - len(parts))
+        if not part:
+            raise EOFError("the other end closed the pipe")
+        parts += part
+    return bytes(parts)

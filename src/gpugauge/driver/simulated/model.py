@@ -1,0 +1,251 @@
+"""The models of a scenario: which cards a simulated machine has, what runs on them, and what goes wrong.
+
+Times are seconds since the scenario began. Everything is checked here, once; the worker is given plain data.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import time
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from gpugauge.driver.api import CODE_NAMES, IMPLAUSIBLE
+from gpugauge.driver.simulated.library import FUNCTIONS
+from gpugauge.driver.simulated.loadspec import AnyLoad, StrictModel, hint
+from gpugauge.driver.simulated.presets import PRESETS
+from gpugauge.driver.simulated.world import World
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE} | {"lib_rm_version_mismatch": 18}
+
+
+def _size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise PydanticCustomError("size", "{value} is no size, write bytes as a number or like 40GiB", {"value": value})
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _code(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    name = value.lower().removeprefix("nvml_error_")
+    if name not in _CODES:
+        raise PydanticCustomError(
+            "code", "unknown NVML code {value} {hint}", {"value": value, "hint": hint(name, _CODES)}
+        )
+    return _CODES[name]
+
+
+def _pattern(value: str) -> str:
+    if not any(fnmatchcase(function, value) for function in FUNCTIONS):
+        raise PydanticCustomError(
+            "call", "no NVML function in use is called {value} {hint}", {"value": value, "hint": hint(value, FUNCTIONS)}
+        )
+    return value
+
+
+def _model(value: str) -> str:
+    if value not in PRESETS:
+        raise PydanticCustomError(
+            "model", "unknown model {value} {hint}", {"value": value, "hint": hint(value, PRESETS)}
+        )
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(_size), Field(ge=0, le=1 << 50)]
+Code = Annotated[int, BeforeValidator(_code), Field(ge=1)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Driver(StrictModel):
+    """The driver; `missing` are functions that its library does not export."""
+
+    version: str = "570.124.06"
+    cuda_version: Annotated[int, Field(ge=1000)] = 12080
+    missing: Annotated[list[Pattern], Field(default_factory=list)]
+
+
+class Gpu(StrictModel):
+    """`count` cards of a model. What is given overrides the model's figures; `load` is work without a process."""
+
+    model: Annotated[str, AfterValidator(_model)]
+    count: Annotated[int, Field(ge=1, le=256)] = 1
+    uuid: str | None = None
+    name: str | None = None
+    memory: Bytes | None = None
+    memory_reserved: Bytes | None = None
+    idle_watts: Annotated[float, Field(ge=0)] | None = None
+    power_limit_watts: Annotated[float, Field(gt=0)] | None = None
+    unsupported: list[Pattern] | None = None
+    unsupported_fields: list[int] | None = None
+    load: AnyLoad | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Gpu:
+        if self.uuid and self.count > 1:
+            raise PydanticCustomError("uuid", "a uuid belongs to one card, so count must be 1")
+        if self.free_for_processes < 0:
+            raise PydanticCustomError("memory", "memory_reserved is more than memory")
+        if self._figure("idle_watts") >= self._figure("power_limit_watts"):
+            raise PydanticCustomError("watts", "idle_watts must be less than power_limit_watts")
+        return self
+
+    def _figure(self, name: str) -> float:
+        given = getattr(self, name)
+        return float(PRESETS[self.model][name] if given is None else given)
+
+    @property
+    def free_for_processes(self) -> int:
+        """Bytes that processes on one such card can hold."""
+        return int(self._figure("memory") - self._figure("memory_reserved"))
+
+
+class Job(StrictModel):
+    """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each card)
+    null: the driver does not tell it. `load` is the share of each card's time that one process gets.
+    """
+
+    pid: Annotated[int, Field(ge=1, lt=1 << 22)]
+    gpus: list[Annotated[int, Field(ge=0)]] | Literal["all"]
+    per_gpu: Annotated[int, Field(ge=1, le=64)] | None = None
+    kind: Literal["compute", "graphics", "mps"] = "compute"
+    memory: Bytes | None = 0
+    load: AnyLoad | None = None
+    intensity: Share = 0.6
+    traffic: Share = 0.4
+    start: float = 0.0
+    end: float | None = None
+    uid: Annotated[int, Field(ge=0)] = 1000
+    command: str = "python3 train.py"
+    container_pid: Annotated[int, Field(ge=1)] | None = None
+    cgroup: str = "/user.slice/user-1000.slice/session-2.scope"
+    environment: Annotated[dict[str, str], Field(default_factory=dict)]
+
+    @field_validator("command")
+    @classmethod
+    def _splits(cls, value: str) -> str:
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            raise PydanticCustomError("command", "not a shell command: {why}", {"why": str(error).lower()}) from None
+        if not words:
+            raise PydanticCustomError("command", "a command has at least one word")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Job:
+        if self.end is not None and self.end <= self.start:
+            raise PydanticCustomError("end", "end must come after start")
+        if len(set(self.gpus)) < len(self.gpus) and self.gpus != "all":
+            raise PydanticCustomError("gpus", "gpus names a card twice")
+        return self
+
+
+class Fault(StrictModel):
+    """What goes wrong with the calls that match, and when; `times` counts within one worker process. Without `call` it
+    is every call about a card, without `gpu` every card.
+    """
+
+    call: Pattern | None = None
+    gpu: int | str | None = None
+    start: float = 0.0
+    end: float | None = None
+    times: Annotated[int, Field(ge=1)] | None = None
+    code: Code | None = None
+    delay: Annotated[float, Field(gt=0, le=3600)] | None = None
+    hang: bool = False
+    crash: bool = False
+    value: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Fault:
+        effects = [self.code is not None, self.delay is not None, self.hang, self.crash, self.value is not None]
+        if sum(effects) != 1:
+            raise PydanticCustomError("effect", "a fault has exactly one of code, delay, hang, crash, value")
+        return self
+
+
+class Scenario(StrictModel):
+    """A whole scenario; it begins when it is loaded. The name seeds what is made up: uuids, serial numbers. With
+    `frozen_at` its time stands still at that second, for golden files and screenshots.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    description: Annotated[str, Field(min_length=1)]
+    driver: Annotated[Driver, Field(default_factory=Driver)]
+    gpus: list[Gpu]
+    processes: Annotated[list[Job], Field(default_factory=list)]
+    faults: Annotated[list[Fault], Field(default_factory=list)]
+    frozen_at: float | None = None
+    _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
+
+    def simulation(self) -> dict[str, Any]:
+        """Return the plain data for the worker's `open` request. It carries the start, so that a worker which is given
+        it later sees the same world go on.
+        """
+        return {"scenario": self.model_dump(mode="json"), "start": self._start}
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _one_kind(cls, value: object) -> object:
+        """`gpus: {model: h100, count: 8}` is short for a list of one."""
+        return [value] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Scenario:
+        cards = [gpu for gpu in self.gpus for _ in range(gpu.count)]
+        numbers = [(i, number) for i, job in enumerate(self.processes) for number in self._gpus_of(job, len(cards))]
+        for i, number in numbers:
+            if number >= len(cards):
+                raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(cards) - 1}")
+        self._check_pids(len(cards))
+        known = {name for card in World(self.simulation()).cards for name in (card.index, card.uuid)}
+        for index, fault in enumerate(self.faults):
+            if fault.gpu is not None and fault.gpu not in known:
+                raise _at("faults", index, "gpu", f"there is no gpu {fault.gpu}, the last is {len(cards) - 1}")
+        for number, gpu in enumerate(cards):
+            self._check_room(number, gpu, len(cards))
+        return self
+
+    def _check_pids(self, card_count: int) -> None:
+        seen: set[int] = set()
+        for i, job in enumerate(self.processes):
+            count = len(self._gpus_of(job, card_count)) * job.per_gpu if job.per_gpu else 1
+            pids = set(range(job.pid, job.pid + count))
+            if seen & pids:
+                raise _at("processes", i, "pid", f"pid {min(seen & pids)} is taken by a process above")
+            seen |= pids
+
+    def _check_room(self, number: int, gpu: Gpu, card_count: int) -> None:
+        """What runs at the same time must fit a card; it is fullest when something has just started."""
+        here = [(i, job) for i, job in enumerate(self.processes) if number in self._gpus_of(job, card_count)]
+        for i, newest in here:
+            alive = [job for _, job in here if job.start <= newest.start < (math.inf if job.end is None else job.end)]
+            memory = sum((job.memory or 0) * (job.per_gpu or 1) for job in alive)
+            if memory > gpu.free_for_processes:
+                free = gpu.free_for_processes >> 20
+                raise _at("processes", i, "memory", f"processes on gpu {number} hold {memory >> 20} of {free} MiB")
+            loads = [(job.load.peak if job.load else 0.0) * (job.per_gpu or 1) for job in alive]
+            peak = sum(loads) + (gpu.load.peak if gpu.load else 0.0)
+            if peak > 1.000001:
+                raise _at("processes", i, "load", f"shares of gpu {number} reach {peak:.3g} in all, more than 1")
+
+    @staticmethod
+    def _gpus_of(job: Job, card_count: int) -> list[int]:
+        return list(range(card_count)) if job.gpus == "all" else job.gpus
+
+
+def _at(section: str, index: int, key: str, message: str) -> PydanticCustomError:
+    """An error of the whole that is about one key."""
+    return PydanticCustomError("scenario", "{message}", {"message": message, "at": [section, index, key]})

@@ -1,0 +1,45 @@
+"""Listening sockets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+
+# Room for connections that arrive while the event loop is busy; a full queue costs a client one second.
+_BACKLOG = 1024
+_NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
+
+
+class ListenError(Exception):
+    """An address cannot be listened on; the message is one sentence for the user."""
+
+
+def bind(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a listening socket for each address of the host, one for IPv4 and IPv6 together when there is no host.
+
+    Raises ListenError; the sockets yielded before are the caller's to close.
+    """
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if not host:
+            yield _bind_all_interfaces(port)
+            return
+        for family, _, _, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE):
+            yield socket.create_server(address, family=family, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise ListenError(f"cannot listen on {where}: {str(error.strerror).lower()}") from None
+    except OSError as error:
+        advice = "; --web.listen-address chooses another" if error.errno == errno.EADDRINUSE else ""
+        raise ListenError(f"cannot listen on {where}: {os.strerror(error.errno or 0).lower()}{advice}") from None
+
+
+def _bind_all_interfaces(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in _NO_IPV6:  # containers often have the protocol compiled in and switched off
+                raise
+    return socket.create_server(("", port), backlog=_BACKLOG)

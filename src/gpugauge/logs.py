@@ -1,0 +1,108 @@
+"""Logging: one line per event on standard error, logfmt or JSON, safe against whatever text comes from outside.
+
+Use: `log.info("worker restarted", extra=fields(device=uuid, seconds=1.5))`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from datetime import datetime, timezone
+from typing import Any, Literal, TextIO
+
+# Unquoted in logfmt: what needs no care in a shell, a terminal or a parser.
+_BARE = re.compile(r"[A-Za-z0-9_.:/@+-]+")
+_MAX_TEXT = 4096
+
+
+def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", stream: TextIO | None = None) -> None:
+    """Send all logging to `stream` (standard error) in one format; may be called again after a reload."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonFormatter() if format == "json" else _LogfmtFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # A port scan must not fill the log: tornado tells of every malformed request at info.
+    logging.getLogger("tornado").setLevel(max(root.level, logging.WARNING))
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """Return the `extra` argument of a logging call, so that the values become fields of the line."""
+    return {"fields": values}
+
+
+class Condition:
+    """Something that can fail for long: logged once when it starts, again if the sentence changes, once when it ends.
+
+    The sentence says what is wrong and what to do; what varies from one failure to the next belongs into the fields.
+    """
+
+    def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
+        self._log = log
+        self._level = level
+        self._sentence: str | None = None
+        self._since = 0.0
+        self._failures = 0
+
+    def failing(self, sentence: str, **values: object) -> None:
+        """Tell that it fails now."""
+        self._failures += 1
+        if self._sentence is None:
+            self._since = time.monotonic()
+        if sentence != self._sentence:
+            self._sentence = sentence
+            self._log.log(self._level, sentence, extra=fields(**values))
+
+    def recovered(self, sentence: str = "recovered", **values: object) -> None:
+        """Tell that it works now; silent when it did not fail before."""
+        if self._sentence is None:
+            return
+        seconds = round(time.monotonic() - self._since, 1)
+        ended = fields(after=self._sentence, seconds=seconds, failures=self._failures, **values)
+        self._sentence, self._failures = None, 0
+        self._log.info(sentence, extra=ended)
+
+
+class _Formatter(logging.Formatter):
+    """Collects a record's fields; subclasses write them as one line."""
+
+    def record_fields(self, record: logging.LogRecord) -> dict[str, object]:
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        line: dict[str, object] = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name.removeprefix("gpugauge."),
+            "msg": record.getMessage()[:_MAX_TEXT],
+        }
+        for name, value in getattr(record, "fields", {}).items():
+            line.setdefault(name, value)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return line
+
+
+class _LogfmtFormatter(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return " ".join(f"{name}={_logfmt(value)}" for name, value in self.record_fields(record).items())
+
+
+class _JsonFormatter(_Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        values = {name: _plain(value) for name, value in self.record_fields(record).items()}
+        return json.dumps(values)
+
+
+def _plain(value: object) -> object:
+    """Keep what JSON has, and write out the rest."""
+    if isinstance(value, float) and value - value != 0:  # infinity or not a number, which JSON does not have
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)[:_MAX_TEXT]
+
+
+def _logfmt(value: object) -> str:
+    """Quote everything but plain words; ASCII only, so that no control or direction character reaches a terminal."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text)

@@ -1,0 +1,138 @@
+"""A metric is one row: name, kind, unit, labels, help, and the function that reads its value from a subject.
+
+Tables of rows stand next to their readers in `collectors/`; everything else that names a metric (exposition, reference,
+dashboards, rules) takes it from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
+
+# Base units of the Prometheus naming guide; the empty string is for what has none (counts, states, facts).
+BYTES = "bytes"
+CELSIUS = "celsius"
+HERTZ = "hertz"
+JOULES = "joules"
+NONE = ""
+RATIO = "ratio"
+SECONDS = "seconds"
+TIMESTAMP = "timestamp_seconds"
+WATTS = "watts"
+
+_NAME = re.compile(r"(gpu|torch|training|gpugauge)_[a-z0-9_]*[a-z0-9]")
+_LABEL = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """Cumulative bucket counts, one for each bound of the row and one for +Inf, and the sum of the observations."""
+
+    counts: tuple[int, ...]
+    total: float
+
+
+Value: TypeAlias = "float | int | HistogramValue"
+LabelValues: TypeAlias = "tuple[str, ...]"
+# What a row's reader returns for one subject: nothing (no series), one value, or values by the row's own labels.
+Reading: TypeAlias = "Value | Mapping[str, Value] | Mapping[tuple[str, ...], Value] | None"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One row of the catalogue. `labels` holds the subject's labels first (`uuid`, `process`), then the row's own."""
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str
+    labels: tuple[str, ...]
+    read: Callable[[Any], Reading]
+    source: str = ""
+    buckets: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that Prometheus, OpenMetrics or our own naming rules would not take; raises ValueError."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"metric name {self.name!r} lacks one of our prefixes or has a foreign character")
+        if (self.kind == "counter") != self.name.endswith("_total"):
+            raise ValueError(f"{self.name}: counters, and only counters, end in _total")
+        if self.name.endswith(("_bucket", "_count", "_sum", "_created")):
+            raise ValueError(f"{self.name}: this ending belongs to histograms")
+        stem = self.name.removesuffix("_total")
+        if self.unit and not stem.endswith("_" + self.unit):
+            raise ValueError(f"{self.name}: the name must end in its unit, _{self.unit}")
+        if not all(_LABEL.fullmatch(label) for label in self.labels) or len(set(self.labels)) != len(self.labels):
+            raise ValueError(f"{self.name}: bad or repeated label in {self.labels}")
+        if not self.help.endswith("."):
+            raise ValueError(f"{self.name}: the help is a sentence")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All samples of one row in one snapshot: (label values in the row's order, value)."""
+
+    metric: Metric
+    samples: tuple[tuple[LabelValues, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Constructors for rows that share the labels of one subject, for example `Table("uuid")` for devices."""
+
+    labels: tuple[str, ...]
+
+    def __init__(self, *labels: str) -> None:
+        object.__setattr__(self, "labels", labels)
+
+    def gauge(
+        self, name: str, help: str, unit: str, read: Callable[[Any], Reading], *labels: str, source: str = ""
+    ) -> Metric:
+        """Return a row for a value that goes up and down."""
+        return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source)
+
+    def counter(
+        self, name: str, help: str, unit: str, read: Callable[[Any], Reading], *labels: str, source: str = ""
+    ) -> Metric:
+        """Return a row for a value that only rises; the name ends in _total."""
+        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source)
+
+    def histogram(
+        self,
+        name: str,
+        help: str,
+        unit: str,
+        read: Callable[[Any], Reading],
+        buckets: Sequence[float],
+        source: str = "",
+    ) -> Metric:
+        """Return a row for a distribution; the reader gives a HistogramValue with len(buckets) + 1 counts."""
+        return Metric(name, "histogram", help, unit, self.labels, read, source, tuple(buckets))
+
+
+def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:
+    """Read every row from every subject, given as (its label values, what the readers take); absent leaves no trace."""
+    result = []
+    for row in rows:
+        samples: list[tuple[LabelValues, Value]] = []
+        for labels, subject in subjects:
+            reading = row.read(subject)
+            if reading is None:
+                continue
+            if isinstance(reading, Mapping):
+                for key, value in reading.items():
+                    samples.append(((*labels, key) if isinstance(key, str) else (*labels, *key), value))
+            else:
+                samples.append((labels, reading))
+        if samples:
+            result.append(Family(row, tuple(samples)))
+    return tuple(result)
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """Convert a raw reading to a base unit; what is absent stays absent."""
+    return None if value is None else value * factor

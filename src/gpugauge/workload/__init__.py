@@ -1,0 +1,1 @@
+"""Who a pid is: what the kernel and the orchestrators tell about a process."""

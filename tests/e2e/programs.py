@@ -1,0 +1,174 @@
+"""The real programs of the end-to-end tests: the daemon, Prometheus, a training. Each runs in a context."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+GPUGAUGE = str(Path(sys.executable).parent / "gpugauge")
+Series = dict[tuple[str, ...], float]
+
+
+def need(program: str) -> str:
+    """Return the program's path; without it the test is skipped on a user's machine and fails in CI."""
+    path = shutil.which(program)
+    if path is None:
+        message = f"{program} is not installed (make e2e-packages lists what is needed)"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def wait_for(what: Callable[[], Any], seconds: float, message: str) -> Any:
+    """Poll until `what` returns something true, and return it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = what()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {message}")
+        time.sleep(0.05)
+
+
+def http(url: str, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except OSError:
+        return 0, b""
+
+
+@dataclass
+class Daemon:
+    """A running `gpugauge serve`."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    socket: Path
+    log: Path
+
+    def ready(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"the daemon ended with {self.process.returncode}:\n{self.log.read_text()}")
+        return http(self.url + "/-/ready")[0] == 200
+
+    def metrics(self) -> str:
+        status, body = http(self.url + "/metrics")
+        assert status == 200
+        return body.decode()
+
+    def series(self, name: str, *labels: str) -> Series:
+        """Return the values of one metric by the named labels."""
+        return {
+            tuple(sample.labels[label] for label in labels): sample.value
+            for family in text_string_to_metric_families(self.metrics())
+            for sample in family.samples
+            if sample.name == name
+        }
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
+        """Send the signal; return the exit code and the seconds that it took."""
+        start = time.monotonic()
+        self.process.send_signal(number)
+        return self.process.wait(10), time.monotonic() - start
+
+
+@contextlib.contextmanager
+def daemon(
+    folder: Path,
+    *flags: str,
+    environment: dict[str, str] | None = None,
+    ready: bool = True,
+    prefix: tuple[str, ...] = (),
+) -> Iterator[Daemon]:
+    """Serve on a free port with a hook socket below `folder`."""
+    port = free_port()
+    path = folder / "hook" / "hook.sock"
+    log = folder / "daemon.log"
+    command = [*prefix, GPUGAUGE, "serve", f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={path}", *flags]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, **(environment or {})})
+    running = Daemon(process, f"http://127.0.0.1:{port}", path, log)
+    try:
+        if ready:
+            wait_for(running.ready, 20, "the daemon is ready")
+        yield running
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+@dataclass
+class Prometheus:
+    """A running Prometheus server."""
+
+    url: str
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        query = urllib.parse.urlencode({"query": expression})
+        status, body = http(f"{self.url}/api/v1/query?{query}")
+        answer = json.loads(body)
+        assert status == 200, answer
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
+
+    def value(self, expression: str) -> float | None:
+        result = self.query(expression)
+        return float(result[0]["value"][1]) if result else None
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path, *targets: str, interval: str = "1s") -> Iterator[Prometheus]:
+    """Run Prometheus against the targets (host:port)."""
+    port = free_port()
+    config = folder / "prometheus.yml"
+    listed = ", ".join(f'"{target}"' for target in targets)
+    config.write_text(
+        f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}, evaluation_interval: {interval}}}\n"
+        f"scrape_configs: [{{job_name: gpugauge, static_configs: [{{targets: [{listed}]}}]}}]\n"
+    )
+    command = [
+        need("prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "prometheus.log").open("wb") as out:
+        process = subprocess.Popen(command, stderr=out, stdout=out)
+    try:
+        wait_for(lambda: http(f"http://127.0.0.1:{port}/-/ready")[0] == 200, 30, "Prometheus is ready")
+        yield Prometheus(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(20)

@@ -1,0 +1,270 @@
+"""The daemon's life: start and stop, a worker killed, a call that hangs, slow clients, bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import GPUGAUGE, Daemon, daemon, http, need, wait_for
+
+pytestmark = pytest.mark.e2e
+
+
+class Scraper:
+    """Scrapes all the time from a thread of its own."""
+
+    def __init__(self, running: Daemon) -> None:
+        self.running = running
+        self.statuses: list[int] = []
+        self.seconds: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            start = time.monotonic()
+            self.statuses.append(http(self.running.url + "/metrics")[0])
+            self.seconds.append(time.monotonic() - start)
+
+    def __enter__(self) -> Scraper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def simulated(tmp_path: Path, scenario: str, *flags: str) -> Iterator[Daemon]:
+    with daemon(tmp_path, f"--simulate={scenario}", *flags) as running:
+        yield running
+
+
+def children(pid: int) -> list[int]:
+    return [int(c) for t in Path(f"/proc/{pid}/task").glob("*/children") for c in t.read_text().split()]
+
+
+def fresh(running: Daemon) -> bool:
+    """Whether a reading was taken from now on: energy only rises."""
+    before = running.series("gpu_energy_joules_total", "uuid")
+    return bool(
+        wait_for(
+            lambda: all(
+                v > before[k] for k, v in running.series("gpu_energy_joules_total", "uuid").items() if k in before
+            ),
+            10,
+            "fresh values",
+        )
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stops_within_two_seconds_and_leaves_no_worker(tmp_path: Path, number: int) -> None:
+    with simulated(tmp_path, "node") as running:
+        workers = children(running.process.pid)
+        code, seconds = running.stop(number)
+
+    assert len(workers) == 1
+    assert (code, seconds < 2) == (0, True)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not running.socket.exists()
+
+
+def test_stops_while_a_call_hangs(tmp_path: Path) -> None:
+    scenario = tmp_path / "hang.yaml"
+    scenario.write_text(
+        "description: a card whose power call hangs from the second second on\n"
+        "gpus: {model: h100, count: 2}\n"
+        "faults: [{call: nvmlDeviceGetUtilizationRates, gpu: 1, start: 2, hang: true}]\n"
+    )
+    with simulated(tmp_path, str(scenario), "--driver.deadline-seconds=30") as running:
+        time.sleep(4)
+        workers = children(running.process.pid)
+        code, seconds = running.stop()
+
+    assert (code, seconds < 2) == (0, True)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def test_stops_as_pid_1(tmp_path: Path) -> None:
+    unshare = (need("unshare"), "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
+    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+        unshare = tuple(part for part in unshare if part not in {"--user", "--map-root-user"})
+    with daemon(tmp_path, "--simulate=node", prefix=unshare) as running:
+        (init,) = children(running.process.pid)
+        start = time.monotonic()
+        os.kill(init, signal.SIGTERM)
+        code = running.process.wait(10)
+        seconds = time.monotonic() - start
+
+    assert (code, seconds < 2) == (0, True)
+
+
+def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
+    with simulated(tmp_path, "node") as running, Scraper(running) as scraper:
+        (worker,) = children(running.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        killed = time.monotonic()
+        wait_for(lambda: running.series("gpugauge_worker_restarts_total")[()] == 1, 5, "the restart is counted")
+        energy = running.series("gpu_energy_joules_total", "uuid")
+        wait_for(
+            lambda: all(v > energy[k] for k, v in running.series("gpu_energy_joules_total", "uuid").items()),
+            8,
+            "fresh values",
+        )
+        took = time.monotonic() - killed
+        ups = running.series("gpu_up", "uuid")
+
+    assert set(scraper.statuses) == {200}
+    assert set(ups.values()) == {1}
+    assert took < 8  # every group is read anew by a new worker, and again after its 5 s
+
+
+def test_hanging_card_is_left_out_and_its_neighbours_go_on(tmp_path: Path) -> None:
+    scenario = tmp_path / "hang.yaml"
+    scenario.write_text(
+        "description: card 2 hangs from the third second on\n"
+        "gpus: {model: h100, count: 4}\n"
+        "faults: [{call: nvmlDevice*, gpu: 2, start: 3, hang: true}]\n"
+    )
+    with simulated(tmp_path, str(scenario)) as running, Scraper(running) as scraper:
+        start = time.monotonic()
+        wait_for(lambda: 0 in running.series("gpu_up", "uuid").values(), 10, "the card is told to be down")
+        told = time.monotonic()
+        index = running.series("gpu_info", "uuid", "index")
+        down = {uuid for (uuid,), up in running.series("gpu_up", "uuid").items() if up == 0}
+        wait_for(lambda: list(running.series("gpu_up", "uuid").values()).count(1) == 3, 5, "the neighbours are up")
+        assert fresh(running)
+        restarts = running.series("gpugauge_worker_restarts_total")[()]
+        powered = running.series("gpu_power_watts", "uuid")
+
+    assert told - start < 8
+    assert {uuid for uuid, i in index if i == "2"} == down
+    assert restarts == 1
+    assert len(powered) == 3
+    assert set(scraper.statuses) == {200}
+    # A scrape that had waited for the driver would have taken the deadline of 2 s.
+    assert max(scraper.seconds) < 1
+
+
+def test_500_slow_connections_delay_no_scrape(tmp_path: Path) -> None:
+    with simulated(tmp_path, "node") as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        slow = []
+        for _ in range(500):
+            s = socket.create_connection((host, int(port)))
+            s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            slow.append(s)
+        with Scraper(running) as scraper:
+            for _ in range(20):
+                time.sleep(0.1)
+                for s in slow[::25]:
+                    with contextlib.suppress(OSError):  # evicted to make room
+                        s.sendall(b"a")
+        for s in slow:
+            s.close()
+
+    assert set(scraper.statuses) == {200}
+    assert sorted(scraper.seconds)[len(scraper.seconds) // 2] < 0.5
+
+
+def test_watchdog_and_readiness_are_told_to_the_service_manager(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(10)
+        environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "2000000"}
+        with daemon(tmp_path, "--simulate=node", environment=environment) as running:
+            heard = [manager.recv(4096) for _ in range(3)]
+            running.stop()
+        manager.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                heard.append(manager.recv(4096))
+
+    assert heard[0].startswith(b"READY=1")
+    assert b"WATCHDOG=1" in heard
+    assert heard[-1].startswith(b"STOPPING=1")
+
+
+def serve(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([GPUGAUGE, "serve", *arguments], capture_output=True, text=True, check=False, timeout=20)
+    return done.returncode, done.stderr.strip()
+
+
+def test_port_taken(tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        code, said = serve(f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={tmp_path}/hook.sock")
+
+    assert code == 1
+    assert str(port) in said.splitlines()[-1]
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("driver: {mode: requred}\n", "required"),
+        ("web:\n  listen_adress: ':1'\n", "listen_address"),
+        ("sampling: {interval_seconds: fast}\n", "interval_seconds"),
+        ("web: [", "1"),
+    ],
+)
+def test_bad_settings_exit_2_and_name_file_line_and_nearest_key(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "gpugauge.yaml"
+    path.write_text(text)
+
+    code, said = serve(f"--config.file={path}")
+
+    assert code == 2
+    assert str(path) in said
+    assert says in said
+    assert len(said.splitlines()) == 1
+
+
+def test_unknown_scenario_is_one_sentence(tmp_path: Path) -> None:
+    code, said = serve("--simulate=nod", f"--hook.socket={tmp_path}/hook.sock", "--web.listen-address=127.0.0.1:0")
+
+    assert code == 2
+    assert "node" in said
+    assert "Traceback" not in said
+
+
+def test_logs_are_json_lines_when_asked(tmp_path: Path) -> None:
+    with simulated(tmp_path, "node", "--log.format=json") as running:
+        running.stop()
+        lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+
+    assert [line["msg"] for line in lines] == ["serving", "stopping"]
+
+
+def test_bad_message_on_the_hooks_socket_is_counted_and_its_connection_closed(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--driver.mode=off") as running:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.connect(str(running.socket))
+            s.settimeout(5)
+            s.send(b"not json")
+            closed = s.recv(10)
+        wait_for(
+            lambda: running.series("gpugauge_hook_rejected_total", "reason").get(("malformed",)) == 1,
+            5,
+            "it is counted",
+        )
+        log = running.log.read_text()
+
+    assert closed == b""
+    assert log.count("malformed") == 1

@@ -1,0 +1,26 @@
+"""A real training of a small model on the CPU: some seconds of steps at an even pace, then its own count."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+seconds, out = float(sys.argv[1]), sys.argv[2]
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(4096, 64), torch.randn(4096, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=16)
+
+steps, start = 0, time.time()
+while time.time() - start < seconds:
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        steps += 1
+        time.sleep(0.005)
+        if time.time() - start >= seconds:
+            break
+Path(out).write_text(json.dumps({"steps": steps, "start": start, "end": time.time()}))

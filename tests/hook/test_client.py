@@ -1,0 +1,98 @@
+"""The client never waits, and finds a daemon that comes back."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpugauge.hook.client import SECOND, Client
+
+
+def server(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.settimeout(5)
+    listener.bind(str(path))
+    listener.listen(1)
+    return listener
+
+
+def hello() -> bytes:
+    return b"hello"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    client = Client(("/nowhere/s", str(path)))
+    yield client
+    client.close()
+
+
+def test_hello_comes_first(path: Path, client: Client) -> None:
+    with server(path) as listener:
+        assert client.connect(0, hello)
+        assert client.send(0, b"snap")
+        with listener.accept()[0] as connection:
+            assert [connection.recv(99), connection.recv(99)] == [b"hello", b"snap"]
+
+
+def test_an_absent_daemon_is_looked_for_each_time(path: Path, client: Client) -> None:
+    assert not client.connect(0, hello)
+    assert not client.send(0, b"lost")
+    with server(path):
+        assert client.connect(1, hello)
+
+
+def test_messages_to_a_daemon_that_does_not_read_are_dropped(path: Path, client: Client) -> None:
+    with server(path):
+        assert client.connect(0, hello)
+        assert [client.send(0, b"x" * 10_000) for _ in range(500)] == [True] * 500
+
+
+def test_a_full_queue_of_connections_is_not_waited_for(path: Path, client: Client) -> None:
+    with server(path):
+        others = [Client((str(path),)) for _ in range(5)]
+        opened = [other.connect(0, hello) for other in others]
+        assert opened[-1] is False
+        for other in others:
+            other.close()
+
+
+def test_the_successor_of_a_daemon_is_found_at_once(path: Path, client: Client) -> None:
+    with server(path) as listener:
+        assert client.connect(0, hello)
+        listener.accept()[0].close()
+    with server(path):
+        now = 60 * SECOND
+        assert not client.send(now, b"snap")
+        assert client.connect(now, hello)
+
+
+def test_one_who_turns_away_is_asked_less_and_less(path: Path, client: Client) -> None:
+    now = 0
+    pauses = []
+    with server(path) as listener:
+        for _ in range(7):
+            assert client.connect(now, hello)
+            listener.accept()[0].close()
+            lost = now
+            assert not client.send(now, b"snap")
+            while not client.connect(now, hello):
+                now += SECOND
+            pauses.append((now - lost) // SECOND)
+            client.close()
+            listener.accept()[0].close()
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_hello_that_cannot_be_made_leaves_no_connection(path: Path, client: Client) -> None:
+    with server(path):
+        with pytest.raises(ZeroDivisionError):
+            client.connect(0, lambda: bytes(1 // 0))
+        assert not client.connected

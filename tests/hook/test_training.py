@@ -1,0 +1,177 @@
+"""Real trainings with the CPU build of torch under a real listener."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpugauge.sessions import Session, Sessions
+
+from .conftest import Run, finished, until
+
+TRAINING = """
+    import sys, time, torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 120
+        def __getitem__(self, index):
+            time.sleep(0.001)
+            return torch.full((8,), float(index))
+
+    def main():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        steps = 0
+        for batch in DataLoader(Slow(), batch_size=2, {options}):
+            optimizer.zero_grad()
+            loss = model(batch).sum()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+        print(steps, loss.item())
+
+    if __name__ == "__main__":
+        main()
+"""
+
+# Steps until somebody ends it; tells on stdout when it has begun.
+ENDLESS = """
+    import time, torch
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    while True:
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.01)
+"""
+
+
+def ended(listener: Sessions) -> Session:
+    """Return the only session that there has been, once it has ended."""
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    return listener.view()[0]
+
+
+def steps_of(session: Session) -> int:
+    return session.snap.steps.count if session.snap and session.snap.steps else 0
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_training_is_counted_as_it_counts_itself(context: str, listener: Sessions, run: Run) -> None:
+    program = TRAINING.format(options=f"num_workers=1, multiprocessing_context={context!r}")
+    output = finished(run(program, RANK="3", WORLD_SIZE="8"))
+    session = ended(listener)
+    assert session.snap is not None
+    assert session.snap.steps is not None
+    assert session.snap.batches is not None
+    assert session.snap.steps.count == int(output.split()[0]) == 60
+    assert sum(session.snap.steps.log2) == 59
+    assert session.snap.batches.count == sum(session.snap.batches.log2) == 60
+    assert session.snap.batches.seconds > 0.01
+    assert [(p.device, p.dtype, p.tensors, p.elements, p.bytes) for p in session.snap.parameters] == [
+        ("cpu", "float32", 2, 36, 144)
+    ]
+    assert session.snap.errors == 0
+    assert session.snap.devices == ()
+    assert session.end_reason == "finished"
+    assert (session.hello.facts["rank"], session.hello.facts["world_size"]) == ("3", "8")
+
+
+@contextmanager
+def nobody(path: Path) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def deaf(path: Path) -> Iterator[None]:
+    """A daemon that accepts and never reads, with room for next to nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        server.bind(str(path))
+        server.listen(1)
+        yield
+
+
+@contextmanager
+def hostile(path: Path) -> Iterator[None]:
+    """Something else is at the path, and it is no socket."""
+    path.write_text("")
+    yield
+
+
+@pytest.mark.parametrize("daemon", [nobody, deaf, hostile])
+def test_output_and_exit_code_are_the_programs_own(
+    daemon: Callable[[Path], AbstractContextManager[None]], tmp_path: Path, run: Run
+) -> None:
+    program = TRAINING.format(options="num_workers=0") + "        raise SystemExit(3)\n"
+    with daemon(tmp_path / "hook.sock"):
+        watched = run(program)
+        plain = run(program, GPUGAUGE_HOOK="0")
+        expected = plain.communicate(timeout=90)
+        assert watched.communicate(timeout=90) == expected
+    assert expected[0].startswith("60 ")
+    assert expected[1] == ""
+    assert watched.returncode == plain.returncode == 3
+
+
+def test_switched_off_opens_no_session(listener: Sessions, run: Run) -> None:
+    finished(run(TRAINING.format(options="num_workers=0"), GPUGAUGE_HOOK="0"))
+    assert listener.view() == ()
+
+
+def test_a_restarted_daemon_is_found_and_a_kill_is_seen(tmp_path: Path, listener: Sessions, run: Run) -> None:
+    process = run(ENDLESS)
+    until(lambda: any(steps_of(s) > 1 for s in listener.view()))
+    before = listener.view()[0]
+    listener.stop()
+    successor = Sessions(str(listener.path))
+    successor.start()
+    until(lambda: any(s.snap is not None for s in successor.view()))
+    after = successor.view()[0]
+    assert after.hello.session == before.hello.session
+    assert steps_of(after) >= steps_of(before)
+    process.send_signal(signal.SIGKILL)
+    assert ended(successor).end_reason == "killed"
+    successor.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [("torch.OutOfMemoryError('planted')", "out_of_memory"), ("KeyboardInterrupt", "interrupted")],
+)
+def test_the_reason_for_the_end_arrives(error: str, reason: str, listener: Sessions, run: Run) -> None:
+    program = f"""
+        import torch
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        optimizer.step()
+        raise {error}
+    """
+    run(program).communicate(timeout=90)
+    assert (ended(listener).end_reason, steps_of(listener.view()[0])) == (reason, 1)
+
+
+def test_compiled_models_and_optimizers_go_on(listener: Sessions, run: Run) -> None:
+    # The backend does not matter for what dynamo makes of the hook, and this one needs no compiler.
+    program = """
+        import torch
+        model = torch.nn.Linear(8, 8)
+        plain, traced = (torch.optim.SGD(model.parameters(), lr=1e-3) for _ in range(2))
+        forward = torch.compile(model, fullgraph=True, backend="eager")
+        step = torch.compile(lambda: traced.step(), backend="eager")
+        for _ in range(10):
+            forward(torch.ones(2, 8)).sum().backward()
+            plain.step()
+            step()
+        print(sum(torch._dynamo.utils.counters["graph_break"].values()))
+    """
+    watched, _ = run(program).communicate(timeout=110)
+    plain, _ = run(program, GPUGAUGE_HOOK="0").communicate(timeout=110)
+    assert watched == plain != ""
+    assert steps_of(ended(listener)) == 10

@@ -1,0 +1,93 @@
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "gpugauge"
+
+# What each room may import from the others (docs/architecture.md); a room is a module or a package of src/gpugauge.
+ALLOWED = {
+    "metric": set(),
+    "snapshot": {"metric"},
+    "wire": set(),
+    "driver": {"logs"},
+    "workload": set(),
+    "hook": {"wire"},
+    "sessions": {"logs", "wire"},
+    "launch": {"hook", "wire"},
+    "collectors": {"driver", "workload", "wire", "sessions", "metric", "snapshot"},
+    "catalog": {"collectors", "metric"},
+    "sampler": {"collectors", "driver", "logs", "snapshot"},
+    "exposition": {"catalog", "metric", "snapshot"},
+    "server": {"config", "exposition", "logs"},
+    "logs": set(),
+    "sdnotify": set(),
+    "config": set(),
+    "app": {
+        *("catalog", "collectors", "config", "driver", "exposition", "logs"),
+        *("sampler", "sdnotify", "server", "sessions", "snapshot", "wire", "workload"),
+    },
+    "cli": {"app", "config", "driver", "launch", "logs"},
+}
+
+
+def room(path: Path) -> str:
+    # config_load.py and config_reference.py are of the room config.
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py").split("_")[0]
+
+
+def imported_rooms(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    # `from gpugauge import __version__` and `import gpugauge` import the root, which imports nothing.
+    rooms = {name.split(".")[1] for name in names if name.startswith("gpugauge.")}
+    return {name for name in rooms if (SOURCE / name).exists() or (SOURCE / f"{name}.py").exists()}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_run_down_only(path: Path) -> None:
+    if path == SOURCE / "__init__.py":
+        assert imported_rooms(path) == set()
+        return
+
+    assert imported_rooms(path) <= ALLOWED[room(path)] | {room(path)}
+
+
+def test_every_room_is_listed() -> None:
+    rooms = {room(p) for p in SOURCE.rglob("*.py")} - {"__init__"}
+
+    assert rooms - {"py.typed"} <= ALLOWED.keys()
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return {name.split(".")[0] for name in out.split()}
+
+
+def test_hook_loads_the_standard_library_only() -> None:
+    before, after = loaded_by(""), loaded_by("import gpugauge.hook")
+
+    assert after - before - {"gpugauge"} <= set(sys.stdlib_module_names)
+
+
+def test_daemon_never_loads_torch() -> None:
+    assert "torch" not in loaded_by("import gpugauge.app, gpugauge.cli")
+
+
+def test_worker_loads_the_driver_only() -> None:
+    loaded = loaded_by("import gpugauge.driver.worker")
+
+    assert not loaded & {"pydantic", "yaml", "click", "tornado", "prometheus_client", "asyncio"}
+
+
+def test_only_one_module_imports_pynvml() -> None:
+    importers = [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*.py") if "import pynvml" in p.read_text()]
+
+    assert importers in (["driver/nvml.py"], [])

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+
+from gpugauge import catalog
+from gpugauge.metric import NONE, RATIO, Metric, Table, families, scaled
+
+device = Table("uuid")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "says"),
+    [
+        ("fan_speed_ratio", RATIO, "prefixes"),
+        ("gpu_Fan_ratio", RATIO, "prefixes"),
+        ("gpu_fan_speed", RATIO, "must end in its unit"),
+        ("gpu_fans_total", NONE, "only counters"),
+        ("gpu_fan_sum", NONE, "histograms"),
+    ],
+)
+def test_bad_names_are_refused(name: str, unit: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        device.gauge(name, "Help.", unit, lambda _: 1)
+
+
+def test_repeated_label_is_refused() -> None:
+    with pytest.raises(ValueError, match="repeated label"):
+        device.gauge("gpu_fan_ratio", "Help.", RATIO, lambda _: 1, "uuid")
+
+
+def test_families_take_scalars_and_mappings_and_leave_out_what_is_absent() -> None:
+    rows: tuple[Metric, ...] = (
+        device.gauge("gpu_plain", "Help.", NONE, lambda d: d.get("plain")),
+        device.gauge("gpu_by_fan", "Help.", NONE, lambda d: d.get("fans"), "fan"),
+        device.gauge("gpu_never", "Help.", NONE, lambda _: None),
+    )
+    subjects = [(("a",), {"plain": 1, "fans": {"0": 2}}), (("b",), {"fans": {("1",): 3}})]
+
+    result = families(rows, subjects)
+
+    assert [(f.metric.name, f.samples) for f in result] == [
+        ("gpu_plain", ((("a",), 1),)),
+        ("gpu_by_fan", ((("a", "0"), 2), (("b", "1"), 3))),
+    ]
+
+
+def test_scaled_keeps_absence() -> None:
+    assert scaled(None, 0.001) is None
+    assert math.isclose(scaled(1500, 0.001) or 0, 1.5)
+
+
+def test_catalog_has_no_name_twice() -> None:
+    names = [row.name for row in catalog.metrics()]
+
+    assert len(names) == len(set(names))

@@ -1,0 +1,82 @@
+import threading
+
+import pytest
+
+from gpugauge.collectors.base import Tick
+from gpugauge.driver.api import DriverView, Reply
+from gpugauge.metric import NONE, Metric, Table, families
+from gpugauge.sampler import Sampler
+from gpugauge.snapshot import Section, Snapshot
+
+ROWS = (Table().gauge("gpu_pci_devices", "Cards on the bus.", NONE, lambda v: v),)
+
+
+class Fake:
+    metrics: tuple[Metric, ...] = ROWS
+
+    def __init__(self, name: str, failing: tuple[float, ...] = ()) -> None:
+        self.name, self.failing = name, failing
+        self.replies: list[tuple[Reply, ...]] = []
+
+    def collect(self, tick: Tick) -> Section:
+        self.replies.append(tick.replies)
+        if tick.timestamp in self.failing:
+            raise RuntimeError("no")
+        return Section(self.name, families(ROWS, [((), 1)]))
+
+
+def sampler(*collectors: Fake, published: list[Snapshot] | None = None) -> Sampler:
+    replies = iter([(Reply(1, "read"),), ()])
+    publish = (published if published is not None else []).append
+    return Sampler(collectors, lambda: (DriverView(up=False, reason="off"), next(replies, ())), publish, 0.01)
+
+
+def values(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], object]:
+    return {k: v for s in snapshot.sections for f in s.families if f.metric.name == name for k, v in f.samples}
+
+
+def test_failing_collector_costs_its_own_section_only() -> None:
+    snapshot = sampler(Fake("good"), Fake("bad", (5.0,))).tick(5.0, 1.0)
+
+    assert [s.collector for s in snapshot.sections] == ["good", "exporter"]
+    assert values(snapshot, "gpugauge_collector_success") == {("good",): 1, ("bad",): 0}
+    assert values(snapshot, "gpugauge_collector_failures_total") == {("good",): 0, ("bad",): 1}
+
+
+def test_last_success_is_kept_through_a_failure_and_absent_before_the_first() -> None:
+    s = sampler(Fake("late", (1.0, 3.0)))
+    name = "gpugauge_collector_last_success_timestamp_seconds"
+
+    seen = [values(s.tick(t, t), name) for t in (1.0, 2.0, 3.0)]
+
+    assert seen == [{}, {("late",): 2.0}, {("late",): 2.0}]
+
+
+def test_each_reply_is_seen_by_every_collector_once() -> None:
+    one, two = Fake("one"), Fake("two")
+    s = sampler(one, two)
+
+    s.tick(1.0, 1.0)
+    s.tick(2.0, 2.0)
+
+    assert [len(r) for r in one.replies] == [1, 0]
+    assert one.replies == two.replies
+
+
+def test_failure_is_logged_when_it_starts_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    s = sampler(Fake("bad", (1.0, 2.0)))
+
+    with caplog.at_level("INFO"):
+        for t in (1.0, 2.0, 3.0, 4.0):
+            s.tick(t, t)
+
+    assert [r.message for r in caplog.records] == ["a collector fails", "a collector works again"]
+
+
+def test_run_ticks_until_it_is_stopped() -> None:
+    published: list[Snapshot] = []
+    stop = threading.Event()
+
+    sampler(Fake("good"), published=published).run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
+
+    assert len(published) == 3

@@ -1,0 +1,270 @@
+"""The listener: leases, guards, and whose socket it is."""
+
+import contextlib
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpugauge import sessions, wire
+from gpugauge.sessions import Session, Sessions, SessionsError
+from gpugauge.sessions_socket import BURST
+
+ONE = "1" * 32
+TWO = "2" * 32
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[Sessions]:
+    listener = Sessions(str(tmp_path / "gpugauge" / "hook.sock"), max_connections=8, max_connections_per_user=4)
+    listener.start()
+    yield listener
+    listener.stop()
+
+
+@pytest.fixture
+def connect(listener: Sessions) -> Iterator[Callable[[], socket.socket]]:
+    opened = []
+
+    def connect() -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened.append(client)
+        client.settimeout(5)
+        client.connect(str(listener.path))
+        return client
+
+    yield connect
+    for client in opened:
+        client.close()
+
+
+def hello(session: str = ONE, **facts: str) -> bytes:
+    return wire.encode(wire.Hello(session, 0, pid=1, facts=facts))
+
+
+def snap(steps: int, session: str = ONE) -> bytes:
+    return wire.encode(wire.Snap(session, steps, steps=wire.Progress(steps)))
+
+
+def steps_of(session: Session) -> int | None:
+    return session.snap.steps.count if session.snap and session.snap.steps else None
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "the listener did not get there"
+        time.sleep(0.005)
+
+
+def closed_by_daemon(client: socket.socket) -> bool:
+    try:
+        return not client.recv(1)
+    except ConnectionError:
+        return True
+
+
+def test_a_session_is_what_the_last_messages_said(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    client = connect()
+    client.send(hello(torch="2.13"))
+    client.send(snap(1))
+    client.send(snap(5))
+    until(lambda: [steps_of(s) for s in listener.view()] == [5])
+    (session,) = listener.view()
+    assert session.hello.facts == {"torch": "2.13"}
+    assert session.connected
+    assert session.peer_pid > 1
+
+
+def test_an_unchanged_view_is_the_same_object(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    connect().send(hello())
+    until(lambda: len(listener.view()) == 1)
+    assert listener.view() is listener.view()
+    assert listener.counters() is listener.counters()
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("out_of_memory", "out_of_memory"), ("a newer hook's word", "other"), (None, "killed")]
+)
+def test_the_end_of_the_connection_ends_the_session(
+    reason: str | None, shown: str, listener: Sessions, connect: Callable[[], socket.socket]
+) -> None:
+    client = connect()
+    client.send(hello())
+    client.send(snap(3))
+    if reason:
+        client.send(wire.encode(wire.Bye(ONE, 4, reason)))
+    client.close()
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    (session,) = listener.view()
+    assert shown == session.end_reason
+    assert session.ended_at is not None
+    assert steps_of(session) == 3
+    assert {**dict.fromkeys(sessions.ENDS, 0), shown: 1} == listener.counters().ended
+
+
+def test_an_ended_session_lingers_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SWEEP_SECONDS", 0.01)
+    listener = Sessions(str(tmp_path / "s"), linger_seconds=0.05)
+    listener.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(listener.path))
+        client.send(hello())
+        until(lambda: len(listener.view()) == 1)
+    until(lambda: listener.view() == ())
+    listener.stop()
+
+
+def test_many_ended_sessions_push_out_the_oldest(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    names = [f"{number:032}" for number in range(10)]
+    for name in names:
+        client = connect()
+        client.send(hello(name))
+        client.close()
+    until(lambda: names[2:] == [s.hello.session for s in listener.view()])
+
+
+def test_a_session_that_comes_back_goes_on(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    first = connect()
+    first.send(hello())
+    first.send(snap(3))
+    first.close()
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    connect().send(hello())
+    until(lambda: [s.connected for s in listener.view()] == [True])
+    assert [steps_of(s) for s in listener.view()] == [3]
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([b"x" * (wire.MAX_BYTES + 1)], "oversized"),
+        ([b"GET /metrics"], "foreign"),
+        ([hello()[:-9]], "foreign"),
+        ([snap(1)], "malformed"),
+        ([hello(), hello()], "malformed"),
+        ([hello(), snap(1, TWO)], "malformed"),
+        ([hello(), b'{"v":[1,0],"kind":"snap"}'], "malformed"),
+        ([hello(), *(snap(1) for _ in range(BURST + 15))], "rate"),
+    ],
+)
+def test_a_bad_message_closes_its_connection_only(
+    messages: list[bytes],
+    reason: str,
+    listener: Sessions,
+    connect: Callable[[], socket.socket],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    good = connect()
+    good.send(hello("9" * 32))
+    bad = connect()
+    with contextlib.suppress(OSError):  # it may be closed before the last
+        for message in messages:
+            bad.send(message)
+    assert closed_by_daemon(bad)
+    until(lambda: listener.counters().rejected[reason] == 1)
+    good.send(snap(7, "9" * 32))
+    until(lambda: 7 in [steps_of(s) for s in listener.view() if s.connected])
+    assert sum(listener.counters().rejected.values()) == 1
+    assert [vars(record)["fields"]["reason"] for record in caplog.records] == [reason]
+
+
+def test_a_repeated_fault_is_logged_once(
+    listener: Sessions, connect: Callable[[], socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        client = connect()
+        client.send(b"rubbish")
+        assert closed_by_daemon(client)
+    until(lambda: listener.counters().rejected["foreign"] == 3)
+    assert len(caplog.records) == 1
+
+
+def test_a_living_session_cannot_be_taken_over(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    owner, thief = connect(), connect()
+    owner.send(hello(torch="mine"))
+    until(lambda: len(listener.view()) == 1)
+    thief.send(hello(torch="other"))
+    assert closed_by_daemon(thief)
+    assert [(s.hello.facts["torch"], s.connected) for s in listener.view()] == [("mine", True)]
+
+
+def test_connections_are_limited_by_user(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    held = [connect() for _ in range(4)]
+    surplus = connect()
+    assert closed_by_daemon(surplus)
+    assert listener.counters().rejected["connections"] == 1
+    held[0].send(hello())
+    held[0].close()
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    connect().send(hello(TWO))
+    until(lambda: TWO in [s.hello.session for s in listener.view() if s.connected])
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "HELLO_SECONDS", 0.0)
+    assert closed_by_daemon(connect())
+    assert listener.counters().rejected["silent"] == 1
+
+
+def test_every_user_may_connect(listener: Sessions) -> None:
+    assert stat.S_IMODE(listener.path.parent.stat().st_mode) == 0o755
+    assert stat.S_IMODE(listener.path.stat().st_mode) == 0o666
+
+
+def test_the_socket_of_a_living_daemon_is_not_taken(listener: Sessions) -> None:
+    with pytest.raises(SessionsError, match="another daemon listens there"):
+        Sessions(str(listener.path)).start()
+    assert listener.path.exists()
+
+
+def test_what_is_not_a_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "hook.sock"
+    path.write_text("precious")
+    with pytest.raises(SessionsError, match="something that is not a socket"):
+        Sessions(str(path)).start()
+    assert path.read_text() == "precious"
+
+
+def test_a_path_too_long_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SessionsError, match="AF_UNIX path too long"):
+        Sessions(str(tmp_path / ("x" * 120))).start()
+
+
+def test_the_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "hook.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    listener = Sessions(str(path))
+    listener.start()
+    listener.stop()
+    assert not path.exists()
+
+
+def test_stop_leaves_the_socket_of_a_successor(listener: Sessions) -> None:
+    listener.path.unlink()
+    successor = Sessions(str(listener.path))
+    successor.start()
+    listener.stop()
+    assert listener.path.exists()
+    successor.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_listener_that_broke_says_so(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(listener, "_accept", broken)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(listener.path))
+        assert listener._thread is not None
+        listener._thread.join(10)
+    with pytest.raises(SessionsError, match="has ended"):
+        listener.view()
