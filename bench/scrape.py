@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+from typing import Any
 
 from bench.measure import gpugauge, nvitop_exporter, percentile, report, series
 
@@ -25,10 +26,10 @@ def main(scenario: str = "bench-64") -> None:
                     time.sleep(0.003)
         for program in programs:
             text, values = program.plain(), latencies[program.name]
-            row = {"exporter": program.name, "series": series(text), "bytes": len(text)}
+            row: dict[str, Any] = {"exporter": program.name, "series": series(text), "bytes": len(text)}
             row["gzip bytes"] = len(gzip.compress(text.encode()))
             for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
-                row[f"{name} ms"] = percentile(values, share)  # type: ignore[assignment] # a mixed table
+                row[f"{name} ms"] = percentile(values, share)
             rows.append(row)
     report(f"scrape of {scenario}", rows)
 

@@ -181,8 +181,8 @@ def test_collectors() -> None:
     def enabled(**flags: bool) -> set[str]:
         return set(load(None, {}, {f"collector.{name}": value for name, value in flags.items()}).collector.enabled())
 
-    assert enabled() == {"device", "process", "training"}
-    assert enabled(process=False) == {"device", "training"}
+    assert enabled() == {"device", "utilization", "process", "training"}
+    assert enabled(process=False) == {"device", "utilization", "training"}
     assert enabled(disable_defaults=True, device=True, training=False) == {"device"}
     assert enabled(disable_defaults=True) == set()
 

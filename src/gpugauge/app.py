@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -45,14 +46,25 @@ _PATIENCE_SECONDS = 3.0
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. Raises ListenError, ScenarioError or SessionsError at start."""
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ListenError, ScenarioError or SessionsError."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    # Each training process and each scraper holds a descriptor; the default soft limit of 1024 is for select(2).
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(65536, hard) if hard != resource.RLIM_INFINITY else 65536, hard))
     # The threads hold the interpreter for the milliseconds of a tick; a scrape should not wait a whole default turn.
     sys.setswitchinterval(0.001)
     with ExitStack() as stack:
         return _Daemon(settings, stack).run(stop)
+
+
+def make_collectors(node: Procfs, sessions: Sessions | None, host: Procfs) -> list[Collector]:
+    """Return one collector of each kind. `node` shows the processes that the driver lists, `host` those that report
+    through the hook: the same /proc, unless the node is simulated.
+    """
+    training = [TrainingCollector(sessions, host.process_id)] if sessions else []
+    return [DeviceCollector(), UtilizationCollector(), ProcessCollector(node), *training]
 
 
 class _Daemon:
@@ -68,16 +80,10 @@ class _Daemon:
         self._exposition = Exposition(settings.sampling.stale_after_seconds)
         self._notifier = Notifier()
         self._last_tick = time.monotonic()
-        collectors: dict[str, Collector] = {
-            "device": DeviceCollector(),
-            "utilization": UtilizationCollector(),
-            "process": ProcessCollector(simulated.procfs if simulated else procfs),
-        }
-        if self._sessions:
-            collectors["training"] = TrainingCollector(self._sessions, procfs.process_id)
+        collectors = make_collectors(simulated.procfs if simulated else procfs, self._sessions, procfs)
         enabled = settings.collector.enabled()
         self._sampler = Sampler(
-            [collector for name, collector in collectors.items() if name in enabled],
+            [collector for collector in collectors if collector.name in enabled],
             self._driver_news,
             self._publish,
             settings.sampling.interval_seconds,
@@ -121,7 +127,7 @@ class _Daemon:
         return 0
 
     def _wait_for_driver(self, driver: DriverSource, stop: threading.Event) -> bool:
-        """Give the driver a moment, or with driver.mode=required all the time it takes; False if it must and does not."""
+        """Give the driver a moment, with driver.mode=required all it takes; False if it must answer but does not."""
         required = self._settings.driver.mode == "required"
         start = time.monotonic()
         while not driver.settled.wait(0.05) and not stop.is_set():

@@ -65,7 +65,9 @@ def serve(config_file: Path | None, **values: object) -> NoReturn:
     from gpugauge import app, logs  # noqa: PLC0415
     from gpugauge.config import walk  # noqa: PLC0415
     from gpugauge.config_load import ConfigError, load  # noqa: PLC0415
+    from gpugauge.driver.simulated.scenario import ScenarioError  # noqa: PLC0415
     from gpugauge.listen import ListenError  # noqa: PLC0415
+    from gpugauge.sessions import SessionsError  # noqa: PLC0415
 
     given = ((setting.key, values[_parameter(setting)]) for setting in walk())
     try:
@@ -75,7 +77,9 @@ def serve(config_file: Path | None, **values: object) -> NoReturn:
     logs.setup(settings.log.level, settings.log.format)
     try:
         sys.exit(app.run(settings))
-    except ListenError as error:
+    except ScenarioError as error:
+        _fail(2, error)
+    except (ListenError, SessionsError) as error:
         _fail(1, error)
 
 

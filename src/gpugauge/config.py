@@ -154,7 +154,8 @@ class Collector(Section):
     """Which collectors run."""
 
     disable_defaults: bool = Field(default=False, description="Run only the collectors that are switched on by name.")
-    device: bool = Field(default=True, description="The devices: memory, power, temperature, clocks, utilization.")
+    device: bool = Field(default=True, description="The devices: identity, memory, power, temperature, clocks.")
+    utilization: bool = Field(default=True, description="How busy the engines of the devices are.")
     process: bool = Field(default=True, description="The processes on each device.")
     training: bool = Field(default=True, description="What training processes report through the hook.")
 

@@ -135,4 +135,7 @@ def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]
 
 def scaled(value: float | None, factor: float) -> float | None:
     """Convert a raw reading to a base unit; what is absent stays absent."""
-    return None if value is None else value * factor
+    if value is None:
+        return None
+    # Divided, 70 % is 0.7; times 0.01 it is 0.7000000000000001.
+    return value * factor if factor >= 1 else value / round(1 / factor)

@@ -96,7 +96,7 @@ class Sessions:
     def start(self) -> None:
         """Open the socket and begin to read; raises SessionsError when the path is taken or not ours to use."""
         try:
-            self._listener = listen(self.path, self._mode, self._max_connections)
+            self._listener = listen(self.path, self._mode)
         except OSError as error:
             raise SessionsError(f"cannot listen on {self.path}: {error.strerror or error}") from None
         self._inode = self.path.stat().st_ino

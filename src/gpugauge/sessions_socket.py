@@ -11,6 +11,7 @@ from pathlib import Path
 from gpugauge import wire
 
 BURST = 20  # messages that may come at once, above the steady rate
+BACKLOG = 1024  # connections that wait to be accepted: a whole node's ranks begin in the same second
 
 
 class RejectedError(Exception):
@@ -58,7 +59,7 @@ class Connection:
             raise RejectedError("rate", f"at most {self._rate:g} messages a second are expected")
 
 
-def listen(path: Path, mode: int, backlog: int) -> socket.socket:
+def listen(path: Path, mode: int) -> socket.socket:
     """Return a listening socket at `path`, in the place of one that a dead daemon left; raises OSError."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True)
@@ -68,7 +69,7 @@ def listen(path: Path, mode: int, backlog: int) -> socket.socket:
     try:
         listener.bind(str(path))
         path.chmod(mode)
-        listener.listen(backlog)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -37,6 +37,14 @@ def need(program: str) -> str:
     return path
 
 
+def new_pid_namespace() -> tuple[str, ...]:
+    """Return the command that runs what follows as pid 1; by a user namespace where that is allowed, else as root."""
+    command = (need("unshare"), "--pid", "--fork", "--mount-proc", "--kill-child")
+    by_user = (command[0], "--user", "--map-root-user", *command[1:])
+    allowed = subprocess.run([*by_user, "true"], check=False, capture_output=True).returncode == 0
+    return by_user if allowed else command
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

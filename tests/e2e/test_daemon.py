@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.programs import GPUGAUGE, Daemon, daemon, http, need, wait_for
+from tests.e2e.programs import GPUGAUGE, Daemon, daemon, http, new_pid_namespace, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -98,10 +98,7 @@ def test_stops_while_a_call_hangs(tmp_path: Path) -> None:
 
 
 def test_stops_as_pid_1(tmp_path: Path) -> None:
-    unshare = (need("unshare"), "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
-    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
-        unshare = tuple(part for part in unshare if part not in {"--user", "--map-root-user"})
-    with daemon(tmp_path, "--simulate=node", prefix=unshare) as running:
+    with daemon(tmp_path, "--simulate=node", prefix=new_pid_namespace()) as running:
         (init,) = children(running.process.pid)
         start = time.monotonic()
         os.kill(init, signal.SIGTERM)

@@ -237,10 +237,11 @@ class Reply:
     failed: int | None = None
     failed_call: str = ""
     calls: dict[str, list[float]] = field(default_factory=dict)  # by NVML function: number, seconds, longest seconds
-    # Ring samples since the request's cursors, by engine (ENGINES): [microseconds, percent], empty when the ring is dry.
-    # An engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
+    # Ring samples since the last request, by engine (ENGINES): [microseconds, percent], empty when the ring is dry; an
+    # engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[list[int]]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
+    uuid: str = ""  # put in by the parent, which knows what the worker's index means
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpugauge.driver.api import LIFECYCLE, DriverFacts, DriverView, Group, Reply, code_name
@@ -205,7 +205,7 @@ class DriverSource:
             self._excluded.add(index)
             return
         self._inventory.apply(reply, time.monotonic())
-        self._replies.append(reply)
+        self._replies.append(replace(reply, uuid=self._inventory.uuid(index) or ""))
 
     def _may_read(self, index: int, now: float) -> bool:
         suspect = self._suspects.get(index)
