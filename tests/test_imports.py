@@ -19,6 +19,8 @@ ALLOWED = {
     "launch": {"hook", "wire"},
     "collectors": {"driver", "workload", "wire", "sessions", "metric", "snapshot"},
     "catalog": {"collectors", "metric"},
+    "artifacts": {"catalog", "metric"},
+    "selection": {"snapshot"},
     "sampler": {"collectors", "driver", "logs", "snapshot"},
     "exposition": {"catalog", "metric", "snapshot"},
     "listen": set(),
@@ -29,9 +31,9 @@ ALLOWED = {
     "config": set(),
     "app": {
         *("catalog", "collectors", "config", "driver", "exposition", "logs"),
-        *("listen", "routes", "sampler", "sdnotify", "server", "sessions", "snapshot", "wire", "workload"),
+        *("listen", "routes", "sampler", "sdnotify", "selection", "server", "sessions", "snapshot", "wire", "workload"),
     },
-    "cli": {"app", "config", "driver", "launch", "listen", "logs", "sessions"},
+    "cli": {"app", "artifacts", "config", "driver", "launch", "listen", "logs", "selection", "sessions"},
 }
 
 

@@ -14,14 +14,19 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from gpugauge import __version__
+from gpugauge import __version__, catalog
 from gpugauge.collectors.base import Collector
+from gpugauge.collectors.clocks import ClocksCollector
 from gpugauge.collectors.device import DeviceCollector
+from gpugauge.collectors.driver import DriverCollector
+from gpugauge.collectors.health import HealthCollector
+from gpugauge.collectors.links import LinksCollector
+from gpugauge.collectors.mig import MigCollector
 from gpugauge.collectors.process import ProcessCollector
 from gpugauge.collectors.training import TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
 from gpugauge.config import Settings
-from gpugauge.driver.api import DriverView, Reply
+from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.simulated.procfs import ProcTree
 from gpugauge.driver.simulated.scenario import Scenario, load_scenario
 from gpugauge.driver.source import ADVICE, DriverSource, Pace
@@ -30,6 +35,7 @@ from gpugauge.logs import fields
 from gpugauge.routes import standard_routes
 from gpugauge.sampler import Sampler
 from gpugauge.sdnotify import Notifier
+from gpugauge.selection import Selection
 from gpugauge.server import Server
 from gpugauge.sessions import Sessions, SessionsError
 from gpugauge.snapshot import Snapshot
@@ -44,9 +50,23 @@ _EXIT_DEAD = 70  # EX_SOFTWARE
 # How long the first snapshot waits for the driver, so that a first scrape is complete.
 _PATIENCE_SECONDS = 3.0
 
+# Seconds between two readings of a group, never less than the sampling interval: what costs more is read more rarely
+# (docs/architecture.md). The sample rings wrap after some 10 s.
+_PACE: dict[Group, float] = {
+    "fast": 1.0,
+    "samples": 2.0,
+    "profiling": 2.0,
+    "normal": 5.0,
+    "processes": 5.0,
+    "mig": 5.0,
+    "slow": 30.0,
+}
+
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. Raises ListenError, ScenarioError or SessionsError."""
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ListenError, ScenarioError, SelectionError
+    or SessionsError.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -64,7 +84,8 @@ def make_collectors(node: Procfs, sessions: Sessions | None, host: Procfs) -> li
     through the hook: the same /proc, unless the node is simulated.
     """
     training = [TrainingCollector(sessions, host.process_id)] if sessions else []
-    return [DeviceCollector(), UtilizationCollector(), ProcessCollector(node), *training]
+    cards = (DeviceCollector, UtilizationCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector)
+    return [*(collector() for collector in cards), ProcessCollector(node), *training, DriverCollector()]
 
 
 class _Daemon:
@@ -76,6 +97,8 @@ class _Daemon:
         simulated = _SimulatedProc(scenario, stack) if scenario else None
         self._settings, self._stack = settings, stack
         self._driver = _driver(settings, scenario)
+        names = [row.name for row in catalog.metrics()]
+        selection = Selection(names, settings.metrics.include, settings.metrics.exclude)
         self._sessions = self._open_sessions()
         self._exposition = Exposition(settings.sampling.stale_after_seconds)
         self._notifier = Notifier()
@@ -87,6 +110,7 @@ class _Daemon:
             self._driver_news,
             self._publish,
             settings.sampling.interval_seconds,
+            selection.of,
         )
         self._before_tick = simulated.update if simulated else lambda: None
         routes = standard_routes(
@@ -187,9 +211,8 @@ def _driver(settings: Settings, scenario: Scenario | None) -> DriverSource | Non
     if settings.driver.mode == "off":
         return None
     interval = settings.sampling.interval_seconds
-    # What costs more is read more rarely (docs/architecture.md).
     pace = Pace(
-        {"fast": interval, "normal": max(5.0, interval), "processes": max(5.0, interval), "slow": max(30.0, interval)},
+        {group: max(seconds, interval) for group, seconds in _PACE.items()},
         deadline=settings.driver.deadline_seconds,
     )
     chosen = set(settings.driver.devices)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from gpugauge.collectors.clocks import ClocksCollector
 from gpugauge.collectors.device import DeviceCollector
+from gpugauge.collectors.driver import DriverCollector
 from gpugauge.collectors.exporter import ExporterCollector
+from gpugauge.collectors.health import HealthCollector
+from gpugauge.collectors.links import LinksCollector
+from gpugauge.collectors.mig import MigCollector
 from gpugauge.collectors.process import ProcessCollector
 from gpugauge.collectors.training import TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
@@ -11,7 +16,10 @@ from gpugauge.metric import Metric
 
 CATALOG: dict[str, tuple[Metric, ...]] = {
     collector.name: collector.metrics
-    for collector in (DeviceCollector, UtilizationCollector, ProcessCollector, TrainingCollector, ExporterCollector)
+    for collector in (
+        *(DeviceCollector, UtilizationCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector),
+        *(ProcessCollector, TrainingCollector, DriverCollector, ExporterCollector),
+    )
 }
 
 

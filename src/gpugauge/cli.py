@@ -67,6 +67,7 @@ def serve(config_file: Path | None, **values: object) -> NoReturn:
     from gpugauge.config_load import ConfigError, load  # noqa: PLC0415
     from gpugauge.driver.simulated.scenario import ScenarioError  # noqa: PLC0415
     from gpugauge.listen import ListenError  # noqa: PLC0415
+    from gpugauge.selection import SelectionError  # noqa: PLC0415
     from gpugauge.sessions import SessionsError  # noqa: PLC0415
 
     given = ((setting.key, values[_parameter(setting)]) for setting in walk())
@@ -77,7 +78,7 @@ def serve(config_file: Path | None, **values: object) -> NoReturn:
     logs.setup(settings.log.level, settings.log.format)
     try:
         sys.exit(app.run(settings))
-    except ScenarioError as error:
+    except (ScenarioError, SelectionError) as error:
         _fail(2, error)
     except (ListenError, SessionsError) as error:
         _fail(1, error)
@@ -104,6 +105,15 @@ def scenarios() -> None:
 
     for name, description in list_scenarios():
         click.echo(f"{name}  {description}")
+
+
+@main.command()
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
+def metrics(form: str) -> None:
+    """Print every metric that gpugauge can export."""
+    from gpugauge.artifacts.reference import FORMATS  # noqa: PLC0415
+
+    click.echo(FORMATS[form](), nl=False)
 
 
 def _fail(code: int, reason: object) -> NoReturn:

@@ -156,6 +156,11 @@ class Collector(Section):
     disable_defaults: bool = Field(default=False, description="Run only the collectors that are switched on by name.")
     device: bool = Field(default=True, description="The devices: identity, memory, power, temperature, clocks.")
     utilization: bool = Field(default=True, description="How busy the engines of the devices are.")
+    clocks: bool = Field(default=True, description="Clocks, and what holds them down.")
+    health: bool = Field(default=True, description="Memory errors, worn-out rows and pages, the recovery action.")
+    links: bool = Field(default=True, description="PCIe and NVLink.")
+    mig: bool = Field(default=True, description="MIG devices.")
+    driver: bool = Field(default=True, description="What asking the driver costs, and what it refuses.")
     process: bool = Field(default=True, description="The processes on each device.")
     training: bool = Field(default=True, description="What training processes report through the hook.")
 
@@ -165,6 +170,17 @@ class Collector(Section):
         if self.disable_defaults:
             names &= self.model_fields_set
         return frozenset(name for name in names if getattr(self, name))
+
+
+class Metrics(Section):
+    """Which metrics are exported."""
+
+    include: Annotated[tuple[str, ...], BeforeValidator(split_list)] = Field(
+        default=(), description="Only these metrics, by name or shell pattern (`gpu_power_*`); all when empty."
+    )
+    exclude: Annotated[tuple[str, ...], BeforeValidator(split_list)] = Field(
+        default=(), description="Not these metrics, by name or shell pattern; wins over include."
+    )
 
 
 class Settings(Section):
@@ -178,6 +194,7 @@ class Settings(Section):
     process: Process = Process()
     path: Paths = Paths()
     collector: Collector = Collector()
+    metrics: Metrics = Metrics()
     simulate: str | None = Field(
         default=None,
         description="Simulate the GPUs of this scenario (a name from `gpugauge scenarios`, or a file) instead of "

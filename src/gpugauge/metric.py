@@ -52,7 +52,8 @@ class Metric:
     unit: str
     labels: tuple[str, ...]
     read: Callable[[Any], Reading]
-    source: str = ""
+    source: str = ""  # the call or file that the value comes from
+    cards: str = ""  # which cards have it, where not all do
     buckets: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -90,16 +91,30 @@ class Table:
         object.__setattr__(self, "labels", labels)
 
     def gauge(
-        self, name: str, help: str, unit: str, read: Callable[[Any], Reading], *labels: str, source: str = ""
+        self,
+        name: str,
+        help: str,
+        unit: str,
+        read: Callable[[Any], Reading],
+        *labels: str,
+        source: str = "",
+        cards: str = "",
     ) -> Metric:
         """Return a row for a value that goes up and down."""
-        return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source)
+        return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source, cards)
 
     def counter(
-        self, name: str, help: str, unit: str, read: Callable[[Any], Reading], *labels: str, source: str = ""
+        self,
+        name: str,
+        help: str,
+        unit: str,
+        read: Callable[[Any], Reading],
+        *labels: str,
+        source: str = "",
+        cards: str = "",
     ) -> Metric:
         """Return a row for a value that only rises; the name ends in _total."""
-        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source)
+        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, cards)
 
     def histogram(
         self,
@@ -109,9 +124,10 @@ class Table:
         read: Callable[[Any], Reading],
         buckets: Sequence[float],
         source: str = "",
+        cards: str = "",
     ) -> Metric:
         """Return a row for a distribution; the reader gives a HistogramValue with len(buckets) + 1 counts."""
-        return Metric(name, "histogram", help, unit, self.labels, read, source, tuple(buckets))
+        return Metric(name, "histogram", help, unit, self.labels, read, source, cards, tuple(buckets))
 
 
 def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:
@@ -131,6 +147,28 @@ def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]
         if samples:
             result.append(Family(row, tuple(samples)))
     return tuple(result)
+
+
+def by(**readings: float | None) -> dict[str, float]:
+    """Return readings by the value of a row's own label, without those that are absent."""
+    return {name: value for name, value in readings.items() if value is not None}
+
+
+def each(readings: Mapping[str, float] | None, change: Callable[[float], float]) -> dict[str, float] | None:
+    """Return every reading changed, by the same label; what is absent stays absent."""
+    return None if readings is None else {name: change(value) for name, value in readings.items()}
+
+
+def states(names: Sequence[str], current: int | None) -> dict[str, int] | None:
+    """Return 1 for the state with the number `current` and 0 for the others; nothing when it is not known."""
+    if current is None:
+        return None
+    return {name: int(number == current) for number, name in enumerate(names)}
+
+
+def flag(value: bool | None) -> int | None:
+    """Return 1 or 0 for what the driver told, nothing for what it did not."""
+    return None if value is None else int(value)
 
 
 def scaled(value: float | None, factor: float) -> float | None:

@@ -26,8 +26,10 @@ class Sampler:
         driver: Callable[[], tuple[DriverView, tuple[Reply, ...]]],
         publish: Callable[[Snapshot], None],
         interval: float,
+        select: Callable[[Section], Section] = lambda section: section,
     ) -> None:
         self._collectors, self._driver, self._publish, self._interval = collectors, driver, publish, interval
+        self._select = select
         self._exporter = ExporterCollector()
         self._health: dict[str, Health] = {}
 
@@ -47,7 +49,7 @@ class Sampler:
         tick = Tick(timestamp, monotonic, view, replies)
         sections = [section for collector in self._collectors if (section := self._collect(collector, tick))]
         sections.append(self._exporter.collect(replace(tick, health=self._health)))
-        snapshot = Snapshot(timestamp, monotonic, tuple(sections), dict(self._health))
+        snapshot = Snapshot(timestamp, monotonic, tuple(map(self._select, sections)), dict(self._health))
         self._publish(snapshot)
         return snapshot
 

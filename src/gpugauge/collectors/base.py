@@ -25,8 +25,15 @@ class Tick:
 class Collector(Protocol):
     """Runs in the sampler's thread; what it raises costs its own section of this tick and nothing else."""
 
-    name: str
-    metrics: tuple[Metric, ...]
+    @property
+    def name(self) -> str:
+        """The name by which the collector is switched on and off."""
+        ...
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The rows that the collector can export."""
+        ...
 
     def collect(self, tick: Tick) -> Section:
         """Return this collector's families; the same object as before when nothing changed."""

@@ -1,0 +1,1 @@
+"""What is made from the catalogue: the reference of the metrics."""

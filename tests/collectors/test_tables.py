@@ -1,0 +1,111 @@
+"""The tables of the device collectors, by what a card told."""
+
+import pytest
+
+from gpugauge.collectors.base import Collector, Tick
+from gpugauge.collectors.clocks import ClocksCollector
+from gpugauge.collectors.device import DeviceCollector
+from gpugauge.collectors.health import HealthCollector
+from gpugauge.collectors.links import LinksCollector
+from gpugauge.collectors.mig import MigCollector
+from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
+
+Values = dict[tuple[str, ...], object]
+
+
+def tick(*devices: Device) -> Tick:
+    return Tick(1.0, 1.0, DriverView(True, "ok", devices=devices))
+
+
+def card(reading: DeviceReading, *, up: bool = True, generation: int = 1) -> Device:
+    groups = ("static", "fast", "normal", "slow", "processes", "mig")
+    return Device("GPU-a", up, "ok" if up else "gpu_is_lost", reading, dict.fromkeys(groups, generation))
+
+
+def values(collector: Collector, *devices: Device) -> dict[str, Values]:
+    return {f.metric.name: dict(f.samples) for f in collector.collect(tick(*devices)).families}
+
+
+def test_units_are_base_units() -> None:
+    reading = DeviceReading(power_milliwatts=612_400, energy_millijoules=5_000, clock_sm_mhz=1980)
+
+    told = values(DeviceCollector(), card(reading)) | values(ClocksCollector(), card(reading))
+
+    assert told["gpu_power_watts"] == {("GPU-a",): 612.4}
+    assert told["gpu_energy_joules_total"] == {("GPU-a",): 5.0}
+    assert told["gpu_clock_hertz"] == {("GPU-a", "sm"): 1.98e9}
+
+
+@pytest.mark.parametrize("collector", [DeviceCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector])
+def test_what_the_driver_did_not_tell_has_no_series(collector: type[Collector]) -> None:
+    told = values(collector(), card(DeviceReading()))
+
+    assert told.keys() <= {"gpu_up", "gpu_info"}
+
+
+def test_card_that_is_down_keeps_its_identity_only() -> None:
+    told = values(DeviceCollector(), card(DeviceReading(name="H100", power_milliwatts=1), up=False))
+
+    assert told["gpu_up"] == {("GPU-a",): 0}
+    assert told.keys() == {"gpu_up", "gpu_info"}
+
+
+def test_same_section_until_something_is_new() -> None:
+    collector = DeviceCollector()
+    reading = DeviceReading(power_milliwatts=1)
+
+    first = collector.collect(tick(card(reading)))
+    same = collector.collect(tick(card(reading)))
+    new = collector.collect(tick(card(reading, generation=2)))
+
+    assert first is same
+    assert new is not first
+
+
+def test_reasons_are_zero_for_what_the_card_knows_and_absent_for_the_rest() -> None:
+    reading = DeviceReading(
+        clocks_event_reasons=0x4,
+        clocks_event_reasons_supported=0x44,
+        clocks_event_nanoseconds={"hardware_thermal": 5 * 10**8},
+    )
+
+    told = values(ClocksCollector(), card(reading))
+
+    assert told["gpu_clocks_event_active"] == {
+        ("GPU-a", "software_power_cap"): 1,
+        ("GPU-a", "hardware_thermal"): 0,
+    }
+    assert told["gpu_clocks_event_seconds_total"] == {("GPU-a", "hardware_thermal"): 0.5}
+
+
+def test_recovery_action_is_exactly_one() -> None:
+    told = values(HealthCollector(), card(DeviceReading(recovery_action=2)))
+
+    assert [action for (_, action), value in told["gpu_recovery_action"].items() if value] == ["node_reboot"]
+
+
+def test_ecc_errors_by_type_and_scope() -> None:
+    reading = DeviceReading(ecc_errors={"corrected_volatile": 3, "uncorrected_aggregate": 0})
+
+    told = values(HealthCollector(), card(reading))
+
+    assert told["gpu_ecc_errors_total"] == {
+        ("GPU-a", "corrected", "volatile"): 3,
+        ("GPU-a", "uncorrected", "aggregate"): 0,
+    }
+
+
+def test_link_is_told_as_it_is_and_as_it_could_be() -> None:
+    told = values(LinksCollector(), card(DeviceReading(pcie_width=8, pcie_width_max=16)))
+
+    assert told["gpu_pcie_width"] == {("GPU-a", "current"): 8, ("GPU-a", "max"): 16}
+
+
+def test_mig_devices_have_uuids_and_families_of_their_own() -> None:
+    part = MigReading("MIG-1", 7, 0, "1g.10gb", sm_count=16, memory_used_bytes=5, sm_active_percent=25)
+
+    told = values(MigCollector(), card(DeviceReading(mig_mode=True, mig_instances=(part,))))
+
+    assert told["gpu_mig_info"] == {("MIG-1", "GPU-a", "1g.10gb", "7", "0"): 1}
+    assert told["gpu_mig_sm_active_ratio"] == {("MIG-1",): 0.25}
+    assert told["gpu_mig_mode"] == {("GPU-a", "current"): 1}
