@@ -148,6 +148,31 @@ class Paths(Section):
 
     procfs: Path = Field(default=Path("/proc"), description="Mount point of procfs.")
     sysfs: Path = Field(default=Path("/sys"), description="Mount point of sysfs.")
+    pod_logs: Path = Field(
+        default=Path("/var/log"),
+        description="Folder whose `pods/` and `containers/` name the node's pods (the kubelet's log folders).",
+    )
+
+
+class Kubernetes(Section):
+    """Which pods hold the devices; needs `gpugauge[kubernetes]`."""
+
+    kubelet_socket: Path = Field(
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        description="Socket of the kubelet's pod-resources service; where there is none, nothing is asked.",
+    )
+    resources: Annotated[tuple[str, ...], BeforeValidator(split_list)] = Field(
+        default=("nvidia.com/",), description="Resources that are GPUs, by the beginning of their names."
+    )
+
+
+class Slurm(Section):
+    """Which Slurm jobs hold the devices."""
+
+    job_mapping_dir: Path | None = Field(
+        default=None,
+        description="Folder in which the prolog writes a file for each device with its job, as for dcgm-exporter.",
+    )
 
 
 class Collector(Section):
@@ -193,6 +218,8 @@ class Settings(Section):
     hook: Hook = Hook()
     process: Process = Process()
     path: Paths = Paths()
+    kubernetes: Kubernetes = Kubernetes()
+    slurm: Slurm = Slurm()
     collector: Collector = Collector()
     metrics: Metrics = Metrics()
     simulate: str | None = Field(

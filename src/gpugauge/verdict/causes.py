@@ -1,0 +1,145 @@
+"""The states and causes that a verdict can name, each with the advice that it gives and where it was proven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+STATES = (
+    "starting",
+    "compiling",
+    "training",
+    "evaluating",
+    "checkpointing",
+    "generating",
+    "stalled",
+    "training_on_cpu",
+    "held_idle",
+    "not_training",
+    "unknown",
+)
+
+Proof = Literal["card", "cpu", "simulated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`evidence` is what must have been seen, `advice` what to do, `proven` where it was shown to be named right."""
+
+    name: str
+    evidence: str
+    advice: str
+    proven: tuple[Proof, ...]
+
+
+_ALL = (
+    Cause(
+        "no_cuda_build",
+        "the torch in the process was built without CUDA or HIP, and the host has a GPU",
+        "install a CUDA build of PyTorch: https://pytorch.org/get-started/locally",
+        ("cpu",),
+    ),
+    Cause(
+        "no_visible_device",
+        "a CUDA build sees no device: CUDA_VISIBLE_DEVICES is empty, or the container was given none",
+        "check CUDA_VISIBLE_DEVICES and the container's device request",
+        ("cpu",),
+    ),
+    Cause(
+        "driver_mismatch",
+        "a CUDA build and visible devices, but CUDA does not initialise: the driver is older than the build needs",
+        "update the driver, or install a build for an older CUDA",
+        ("simulated",),
+    ),
+    Cause(
+        "unsupported_arch",
+        "the build holds no code that the card can run",
+        "install a build that lists the card's architecture (torch.cuda.get_arch_list)",
+        ("simulated",),
+    ),
+    Cause(
+        "model_on_cpu",
+        "steps advance, all parameters are on the CPU, and a GPU is there to use",
+        "move the model and its batches: model.to('cuda'); `.to()` of a tensor returns a new one",
+        ("cpu",),
+    ),
+    Cause(
+        "data_loading",
+        "the training thread waits for batches while the GPU has nothing to do",
+        "more loader workers, pinned memory, prefetching, faster storage or decoding",
+        ("cpu", "simulated"),
+    ),
+    Cause(
+        "host_bound",
+        "gaps on the GPU between kernels, without waiting for the loader",
+        "larger batches, CUDA graphs or torch.compile; avoid .item() and printing each step",
+        ("simulated",),
+    ),
+    Cause(
+        "transfer",
+        "copies between host and device fill the gaps",
+        "pin_memory=True and non_blocking=True; check the PCIe link's width (gpu_pcie_width)",
+        ("simulated",),
+    ),
+    Cause(
+        "underfilled",
+        "kernels run all the time but fill few multiprocessors",
+        "larger batches, fused kernels, several processes on the card",
+        ("simulated",),
+    ),
+    Cause(
+        "precision_unused",
+        "the card is full with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
+        "torch.set_float32_matmul_precision('high'), or autocast to bfloat16",
+        ("simulated",),
+    ),
+    Cause(
+        "waiting_for_peers",
+        "the rank's own work is shorter than its step: it waits in a collective for slower ranks",
+        "find the rank with the highest torch_local_work_seconds_total and look for its cause",
+        ("cpu", "simulated"),
+    ),
+    Cause(
+        "throttled",
+        "the card lowers its clocks for heat, a power brake, or a power limit below its default",
+        "check cooling, power and the power limit (gpu_clocks_event_seconds_total)",
+        ("simulated",),
+    ),
+    Cause(
+        "memory_pressure",
+        "the allocator had to free its cache and try again, or ran out of memory",
+        "smaller batch, gradient checkpointing, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ("simulated",),
+    ),
+    Cause(
+        "contention",
+        "other processes use the same card",
+        "give the job a card of its own, or MIG",
+        ("simulated",),
+    ),
+    Cause(
+        "cpu_limited",
+        "the kernel withholds CPU time: the cgroup's quota is used up",
+        "raise the CPU limit; as many CPUs as ranks and loader workers together",
+        ("cpu",),
+    ),
+    Cause(
+        "memory_swap_io",
+        "the process waits for memory that was swapped out, or for storage",
+        "more memory for the job, fewer workers, data on local disks",
+        ("simulated",),
+    ),
+    Cause(
+        "unused_gpus",
+        "cards are held and never busy",
+        "use DistributedDataParallel over all cards, or ask for fewer",
+        ("simulated",),
+    ),
+    Cause(
+        "unknown",
+        "GPU time was lost and nothing that was measured explains it",
+        "run the program under the hook: gpugauge run -- …",
+        ("cpu", "simulated"),
+    ),
+)
+CAUSES = {cause.name: cause for cause in _ALL}

@@ -1,0 +1,191 @@
+"""From evidence to state and causes. It says less where less is known, and never more than it can know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpugauge.verdict.evidence import Card, Evidence
+
+STALLED_SECONDS = 300.0
+STALLED_STEPS = 10.0  # of the job's own slow steps
+STARTING_SECONDS = 600.0
+_IDLE = 0.01
+_FILLED = 0.7  # share of the multiprocessors below which kernels are too small for the card
+_LEAST = 0.05  # a cause below this share is noise
+_PRIMARY = 0.10  # what a cause must take to be named
+_LEAD = 0.05  # and by how much it must lead the one named before
+
+# Phases that the hook tells, and the states that they are.
+_PHASES = {
+    "compiling": "compiling",
+    "evaluating": "evaluating",
+    "checkpointing": "checkpointing",
+    "generating": "generating",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`causes` are shares of the GPU time held that were lost to each; `limited_by` is the one to look at first."""
+
+    state: str
+    confidence: Literal["inside", "outside"]
+    causes: Mapping[str, float] = field(default_factory=dict)
+    limited_by: str | None = None
+    undecidable: frozenset[str] = frozenset()
+
+
+def judge(e: Evidence, before: Verdict | None = None) -> Verdict:
+    """Return the verdict on one process over one window; `before` gives the named cause its hysteresis."""
+    state = _state(e)
+    causes = {name: round(share, 4) for name, share in _causes(e, state).items() if share >= _LEAST}
+    limited_by = _primary(causes, before.limited_by if before else None)
+    measured = any(card.sm_active is not None for card in e.cards)
+    undecidable = frozenset() if measured or not e.cards else frozenset({"underfilled", "precision_unused"})
+    return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable)
+
+
+def _state(e: Evidence) -> str:
+    if not e.inside:
+        held_idle = bool(e.cards) and all(card.busy is not None and card.busy < _IDLE for card in e.cards)
+        return "held_idle" if held_idle else "unknown"
+    if _frozen(e):
+        return "stalled" if e.steps_ever else "held_idle" if e.cards else "not_training"
+    if e.phase in _PHASES:
+        return _PHASES[e.phase]
+    if e.steps or (e.steps_ever and e.since_progress is not None and e.since_progress < _patience(e)):
+        if e.batches and not e.steps:
+            return "evaluating"
+        on_cpu = bool(e.parameters) and not any(kind != "cpu" for kind in e.parameters)
+        return "training_on_cpu" if on_cpu else "training"
+    if e.steps_ever:
+        return "unknown"
+    if e.batches:
+        return "evaluating"
+    return "starting" if (e.age or 0.0) < STARTING_SECONDS else "not_training"
+
+
+def _patience(e: Evidence) -> float:
+    return max(STALLED_SECONDS, STALLED_STEPS * (e.slow_step or 0.0))
+
+
+def _frozen(e: Evidence) -> bool:
+    """Neither steps nor batches for so long that the job's own pace does not explain it."""
+    busy_phase = e.phase in _PHASES and (e.phase_age or 0.0) < _patience(e)
+    return e.since_progress is not None and e.since_progress >= _patience(e) and not busy_phase
+
+
+def _causes(e: Evidence, state: str) -> dict[str, float]:
+    """Divide the time that the held cards lost among the causes; what nothing explains is unknown."""
+    if state == "training_on_cpu":
+        return {_why_on_cpu(e): 1.0} if e.host_has_gpu else {}
+    if state == "held_idle":
+        return {"unused_gpus": 1.0}
+    if state != "training" or not e.cards:
+        return {}
+    causes: dict[str, float] = {}
+    held = len(e.cards) + e.unused_cards
+    for card in e.cards:
+        for name, share in _of_card(e, card).items():
+            causes[name] = causes.get(name, 0.0) + share / held
+    if e.unused_cards:
+        causes["unused_gpus"] = e.unused_cards / held
+    return _rooted(e, causes)
+
+
+def _why_on_cpu(e: Evidence) -> str:
+    if e.build == "cpu":
+        return "no_cuda_build"
+    if e.visible_devices == 0:
+        return "no_visible_device"
+    if e.arch_supported is False:
+        return "unsupported_arch"
+    return "model_on_cpu"
+
+
+def _of_card(e: Evidence, card: Card) -> dict[str, float]:
+    """Return the shares of one card's time that were lost: in gaps first, then in what looked busy."""
+    if card.busy is None:
+        return {}
+    own = card.busy if card.own_busy is None else min(card.own_busy, card.busy)
+    idle = 1.0 - card.busy
+    spin = _spin(e, card, own)
+    on_card = _slow_kernels(e, card, own - spin) | {"contention": card.busy - own}
+    # What slows kernels down slows the training only as far as the card is what it waits for: gaps mean that it is not.
+    awaited = max(0.0, 1.0 - 3.0 * idle)
+    shares = {name: share * awaited for name, share in on_card.items()}
+    return _gaps(e, card, idle) | shares | {"waiting_for_peers": spin}
+
+
+def _gaps(e: Evidence, card: Card, idle: float) -> dict[str, float]:
+    """Who is to blame for the time in which no kernel ran."""
+    shares: dict[str, float] = {}
+    left = idle
+    waited = e.data_wait if e.data_wait_exposed is None else e.data_wait_exposed
+    wanted = {
+        "data_loading": waited or 0.0,
+        "transfer": (card.transfer or 0.0) if (card.transfer or 0.0) > 0.2 else 0.0,
+        "memory_pressure": left if e.retries or e.ooms else 0.0,
+    }
+    for name, share in wanted.items():
+        shares[name] = min(share, left)
+        left -= shares[name]
+    # A hook that counts steps has seen the loader's part; what remains of the gaps is the host's own work.
+    known = e.inside and e.steps > 0 and waited is not None
+    shares["host_bound" if known else "unknown"] = left
+    return shares
+
+
+def _spin(e: Evidence, card: Card, busy: float) -> float:
+    """The share in which a collective waits for slower ranks: a kernel on few multiprocessors, with little power."""
+    cool = (card.power is None or card.power < 0.85) and (card.tensor_active is None or card.tensor_active < 0.6)
+    if (e.world_size or 1) < 2 or e.local_work is None or not cool:
+        return 0.0
+    return min(busy, max(0.0, 1.0 - e.local_work))
+
+
+def _slow_kernels(e: Evidence, card: Card, computing: float) -> dict[str, float]:
+    """Who is to blame for kernels that ran longer than they had to, each by the part that it made them longer."""
+    longer: dict[str, float] = {}
+    slowed = max(card.thermal or 0.0, (card.power_capped or 0.0) if card.power_limit_lowered else 0.0)
+    if slowed and card.clock is not None and card.clock < 0.85:
+        longer["throttled"] = slowed * (1.0 - card.clock)
+    alone = card.own_busy is None or card.own_busy > (card.busy or 0.0) - _LEAST
+    # With a neighbour on the card its multiprocessors cannot be told apart.
+    if card.sm_active is not None and computing > 0.2 and alone:
+        filled = min(1.0, card.sm_active / computing)
+        if filled < _FILLED:
+            longer["underfilled"] = 1.0 - filled
+        elif e.fp32_only and card.tensor_active is not None and card.tensor_active < 0.01:
+            longer["precision_unused"] = 0.5  # TF32 is at least twice as fast on every card that has it
+    # Together they take the share that removing all of them would save, divided as each alone would.
+    together = 1.0 - math.prod(1.0 - part for part in longer.values())
+    total = sum(longer.values())
+    return {name: computing * together * part / total for name, part in longer.items()}
+
+
+def _rooted(e: Evidence, causes: dict[str, float]) -> dict[str, float]:
+    """A loader or a host that is slow because the kernel withholds CPU or memory is not itself to blame."""
+    withheld = {"cpu_limited": e.cpu_throttled or 0.0, "memory_swap_io": e.memory_pressure or 0.0}
+    root, share = max(withheld.items(), key=lambda item: item[1])
+    slow = {name: causes[name] for name in ("data_loading", "host_bound", "unknown") if causes.get(name)}
+    total = sum(slow.values())
+    if share < 0.2 or not total:
+        return causes
+    taken = min(total, share)
+    return causes | {name: part * (1.0 - taken / total) for name, part in slow.items()} | {root: taken}
+
+
+def _primary(causes: Mapping[str, float], before: str | None) -> str | None:
+    if not causes:
+        return None
+    if causes.get("waiting_for_peers", 0.0) >= _PRIMARY:
+        return "waiting_for_peers"  # a faster rank would only wait longer
+    first = max(causes, key=lambda name: causes[name])
+    held = causes.get(before or "", 0.0)
+    if held >= _PRIMARY and causes[first] - held < _LEAD:
+        return before
+    return first if causes[first] >= _PRIMARY else None

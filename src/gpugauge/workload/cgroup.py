@@ -1,0 +1,94 @@
+"""Who put a process where it is, from /proc/PID/cgroup: the kernel's own record, which the process cannot change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# The kubelet's pod: `/kubepods/burstable/pod<uid>`, `/kubepods.slice/kubepods-burstable-pod<uid with _>.slice`; static
+# pods have a hash for a uid.
+_POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=[/:]|$)")
+# A container: `/<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`, `crio-<id>.scope`, `libpod-<id>.scope`, and
+# containerd's `….slice:cri-containerd:<id>` where it and the kubelet disagree about the driver.
+_CONTAINER = re.compile(r"[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+# A Slurm job: `/system.slice/[<node>_]slurmstepd.scope/job_<id>` with v2, `/slurm[_<node>]/uid_<uid>/job_<id>` with v1.
+_SLURM = re.compile(r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_(\d+)(?=/|$)")
+_OWNER = re.compile(r"^/user\.slice/user-(\d+)\.slice(?=/|$)")
+# Paths outside of our own cgroup namespace, as cgroup_namespaces(7) shows them.
+_OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
+_UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """What the cgroup paths of a process say; empty or None where they say nothing."""
+
+    pod_uid: str = ""
+    container_id: str = ""  # 64 hex digits
+    slurm_job: str = ""
+    unit: str = ""  # systemd's unit that is no container, no session and not what a desktop makes of each program
+    owner: int | None = None  # uid of the user in whose slice it runs
+
+
+def parse(text: str) -> Cgroup:
+    """Read the content of /proc/PID/cgroup, v1, v2 or both; of two lines that tell, the first counts."""
+    read = [_parse_path(path) for path in dict.fromkeys(path for _, path in _lines(text))]
+    placed = next((r for r in read if r.pod_uid), None) or next((r for r in read if r.container_id), Cgroup())
+    return Cgroup(
+        pod_uid=placed.pod_uid,
+        container_id=placed.container_id,
+        slurm_job=next((r.slurm_job for r in read if r.slurm_job), ""),
+        unit=next((r.unit for r in read if r.unit), ""),
+        owner=next((r.owner for r in read if r.owner is not None), None),
+    )
+
+
+def directory(text: str, root: Path, controller: str) -> Path | None:
+    """Return where the cgroup file system mounted at `root` shows the cgroup of a process for a controller, which is
+    None if it lies outside of our own cgroup namespace or cannot be found.
+    """
+    candidates = []
+    for controllers, path in _lines(text):
+        if path.startswith("/.."):
+            continue
+        if controller in controllers.split(","):
+            # Mounted under the joined name, `cpu,cpuacct`, or a link of the single one.
+            candidates += [root / controllers / path[1:], root / controller / path[1:]]
+        elif not controllers:
+            candidates += [root / "unified" / path[1:], root / path[1:]]
+    return next((folder for folder in candidates if folder.is_dir()), None)
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yield controllers (none for v2) and path of each line, `hierarchy:controllers:path` in cgroups(7)."""
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon and path.startswith("/"):
+            yield controllers, path
+
+
+def _parse_path(path: str) -> Cgroup:
+    path = _OUTSIDE.sub("", path)
+    owner = _OWNER.match(path)
+    # Below a user's slice names are the user's to choose: no pods and no jobs there.
+    pod = None if owner else _POD.search(path)
+    job = None if owner else _SLURM.search(path)
+    container = _CONTAINER.search(path, pod.end() if pod else 0)
+    return Cgroup(
+        pod_uid=pod[1].replace("_", "-") if pod else "",
+        container_id=container[1] if container else "",
+        slurm_job=job[1] if job else "",
+        unit="" if container or job else _unit(path, bool(owner)),
+        owner=int(owner[1]) if owner else None,
+    )
+
+
+def _unit(path: str, in_user_slice: bool) -> str:
+    units = [u for u in _UNIT.findall(path) if u != "init.scope"]
+    if in_user_slice:
+        # user@1000.service is the user's manager; scopes are sessions, terminals and programs of the desktop.
+        units = [u for u in units if u.endswith(".service") and not u.startswith("user@")]
+    return units[-1] if units else ""

@@ -1,0 +1,143 @@
+"""Which container each device is given to, from the kubelet's pod-resources service (v1) over its Unix socket.
+
+The service needs one call with an empty request, and five small messages of its answer are read: decoding them here
+takes less than shipping generated code and its protobuf runtime would.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import quote
+
+from gpugauge.workload.identity import Workload, clean
+
+_METHOD = "/v1.PodResourcesLister/List"
+_MAX_REPLY_BYTES = 16 << 20
+_MAX_DEVICES = 65536
+# `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`; on GKE `nvidia0`, `nvidia0/gi2`, shared `nvidia0/vgpu1`.
+_DEVICE = re.compile(r"((?:GPU|MIG)-[0-9A-Za-z/-]{1,80})(?:::\d+)?|(nvidia\d{1,4}(?:/gi\d{1,4})?)(?:/vgpu\d+)?")
+# What NVIDIA's driver for dynamic resource allocation calls a whole card: its minor number.
+_DRA_DRIVER, _DRA_DEVICE = "gpu.nvidia.com", re.compile(r"gpu-(\d{1,4})")
+
+
+class KubeletError(Exception):
+    """The kubelet did not answer, or not with what the service promises; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Devices by name, with the containers they are given to; several where a device is shared."""
+
+    devices: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    ignored: int = 0  # names of devices that are not understood, or more than can be kept
+
+
+class Kubelet:
+    """Asks the kubelet; each call has a connection of its own, so that a restarted kubelet is simply found again."""
+
+    def __init__(self, socket: Path, timeout: float = 5.0, resources: tuple[str, ...] = ("nvidia.com/",)) -> None:
+        self.socket = socket
+        self._timeout = timeout
+        self._resources = resources
+
+    def given(self) -> Given:
+        """Return who has which device. Raises KubeletError; returns or raises within the time-out."""
+        try:
+            return decode(self._list(), self._resources)
+        except ValueError as error:
+            raise KubeletError("the kubelet's answer cannot be read, pod labels are missing") from error
+
+    def _list(self) -> bytes:
+        # Its C++ core would write lines of its own to standard error.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        try:
+            grpc = import_module("grpc")  # an extra; loaded only where there is a kubelet
+        except ImportError as error:
+            raise KubeletError("pod labels need an extra: pip install 'gpugauge[kubernetes]'") from error
+        options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES), ("grpc.enable_http_proxy", 0))
+        try:
+            with grpc.insecure_channel(f"unix:{quote(str(self.socket))}", options=options) as channel:
+                reply: bytes = channel.unary_unary(_METHOD)(b"", timeout=self._timeout)
+                return reply
+        except grpc.RpcError as error:
+            code = error.code().name.lower().replace("_", " ")
+            raise KubeletError(f"the kubelet does not answer ({code}), pod labels are missing") from error
+
+
+def decode(reply: bytes, resources: tuple[str, ...]) -> Given:
+    """Read a ListPodResourcesResponse, keeping resources with one of the prefixes. Raises ValueError on garbage."""
+    devices: dict[str, dict[Workload, None]] = {}
+    count = ignored = 0
+    for workload, name in _assignments(reply, resources):
+        match = _DEVICE.fullmatch(name)
+        count += 1
+        if match is None or count > _MAX_DEVICES:
+            ignored += 1
+            continue
+        devices.setdefault(match[1] or match[2], {})[workload] = None
+    return Given({name: tuple(holders) for name, holders in devices.items()}, ignored)
+
+
+def _assignments(reply: bytes, resources: tuple[str, ...]) -> Iterator[tuple[Workload, str]]:
+    """Yield a container and the name of one of its devices."""
+    for pod in _messages(reply, 1):
+        pod_name, namespace = _text(pod, 1), _text(pod, 2)
+        for container in _messages(pod, 3):
+            holder = Workload("pod", clean(namespace), clean(pod_name), clean(_text(container, 1)))
+            for device in _messages(container, 2):
+                if _text(device, 1).startswith(resources):
+                    for name in _messages(device, 2):
+                        yield holder, name.decode()
+            for claim in _messages(container, 5):
+                for resource in _messages(claim, 4):
+                    card = _DRA_DEVICE.fullmatch(_text(resource, 4))
+                    if _text(resource, 2) == _DRA_DRIVER:
+                        yield holder, f"nvidia{card[1]}" if card else _text(resource, 4)
+
+
+def _messages(message: bytes, number: int) -> Iterator[bytes]:
+    """Yield each value of a field that has a length: messages, strings."""
+    return (value for found, value in _fields(message) if found == number)
+
+
+def _text(message: bytes, number: int) -> str:
+    """Return a string field, the last one if it is repeated, as protobuf does."""
+    return next(iter(reversed(list(_messages(message, number)))), b"").decode()
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of the fields that have a length; the others are skipped. Raises ValueError.
+
+    https://protobuf.dev/programming-guides/encoding/
+    """
+    position = 0
+    while position < len(message):
+        tag, position = _varint(message, position)
+        wire_type = tag & 7
+        if wire_type == 0:
+            _, position = _varint(message, position)
+            continue
+        if wire_type not in {1, 2, 5}:
+            raise ValueError(f"wire type {wire_type}")
+        length, position = _varint(message, position) if wire_type == 2 else (8 if wire_type == 1 else 4, position)
+        end = position + length
+        if end > len(message):
+            raise ValueError("field longer than its message")
+        if wire_type == 2:
+            yield tag >> 3, message[position:end]
+        position = end
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, and where it ends."""
+    value = 0
+    for i, byte in enumerate(message[position : position + 10]):
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return value, position + i + 1
+    raise ValueError("number without an end")

@@ -1,0 +1,139 @@
+"""What Kubernetes and Slurm tell about this node, gathered in a thread, so that no reader waits for a kubelet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.jobfiles import read_jobs
+from gpugauge.workload.kubelet import Kubelet, KubeletError
+from gpugauge.workload.podlogs import PodNames, read_names
+from gpugauge.workload.sources import Source
+
+log = logging.getLogger(__name__)
+
+# A restarting kubelet is back within this time; what it said before that is no longer told as the truth.
+_KEEP_SECONDS = 60.0
+# A new pod is looked up at once, but a node that starts many at a time must not keep the thread busy.
+_SOONEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known at one moment; replaced as a whole, and the same object while nothing changes."""
+
+    kubelet: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    jobs: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    names: PodNames = field(default_factory=PodNames)
+
+
+class Orchestrators:
+    """Keeps `view` fresh once started. Each source that fails costs only what it would have told."""
+
+    def __init__(
+        self,
+        kubelet: Kubelet | None,
+        job_mapping_dir: Path | None,
+        pod_logs: Path | None,
+        user_name: Callable[[int], str],
+        poll_seconds: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.view = View()
+        self.sources = {name: Source(name, log) for name in ("kubelet", "pod_logs", "slurm")}
+        self.counters = Counter(kubelet_failures=0, devices_ignored=0)
+        self._kubelet, self._job_mapping_dir, self._pod_logs = kubelet, job_mapping_dir, pod_logs
+        self._user_name, self._poll_seconds, self._clock = user_name, poll_seconds, clock
+        self._answered: float | None = None
+        self._ignored = 0
+        self._pods_seen = False
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Look for the first time and then every `poll_seconds`, in a thread."""
+        self._thread = threading.Thread(target=self._run, name="orchestrators", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, or leave it behind if it hangs longer than the kubelet's time-out."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread:
+            self._thread.join(timeout=6.0)
+
+    def pod_seen(self) -> None:
+        """Tell that there is a process of a pod that has no name yet: look again soon, and miss what is missing."""
+        self._pods_seen = True
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """Ask every source once."""
+        view = View(self._ask_kubelet(), self._read_jobs(), self._read_names())
+        if view != self.view:
+            self.view = view
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            self.refresh()
+            self._stopping.wait(_SOONEST_SECONDS)
+            self._wake.wait(max(0.0, self._poll_seconds - _SOONEST_SECONDS))
+
+    def _ask_kubelet(self) -> Mapping[str, tuple[Workload, ...]]:
+        source = self.sources["kubelet"]
+        if self._kubelet is None:
+            return {}
+        if self._answered is None and not self._pods_seen and not _exists(self._kubelet.socket):
+            source.absent()  # no kubelet on this machine
+            return {}
+        try:
+            given = self._kubelet.given()
+        except KubeletError as error:
+            self.counters["kubelet_failures"] += 1
+            source.fails(str(error), socket=self._kubelet.socket)
+            recent = self._answered is not None and self._clock() - self._answered < _KEEP_SECONDS
+            return self.view.kubelet if recent else {}
+        source.works()
+        self._answered = self._clock()
+        self.counters["devices_ignored"] += max(0, given.ignored - self._ignored)
+        self._ignored = given.ignored
+        return given.devices
+
+    def _read_jobs(self) -> Mapping[str, tuple[Workload, ...]]:
+        if self._job_mapping_dir is None:
+            return {}
+        try:
+            jobs = read_jobs(self._job_mapping_dir, self._user_name)
+        except OSError as error:
+            sentence = "the folder of job mapping files cannot be read, jobs that hold a device are missing"
+            self.sources["slurm"].fails(sentence, path=self._job_mapping_dir, error=error.strerror)
+            return {}
+        self.sources["slurm"].works()
+        return jobs
+
+    def _read_names(self) -> PodNames:
+        # Only a node with pods has these folders.
+        if self._pod_logs is None or not self._pods_seen:
+            return PodNames()
+        try:
+            names = read_names(self._pod_logs)
+        except OSError as error:
+            sentence = "the names of pods' log files cannot be read, names of pods are missing: mount /var/log/pods"
+            self.sources["pod_logs"].fails(sentence, path=self._pod_logs, error=error.strerror)
+            return PodNames()
+        self.sources["pod_logs"].works()
+        return names
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # no right to look: there is something to be refused by
+        return True

@@ -1,0 +1,144 @@
+"""Reads once about a process what the kernel knows of the work it belongs to."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+
+from gpugauge.workload import cgroup, environ
+from gpugauge.workload.command import command_name, is_helper, is_python
+from gpugauge.workload.identity import Workload, clean
+from gpugauge.workload.procfs import Procfs, Status
+from gpugauge.workload.sources import Source
+from gpugauge.workload.users import Users
+
+log = logging.getLogger(__name__)
+
+# Enough for the options before a script's name; for an environment, beyond what people export.
+_CMDLINE_BYTES, _ENVIRON_BYTES = 8192, 262144
+# A helper of multiprocessing may be started by another one, the fork server.
+_MAX_HELPERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A process as the kernel knows it: names of pods are not among it, their ids are."""
+
+    workload: Workload
+    container_pid: int | None
+    pod_uid: str = ""
+    container_id: str = ""
+    hostname: str = ""  # what its environment says
+
+
+class Reader:
+    """Reads processes; what cannot be read costs only the labels that come from it."""
+
+    def __init__(self, procfs: Procfs, users: Users) -> None:
+        self.sources = {name: Source(name, log) for name in ("cgroup", "environ")}
+        self.labels_cleaned = 0
+        self._procfs, self._users = procfs, users
+        self._may_read_others = False
+
+    def read(self, pid: int, start: int) -> Facts | None:
+        """Return what there is to know; None if the process ended, or its pid went to another one meanwhile."""
+        status = self._procfs.status(pid)
+        if status is None:
+            return None
+        groups = self._cgroup(pid)
+        environment = self._environ(pid, status.uid)
+        command = self._command(pid, status)
+        if self._procfs.start_time(pid) != start:
+            return None
+        job = groups.slurm_job or environ.slurm_job(environment)
+        contained = bool(groups.pod_uid or groups.container_id)
+        workload = Workload(
+            kind=_kind(groups, job),
+            container="" if groups.pod_uid else groups.container_id[:12],
+            job_id=self._clean(job or groups.pod_uid or ("" if contained else groups.unit)),
+            user=self._clean(self._user(status.uid, groups.owner, contained)),
+            command=self._clean(command),
+            run_id=self._clean(environ.run_identity(environment)),
+        )
+        hostname = environment.get("HOSTNAME", "")
+        return Facts(workload, status.container_pid, groups.pod_uid, groups.container_id, hostname)
+
+    def _user(self, uid: int, owner: int | None, contained: bool) -> str:
+        # A container has users of its own; a rootless one belongs to the user in whose slice it runs.
+        if contained and owner is None:
+            return self._users.number(uid)
+        return self._users.name(owner if contained and owner is not None else uid)
+
+    def _cgroup(self, pid: int) -> cgroup.Cgroup:
+        try:
+            text = self._procfs.read(pid, "cgroup").decode(errors="replace")
+        except OSError as error:
+            if self._procfs.start_time(pid) is not None:  # it did not just end
+                sentence = "cgroups of processes cannot be read, pods, jobs and containers are missing"
+                self.sources["cgroup"].fails(sentence, error=error.strerror)
+            return cgroup.Cgroup()
+        self.sources["cgroup"].works()
+        return cgroup.parse(text)
+
+    def _environ(self, pid: int, uid: int) -> dict[str, str]:
+        source = self.sources["environ"]
+        try:
+            content = self._procfs.read(pid, "environ", _ENVIRON_BYTES)
+        except PermissionError:
+            # A single process may be protected; the right itself is missing only if it never worked.
+            if not self._may_read_others:
+                source.fails(
+                    "environments of other users' processes cannot be read, run ids are missing: "
+                    "run as root with CAP_SYS_PTRACE"
+                )
+            return {}
+        except OSError:
+            return {}
+        self._may_read_others |= uid != os.geteuid()
+        if self._may_read_others or source.up is None:
+            source.works()
+        return environ.parse(content)
+
+    def _command(self, pid: int, status: Status) -> bytes:
+        """Name the program; a helper of multiprocessing is named after the Python program that started it."""
+        argv = self._argv(pid)
+        name = command_name(argv) or self._comm(pid)
+        for _ in range(_MAX_HELPERS):
+            parent = self._procfs.status(status.parent) if is_helper(argv) else None
+            argv = self._argv(status.parent) if parent else []
+            if parent is None or not is_python(argv):
+                break
+            name, status = command_name(argv), parent
+        return name
+
+    def _argv(self, pid: int) -> list[bytes]:
+        try:
+            return self._procfs.read(pid, "cmdline", _CMDLINE_BYTES).split(b"\0")
+        except OSError:
+            return []
+
+    def _comm(self, pid: int) -> bytes:
+        try:
+            return self._procfs.read(pid, "comm").removesuffix(b"\n")
+        except OSError:
+            return b""
+
+    def _clean(self, text: str | bytes) -> str:
+        label = clean(text)
+        if text not in {label, label.encode()}:
+            self.labels_cleaned += 1
+        return label
+
+
+def _kind(groups: cgroup.Cgroup, job: str) -> str:
+    """Return who manages the process; of two that are nested, the inner one."""
+    if job:
+        return "slurm"
+    if groups.pod_uid:
+        return "pod"
+    if groups.container_id:
+        return "container"
+    if groups.unit:
+        return "systemd"
+    return "" if groups.owner is None else "user"

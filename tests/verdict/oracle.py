@@ -1,0 +1,110 @@
+"""Random pipelines whose true cause is known, and what the verdict says of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from gpugauge.driver.simulated.pipeline import Pipeline, observe, speedups, true_cause
+from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.judge import judge
+
+WINDOW = 60.0
+
+
+def random_pipeline(r: random.Random) -> Pipeline:
+    """Return a healthy pipeline with none, one or two things wrong."""
+    kernels = 10 ** r.uniform(-2.3, -0.3)
+    p = Pipeline(
+        kernels=kernels,
+        host=kernels * r.uniform(0.1, 0.7),
+        load=kernels * r.uniform(0.2, 3.0),
+        workers=r.choice([4, 4, 8]),
+        copy=kernels * r.uniform(0.0, 0.1),
+        fill=r.uniform(0.78, 0.95),
+        tensor=r.uniform(0.3, 0.7),
+        world_size=r.choice([1, 1, 8]),
+    )
+    for _ in range(r.choice([0, 1, 1, 1, 2])):
+        p = _break(p, r)
+    return p
+
+
+def _break(p: Pipeline, r: random.Random) -> Pipeline:
+    """Do one thing wrong, mildly or badly."""
+    k, u = p.kernels, r.uniform
+    changes: list[dict[str, Any]] = [
+        {"load": k * p.workers * u(1.3, 8)},
+        {"workers": 0, "load": k * u(0.8, 4)},
+        {"host": k * u(1.3, 8)},
+        {"synchronises": True, "host": k * u(0.3, 2)},
+        {"pinned": False, "copy": k * u(0.4, 3)},
+        {"fill": u(0.05, 0.4)},
+        {"precision_unused": True, "tensor": 0.0},
+        {"world_size": 8, "peer": p.step * u(1.3, 5)},
+        {"clock": u(0.4, 0.8), "throttle": r.choice(["thermal", "power_cap"])},
+        {"other": u(0.2, 0.7)},
+        {"cpu_quota": u(0.05, 0.3)},
+        {"paging": u(0.7, 0.95)},
+    ]
+    return replace(p, **r.choice(changes))
+
+
+def evidence(p: Pipeline) -> Evidence:
+    """Return what the hook, the driver and /proc would tell of a minute of the pipeline."""
+    o = observe(p)
+    slowed = p.clock < 1.0
+    card = Card(
+        busy=o.busy,
+        own_busy=o.own_busy,
+        sm_active=o.sm_active,
+        tensor_active=o.tensor_active,
+        power=o.power,
+        clock=p.clock,
+        thermal=1.0 if slowed and p.throttle == "thermal" else 0.0,
+        power_capped=1.0 if slowed and p.throttle == "power_cap" else 0.0,
+        power_limit_lowered=slowed and p.throttle == "power_cap",
+        transfer=o.transfer,
+    )
+    return Evidence(
+        window=WINDOW,
+        age=3600.0,
+        inside=True,
+        phase="training",
+        steps=WINDOW / o.step,
+        steps_ever=3600.0 / o.step,
+        batches=WINDOW / o.step,
+        since_progress=o.step,
+        slow_step=o.step * 1.2,
+        data_wait=o.data_wait,
+        data_wait_exposed=o.data_wait_exposed,
+        local_work=o.local_work,
+        world_size=p.world_size,
+        parameters={"cuda": 1e9},
+        build="cuda",
+        fp32_only=p.precision_unused,
+        retries=o.retries * WINDOW,
+        cards=(card,),
+        host_has_gpu=True,
+        cpu_throttled=o.cpu_throttled,
+        memory_pressure=o.memory_pressure,
+        main_thread=o.main_thread,
+    )
+
+
+def confusion(number: int, seed: int) -> Counter[tuple[str, str]]:
+    """Return how often each (true cause, named cause) came up; `none` is a healthy run, or nobody blamed."""
+    r = random.Random(seed)
+    pairs: Counter[tuple[str, str]] = Counter()
+    for _ in range(number):
+        p = random_pipeline(r)
+        pairs[true_cause(p) or "none", judge(evidence(p)).limited_by or "none"] += 1
+    return pairs
+
+
+def right(p: Pipeline, named: str) -> bool:
+    """Whether the named cause is as good as the best: removing it saves at least nine tenths of the time saved then."""
+    saved = {cause: 1.0 - 1.0 / gain for cause, gain in speedups(p).items()}
+    return saved.get(named, 0.0) >= 0.9 * max(saved.values())

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpugauge.workload.cgroup import Cgroup, directory, parse
+from tests.workload.trees import ID, OTHER_ID, STATIC_UID, UID, UID_, v1, v2
+
+POD = Cgroup(pod_uid=UID, container_id=ID)
+BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"
+USER = "/user.slice/user-1000.slice"
+
+CASES = {
+    "kubelet, cgroupfs, v1": (v1(f"/kubepods/burstable/pod{UID}/{ID}"), POD),
+    "kubelet, cgroupfs, v2, guaranteed": (v2(f"/kubepods/pod{UID}/{ID}"), POD),
+    "containerd, systemd": (v2(f"{BURSTABLE}/cri-containerd-{ID}.scope"), POD),
+    "containerd, systemd, v1": (v1(f"{BURSTABLE}/cri-containerd-{ID}.scope"), POD),
+    "containerd and kubelet disagree": (
+        v1(f"/system.slice/containerd.service/kubepods-besteffort-pod{UID_}.slice:cri-containerd:{ID}"),
+        POD,
+    ),
+    "CRI-O": (v2(f"{BURSTABLE}/crio-{ID}.scope"), POD),
+    "CRI-O, cgroup of the container's own": (v2(f"{BURSTABLE}/crio-{ID}.scope/container"), POD),
+    "cri-dockerd": (v1(f"{BURSTABLE}/docker-{ID}.scope"), POD),
+    "guaranteed, systemd": (v2(f"/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope"), POD),
+    "static pod": (v2(f"/kubepods/burstable/pod{STATIC_UID}/{ID}"), Cgroup(pod_uid=STATIC_UID, container_id=ID)),
+    "nested slices above": (v2(f"/a.slice/a-kubelet.slice{BURSTABLE}/crio-{ID}.scope"), POD),
+    "Docker in a pod": (v2(f"{BURSTABLE}/cri-containerd-{ID}.scope/docker/{OTHER_ID}"), POD),
+    "pod seen from another cgroup namespace": (v2(f"/../../kubepods-burstable-pod{UID_}.slice/crio-{ID}.scope"), POD),
+    "own pod seen from its cgroup namespace": (v2(f"/../cri-containerd-{ID}.scope"), Cgroup(container_id=ID)),
+    "kind on Docker": (v2(f"/docker/{OTHER_ID}/kubelet/kubepods/besteffort/pod{UID}/{ID}"), POD),
+    "Docker, cgroupfs": (v1(f"/docker/{ID}"), Cgroup(container_id=ID)),
+    "Docker, systemd": (v2(f"/system.slice/docker-{ID}.scope"), Cgroup(container_id=ID)),
+    "Docker, rootless": (
+        v2(f"{USER}/user@1000.service/user.slice/docker-{ID}.scope"),
+        Cgroup(container_id=ID, owner=1000),
+    ),
+    "Podman": (v2(f"/machine.slice/libpod-{ID}.scope"), Cgroup(container_id=ID)),
+    "Podman, split": (v2(f"/machine.slice/libpod-{ID}.scope/container"), Cgroup(container_id=ID)),
+    "Podman, cgroupfs": (v1(f"/libpod_parent/libpod-{ID}"), Cgroup(container_id=ID)),
+    "Podman, rootless": (
+        v2(f"{USER}/user@1000.service/user.slice/libpod-{ID}.scope/container"),
+        Cgroup(container_id=ID, owner=1000),
+    ),
+    "Slurm, v2": (v2("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3"), Cgroup(slurm_job="4711")),
+    "Slurm, v2, node name": (
+        v2("/system.slice/node_a1_slurmstepd.scope/job_4711/step_batch/user/task_0"),
+        Cgroup(slurm_job="4711"),
+    ),
+    "Slurm, v1": (
+        v1("/slurm/uid_1000/job_4711/step_0/task_0", systemd="/system.slice/slurmd.service"),
+        Cgroup(slurm_job="4711", unit="slurmd.service"),
+    ),
+    "Slurm, v1, node name": (v1("/slurm_node1/uid_1000/job_4711/step_extern"), Cgroup(slurm_job="4711")),
+    "Slurm in a pod": (
+        v2(f"{BURSTABLE}/cri-containerd-{ID}.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"),
+        Cgroup(pod_uid=UID, container_id=ID, slurm_job="7"),
+    ),
+    "systemd service": (v2("/system.slice/train@a.service"), Cgroup(unit="train@a.service")),
+    "systemd service with a cgroup of its own": (v2("/system.slice/train.service/work"), Cgroup(unit="train.service")),
+    "systemd service in a slice, v1": (v1("/ml.slice/ml-a.slice/train.service"), Cgroup(unit="train.service")),
+    "systemd-run --scope": (v2("/system.slice/run-r1f.scope"), Cgroup(unit="run-r1f.scope")),
+    "user service": (v2(f"{USER}/user@1000.service/app.slice/train.service"), Cgroup(unit="train.service", owner=1000)),
+    "session": (v2(f"{USER}/session-3.scope"), Cgroup(owner=1000)),
+    "session, hybrid": (v1("/", systemd=f"{USER}/session-3.scope") + v2(f"{USER}/session-3.scope"), Cgroup(owner=1000)),
+    "terminal of a desktop": (v2(f"{USER}/user@1000.service/app.slice/vte-spawn-1.scope"), Cgroup(owner=1000)),
+    "session seen from another cgroup namespace": (v2(f"/../..{USER}/session-3.scope"), Cgroup(owner=1000)),
+    "init": (v2("/init.scope"), Cgroup()),
+    "root": (v2("/"), Cgroup()),
+    "nothing": ("", Cgroup()),
+    "garbage": ("\x00\ufffd:::\n0:\n::\n/kubepods/pod", Cgroup()),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES.values(), ids=CASES)
+def test_paths(text: str, expected: Cgroup) -> None:
+    assert expected == parse(text)
+
+
+@pytest.mark.parametrize("name", [f"kubepods/pod{UID}", f"kubepods-pod{UID_}.slice", "slurmstepd.scope/job_1"])
+def test_users_cannot_make_themselves_pods_or_jobs(name: str) -> None:
+    found = parse(v2(f"{USER}/user@1000.service/app.slice/{name}/{ID}"))
+
+    assert (found.pod_uid, found.slurm_job, found.owner) == ("", "", 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        (v2("/system.slice/train.service"), "system.slice/train.service"),
+        (v1("/docker/a"), "cpu,cpuacct/docker/a"),
+        ("3:cpu,cpuacct:/\n0::/user.slice\n", "cpu,cpuacct"),
+        ("1:name=systemd:/user.slice\n0::/user.slice\n", "unified/user.slice"),
+        (v2("/"), ""),
+    ],
+)
+def test_directory(tmp_path: Path, text: str, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+
+    assert tmp_path / folder == directory(text, tmp_path, "cpu")
+
+
+@pytest.mark.parametrize("text", [v2("/gone"), v2("/../other"), v1("/docker/gone"), ""])
+def test_directory_that_is_not_there(tmp_path: Path, text: str) -> None:
+    assert directory(text, tmp_path, "cpu") is None

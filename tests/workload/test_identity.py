@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpugauge.workload.identity import LABELS, MAX_LABEL_BYTES, Workload, clean, device_names
+
+
+@pytest.mark.parametrize(
+    ("raw", "label"),
+    [
+        ("train.py", "train.py"),
+        (' quote " and \\ ', 'quote " and \\'),
+        ("two\nlines\r\ttabbed", "two?lines??tabbed"),
+        ("\x1b[31mred\x1b[0m", "?[31mred?[0m"),
+        ("right\u202eto left\u2028", "right?to left?"),
+        ("\ud800", "?"),
+        (b"\xff\xfetrain\x00", "\ufffd\ufffdtrain?"),
+        ("größe", "größe"),
+        ("x" * 10_000, "x" * 128),
+        ("ß" * 100, "ß" * 64),
+        ("a" + "ß" * 100, "a" + "ß" * 63),
+        (b"\xc3\x9f" * 10_000, "ß" * 64),
+    ],
+)
+def test_clean(raw: str | bytes, label: str) -> None:
+    assert label == clean(raw)
+
+
+@given(st.one_of(st.binary(), st.text(st.characters(codec=None))))
+def test_whatever_comes_becomes_a_safe_label(raw: str | bytes) -> None:
+    label = clean(raw)
+
+    assert label.isprintable()
+    assert len(label.encode()) <= MAX_LABEL_BYTES
+    assert label == clean(label)
+
+
+def test_labels_are_in_the_order_of_their_names() -> None:
+    workload = Workload(pod="a", run_id="wandb:b")
+
+    assert dict(zip(LABELS, workload.labels(), strict=True)) == {
+        "workload_kind": "",
+        "workload_namespace": "",
+        "workload_pod": "a",
+        "workload_container": "",
+        "workload_job_id": "",
+        "workload_user": "",
+        "workload_command": "",
+        "workload_run_id": "wandb:b",
+    }
+
+
+def test_names_of_devices() -> None:
+    assert device_names("GPU-1", index=3, minor=5) == ("GPU-1", "nvidia5", "index:3")
+    assert device_names("MIG-1", index=3, minor=5, gpu_instance=2) == ("MIG-1", "nvidia5/gi2", "index:3.2")
+    assert device_names("GPU-1") == ("GPU-1",)

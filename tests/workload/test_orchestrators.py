@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.kubelet import Kubelet
+from gpugauge.workload.orchestrators import Orchestrators
+from gpugauge.workload.podlogs import Place
+from tests.workload.kubelet import Service, listing, serving
+from tests.workload.trees import ID, UID, pod_logs
+
+A = Workload("pod", "research", "a", "main")
+ONE = listing({("research", "a"): {"main": {"nvidia.com/gpu": ["GPU-1"]}}})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def orchestrators(
+    folder: Path, clock: Callable[[], float], *, jobs: Path | None = None, timeout: float = 5.0, poll: float = 15.0
+) -> Orchestrators:
+    kubelet = Kubelet(folder / "kubelet.sock", timeout=timeout)
+    return Orchestrators(kubelet, jobs, folder / "log", str, poll, clock)
+
+
+def ups(made: Orchestrators) -> dict[str, bool | None]:
+    return {name: source.up for name, source in made.sources.items()}
+
+
+def test_machine_without_orchestrators(tmp_path: Path) -> None:
+    made = orchestrators(tmp_path, Clock())
+    made.refresh()
+
+    assert ups(made) == {"kubelet": None, "pod_logs": None, "slurm": None}
+    assert made.counters["kubelet_failures"] == 0
+
+
+def test_pods_without_kubelet_and_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = orchestrators(tmp_path, Clock())
+    made.pod_seen()
+    made.refresh()
+    made.refresh()
+
+    assert ups(made) == {"kubelet": False, "pod_logs": False, "slurm": None}
+    assert len(caplog.records) == 2
+
+
+def test_a_kubelet_that_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    clock = Clock()
+    made = orchestrators(tmp_path, clock)
+    with serving(tmp_path / "kubelet.sock", Service(ONE)):
+        made.refresh()
+    first = made.view
+    assert first.kubelet == {"GPU-1": (A,)}
+
+    clock.now += 30
+    made.refresh()
+    assert made.view is first
+    assert ups(made)["kubelet"] is False
+
+    clock.now += 31
+    made.refresh()
+    assert made.view.kubelet == {}
+
+    with serving(tmp_path / "kubelet.sock", Service(ONE)):
+        made.refresh()
+    assert (made.view.kubelet, ups(made)["kubelet"]) == ({"GPU-1": (A,)}, True)
+    assert made.counters["kubelet_failures"] == 2
+    assert len(caplog.records) == 2
+
+
+def test_what_is_not_understood_is_counted_once(tmp_path: Path) -> None:
+    made = orchestrators(tmp_path, Clock())
+    with serving(tmp_path / "kubelet.sock", Service(b"")) as service:
+        for devices in (["?", "GPU-1"], ["?", "GPU-1"], ["GPU-1"], ["?", "??"]):
+            service.reply = listing({("research", "a"): {"main": {"nvidia.com/gpu": devices}}})
+            made.refresh()
+
+    assert made.counters["devices_ignored"] == 3
+
+
+def test_job_files(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    made = orchestrators(tmp_path, Clock(), jobs=jobs)
+    made.refresh()
+    assert ups(made)["slurm"] is False
+
+    jobs.mkdir()
+    (jobs / "0").write_text("4711\n")
+    made.refresh()
+    assert ups(made)["slurm"] is True
+    assert made.view.jobs == {"index:0": (Workload("slurm", job_id="4711"),)}
+
+
+def test_thread_looks_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.workload.orchestrators._SOONEST_SECONDS", 0.01)
+    made = orchestrators(tmp_path, Clock(), poll=3600)
+    looked = threading.Event()
+    refresh = made.refresh
+
+    def noted() -> None:
+        refresh()
+        looked.set()
+
+    made.refresh = noted  # type: ignore[method-assign]
+    made.start()
+    assert looked.wait(20)
+    looked.clear()
+    pod_logs(tmp_path / "log", "research", "a", UID, {"main": ID})
+    made.pod_seen()
+    assert looked.wait(20)
+    made.stop()
+
+    assert made.view.names.containers == {ID: Place("research", "a", "main")}
+    assert made._thread is not None
+    assert not made._thread.is_alive()

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.reader import Facts, Reader
+from gpugauge.workload.users import Users
+from tests.workload.trees import ID, UID, Made, proc, v1, v2
+
+START = 5000
+USER = "/user.slice/user-1000.slice"
+
+
+class Names(Users):
+    """Users without a user database."""
+
+    def name(self, uid: int) -> str:
+        return {1000: "alice", 64000: "slurm"}.get(uid) or self.number(uid)
+
+
+def reader(made: Made) -> Reader:
+    return Reader(Procfs(str(made.root)), Names(known=True))
+
+
+def read(made: Made, pid: int = 41) -> Facts:
+    facts = reader(made).read(pid, START)
+    assert facts is not None
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid", "expected"),
+    [
+        (v2(f"{USER}/session-3.scope"), 1000, Workload("user", user="alice")),
+        (v2("/system.slice/train.service"), 1000, Workload("systemd", job_id="train.service", user="alice")),
+        (v2("/system.slice/slurmstepd.scope/job_7/step_0"), 1000, Workload("slurm", job_id="7", user="alice")),
+        (v1("/slurm/uid_1000/job_7/step_0", "/system.slice/slurmd.service"), 1000, Workload("slurm", job_id="7")),
+        (v1(f"/docker/{ID}"), 1000, Workload("container", container=ID[:12], user="1000")),
+        (v2(f"/system.slice/docker-{ID}.scope"), 0, Workload("container", container=ID[:12], user="root")),
+        (v2(f"{USER}/user@1000.service/user.slice/libpod-{ID}.scope"), 100999, Workload("container", user="alice")),
+        (v2(f"/kubepods/pod{UID}/{ID}"), 1000, Workload("pod", job_id=UID, user="1000")),
+        (v2(f"/kubepods/pod{UID}/{ID}/slurmstepd.scope/job_7/step_0"), 1000, Workload("slurm", job_id="7")),
+        (v2("/"), 2000, Workload(user="2000")),
+    ],
+)
+def test_kinds(tmp_path: Path, cgroup: str, uid: int, expected: Workload) -> None:
+    made = proc(tmp_path)
+    made.process(41, cgroup=cgroup, uid=uid)
+    workload = read(made).workload
+
+    assert (workload.kind, workload.job_id, workload.command) == (expected.kind, expected.job_id, "train.py")
+    assert expected.user in {"", workload.user}
+    assert expected.container in {"", workload.container}
+
+
+def test_facts_of_a_pod(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    environ = {"HOSTNAME": "trainer-0", "WANDB_RUN_ID": "abc", "TOKEN": "s3cret"}
+    made.process(41, cgroup=v2(f"/kubepods/pod{UID}/{ID}"), environ=environ, container_pid=1)
+
+    assert read(made) == Facts(
+        Workload("pod", job_id=UID, user="1000", command="train.py", run_id="wandb:abc"), 1, UID, ID, "trainer-0"
+    )
+
+
+def test_job_of_the_environment_where_slurm_has_no_cgroups(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    made.process(41, cgroup=v2("/system.slice/slurmd.service"), environ={"SLURM_JOB_ID": "9"})
+    made.process(42, cgroup=v2("/system.slice/slurmstepd.scope/job_7/step_0"), environ={"SLURM_JOB_ID": "9"})
+
+    assert [(read(made, pid).workload.kind, read(made, pid).workload.job_id) for pid in (41, 42)] == [
+        ("slurm", "9"),
+        ("slurm", "7"),
+    ]
+
+
+def test_helpers_of_multiprocessing_have_the_name_of_their_program(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    spawn = ("python3", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(7)", "--multiprocessing-fork")
+    server = ("python3", "-c", "from multiprocessing.forkserver import main; main(3)")
+    made.process(41, ["python3", "train.py", "s3cret"])
+    made.process(42, spawn, parent=41)
+    made.process(43, server, parent=41)
+    made.process(44, server, parent=43)
+    made.process(45, spawn, parent=1)
+    made.process(46, ["bash"])
+    made.process(47, spawn, parent=46)
+    made.process(48, spawn, parent=999)
+
+    names = [read(made, pid).workload.command for pid in range(42, 49)]
+    assert names == ["train.py", "train.py", "train.py", "python3", "bash", "python3", "python3"]
+
+
+def test_without_a_command_line_the_kernels_name_does(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    made.process(41, [], comm="nv queue")
+
+    assert read(made).workload.command == "nv queue"
+
+
+def test_hostile_names_are_cleaned_and_counted(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    made.process(41, [b"./\x1b]0;evil\x07\n" + b"x" * 5000, b"-q"], environ={"WANDB_RUN_ID": 'a"\n\x1b[2J'})
+    made.process(42, [b"\xff\xfe"])
+    made.process(43, ["ok"])
+    ours = reader(made)
+    found = [ours.read(pid, START) for pid in (41, 42, 43)]
+    workloads = [facts.workload for facts in found if facts]
+
+    assert [w.command for w in workloads] == ["?]0;evil??" + "x" * 118, "\ufffd\ufffd", "ok"]
+    assert workloads[0].run_id == 'wandb:a"??[2J'
+    assert ours.labels_cleaned == 3
+
+
+def test_gone_or_another_process_meanwhile(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    made.process(41, start=START + 1)
+
+    assert reader(made).read(41, START) is None
+    assert reader(made).read(42, START) is None
+
+
+@pytest.mark.parametrize("name", ["cgroup", "environ", "cmdline"])
+def test_each_file_that_is_missing_costs_its_own_labels(tmp_path: Path, name: str) -> None:
+    made = proc(tmp_path)
+    made.process(41, cgroup=v2("/system.slice/a.service"), environ={"WANDB_RUN_ID": "x"})
+    (tmp_path / "41" / name).unlink()
+    ours = reader(made)
+    facts = ours.read(41, START)
+
+    assert facts is not None
+    w = facts.workload
+    missing = {"cgroup": w.job_id + w.kind, "environ": w.run_id, "cmdline": w.command.removeprefix("python3")}
+    assert {key for key, value in missing.items() if not value} == {name}
+    assert ours.sources["cgroup"].up is (name != "cgroup")
+
+
+class Guarded(Procfs):
+    """Refuses the environment of some processes, as the kernel does without the right to trace them."""
+
+    refused: frozenset[int] = frozenset()
+
+    def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
+        if name == "environ" and pid in self.refused:
+            raise PermissionError
+        return super().read(pid, name, limit)
+
+
+def test_the_right_to_read_environments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = proc(tmp_path)
+    made.process(41, uid=os.geteuid())
+    made.process(42, uid=os.geteuid() + 1)
+    made.process(43, uid=os.geteuid() + 1)
+    procfs = Guarded(str(tmp_path))
+    procfs.refused = frozenset({42, 43})
+    ours = Reader(procfs, Names(known=True))
+    states = []
+    for pid in (41, 42, 41, 43):
+        assert ours.read(pid, START) is not None
+        states.append(ours.sources["environ"].up)
+    procfs.refused = frozenset({42})
+    for pid in (43, 42):
+        assert ours.read(pid, START) is not None
+        states.append(ours.sources["environ"].up)
+
+    assert states == [True, False, False, False, True, True]
+    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1

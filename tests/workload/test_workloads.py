@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
+from tests.workload.kubelet import Pods, Service, listing, serving
+from tests.workload.trees import ID, OTHER_ID, UID, Made, pod_logs, proc, v2
+
+POD = v2(f"/kubepods/burstable/pod{UID}/{ID}")
+NAMED = ("research", "trainer-0")
+SHARED: Pods = {
+    NAMED: {"main": {"nvidia.com/gpu": ["GPU-1::0"]}, "helper": {"nvidia.com/gpu": ["GPU-2::0"]}},
+    ("prod", "server-0"): {"main": {"nvidia.com/gpu": ["GPU-1::1"]}},
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def over(made: Made, **more: Path | Clock) -> Workloads:
+    return Workloads(Procfs(str(made.root)), **more)  # type: ignore[arg-type]
+
+
+def names(workload: Workload) -> tuple[str, str, str]:
+    return workload.namespace, workload.pod, workload.container
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return proc(tmp_path / "proc")
+
+
+def test_read_once_while_it_lives(made: Made) -> None:
+    made.process(41, ["a.out"])
+    workloads = over(made)
+    first = workloads.of(41)
+    (made.root / "41/cmdline").write_bytes(b"changed\0")
+
+    assert workloads.of(41) is first
+    assert workloads.of(41, start=5000) is first
+
+
+def test_pid_reuse(made: Made) -> None:
+    made.process(41, ["a.out"])
+    workloads = over(made)
+    before = workloads.of(41).command
+    made.process(41, ["b.out"], start=9000)
+
+    assert (before, workloads.of(41).command) == ("a.out", "b.out")
+    assert workloads.of(41, start=5000) == Workload()
+
+
+@pytest.mark.parametrize("pid", [42, 0, -1, 2**40])
+def test_no_such_process(made: Made, pid: int) -> None:
+    workloads = over(made)
+
+    assert workloads.of(pid) == Workload()
+    assert workloads.container_pid(pid) is None
+    assert workloads.cgroup_directory(pid, "cpu") is None
+    assert workloads.counters()["pids_vanished"] == 2
+
+
+def test_pid_in_the_container(made: Made) -> None:
+    made.process(41, container_pid=7)
+    made.process(42)
+    workloads = over(made)
+
+    assert (workloads.container_pid(41), workloads.container_pid(42)) == (7, None)
+
+
+def test_cache_is_bounded(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.workload.workloads._MAX_PROCESSES", 10)
+    workloads = over(made)
+    for pid in range(1, 31):
+        made.process(pid, [f"p{pid}"])
+        workloads.of(1)
+        workloads.of(pid)
+
+    assert workloads._cache.keys() == {1, *range(22, 31)}
+    assert workloads.of(2).command == "p2"
+
+
+def test_invisible_processes_are_told_of_after_a_minute(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    made.process(41)
+    workloads = over(made, clock=clock)
+    states = []
+    for pid, seconds in ((42, 0), (42, 59), (41, 30), (42, 59), (42, 2), (42, 30), (41, 0)):
+        clock.now += seconds
+        workloads.of(pid)
+        states.append(workloads.sources().get("procfs"))
+
+    assert states == [None, None, True, True, False, False, True]
+    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
+
+
+def test_pod_by_its_log_files(made: Made, tmp_path: Path) -> None:
+    made.process(41, cgroup=POD)
+    made.process(42, cgroup=v2(f"/kubepods/burstable/pod{UID}/{OTHER_ID}"))
+    workloads = over(made, pod_logs=pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID}))
+    before = workloads.of(41)
+    workloads.refresh()
+
+    assert (before.kind, before.job_id, names(before)) == ("pod", UID, ("", "", ""))
+    assert names(workloads.of(41)) == (*NAMED, "main")
+    assert names(workloads.of(42)) == (*NAMED, "")
+    assert workloads.of(41).job_id == UID
+    assert workloads.sources()["pod_logs"] is True
+
+
+def test_a_name_stays_when_the_log_files_go(made: Made, tmp_path: Path) -> None:
+    made.process(41, cgroup=v2(f"/kubepods/burstable/pod{UID}/{OTHER_ID}"))
+    log = pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID})
+    workloads = over(made, pod_logs=log)
+    workloads.of(41)
+    workloads.refresh()
+    first = workloads.of(41)
+    log.rename(tmp_path / "gone")
+    workloads.refresh()
+
+    assert names(first) == names(workloads.of(41)) == (*NAMED, "")
+
+
+@pytest.mark.parametrize(
+    ("hostname", "devices", "expected"),
+    [
+        ("trainer-0", ("GPU-1",), (*NAMED, "main")),
+        ("trainer-0", ("GPU-1", "nvidia1"), (*NAMED, "main")),
+        ("trainer-0", ("GPU-2",), (*NAMED, "helper")),
+        ("trainer-0", ("GPU-1", "GPU-2"), ("", "", "")),  # no container has both
+        ("trainer-0", ("GPU-3",), ("", "", "")),
+        ("trainer-0", (), ("", "", "")),
+        ("server-0", ("GPU-1",), ("prod", "server-0", "main")),
+        ("server-0", ("GPU-2",), ("", "", "")),  # a device of another pod
+        ("node-7", ("GPU-1",), ("", "", "")),  # the node's network, or a pod to which no device was given
+        ("", ("GPU-2",), ("", "", "")),
+    ],
+)
+def test_pod_by_the_kubelet(
+    made: Made, tmp_path: Path, hostname: str, devices: tuple[str, ...], expected: tuple[str, str, str]
+) -> None:
+    made.process(41, cgroup=POD, environ={"HOSTNAME": hostname})
+    made.process(42, environ={"HOSTNAME": hostname})
+    workloads = over(made, kubelet_socket=tmp_path / "s")
+    with serving(tmp_path / "s", Service(listing(SHARED))):
+        workloads.refresh()
+
+    assert names(workloads.of(41, devices)) == expected
+    assert names(workloads.of(41)) == expected
+    assert names(workloads.of(42, devices)) == ("", "", "")
+
+
+def test_container_by_the_kubelet_for_a_pod_known_by_its_log_files(made: Made, tmp_path: Path) -> None:
+    made.process(41, cgroup=v2(f"/kubepods/burstable/pod{UID}/{OTHER_ID}"))
+    log = pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID})
+    workloads = over(made, kubelet_socket=tmp_path / "s", pod_logs=log)
+    workloads.of(41)
+    with serving(tmp_path / "s", Service(listing(SHARED))):
+        workloads.refresh()
+
+    assert names(workloads.of(41, ("GPU-2",))) == (*NAMED, "helper")
+
+
+def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("7\n")
+    (tmp_path / "GPU-1").write_text("8\n")
+    workloads = over(made, kubelet_socket=tmp_path / "s", job_mapping_dir=tmp_path)
+    empty = workloads.allocations()
+    with serving(tmp_path / "s", Service(listing({NAMED: {"main": {"nvidia.com/gpu": ["GPU-1"]}}}))):
+        workloads.refresh()
+        full = workloads.allocations()
+        workloads.refresh()
+
+    assert empty == {}
+    assert full == {
+        "GPU-1": (Workload("pod", *NAMED, "main"), Workload("slurm", job_id="8")),
+        "index:0": (Workload("slurm", job_id="7"),),
+    }
+    assert workloads.allocations() is full
+    assert workloads.sources() == {"kubelet": True, "slurm": True}
+
+
+def test_counters_are_complete_from_the_start(made: Made) -> None:
+    counters: Mapping[str, int] = over(made).counters()
+
+    assert counters == dict.fromkeys(("pids_vanished", "labels_cleaned", "kubelet_failures", "devices_ignored"), 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    histories=st.lists(
+        st.tuples(st.integers(1, 4), st.one_of(st.none(), st.tuples(st.integers(1, 3), st.binary(max_size=300)))),
+        max_size=20,
+    )
+)
+def test_hostile_processes_under_reused_pids_are_never_mixed_up(
+    tmp_path_factory: pytest.TempPathFactory, histories: list[tuple[int, tuple[int, bytes] | None]]
+) -> None:
+    made = proc(tmp_path_factory.mktemp("proc") / "proc")
+    workloads = over(made)
+    alive: dict[int, str] = {}
+    for life, (pid, event) in enumerate(histories):
+        if event is None:
+            if pid in alive:
+                del alive[pid]
+                (made.root / str(pid)).rename(made.root / f"gone-{life}")
+        else:
+            uid, name = event
+            alive[pid] = str(uid)
+            made.process(pid, [b"./" + name.replace(b"\0", b""), b"s3cret"], uid=uid, start=life)
+        for each in range(1, 5):
+            workload = workloads.of(each)
+            assert workload.user == alive.get(each, "")
+            assert all(label.isprintable() and len(label.encode()) <= 128 for label in workload.labels())
+            assert "s3cret" not in workload.command
+
+
+@pytest.fixture
+def real_cgroup() -> Iterator[Path]:
+    """Make a cgroup that looks like a container's, where we may."""
+    parent = next(
+        filter(None, map(partial(Workloads(Procfs()).cgroup_directory, os.getpid()), ("pids", "memory"))), None
+    )
+    if parent is None:
+        pytest.skip("our own cgroup is not visible")
+    folder = parent / f"docker-{ID}.scope"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no right to make a cgroup: {error}")
+    yield folder
+    folder.rmdir()
+
+
+def test_real_cgroup(real_cgroup: Path) -> None:
+    workloads = Workloads(Procfs())
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        (real_cgroup / "cgroup.procs").write_text(str(child.pid))
+        workload = workloads.of(child.pid)
+        found = {workloads.cgroup_directory(child.pid, controller) for controller in ("pids", "memory")}
+        child.stdin.close()
+
+    assert (workload.kind, workload.container, workload.command) == ("container", ID[:12], "cat")
+    assert real_cgroup in found
+
+
+def test_real_processes(tmp_path: Path) -> None:
+    script = tmp_path / "real_work.py"
+    script.write_text("import sys; print('up', flush=True); sys.stdin.read()")
+    environment = {**os.environ, "WANDB_RUN_ID": "r1"}
+    workloads = Workloads(Procfs())
+    with subprocess.Popen(
+        [sys.executable, "-u", str(script), "--token", "s3cret"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        workload = workloads.of(child.pid)
+        child.stdin.close()
+
+    assert (workload.command, workload.run_id) == ("real_work.py", "wandb:r1")
+    assert workload.user
+    assert workloads.of(child.pid) == Workload()
+    assert workloads.sources()["environ"] is True
