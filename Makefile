@@ -53,5 +53,8 @@ e2e-packages: ## the Debian packages that `make e2e` needs
 bench: $(VENV)/dev ## measurements, ours beside the peers'
 	@$(BIN)/python -m bench
 
+gpu-check: $(VENV)/run ## what only a card can show: needs an NVIDIA GPU; writes a recording to tests/recordings
+	@$(BIN)/python -m gpugauge.driver.gpucheck $(ARGS)
+
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache dist build

@@ -66,16 +66,16 @@ def test_reasons_are_zero_for_what_the_card_knows_and_absent_for_the_rest() -> N
     reading = DeviceReading(
         clocks_event_reasons=0x4,
         clocks_event_reasons_supported=0x44,
-        clocks_event_nanoseconds={"hardware_thermal": 5 * 10**8},
+        clocks_event_nanoseconds={"hw_thermal_slowdown": 5 * 10**8},
     )
 
     told = values(ClocksCollector(), card(reading))
 
     assert told["gpu_clocks_event_active"] == {
-        ("GPU-a", "software_power_cap"): 1,
-        ("GPU-a", "hardware_thermal"): 0,
+        ("GPU-a", "sw_power_cap"): 1,
+        ("GPU-a", "hw_thermal_slowdown"): 0,
     }
-    assert told["gpu_clocks_event_seconds_total"] == {("GPU-a", "hardware_thermal"): 0.5}
+    assert told["gpu_clocks_event_seconds_total"] == {("GPU-a", "hw_thermal_slowdown"): 0.5}
 
 
 def test_recovery_action_is_exactly_one() -> None:

@@ -6,68 +6,44 @@ import pynvml
 import pytest
 
 from gpugauge.driver.api import DEVICE_FIELDS, IMPLAUSIBLE, DriverError, DriverFacts, Group
-from gpugauge.driver.calls import CALLS, FIELD_VALUES
 from gpugauge.driver.nvml import Nvml, use_library
 from gpugauge.driver.simulated.library import Library
+from tests.driver.h100 import EXPECTED
 from tests.driver.simulated.build import Clock, opened
 
-GROUPS: tuple[Group, ...] = ("static", "fast", "normal", "slow", "processes")
+GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
 H100 = "gpus: [{model: h100, count: 2}]\n"
 
 
 def test_every_reading_of_a_card() -> None:
     clock = Clock()
     nvml = opened(
+        "driver: {version: 580.95.05}\n"
         "gpus: [{model: h100, uuid: GPU-1}]\n"
         "processes: [{pid: 7, gpus: [0], memory: 1GiB, load: 0.5, intensity: 1.0, traffic: 0.5}]\n",
         clock,
     )
+    nvml.read(0, ["profiling"])
     clock.now = 100.0
 
     values, errors = nvml.read(0, GROUPS)
 
-    assert errors == {}
+    assert {field for field, code in errors.items() if code != 3} == set()
     assert values["static"].pop("serial").isdigit()
-    assert values == {
-        "static": {
-            "index": 0,
-            "uuid": "GPU-1",
-            "name": "NVIDIA H100 80GB HBM3",
-            "pci_bus_id": "00000000:10:00.0",
-            "minor_number": 0,
-            "vbios_version": "96.00.89.00.01",
-            "architecture": 9,
-            "compute_capability": (9, 0),
-            "core_count": 16896,
-        },
-        "fast": {"utilization_percent": 50, "memory_utilization_percent": 25},
-        "normal": {
-            "memory_total_bytes": 81559 << 20,
-            "memory_used_bytes": 1 << 30,
-            "memory_free_bytes": (81559 - 551 - 1024) << 20,
-            "memory_reserved_bytes": 551 << 20,
-            "power_milliwatts": 385_000,
-            "power_limit_milliwatts": 700_000,
-            "energy_millijoules": 1000 * (70 * 864_100 + 315 * 100),
-            "temperature_celsius": 54,
-            "memory_temperature_celsius": 60,
-            "clock_graphics_mhz": 1980,
-            "clock_sm_mhz": 1980,
-            "clock_memory_mhz": 2619,
-            "clock_video_mhz": 1545,
-            "performance_state": 0,
-        },
-        "slow": {},
-        "processes": {
-            "processes": [{"pid": 7, "kind": "compute", "used_memory_bytes": 1 << 30, "gpu_instance_id": None}]
-        },
-    }
+    for group, expected in EXPECTED.items():
+        assert values[group] == expected, group
 
 
-def test_rows_fill_the_fields_of_a_device() -> None:
-    fields = {field for call in CALLS for field in call.fields} | {row.field for row in FIELD_VALUES}
+def test_cards_together_fill_every_field_of_a_device() -> None:
+    clock = Clock()
+    models = "".join(f"  - {{model: {model}}}\n" for model in ("a100", "b200", "geforce", "h100", "t4"))
+    nvml = opened(f"gpus:\n{models}", clock)
+    filled: set[str] = set()
+    for clock.now in (0.0, 1.0):
+        for index in range(5):
+            filled |= {field for group in nvml.read(index, GROUPS)[0].values() for field in group}
 
-    assert fields - {"compute", "graphics", "mps"} | {"index", "processes"} == DEVICE_FIELDS
+    assert filled == DEVICE_FIELDS
 
 
 def test_facts() -> None:
@@ -89,12 +65,15 @@ def test_unsupported_field_is_asked_once() -> None:
     nvml.take_calls()
     _, second = nvml.read(0, GROUPS)
 
-    assert first == {"serial": 3, "memory_temperature_celsius": 3}
+    assert {"serial", "memory_temperature_celsius", "nvlink_active", "mig_mode", "fp64_active_percent"} <= first.keys()
+    assert set(first.values()) == {3}
     assert second == {}
     assert not nvml.take_calls().keys() & {
         "nvmlDeviceGetSerial",
-        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetNvLinkState",
         "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlGpmSampleGet",
     }
 
 
@@ -192,10 +171,12 @@ def test_impossible_values_are_errors(value: int) -> None:
 
     values, errors = nvml.read(0, ["static", "fast", "normal"])
 
-    assert values["static"] == {"index": 0}
+    assert values["static"].keys() <= {"index", "event_types", "gpm_supported"}
     assert values["fast"] == {}
-    # 32 bits of ones are a possible number of bytes and of millijoules, 64 are not.
-    assert values["normal"].keys() <= {f for f in DEVICE_FIELDS if f.endswith(("_bytes", "_millijoules"))}
+    # 32 bits of ones are a possible number of bytes, of millijoules and nanoseconds, 64 are not.
+    assert values["normal"].keys() <= {
+        f for f in DEVICE_FIELDS if f.endswith(("_bytes", "_millijoules", "_nanoseconds"))
+    }
     assert set(errors.values()) == {IMPLAUSIBLE}
 
 

@@ -12,14 +12,14 @@ _MHZ = 1_000_000
 # nvmlClocksEventReasons: the bits of the mask, by what they say.
 REASONS = {
     "gpu_idle": 0x1,
-    "applications_clocks": 0x2,
-    "software_power_cap": 0x4,
-    "hardware_slowdown": 0x8,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
     "sync_boost": 0x10,
-    "software_thermal": 0x20,
-    "hardware_thermal": 0x40,
-    "power_brake": 0x80,
-    "display_clocks": 0x100,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clock_setting": 0x100,
     "board_limit": 0x200,
     "reliability": 0x400,
 }

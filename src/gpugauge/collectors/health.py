@@ -9,7 +9,10 @@ from gpugauge.metric import NONE, Metric, Table, by, flag, states
 _device = Table("uuid")
 
 # nvmlDeviceGpuRecoveryAction_t, in the order of its values.
-RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
+RECOVERY_ACTIONS = (
+    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
+    *("recover_imex_domain", "bus_reset", "system_reboot"),
+)
 
 
 def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:

@@ -141,6 +141,7 @@ class DeviceReading:
     temperature_memory_max_celsius: int | None = None
     clocks_event_reasons_supported: int | None = None  # bit mask
     gpm_supported: bool | None = None
+    event_types: int | None = None  # bit mask of the events that the worker listens for; 0x8 is Xid errors
     # fast
     utilization_percent: int | None = None
     memory_utilization_percent: int | None = None

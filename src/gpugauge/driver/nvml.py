@@ -1,7 +1,7 @@
 """NVML, read through NVIDIA's own binding. The only module that imports pynvml; used by the worker process alone.
 
-What is read is in the tables of `calls`. What a card does not support is asked once and then left alone until a new
-worker starts.
+What is read is in the tables of `calls` and `fieldvalues`. What a card does not support is asked once and then left
+alone until a new worker starts, or until its MIG layout changes.
 """
 
 from __future__ import annotations
@@ -13,29 +13,18 @@ from typing import Any
 import pynvml
 
 from gpugauge.driver.api import DEVICE_GONE, IMPLAUSIBLE, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
-from gpugauge.driver.calls import CALLS, FIELD_VALUES, Call
+from gpugauge.driver.caller import Caller
+from gpugauge.driver.calls import CALLS, Call
+from gpugauge.driver.events import Events
+from gpugauge.driver.fieldvalues import FieldValue, field_values, read_field_values
+from gpugauge.driver.gpm import FIELDS as PROFILING_FIELDS
+from gpugauge.driver.gpm import Gpm
+from gpugauge.driver.mig import Mig
 from gpugauge.driver.plausible import Check
+from gpugauge.driver.samples import Samples
 
-_FUNCTION_NOT_FOUND = 13
-
-_FIELD_VALUES_FUNCTION = "nvmlDeviceGetFieldValues"
-# The library's functions outside the table.
-_INIT, _SHUTDOWN, _COUNT, _HANDLE, _DRIVER_VERSION, _NVML_VERSION, _CUDA_VERSION = _LIBRARY_FUNCTIONS = (
-    "nvmlInitWithFlags",
-    "nvmlShutdown",
-    "nvmlDeviceGetCount_v2",
-    "nvmlDeviceGetHandleByIndex_v2",
-    "nvmlSystemGetDriverVersion",
-    "nvmlSystemGetNVMLVersion",
-    "nvmlSystemGetCudaDriverVersion_v2",
-)
-# Every symbol that this module may look up.
-FUNCTIONS = frozenset(
-    (*_LIBRARY_FUNCTIONS, _FIELD_VALUES_FUNCTION, *(source.function for call in CALLS for source in call.sources))
-)
-
-# Which member of the union holds the value, by NVML's value type.
-_UNION_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
 
 
 def use_library(library: object) -> None:
@@ -44,148 +33,231 @@ def use_library(library: object) -> None:
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  (the binding has no public way)
 
 
+def used_library() -> object:
+    """Return the shared library, or what is in its place; None before it is loaded."""
+    return pynvml.nvmlLib
+
+
 class _Device:
     """A handle, and what is still worth asking: the sources left for each row, and the field values."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, call: Caller, rows: Iterable[FieldValue], clock: Callable[[], float]) -> None:
         self.handle = handle
-        self.sources = {call: list(call.sources) for call in CALLS}
-        self.field_values = list(FIELD_VALUES)
+        self.uuid = ""
+        self.sources = {row: list(row.sources) for row in CALLS}
+        self.field_values = list(rows)
+        self.samples = Samples(clock)
+        self.gpm: Gpm | None = Gpm(call, handle)
+        self.mig: Mig | None = Mig(call, handle)
+        self.gpm_supported: bool | None = None
+        self.events = Events(call)
+        self.event_types = 0
+        self.new = False
+
+    def free(self) -> None:
+        for holder in (self.gpm, self.mig, self.events):
+            if holder:
+                holder.free()
 
 
 class Nvml:
-    """The driver. Handles are by index: by uuid NVML finds none as soon as any one card is lost."""
+    """The driver. Handles are by index: by uuid NVML finds none as soon as any one card is lost.
+    `clock` is a steady one, in seconds.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._call = Caller(pynvml)
         self._devices: dict[int, _Device] = {}
-        self._calls: dict[str, list[float]] = {}
+        self._rows: tuple[FieldValue, ...] = ()
+        self._events: list[dict[str, Any]] = []
 
     def open(self) -> None:
         """Load the library and initialise it, a machine without cards included. Raises DriverError."""
         self._devices.clear()
         try:
-            self._timed(_INIT, pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+            self._call("nvmlInitWithFlags", pynvml.NVML_INIT_FLAG_NO_GPUS)
         except DriverError as error:
-            if error.code not in {2, *UNSUPPORTED}:  # an old library does not know the flag
+            if error.code not in {_INVALID_ARGUMENT, *UNSUPPORTED}:  # an old library does not know the flag
                 raise
-            self._timed(_INIT, pynvml.nvmlInitWithFlags, 0)
+            self._call("nvmlInitWithFlags", 0)
+        self._rows = field_values(self._optional("nvmlSystemGetDriverVersion"))
 
     def close(self) -> None:
         """Let go of the driver; a later read fails as uninitialized. Raises DriverError."""
+        for device in self._devices.values():
+            device.free()
         self._devices.clear()
-        self._timed(_SHUTDOWN, pynvml.nvmlShutdown)
+        self._call("nvmlShutdown")
 
     def facts(self) -> DriverFacts:
         """What the library tells about itself and the driver. Raises DriverError when it cannot count the cards."""
         return DriverFacts(
-            device_count=self._timed(_COUNT, pynvml.nvmlDeviceGetCount),
-            driver_version=self._optional(_DRIVER_VERSION, pynvml.nvmlSystemGetDriverVersion),
-            nvml_version=self._optional(_NVML_VERSION, pynvml.nvmlSystemGetNVMLVersion),
-            cuda_driver_version=self._optional(_CUDA_VERSION, pynvml.nvmlSystemGetCudaDriverVersion_v2),
+            device_count=self._call("nvmlDeviceGetCount_v2"),
+            driver_version=self._optional("nvmlSystemGetDriverVersion"),
+            nvml_version=self._optional("nvmlSystemGetNVMLVersion"),
+            cuda_driver_version=self._optional("nvmlSystemGetCudaDriverVersion_v2"),
         )
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
         """Read one card: values by group and field, and the codes of the fields that were asked without success.
+        After a change of the MIG layout "static" and "mig" are read unasked. A group without anything new is left out.
         Raises DriverError when the card or the driver as a whole is gone.
         """
         device = self._device(index)
-        values: dict[str, dict[str, Any]] = {}
+        self._poll_events(index, device)
+        device = self._device(index)
+        wanted = dict.fromkeys((*groups, "static", "mig") if device.new else groups)
+        values: dict[str, dict[str, Any]] = {group: {} for group in wanted}
         errors: dict[str, int] = {}
-        for group in groups:
-            found = values[group] = {}
-            for call in _CALLS_OF.get(group, ()):
-                self._read_call(device, call, found, errors)
-            self._read_field_values(device, group, found, errors)
+        for group in wanted:
+            for row in _CALLS_OF.get(group, ()):
+                _read_call(self._call, device, row, values[group], errors)
+        self._read_field_values(device, values, errors)
         if "static" in values:
-            values["static"]["index"] = index
+            device.uuid = values["static"].get("uuid", device.uuid)
+            values["static"] |= {"index": index, "event_types": device.event_types}
         if "processes" in values:
             values["processes"] = _merged_processes(values["processes"], errors)
+        if "profiling" in values and not self._read_profiling(device, values["profiling"], errors):
+            del values["profiling"]
+        if "mig" in values:
+            self._read_mig(device, values["mig"], errors)
+        device.new = False
         return values, errors
+
+    def samples(self, index: int) -> tuple[dict[str, list[list[int]]], dict[str, int]]:
+        """Drain the rings of one card: see `Reply.samples`; the codes are those of `samples_ENGINE`.
+        Raises DriverError when the card or the driver as a whole is gone.
+        """
+        device = self._device(index)
+        found, failures = device.samples.drain(self._call, device.handle)
+        errors: dict[str, int] = {}
+        for name, error in failures:
+            _note(error, [f"samples_{name}"], errors)
+        return found, errors
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Return and forget the events that came with the last reads, those of reads that failed included."""
+        events, self._events = self._events, []
+        return events
 
     def take_calls(self) -> dict[str, list[float]]:
         """Return and reset the counters: number of calls, seconds, and longest seconds by function."""
-        calls, self._calls = self._calls, {}
-        return calls
+        return self._call.take_counts()
 
     def _device(self, index: int) -> _Device:
         device = self._devices.get(index)
         if device is None:
-            device = self._devices[index] = _Device(self._timed(_HANDLE, pynvml.nvmlDeviceGetHandleByIndex, index))
+            handle = self._call("nvmlDeviceGetHandleByIndex_v2", index)
+            device = self._devices[index] = _Device(handle, self._call, self._rows, self._clock)
+            try:
+                device.event_types = device.events.register(handle)
+            except DriverError as error:
+                _note(error, (), {})
         return device
 
-    def _read_call(self, device: _Device, call: Call, found: dict[str, Any], errors: dict[str, int]) -> None:
-        sources = device.sources[call]
-        while sources:
-            source = sources[0]
-            try:
-                raw = self._timed(source.function, source.read, pynvml, device.handle)
-            except DriverError as error:
-                _note(error, call.fields, errors)
-                if error.code not in UNSUPPORTED:
-                    return
-                del sources[0]
-            else:
-                for field, value in zip(call.fields, raw if len(call.fields) > 1 else (raw,), strict=True):
-                    errors.pop(field, None)  # what an older source of the same row said
-                    _keep(field, value, call.fields[field], found, errors)
-                return
+    def _poll_events(self, index: int, device: _Device) -> None:
+        """Take in what happened; a new MIG layout changes what the card supports, so that all is asked anew."""
+        events = device.events.poll()
+        self._events += [{**event, "uuid": device.uuid} for event in events]
+        if any(event["type"] == "mig" for event in events):
+            fresh = _Device(device.handle, self._call, self._rows, self._clock)
+            fresh.uuid, fresh.new = device.uuid, True
+            # The event set stays: with a new one a second change close behind could be missed.
+            fresh.events, device.events = device.events, fresh.events
+            fresh.event_types = device.event_types
+            device.free()
+            self._devices[index] = fresh
 
-    def _read_field_values(self, device: _Device, group: Group, found: dict[str, Any], errors: dict[str, int]) -> None:
-        rows = [row for row in device.field_values if row.group == group]
+    def _read_field_values(self, device: _Device, values: dict[str, dict[str, Any]], errors: dict[str, int]) -> None:
+        """One call for all groups that are due."""
+        rows = [row for row in device.field_values if row.group in values]
         if not rows:
             return
         try:
-            answers = self._timed(
-                _FIELD_VALUES_FUNCTION,
-                pynvml.nvmlDeviceGetFieldValues,
-                device.handle,
-                [(row.id, row.scope) for row in rows],
-            )
+            answers = read_field_values(self._call, device.handle, rows)
         except DriverError as error:
-            _note(error, [row.field for row in rows], errors)
+            _note(error, {row.field for row in rows}, errors)
             if error.code in UNSUPPORTED:
                 device.field_values.clear()
             return
-        for row, answer in zip(rows, answers, strict=True):
-            if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-                _note(DriverError(answer.nvmlReturn, _FIELD_VALUES_FUNCTION), [row.field], errors)
-                if answer.nvmlReturn in UNSUPPORTED:
-                    device.field_values.remove(row)
+        answered: set[tuple[str, str | None]] = set()
+        failures: dict[str, int] = {}
+        for row, code, value in answers:
+            if code in UNSUPPORTED or code == _INVALID_ARGUMENT or (row.field, row.key) in answered:
+                device.field_values.remove(row)  # the card will not know it later either, or a row above is better
+            if (row.field, row.key) in answered:
                 continue
-            value = getattr(answer.value, _UNION_MEMBERS.get(answer.valueType, "ullVal"))
-            _keep(row.field, value, row.check, found, errors)
+            if code:
+                _note(DriverError(code, "nvmlDeviceGetFieldValues"), [row.field], failures)
+                continue
+            answered.add((row.field, row.key))
+            _keep_field_value(row, value, values[row.group], errors)
+        # A row that failed is no failure of its field if another row of it answered.
+        told = {row.field for row in rows if (row.field, row.key) in answered}
+        errors |= {field: code for field, code in failures.items() if field not in told}
 
-    def _optional(self, function: str, read: Callable[[], Any]) -> Any:
-        """A fact that may be missing without harm."""
+    def _read_profiling(self, device: _Device, found: dict[str, Any], errors: dict[str, int]) -> bool:
+        """Fill in the means since the last reading; False if there is nothing new."""
+        if device.gpm is None:
+            return True
         try:
-            return self._timed(function, read) or None
+            if device.gpm_supported is None:
+                device.gpm_supported = bool(self._call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice)
+                if not device.gpm_supported:
+                    raise DriverError(_NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")  # noqa: TRY301  (one way to refuse)
+            news = device.gpm.read(self._clock())
+        except DriverError as error:
+            _note(error, PROFILING_FIELDS, errors)
+            if error.code in UNSUPPORTED:
+                device.gpm.free()
+                device.gpm = None
+            return True
+        found.update(news or {})
+        return news is not None
+
+    def _read_mig(self, device: _Device, found: dict[str, Any], errors: dict[str, int]) -> None:
+        if device.mig is None:
+            return
+        try:
+            found["mig_instances"] = device.mig.read(self._clock())
+        except DriverError as error:
+            _note(error, ["mig_instances"], errors)
+            if error.code in UNSUPPORTED:
+                device.mig = None
+
+    def _optional(self, function: str) -> Any:
+        """A fact of the driver that may be missing without harm."""
+        try:
+            return self._call(function) or None
         except DriverError as error:
             if error.code in LIFECYCLE:
                 raise
             return None
 
-    def _timed(self, function: str, read: Callable[..., Any], *arguments: Any) -> Any:
-        """Call, count, and turn the binding's exceptions into DriverError."""
-        began = time.perf_counter()
-        try:
-            return read(*arguments)
-        except pynvml.NVMLError as error:
-            raise DriverError(error.value, function) from None
-        except pynvml.NVMLLibraryMismatchError:  # no NVMLError: the library lacks a versioned symbol
-            raise DriverError(_FUNCTION_NOT_FOUND, function) from None
-        except UnicodeDecodeError:
-            raise DriverError(IMPLAUSIBLE, function) from None
-        finally:
-            took = time.perf_counter() - began
-            counter = self._calls.setdefault(function, [0, 0.0, 0.0])
-            counter[0] += 1
-            counter[1] += took
-            counter[2] = max(counter[2], took)
-
 
 _CALLS_OF: dict[str, tuple[Call, ...]] = {
-    group: tuple(call for call in CALLS if call.group == group) for group in {call.group for call in CALLS}
+    group: tuple(row for row in CALLS if row.group == group) for group in {row.group for row in CALLS}
 }
+
+
+def _read_call(call: Caller, device: _Device, row: Call, found: dict[str, Any], errors: dict[str, int]) -> None:
+    sources = device.sources[row]
+    while sources:
+        source = sources[0]
+        try:
+            raw = source(call, device.handle)
+        except DriverError as error:
+            _note(error, row.fields, errors)
+            if error.code not in UNSUPPORTED:
+                return
+            del sources[0]
+        else:
+            for field, value in zip(row.fields, raw if len(row.fields) > 1 else (raw,), strict=True):
+                errors.pop(field, None)  # what an older source of the same row said
+                _keep(field, value, row.fields[field], found, errors)
+            return
 
 
 def _note(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -> None:
@@ -203,6 +275,17 @@ def _keep(field: str, value: Any, check: Check, found: dict[str, Any], errors: d
         found[field] = value
     else:
         errors[field] = IMPLAUSIBLE
+
+
+def _keep_field_value(row: FieldValue, value: int | float, found: dict[str, Any], errors: dict[str, int]) -> None:
+    if not row.check(value):
+        errors[row.field] = IMPLAUSIBLE
+        return
+    plain = bool(value) if row.flag else round(value * row.factor) if row.factor != 1 else value
+    if row.key is None:
+        found[row.field] = plain
+    else:
+        found.setdefault(row.field, {})[row.key] = plain
 
 
 def _merged_processes(lists: dict[str, Any], errors: dict[str, int]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 Check: TypeAlias = Callable[[Any], bool]
 
 
-def _between(low: int, high: int) -> Check:
-    return lambda value: low <= value <= high
+def _between(low: float, high: float) -> Check:
+    return lambda value: low <= value <= high  # false for NaN
 
 
 def _anything(_value: object) -> bool:
@@ -24,15 +24,29 @@ def _major_and_minor(value: tuple[int, int]) -> bool:
     return 0 < value[0] < 1000 and 0 <= value[1] < 1000
 
 
+def each(check: Check) -> Check:
+    """A check of every value of a mapping."""
+    return lambda values: all(check(value) for value in values.values())
+
+
 ANY: Check = _anything  # the reader has checked it already
 TEXT: Check = _some_text
 CAPABILITY: Check = _major_and_minor
+FLAG = _between(0, 1)
 PERCENT = _between(0, 100)
+FAN_PERCENT = _between(0, 250)  # of the maximum at which noise is acceptable, so more than 100 happens
+RPM = _between(0, 100_000)
 BYTES = _between(0, 1 << 50)
 MILLIWATTS = _between(0, 10_000_000)
-MILLIJOULES = _between(0, (1 << 63) - 1)
+MILLIWATTS_LIMIT = _between(1, 10_000_000)
+COUNTER = _between(0, (1 << 63) - 1)
 CELSIUS = _between(1, 200)  # 0 is what boards without the sensor answer
 MEGAHERTZ = _between(0, 100_000)
+MIB_PER_SECOND = _between(0, 1e8)
 COUNT = _between(1, 1 << 24)
 NUMBER = _between(0, 1 << 16)
+NODE = _between(0, 1 << 10)  # -1: the card belongs to no NUMA node
+LANES = _between(1, 32)
 P_STATE = _between(0, 15)
+BITS = _between(0, (1 << 32) - 2)
+MODE = _between(0, 100)

@@ -173,6 +173,7 @@ class DriverSource:
                 current = index
                 reply = worker.receive(number, self._pace.deadline)
                 if reply.failed in LIFECYCLE:
+                    self._queue(index, reply)  # it may carry the event that says why
                     self._end_worker()
                     self._down(code_name(reply.failed or 0))
                     return
@@ -205,6 +206,9 @@ class DriverSource:
             self._excluded.add(index)
             return
         self._inventory.apply(reply, time.monotonic())
+        self._queue(index, reply)
+
+    def _queue(self, index: int, reply: Reply) -> None:
         self._replies.append(replace(reply, uuid=self._inventory.uuid(index) or ""))
 
     def _may_read(self, index: int, now: float) -> bool:

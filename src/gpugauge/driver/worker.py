@@ -10,6 +10,8 @@ import contextlib
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -22,23 +24,26 @@ _REPLY_FIELDS = tuple(f.name for f in fields(Reply))
 
 
 class Service:
-    """Answers one request at a time. Nothing that a request or the driver does raises."""
+    """Answers one request at a time. Nothing that a request or the driver does raises. `clock` is a steady one, in
+    seconds; a simulated driver lives by it too.
+    """
 
-    def __init__(self) -> None:
-        self._nvml = Nvml()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._nvml = Nvml(clock)
         self._open = False
 
     def answer(self, request: dict[str, Any]) -> Reply:
         """Do what a request asks and return the answer, a failure included."""
         reply = Reply(id=request.get("id", -1), op=str(request.get("op")), index=request.get("index"))
         try:
-            values, errors = self._perform(request)
-            reply = replace(reply, values=values, errors=errors)
+            reply = replace(reply, **self._perform(request))
         except DriverError as error:
             reply = replace(reply, failed=error.code, failed_call=error.call)
         except Exception as error:  # noqa: BLE001  (the parent logs it; a process that dies of it could not say why)
             reply = replace(reply, failed=_UNKNOWN, failed_call=f"{type(error).__name__}: {error}")
-        return replace(reply, calls=self._nvml.take_calls())
+        # The events of a read that failed too: they may say why.
+        return replace(reply, calls=self._nvml.take_calls(), events=self._nvml.take_events())
 
     def close(self) -> None:
         """Let go of the driver, so that a card can be reset or the driver upgraded. Raises DriverError."""
@@ -46,15 +51,20 @@ class Service:
             self._open = False
             self._nvml.close()
 
-    def _perform(self, request: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    def _perform(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the answer."""
         match request:
             case {"op": "open", **options}:
-                return {"driver": self._start(options.get("simulate"))}, {}
+                return {"values": {"driver": self._start(options.get("simulate"))}}
             case {"op": "read", "index": int(index), "groups": list(groups)}:
-                return self._nvml.read(index, groups)
+                values, errors = self._nvml.read(index, groups)
+                if "samples" not in groups:
+                    return {"values": values, "errors": errors}
+                samples, sample_errors = self._nvml.samples(index)
+                return {"values": values, "errors": errors | sample_errors, "samples": samples}
             case {"op": "close"}:
                 self.close()
-                return {}, {}
+                return {}
         raise DriverError(_INVALID_ARGUMENT, f"request {request.get('op')!r}")
 
     def _start(self, simulation: dict[str, Any] | None) -> dict[str, Any]:
@@ -62,7 +72,7 @@ class Service:
             # Only here: what a real node runs does not load the simulator.
             from gpugauge.driver.simulated.install import install  # noqa: PLC0415
 
-            install(simulation)
+            install(simulation, self._clock)
         self._nvml.open()
         self._open = True
         return asdict(replace(self._nvml.facts(), simulated=simulation is not None))

@@ -28,7 +28,8 @@ class Clock:
 
 def opened(text: str, clock: Clock | None = None) -> Nvml:
     """Open the driver of a scenario, with the time at second 0 if there is no clock."""
-    use_library(Library((clock or Clock()).world(text)))
-    nvml = Nvml()
+    clock = clock or Clock()
+    use_library(Library(clock.world(text)))
+    nvml = Nvml(lambda: clock.now)
     nvml.open()
     return nvml

@@ -12,7 +12,7 @@ from gpugauge.driver.simulated.library import Library
 from gpugauge.driver.simulated.presets import PRESETS
 from tests.driver.simulated.build import Clock, opened
 
-GROUPS: tuple[Group, ...] = ("static", "fast", "normal", "slow", "processes")
+GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
 
 
 class Recorder:
@@ -30,27 +30,45 @@ class Recorder:
 def test_simulator_has_what_the_code_calls_and_nothing_else() -> None:
     looked_up: set[str] = set()
     models = "".join(f"  - {{model: {model}}}\n" for model in PRESETS)
-    old = "driver: {missing: [nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetTemperatureV]}\n"
-    for text in (f"gpus:\n{models}", f"{old}gpus:\n{models}"):
-        recorder = Recorder(Library(Clock().world(text)))
+    mig = "  - {model: h100, mig: [{profile: 1g.10gb}]}\n"
+    for driver in ("580.95.05", "470.256.02"):
+        clock = Clock()
+        recorder = Recorder(Library(clock.world(f"driver: {{version: {driver}}}\ngpus:\n{models}{mig}")))
         nvml.use_library(recorder)
-        driver = nvml.Nvml()
-        driver.open()
-        for index in range(driver.facts().device_count):
-            driver.read(index, GROUPS)
-        driver.close()
+        driver_under_test = nvml.Nvml(lambda clock=clock: clock.now)  # type: ignore[misc] # the default is ours
+        driver_under_test.open()
+        for clock.now in (0.0, 1.0):
+            for index in range(driver_under_test.facts().device_count):
+                driver_under_test.read(index, GROUPS)
+                driver_under_test.samples(index)
+        driver_under_test.close()
         looked_up |= recorder.symbols
 
     assert looked_up == library.FUNCTIONS
-    assert nvml.FUNCTIONS == library.FUNCTIONS
+
+
+def test_everything_is_given_back() -> None:
+    clock = Clock()
+    text = "gpus: [{model: h100}, {model: h100, mig: [{profile: 1g.10gb, end: 5}]}]"
+    simulated = Library(clock.world(text))
+    nvml.use_library(simulated)
+    driver = nvml.Nvml(lambda: clock.now)
+    driver.open()
+    for clock.now in (0.0, 1.0, 6.0):
+        for index in range(2):
+            driver.read(index, GROUPS)
+
+    assert simulated.objects.alive > 0
+    driver.close()
+    assert simulated.objects.alive == 0
 
 
 def test_unknown_field_value_is_not_supported() -> None:
     opened("gpus: {model: h100}")
 
-    (answer,) = pynvml.nvmlDeviceGetFieldValues(pynvml.nvmlDeviceGetHandleByIndex(0), [(9999, 0)])
+    answers = pynvml.nvmlDeviceGetFieldValues(pynvml.nvmlDeviceGetHandleByIndex(0), [(9999, 0), (170, 0)])
 
-    assert answer.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert [a.nvmlReturn for a in answers] == [pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED]
 
 
 def test_unknown_clock_is_an_invalid_argument() -> None:

@@ -35,6 +35,13 @@ def test_sizes_of_what_ships() -> None:
     assert sizes == {"node": (8, 7), "large": (64, 64), "bench-24": (8, 24), "bench-64": (8, 64)}
 
 
+def test_rooms_of_mig_devices_are_told_apart() -> None:
+    jobs = "processes: [{pid: 1, gpus: [0], instance: 0, load: 0.9}, {pid: 2, gpus: [0], instance: 1, load: 0.9}]"
+    text = f"description: d\ngpus: {{model: h100, mig: [{{profile: 1g.10gb, count: 2}}]}}\n{jobs}"
+
+    assert len(parse_scenario(text, "f.yaml", "f").processes) == 2
+
+
 def test_scenario_begins_when_it_is_loaded() -> None:
     scenario = load_scenario("idle")
 
@@ -129,6 +136,34 @@ ERRORS = [
         HEAD + "faults: [{code: gpu_lost}]",
         "f.yaml:3: faults[0].code: unknown NVML code gpu_lost (did you mean gpu_is_lost?)",
     ),
+    (
+        "description: d\ngpus: {model: h100, mig: [{profile: 1g}]}",
+        "f.yaml:2: gpus.mig[0]: 1g is no profile like 1g.10gb",
+    ),
+    ("description: d\ngpus: {model: t4, mig: []}", "f.yaml:2: gpus: t4 has no MIG"),
+    (
+        "description: d\ngpus: {model: h100, mig: [{profile: 3g.40gb, count: 3}]}",
+        "f.yaml:2: gpus: the MIG devices have 9 slices of 7",
+    ),
+    (
+        "description: d\ngpus: {model: h100, mig: [{profile: 1g.10gb}]}\nprocesses: [{pid: 1, gpus: [0]}]",
+        "f.yaml:3: processes[0]: gpu 0 has MIG, so that instance must be one of: 0",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], instance: 3}]",
+        "f.yaml:3: processes[0].instance: gpu 0 has no MIG devices",
+    ),
+    (
+        "description: d\ngpus: {model: h100, lacks: [nvlnk]}",
+        "f.yaml:2: gpus.lacks[0]: unknown feature nvlnk (did you mean nvlink?)",
+    ),
+    (
+        "description: d\ngpus: {model: h100, health: {throttling: [{reason: heat}]}}",
+        "f.yaml:2: gpus.health.throttling[0].reason: input should be 'applications_clocks', 'sw_power_cap', "
+        "'hw_slowdown', 'sync_boost', 'sw_thermal_slowdown', 'hw_thermal_slowdown', 'hw_power_brake_slowdown', "
+        "'display_clocks', 'board_limit' or 'reliability', not 'heat'",
+    ),
+    (HEAD + "faults: [{member: timeStamp, code: 3}]", "f.yaml:3: faults[0]: member needs a value"),
     (
         HEAD + "processes: [{pid: 0, gpus: [0]}, {pid: x, gpus: [0]}]",
         "f.yaml:3: processes[0].pid: input should be greater than or equal to 1, not 0 (and 1 more)",

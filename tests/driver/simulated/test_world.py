@@ -16,7 +16,8 @@ processes:
 def test_process_loads_its_card_while_it_lives() -> None:
     card = Clock().world(BUSY).cards[0]
 
-    assert [card.utilization(t) for t in (99, 101, 106, 199, 202)] == [(0, 0), (100, 25), (0, 0), (0, 0), (0, 0)]
+    assert [card.utilization(t) for t in (99, 101, 106, 199, 202)] == [0, 100, 0, 0, 0]
+    assert [card.utilization(t, "memory") for t in (99, 101, 106)] == [0, 25, 0]
     assert [card.memory_used(t) for t in (99, 100, 199, 200)] == [0, 10 << 30, 10 << 30, 0]
     assert card.busy(1000) == pytest.approx(50)
 
@@ -24,7 +25,7 @@ def test_process_loads_its_card_while_it_lives() -> None:
 def test_neighbour_stays_idle() -> None:
     card = Clock().world(BUSY).cards[1]
 
-    assert (card.utilization(101), card.power(101), card.memory_used(101)) == ((0, 0), 60_000, 0)
+    assert (card.utilization(101), card.power(101), card.memory_used(101)) == (0, 60_000, 0)
 
 
 def test_energy_is_the_sum_of_power() -> None:
@@ -89,4 +90,4 @@ def test_time_stands_still() -> None:
 def test_idle_card_of_every_model(model: str) -> None:
     card = Clock().world(f"gpus: {{model: {model}}}").cards[0]
 
-    assert (card.utilization(5), card.power(5)) == ((0, 0), PRESETS[model]["idle_watts"] * 1000)
+    assert (card.utilization(5), card.power(5)) == (0, PRESETS[model]["idle_watts"] * 1000)

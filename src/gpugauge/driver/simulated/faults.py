@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 class Fault:
     """A rule of the scenario: which calls, on which card, from when to when (seconds), how often in this process, and
-    what happens: an NVML code, a delay in seconds, a hang, a crash, or a value in the place of every answer.
+    what happens: an NVML code, a delay in seconds, a hang, a crash, or a value in the place of every answer, or of one
+    member of structures.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -28,6 +29,7 @@ class Fault:
         self._hang: bool = plain["hang"]
         self._crash: bool = plain["crash"]
         self.value: int | None = plain["value"]
+        self.member: str | None = plain["member"]
 
     def concerns(self, function: str) -> bool:
         """Whether it can strike a function at all."""
@@ -67,32 +69,47 @@ def _hang() -> NoReturn:
     os._exit(1)
 
 
-def spoil(arguments: Sequence[Any], value: int) -> None:
+def spoil(arguments: Sequence[Any], value: int, member: str | None = None) -> None:
     """Write `value` over every number that a call has answered, and bytes that are no UTF-8 over every text. The count
-    of a list stays, since the binding allocates as much as it says.
+    of a list stays, since the binding allocates as much as it says. With `member` only that of structures changes.
     """
-    is_list = any(isinstance(a, ctypes.Array) and issubclass(a._type_, ctypes.Structure) for a in arguments)
-    sizes_a_list = len(arguments) > 1 and arguments[-1] is None
-    for argument in arguments:
-        target = getattr(argument, "_obj", argument)
+    targets = [getattr(argument, "_obj", argument) for argument in arguments]
+    is_list = any(isinstance(t, ctypes.Array) and issubclass(t._type_, ctypes.Structure) for t in targets)
+    sizes_a_list = len(arguments) > 1 and any(argument is None for argument in arguments)
+    for argument, target in zip(arguments, targets, strict=True):
         if isinstance(target, ctypes.Structure):
-            _spoil_structure(target, value)
+            _spoil_structure(target, value, member)
         elif isinstance(target, ctypes.Array) and issubclass(target._type_, ctypes.c_char):
-            target.value = b"\xff"
+            target.value = b"\xff" if member is None else target.value
         elif isinstance(target, ctypes.Array):
             for item in target:
-                _spoil_structure(item, value)
-        elif target is not argument and not is_list and not sizes_a_list:
+                _spoil_structure(item, value, member)
+        elif target is not argument and not is_list and not sizes_a_list and member is None and _is_number(target):
             target.value = value
 
 
-def _spoil_structure(structure: ctypes.Structure, value: int) -> None:
-    union = next((name for name, kind, *_ in structure._fields_ if issubclass(kind, ctypes.Union)), None)
-    if union:  # a field value: its type and its code stay true
+def _is_number(target: Any) -> bool:
+    """No pointer: a handle that leads nowhere is not what garbage means."""
+    return hasattr(target, "value")
+
+
+def _spoil_structure(structure: ctypes.Structure, value: int, member: str | None) -> None:
+    fields = {name: kind for name, kind, *_ in structure._fields_}
+    if member is not None:
+        if member in fields:
+            setattr(structure, member, value)
+        return
+    union = next((name for name, kind in fields.items() if issubclass(kind, ctypes.Union)), None)
+    if union:  # a field value or a sample: its type, its code and its time stay true
         getattr(structure, union).ullVal = value
         return
-    for name, kind, *_ in structure._fields_:
+    metrics = getattr(structure, "metrics", None)
+    if metrics is not None:  # a request for GPM metrics: what was asked stays true
+        for metric in metrics:
+            metric.value = value
+        return
+    for name, kind in fields.items():
         if issubclass(kind, ctypes.Array):
             setattr(structure, name, b"\xff")
-        elif name != "version":
+        elif name != "version" and not hasattr(kind, "contents"):  # no pointer
             setattr(structure, name, value)

@@ -1,72 +1,34 @@
-"""The library's functions about one card. Arguments after the handle come as pynvml passes them: numbers, buffers, and
-references made by `byref`, whose target is `_obj`. Every function returns an NVML code.
-"""
+"""The library's functions about one card or MIG device that only read. Every function returns an NVML code."""
 # ruff: noqa: SLF001  (`_obj` is what ctypes offers)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-from gpugauge.driver.simulated.world import Card
+from gpugauge.driver.simulated.answers import (
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
+    NOT_AVAILABLE_32,
+    NOT_AVAILABLE_64,
+    SUCCESS,
+    DeviceFunction,
+    chosen,
+    number,
+    numbers,
+    structure,
+    text,
+)
+from gpugauge.driver.simulated.card import MIG_CHANGE, Card
+from gpugauge.driver.simulated.health import REASONS
+from gpugauge.driver.simulated.instance import Instance
 
-SUCCESS = 0
-INVALID_ARGUMENT = 2
-NOT_SUPPORTED = 3
-_INSUFFICIENT_SIZE = 7
-
-_NOT_AVAILABLE_32 = 0xFFFFFFFF
-_NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF
-_VALUE_TYPE_UNSIGNED_INT = 1
-
-DeviceFunction: TypeAlias = Callable[..., int]  # (card, second, the call's other arguments)
-
-
-def _number(answer: Callable[[Card, float], int]) -> DeviceFunction:
-    """A function that writes one number."""
-
-    def function(card: Card, t: float, out: Any) -> int:
-        out._obj.value = answer(card, t)
-        return SUCCESS
-
-    return function
+_BAR1_BYTES = 64 << 30
+_SAMPLING_MICROSECONDS = 166_667
+_THRESHOLDS = (95, 92, 95, 87)  # shutdown, slowdown, memory, GPU
+_EVENTS = 0x8 | 0x2 | 0x1
 
 
-def _text(answer: Callable[[Card], str]) -> DeviceFunction:
-    """A function that fills a buffer."""
-
-    def function(card: Card, _t: float, buffer: Any, length: Any) -> int:
-        return fill(buffer, length, answer(card))
-
-    return function
-
-
-def _structure(answer: Callable[[Card, float], dict[str, Any]]) -> DeviceFunction:
-    """A function that fills a structure."""
-
-    def function(card: Card, t: float, out: Any) -> int:
-        for name, value in answer(card, t).items():
-            setattr(out._obj, name, value)
-        return SUCCESS
-
-    return function
-
-
-def fill(buffer: Any, length: Any, text: str) -> int:
-    """Write a text into a buffer, if it is long enough."""
-    data = text.encode()
-    if len(data) >= plain(length):
-        return _INSUFFICIENT_SIZE
-    buffer.value = data
-    return SUCCESS
-
-
-def plain(number: Any) -> int:
-    """Return a number that came as a ctypes object or as an int."""
-    return int(getattr(number, "value", number))
-
-
-def _memory(card: Card, t: float) -> dict[str, Any]:
+def _memory(card: Card | Instance, t: float) -> dict[str, Any]:
     used = card.memory_used(t)
     free = card.memory_total - card.memory_reserved - used
     return {"total": card.memory_total, "reserved": card.memory_reserved, "used": used, "free": free}
@@ -78,28 +40,17 @@ def _memory_v1(card: Card, t: float) -> dict[str, Any]:
     return {"total": card.memory_total, "used": used, "free": card.memory_total - used}
 
 
+def _bar1(card: Card, t: float) -> dict[str, Any]:
+    used = 3 << 20 if card.occupied(t) else 1 << 20
+    return {"bar1Total": _BAR1_BYTES, "bar1Used": used, "bar1Free": _BAR1_BYTES - used}
+
+
 def _utilization(card: Card, t: float) -> dict[str, Any]:
-    return dict(zip(("gpu", "memory"), card.utilization(t), strict=True))
+    return {engine: card.utilization(t, engine) for engine in ("gpu", "memory")}
 
 
-def _compute_capability(card: Card, _t: float, major: Any, minor: Any) -> int:
-    major._obj.value, minor._obj.value = card.compute_capability
-    return SUCCESS
-
-
-def _clock(card: Card, t: float, domain: Any, out: Any) -> int:
-    megahertz = card.clock(plain(domain), t)
-    if megahertz is None:
-        return INVALID_ARGUMENT
-    out._obj.value = megahertz
-    return SUCCESS
-
-
-def _temperature(card: Card, t: float, sensor: Any, out: Any) -> int:
-    if plain(sensor) != 0:
-        return INVALID_ARGUMENT
-    out._obj.value = card.temperature(t)
-    return SUCCESS
+def _engine(name: str) -> DeviceFunction:
+    return numbers(lambda card, t: (card.utilization(t, name), _SAMPLING_MICROSECONDS))
 
 
 def _temperature_v(card: Card, t: float, out: Any) -> int:
@@ -109,23 +60,21 @@ def _temperature_v(card: Card, t: float, out: Any) -> int:
     return SUCCESS
 
 
-# By field id: the values that nvmlDeviceGetFieldValues knows.
-FIELD_VALUES: dict[int, Callable[[Card, float], int]] = {
-    82: lambda card, t: card.temperature(t) + 6,  # memory temperature
-}
+def _fan(card: Card, t: float, fan: int) -> int | None:
+    """Percent of the maximum: with the temperature from 60 degrees on."""
+    return max(30, min(100, 30 + 3 * (card.temperature(t) - 60))) if fan < card.figures["fans"] else None
 
 
-def _field_values(card: Card, t: float, count: Any, values: Any) -> int:
-    for i in range(plain(count)):
-        value = values._obj[i]
-        answer = FIELD_VALUES.get(value.fieldId)
-        if answer is None or value.fieldId in card.unsupported_fields:
-            value.nvmlReturn = NOT_SUPPORTED
-            continue
-        value.nvmlReturn = SUCCESS
-        value.valueType = _VALUE_TYPE_UNSIGNED_INT
-        value.value.uiVal = answer(card, t)
+def _fan_rpm(card: Card, t: float, out: Any) -> int:
+    percent = _fan(card, t, out._obj.fan)
+    if percent is None:
+        return INVALID_ARGUMENT
+    out._obj.speed = 31 * percent
     return SUCCESS
+
+
+def _nvlink(card: Card, _t: float, link: int) -> int | None:
+    return int(link not in card.health.nvlinks_down) if link < card.figures["nvlinks"] else None
 
 
 def _processes(kind: str) -> DeviceFunction:
@@ -136,39 +85,106 @@ def _processes(kind: str) -> DeviceFunction:
         room = 0 if array is None else count._obj.value
         count._obj.value = len(running)
         if len(running) > room:
-            return _INSUFFICIENT_SIZE
-        for i, process in enumerate(running):
-            entry = array[i]
+            return INSUFFICIENT_SIZE
+        for entry, process in zip(array or (), running, strict=False):
             entry.pid = process.pid
-            entry.usedGpuMemory = _NOT_AVAILABLE_64 if process.memory is None else process.memory
-            entry.gpuInstanceId = entry.computeInstanceId = _NOT_AVAILABLE_32
+            entry.usedGpuMemory = NOT_AVAILABLE_64 if process.memory is None else process.memory
+            entry.gpuInstanceId = entry.computeInstanceId = NOT_AVAILABLE_32
+            if card.instances and process.instance is not None:
+                entry.gpuInstanceId = card.instances[process.instance].gpu_instance_id
+                entry.computeInstanceId = card.instances[process.instance].compute_instance_id
         return SUCCESS
 
     return function
 
 
+_REASONS_SUPPORTED = sum(REASONS.values())
+
 DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
-    "nvmlDeviceGetUUID": _text(lambda card: card.uuid),
-    "nvmlDeviceGetName": _text(lambda card: card.name),
-    "nvmlDeviceGetSerial": _text(lambda card: card.serial),
-    "nvmlDeviceGetVbiosVersion": _text(lambda card: card.vbios),
-    "nvmlDeviceGetPciInfo_v3": _structure(lambda card, _t: {"busId": card.bus_id.encode()}),
-    "nvmlDeviceGetMinorNumber": _number(lambda card, _t: card.index),
-    "nvmlDeviceGetArchitecture": _number(lambda card, _t: card.architecture),
-    "nvmlDeviceGetCudaComputeCapability": _compute_capability,
-    "nvmlDeviceGetNumGpuCores": _number(lambda card, _t: card.cores),
-    "nvmlDeviceGetUtilizationRates": _structure(_utilization),
-    "nvmlDeviceGetMemoryInfo_v2": _structure(_memory),
-    "nvmlDeviceGetMemoryInfo": _structure(_memory_v1),
-    "nvmlDeviceGetPowerUsage": _number(lambda card, t: card.power(t)),
-    "nvmlDeviceGetEnforcedPowerLimit": _number(lambda card, _t: round(card.power_limit_watts * 1000)),
-    "nvmlDeviceGetTotalEnergyConsumption": _number(lambda card, t: card.energy(t)),
+    "nvmlDeviceGetUUID": text(lambda card: card.uuid),
+    "nvmlDeviceGetName": text(lambda card: card.name),
+    "nvmlDeviceGetSerial": text(lambda card: card.serial),
+    "nvmlDeviceGetBoardPartNumber": text(lambda card: card.figures["part_number"]),
+    "nvmlDeviceGetVbiosVersion": text(lambda card: card.figures["vbios"]),
+    "nvmlDeviceGetPciInfo_v3": structure(lambda card, _t: {"busId": card.bus_id.encode()}),
+    "nvmlDeviceGetMinorNumber": number(lambda card, _t: card.index),
+    "nvmlDeviceGetArchitecture": number(lambda card, _t: card.figures["architecture"]),
+    "nvmlDeviceGetCudaComputeCapability": numbers(lambda card, _t: card.figures["compute_capability"]),
+    "nvmlDeviceGetNumGpuCores": number(lambda card, _t: card.figures["cores"]),
+    "nvmlDeviceGetNumaNodeId": number(lambda card, _t: card.index // 4),
+    "nvmlDeviceGetUtilizationRates": structure(_utilization),
+    "nvmlDeviceGetEncoderUtilization": _engine("encoder"),
+    "nvmlDeviceGetDecoderUtilization": _engine("decoder"),
+    "nvmlDeviceGetJpgUtilization": _engine("jpeg"),
+    "nvmlDeviceGetOfaUtilization": _engine("ofa"),
+    "nvmlDeviceGetEncoderStats": numbers(lambda card, t: (int(card.utilization(t, "encoder") > 0), 0, 0)),
+    "nvmlDeviceGetMemoryInfo_v2": structure(_memory),
+    "nvmlDeviceGetMemoryInfo": structure(_memory_v1),
+    "nvmlDeviceGetBAR1MemoryInfo": structure(_bar1),
+    "nvmlDeviceGetPowerUsage": number(lambda card, t: card.power(t)),
+    "nvmlDeviceGetEnforcedPowerLimit": number(lambda card, _t: round(card.power_limit_watts * 1000)),
+    "nvmlDeviceGetPowerManagementDefaultLimit": number(lambda card, _t: round(card.default_limit_watts * 1000)),
+    "nvmlDeviceGetPowerManagementLimitConstraints": numbers(
+        lambda card, _t: (round(card.default_limit_watts * 250), round(card.default_limit_watts * 1000))
+    ),
+    "nvmlDeviceGetTotalEnergyConsumption": number(lambda card, t: card.energy(t)),
     "nvmlDeviceGetTemperatureV": _temperature_v,
-    "nvmlDeviceGetTemperature": _temperature,
-    "nvmlDeviceGetClockInfo": _clock,
-    "nvmlDeviceGetPerformanceState": _number(lambda card, t: card.performance_state(t)),
-    "nvmlDeviceGetFieldValues": _field_values,
+    "nvmlDeviceGetTemperature": chosen(lambda card, t, sensor: card.temperature(t) if sensor == 0 else None),
+    "nvmlDeviceGetTemperatureThreshold": chosen(
+        lambda _card, _t, which: _THRESHOLDS[which] if which < len(_THRESHOLDS) else None
+    ),
+    "nvmlDeviceGetClockInfo": chosen(lambda card, t, domain: card.clock(domain, t)),
+    "nvmlDeviceGetMaxClockInfo": chosen(lambda card, _t, domain: card.clock_max(domain)),
+    "nvmlDeviceGetPerformanceState": number(lambda card, t: card.performance_state(t)),
+    "nvmlDeviceGetCurrentClocksEventReasons": number(lambda card, t: card.clocks_event_reasons(t)),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": number(lambda card, t: card.clocks_event_reasons(t)),
+    "nvmlDeviceGetSupportedClocksEventReasons": number(lambda _card, _t: _REASONS_SUPPORTED),
+    "nvmlDeviceGetSupportedClocksThrottleReasons": number(lambda _card, _t: _REASONS_SUPPORTED),
+    "nvmlDeviceGetRowRemapperHistogram": structure(
+        lambda card, _t: (
+            {"max": 640 - card.health.remapped_rows.get("uncorrectable", 0), "high": 0}
+            | {"partial": card.health.remapped_rows.get("uncorrectable", 0), "low": 0, "none": 0}
+        )
+    ),
+    "nvmlDeviceGetCurrPcieLinkGeneration": number(
+        lambda card, _t: card.health.pcie_generation or card.figures["pcie"][0]
+    ),
+    "nvmlDeviceGetMaxPcieLinkGeneration": number(lambda card, _t: card.figures["pcie"][0]),
+    "nvmlDeviceGetCurrPcieLinkWidth": number(lambda card, _t: card.health.pcie_width or card.figures["pcie"][1]),
+    "nvmlDeviceGetMaxPcieLinkWidth": number(lambda card, _t: card.figures["pcie"][1]),
+    "nvmlDeviceGetNvLinkState": chosen(_nvlink),
+    "nvmlDeviceGetNumFans": number(lambda card, _t: card.figures["fans"]),
+    "nvmlDeviceGetFanSpeed_v2": chosen(_fan),
+    "nvmlDeviceGetFanSpeedRPM": _fan_rpm,
+    "nvmlDeviceGetComputeMode": number(lambda _card, _t: 0),
+    "nvmlDeviceGetPersistenceMode": number(lambda _card, _t: 1),
+    "nvmlDeviceGetDisplayActive": number(lambda card, t: int(bool(card.running("graphics", t)))),
+    "nvmlDeviceGetAccountingMode": number(lambda _card, _t: 0),
+    "nvmlDeviceGetMigMode": numbers(lambda card, _t: (int(card.instances is not None),) * 2),
+    "nvmlDeviceGetMaxMigDeviceCount": number(lambda card, _t: 7 if card.figures["mig_slice_sms"] else 0),
     "nvmlDeviceGetComputeRunningProcesses_v3": _processes("compute"),
     "nvmlDeviceGetGraphicsRunningProcesses_v3": _processes("graphics"),
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": _processes("mps"),
+    "nvmlDeviceGetSupportedEventTypes": number(
+        lambda card, _t: _EVENTS | (MIG_CHANGE if card.figures["mig_slice_sms"] else 0)
+    ),
+    "nvmlGpmQueryDeviceSupport": structure(
+        lambda card, _t: {"isSupportedDevice": int("gpm" not in card.figures["lacks"])}
+    ),
+}
+
+# What answers to the handle of a MIG device too.
+MIG_FUNCTIONS: dict[str, DeviceFunction] = {
+    **{name: DEVICE_FUNCTIONS[name] for name in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")},
+    "nvmlDeviceGetMemoryInfo_v2": DEVICE_FUNCTIONS["nvmlDeviceGetMemoryInfo_v2"],
+    "nvmlDeviceGetGpuInstanceId": number(lambda instance, _t: instance.gpu_instance_id),
+    "nvmlDeviceGetComputeInstanceId": number(lambda instance, _t: instance.compute_instance_id),
+    "nvmlDeviceGetAttributes_v2": structure(
+        lambda instance, _t: {
+            "multiprocessorCount": instance.sm_count,
+            "gpuInstanceSliceCount": instance.slices,
+            "computeInstanceSliceCount": instance.slices,
+            "memorySizeMB": instance.memory_total >> 20,
+        }
+    ),
 }

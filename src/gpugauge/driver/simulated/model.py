@@ -6,114 +6,32 @@ Times are seconds since the scenario began. Everything is checked here, once; th
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import time
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from gpugauge.driver.api import CODE_NAMES, IMPLAUSIBLE
-from gpugauge.driver.simulated.library import FUNCTIONS
-from gpugauge.driver.simulated.loadspec import AnyLoad, StrictModel, hint
-from gpugauge.driver.simulated.presets import PRESETS
+from gpugauge.driver.simulated.gpuspec import Bytes, Code, Gpu, Pattern, Share
+from gpugauge.driver.simulated.loadspec import AnyLoad, StrictModel
 from gpugauge.driver.simulated.world import World
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE} | {"lib_rm_version_mismatch": 18}
-
-
-def _size(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value)
-    if not match:
-        raise PydanticCustomError("size", "{value} is no size, write bytes as a number or like 40GiB", {"value": value})
-    return round(float(match[1]) * _UNITS[match[2]])
-
-
-def _code(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    name = value.lower().removeprefix("nvml_error_")
-    if name not in _CODES:
-        raise PydanticCustomError(
-            "code", "unknown NVML code {value} {hint}", {"value": value, "hint": hint(name, _CODES)}
-        )
-    return _CODES[name]
-
-
-def _pattern(value: str) -> str:
-    if not any(fnmatchcase(function, value) for function in FUNCTIONS):
-        raise PydanticCustomError(
-            "call", "no NVML function in use is called {value} {hint}", {"value": value, "hint": hint(value, FUNCTIONS)}
-        )
-    return value
-
-
-def _model(value: str) -> str:
-    if value not in PRESETS:
-        raise PydanticCustomError(
-            "model", "unknown model {value} {hint}", {"value": value, "hint": hint(value, PRESETS)}
-        )
-    return value
-
-
-Bytes = Annotated[int, BeforeValidator(_size), Field(ge=0, le=1 << 50)]
-Code = Annotated[int, BeforeValidator(_code), Field(ge=1)]
-Pattern = Annotated[str, AfterValidator(_pattern)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Driver(StrictModel):
-    """The driver; `missing` are functions that its library does not export."""
+    """The driver. Its version decides which functions its library exports and what its field ids mean; `missing` are
+    functions that it does not export besides.
+    """
 
     version: str = "570.124.06"
     cuda_version: Annotated[int, Field(ge=1000)] = 12080
     missing: Annotated[list[Pattern], Field(default_factory=list)]
 
 
-class Gpu(StrictModel):
-    """`count` cards of a model. What is given overrides the model's figures; `load` is work without a process."""
-
-    model: Annotated[str, AfterValidator(_model)]
-    count: Annotated[int, Field(ge=1, le=256)] = 1
-    uuid: str | None = None
-    name: str | None = None
-    memory: Bytes | None = None
-    memory_reserved: Bytes | None = None
-    idle_watts: Annotated[float, Field(ge=0)] | None = None
-    power_limit_watts: Annotated[float, Field(gt=0)] | None = None
-    unsupported: list[Pattern] | None = None
-    unsupported_fields: list[int] | None = None
-    load: AnyLoad | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Gpu:
-        if self.uuid and self.count > 1:
-            raise PydanticCustomError("uuid", "a uuid belongs to one card, so count must be 1")
-        if self.free_for_processes < 0:
-            raise PydanticCustomError("memory", "memory_reserved is more than memory")
-        if self._figure("idle_watts") >= self._figure("power_limit_watts"):
-            raise PydanticCustomError("watts", "idle_watts must be less than power_limit_watts")
-        return self
-
-    def _figure(self, name: str) -> float:
-        given = getattr(self, name)
-        return float(PRESETS[self.model][name] if given is None else given)
-
-    @property
-    def free_for_processes(self) -> int:
-        """Bytes that processes on one such card can hold."""
-        return int(self._figure("memory") - self._figure("memory_reserved"))
-
-
 class Job(StrictModel):
     """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each card)
-    null: the driver does not tell it. `load` is the share of each card's time that one process gets.
+    null: the driver does not tell it. `load` is the share of each card's time that one process gets, `engines` how much
+    of their time a busy second takes; on cards with MIG, it all happens on the MIG device of that number.
     """
 
     pid: Annotated[int, Field(ge=1, lt=1 << 22)]
@@ -124,6 +42,8 @@ class Job(StrictModel):
     load: AnyLoad | None = None
     intensity: Share = 0.6
     traffic: Share = 0.4
+    engines: Annotated[dict[Literal["encoder", "decoder", "jpeg", "ofa"], Share], Field(default_factory=dict)]
+    instance: Annotated[int, Field(ge=0)] | None = None
     start: float = 0.0
     end: float | None = None
     uid: Annotated[int, Field(ge=0)] = 1000
@@ -154,7 +74,7 @@ class Job(StrictModel):
 
 class Fault(StrictModel):
     """What goes wrong with the calls that match, and when; `times` counts within one worker process. Without `call` it
-    is every call about a card, without `gpu` every card.
+    is every call about a card, without `gpu` every card. `member` is of the structures that are answered, with `value`.
     """
 
     call: Pattern | None = None
@@ -167,27 +87,32 @@ class Fault(StrictModel):
     hang: bool = False
     crash: bool = False
     value: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    member: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Fault:
         effects = [self.code is not None, self.delay is not None, self.hang, self.crash, self.value is not None]
         if sum(effects) != 1:
             raise PydanticCustomError("effect", "a fault has exactly one of code, delay, hang, crash, value")
+        if self.member and self.value is None:
+            raise PydanticCustomError("member", "member needs a value")
         return self
 
 
 class Scenario(StrictModel):
     """A whole scenario; it begins when it is loaded. The name seeds what is made up: uuids, serial numbers. With
-    `frozen_at` its time stands still at that second, for golden files and screenshots.
+    `frozen_at` its time stands still at that second, for golden files and screenshots; with `replay`, the path of a
+    recording, it is the machine that was recorded.
     """
 
     name: Annotated[str, Field(min_length=1)]
     description: Annotated[str, Field(min_length=1)]
     driver: Annotated[Driver, Field(default_factory=Driver)]
-    gpus: list[Gpu]
+    gpus: Annotated[list[Gpu], Field(default_factory=list)]
     processes: Annotated[list[Job], Field(default_factory=list)]
     faults: Annotated[list[Fault], Field(default_factory=list)]
     frozen_at: float | None = None
+    replay: str | None = None
     _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
 
     def simulation(self) -> dict[str, Any]:
@@ -228,14 +153,24 @@ class Scenario(StrictModel):
             seen |= pids
 
     def _check_room(self, number: int, gpu: Gpu, card_count: int) -> None:
-        """What runs at the same time must fit a card; it is fullest when something has just started."""
+        """What runs at the same time must fit a card or MIG device; it is fullest when something has just started."""
         here = [(i, job) for i, job in enumerate(self.processes) if number in self._gpus_of(job, card_count)]
+        rooms = gpu.rooms
         for i, newest in here:
-            alive = [job for _, job in here if job.start <= newest.start < (math.inf if job.end is None else job.end)]
+            if newest.instance not in rooms:
+                raise _at("processes", i, "instance", f"gpu {number} {gpu.parts}")
+            alive = [
+                job
+                for _, job in here
+                if job.instance == newest.instance
+                and job.start <= newest.start < (math.inf if job.end is None else job.end)
+            ]
             memory = sum((job.memory or 0) * (job.per_gpu or 1) for job in alive)
-            if memory > gpu.free_for_processes:
-                free = gpu.free_for_processes >> 20
-                raise _at("processes", i, "memory", f"processes on gpu {number} hold {memory >> 20} of {free} MiB")
+            free = rooms[newest.instance]
+            if memory > free:
+                raise _at(
+                    "processes", i, "memory", f"processes on gpu {number} hold {memory >> 20} of {free >> 20} MiB"
+                )
             loads = [(job.load.peak if job.load else 0.0) * (job.per_gpu or 1) for job in alive]
             peak = sum(loads) + (gpu.load.peak if gpu.load else 0.0)
             if peak > 1.000001:

@@ -5,12 +5,59 @@ from __future__ import annotations
 from typing import Any
 
 _MIB = 1 << 20
-_ECC_BOARD: dict[str, Any] = {"idle_performance_state": 0, "unsupported": (), "unsupported_fields": ()}
 
-# Architectures are NVML's numbers: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell. Field 82: memory temperature.
+# By what a card may lack: the functions (patterns) and the field ids that it then does not support.
+WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "ecc": ((), tuple(range(1, 7))),
+    "fans": (("nvmlDeviceGetNumFans", "nvmlDeviceGetFan*"), ()),
+    "gpm": (("nvmlGpmSampleGet", "nvmlGpmMigSampleGet"), ()),
+    "jpeg": (("nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization"), ()),
+    "memory_temperature": ((), (82,)),
+    "mig": (("nvmlDeviceGetMigMode",), ()),
+    "mps": (("nvmlDeviceGetMPSComputeRunningProcesses_v3",), ()),
+    "nvlink": (
+        ("nvmlDeviceGetNvLinkState",),
+        (38, 45, 52, 59, *range(84, 90), *range(132, 140), *range(160, 166), 202, 204, *range(206, 216)),
+    ),
+    "nvlink_5": ((), (202, 204, *range(206, 216))),
+    "nvlink_before_5": ((), (38, 45, 52, 59, 138, 139, 160)),
+    "page_retirement": ((), (29, 30, 31)),
+    "pcie_counters": ((), tuple(range(173, 184))),
+    "recovery_action": ((), (230,)),
+    "row_remapping": (("nvmlDeviceGetRowRemapperHistogram",), tuple(range(142, 146))),
+    "serial": (("nvmlDeviceGetSerial", "nvmlDeviceGetBoardPartNumber"), ()),
+    "throttle_counters": ((), tuple(range(74, 80))),
+    # What MIG takes away from the card as a whole.
+    "utilization": (
+        (
+            "nvmlDeviceGetUtilizationRates",
+            "nvmlDeviceGetProcessUtilization",
+            "nvmlDeviceGet*coderUtilization",
+            "nvmlDeviceGetEncoderStats",
+            "nvmlGpmSampleGet",
+        ),
+        (),
+    ),
+}
+
+_RING = {"period": 1 / 6, "capacity": 72, "jitter": 0.1, "dry_when_idle": False, "clock_steps": []}
+_BOARD: dict[str, Any] = {
+    "ring": _RING,
+    "fans": 0,
+    "nvlinks": 0,
+    "nvlink_megabytes_per_second": 0,
+    "pcie": (4, 16),
+    "mig_slice_sms": 0,
+    "unsupported": (),
+    "unsupported_fields": (),
+    "idle_performance_state": 0,
+}
+_DATACENTER = {**_BOARD, "nvlinks": 18, "lacks": ("fans", "nvlink_5", "page_retirement")}
+
+# Architectures are NVML's numbers: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell.
 PRESETS: dict[str, dict[str, Any]] = {
     "h100": {
-        **_ECC_BOARD,
+        **_DATACENTER,
         "name": "NVIDIA H100 80GB HBM3",
         "vbios": "96.00.89.00.01",
         "architecture": 9,
@@ -23,9 +70,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clock": (1980, 345),
         "clock_memory": (2619, 2619),
         "clock_video": (1545, 765),
+        "part_number": "692-2G520-0200-000",
+        "pcie": (5, 16),
+        "nvlink_megabytes_per_second": 26562,
+        "mig_slice_sms": 16,
     },
     "h200": {
-        **_ECC_BOARD,
+        **_DATACENTER,
         "name": "NVIDIA H200",
         "vbios": "96.00.BC.00.01",
         "architecture": 9,
@@ -38,9 +89,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clock": (1980, 345),
         "clock_memory": (3201, 3201),
         "clock_video": (1545, 765),
+        "part_number": "699-2G530-0220-000",
+        "pcie": (5, 16),
+        "nvlink_megabytes_per_second": 26562,
+        "mig_slice_sms": 16,
     },
     "a100": {
-        **_ECC_BOARD,
+        **_DATACENTER,
         "name": "NVIDIA A100-SXM4-80GB",
         "vbios": "92.00.45.00.03",
         "architecture": 7,
@@ -53,9 +108,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clock": (1410, 210),
         "clock_memory": (1593, 1593),
         "clock_video": (1290, 585),
+        "part_number": "692-2G506-0212-002",
+        "nvlinks": 12,
+        "nvlink_megabytes_per_second": 25781,
+        "mig_slice_sms": 14,
+        "lacks": ("fans", "gpm", "nvlink_5", "page_retirement"),
     },
     "b200": {
-        **_ECC_BOARD,
+        **_DATACENTER,
         "name": "NVIDIA B200",
         "vbios": "97.00.88.00.0F",
         "architecture": 10,
@@ -68,8 +128,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clock": (1965, 120),
         "clock_memory": (3996, 3996),
         "clock_video": (1515, 600),
+        "part_number": "692-2G525-0220-000",
+        "pcie": (5, 16),
+        "nvlink_megabytes_per_second": 53125,
+        "mig_slice_sms": 20,
+        "lacks": ("fans", "nvlink_before_5", "page_retirement"),
     },
     "geforce": {
+        **_BOARD,
         "name": "NVIDIA GeForce RTX 4090",
         "vbios": "95.02.18.00.01",
         "architecture": 8,
@@ -83,10 +149,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clock_memory": (10501, 405),
         "clock_video": (2175, 1185),
         "idle_performance_state": 8,
-        "unsupported": ("nvmlDeviceGetSerial", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
-        "unsupported_fields": (82,),
+        "fans": 2,
+        "part_number": "",
+        "lacks": (
+            *("ecc", "gpm", "memory_temperature", "mig", "mps", "nvlink", "page_retirement"),
+            *("pcie_counters", "recovery_action", "row_remapping", "serial"),
+        ),
     },
     "t4": {
+        **_BOARD,
         "name": "Tesla T4",
         "vbios": "90.04.38.00.03",
         "architecture": 6,
@@ -100,7 +171,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clock_memory": (5001, 405),
         "clock_video": (1470, 540),
         "idle_performance_state": 8,
-        "unsupported": (),
-        "unsupported_fields": (82,),
+        "part_number": "900-2G183-0000-001",
+        "pcie": (3, 16),
+        "lacks": (*("fans", "gpm", "jpeg", "memory_temperature", "mig", "nvlink", "recovery_action", "row_remapping"),),
     },
 }

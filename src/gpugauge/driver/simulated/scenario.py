@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from gpugauge.driver.simulated.loadspec import hint
 from gpugauge.driver.simulated.model import Scenario
+from gpugauge.driver.simulated.replay import check_recording
 
 __all__ = ["SHIPPED", "Scenario", "ScenarioError", "list_scenarios", "load_scenario", "parse_scenario"]
 
@@ -22,6 +23,18 @@ SHIPPED = (
     "idle",
     "no-driver",
     "large",
+    "a100-mig",
+    "h200-gpm",
+    "b200",
+    "geforce",
+    "failing-card",
+    "card-lost-shift",
+    "counters-reset",
+    "garbage",
+    "driver-470",
+    "driver-r570",
+    "driver-r575",
+    "driver-r580",
     "bench-24",
     "bench-64",
 )
@@ -38,9 +51,11 @@ def list_scenarios() -> list[tuple[str, str]]:
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """Load a scenario that ships by its name, or a file by a path that has a slash or ends in .yaml.
-    Raises ScenarioError.
+    """Load a scenario that ships by its name, or a file by a path that has a slash or ends in .yaml; a recording of a
+    real driver ends in .jsonl. Raises ScenarioError.
     """
+    if name_or_path.endswith(".jsonl"):
+        return _recorded(Path(name_or_path))
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
     elif name_or_path in SHIPPED:
@@ -54,6 +69,24 @@ def load_scenario(name_or_path: str) -> Scenario:
     except UnicodeDecodeError:
         raise ScenarioError(f"{path}: is not UTF-8 text") from None
     return parse_scenario(text, str(path), path.stem)
+
+
+def _recorded(path: Path) -> Scenario:
+    """The machine of a recording."""
+    try:
+        driver = check_recording(path)
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ScenarioError(f"{path}:1: {error}") from None
+    return Scenario.model_validate(
+        {
+            "name": path.stem,
+            "description": f"a recording of a machine with driver {driver}",
+            "driver": {"version": driver},
+            "replay": str(path.absolute()),
+        }
+    )
 
 
 def parse_scenario(text: str, file: str, name: str) -> Scenario:

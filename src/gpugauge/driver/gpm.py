@@ -1,0 +1,86 @@
+"""GPM, the GPU's own performance counters (Hopper and newer): what changed between two samples of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from gpugauge.driver.api import DriverError
+from gpugauge.driver.caller import Caller
+from gpugauge.driver.plausible import MIB_PER_SECOND, PERCENT, Check
+
+# By field: NVML's metric id, and what its value can be.
+_METRICS: dict[str, tuple[int, Check]] = {
+    "graphics_active_percent": (1, PERCENT),
+    "sm_active_percent": (2, PERCENT),
+    "sm_occupancy_percent": (3, PERCENT),
+    "tensor_active_percent": (5, PERCENT),
+    "dram_active_percent": (10, PERCENT),
+    "fp64_active_percent": (11, PERCENT),
+    "fp32_active_percent": (12, PERCENT),
+    "fp16_active_percent": (13, PERCENT),
+    "pcie_transmit_mib_per_second": (20, MIB_PER_SECOND),
+    "pcie_receive_mib_per_second": (21, MIB_PER_SECOND),
+    "nvlink_receive_mib_per_second": (60, MIB_PER_SECOND),
+    "nvlink_transmit_mib_per_second": (61, MIB_PER_SECOND),
+}
+FIELDS = ("profiling_seconds", *_METRICS)
+# Values over less than 0.1 s are not valid. A second, less what a tick may come early.
+_SHORTEST_SECONDS = 0.9
+
+
+class Gpm:
+    """The samples of one card, or of one GPU instance of it. Call `free` before the library is shut down."""
+
+    def __init__(self, call: Caller, handle: Any, gpu_instance: int | None = None) -> None:
+        self._call, self._handle, self._gpu_instance = call, handle, gpu_instance
+        self._samples: list[Any] = []  # the last one, and the one to fill next
+        self._since: float | None = None
+        self.latest: dict[str, float] = {}
+
+    def read(self, now: float) -> dict[str, float] | None:
+        """Return the means since the last reading, None when it is less than a second ago or the first.
+        Seconds of any steady clock. Raises DriverError.
+        """
+        since, self._since = self._since, None  # a reading that fails leaves nothing to start from
+        if since is not None and now - since < _SHORTEST_SECONDS:
+            self._since = since
+            return None
+        while len(self._samples) < 2:
+            self._samples.append(self._call("nvmlGpmSampleAlloc"))
+        self._samples.reverse()
+        if self._gpu_instance is None:
+            self._call("nvmlGpmSampleGet", self._handle, self._samples[0])
+        else:
+            self._call("nvmlGpmMigSampleGet", self._handle, self._gpu_instance, self._samples[0])
+        if since is None:
+            self._since = now
+            return None
+        self.latest = {"profiling_seconds": now - since, **self._metrics()}
+        self._since = now
+        return self.latest
+
+    def free(self) -> None:
+        """Give the samples back; what the driver says to it no longer matters."""
+        for sample in self._samples:
+            with suppress(DriverError):
+                self._call("nvmlGpmSampleFree", sample)
+        self._samples, self._since = [], None
+
+    def _metrics(self) -> dict[str, float]:
+        """One call for all metrics; each has a code of its own."""
+        binding = self._call.binding
+        request = binding.c_nvmlGpmMetricsGet_t(
+            version=binding.NVML_GPM_METRICS_GET_VERSION,
+            numMetrics=len(_METRICS),
+            sample1=self._samples[1],
+            sample2=self._samples[0],
+        )
+        for metric, (number, _) in zip(request.metrics, _METRICS.values(), strict=False):
+            metric.metricId = number
+        self._call("nvmlGpmMetricsGet", request)
+        found = {}
+        for metric, (field, (_, check)) in zip(request.metrics, _METRICS.items(), strict=False):
+            if metric.nvmlReturn == 0 and check(metric.value):
+                found[field] = metric.value
+        return found

@@ -1,0 +1,167 @@
+"""One simulated GPU: everything that it tells is a pure function of the second of the scenario."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpugauge.driver.simulated.activity import Activity, Process
+from gpugauge.driver.simulated.health import REASONS, Health
+from gpugauge.driver.simulated.instance import MIG_LACKS, Instance, instances
+from gpugauge.driver.simulated.presets import PRESETS, WITHOUT
+from gpugauge.driver.simulated.rings import UPTIME, Ring
+
+_SAMPLE_PERIOD = 1 / 6  # of the utilization rates; nvml.h says 1/6 s to 1 s by product
+_COOLING = 20.0  # seconds of work that the temperature remembers
+NVLINK_BYTES = 120e9  # what all links send in a second that does nothing else but move memory
+PCIE_BYTES = 4e9  # what a card reads from the host in a busy second
+MIG_CHANGE = 0x100
+
+
+class Card:
+    """One GPU and what runs on it."""
+
+    def __init__(self, plain: Mapping[str, Any], index: int, seed: str, processes: tuple[Process, ...]) -> None:
+        given = {key: value for key, value in plain.items() if value is not None}
+        figures = {**PRESETS[plain["model"]], **given}
+        self.figures: Mapping[str, Any] = figures
+        digest = hashlib.sha256(f"{seed}/{index}".encode()).hexdigest()
+        self.index = index
+        self.uuid: str = figures.get("uuid") or f"GPU-{_grouped(digest)}"
+        self.serial = str(int(digest[32:48], 16))[:13]
+        self.bus_id = f"{index // 200:08X}:{0x10 + index % 200:02X}:00.0"
+        self.name: str = figures["name"]
+        self.memory_total: int = figures["memory"]
+        self.memory_reserved: int = figures["memory_reserved"]
+        self.idle_watts: float = figures["idle_watts"]
+        self.power_limit_watts: float = figures["power_limit_watts"]
+        self.default_limit_watts: float = PRESETS[plain["model"]]["power_limit_watts"]
+        self.health = Health(plain.get("health"))
+        self.ring = Ring(figures["ring"])
+        self.lost_at: float = float("inf") if plain.get("lost_at") is None else plain["lost_at"]
+        self._clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
+        self.processes = tuple(p for p in processes if index in p.gpus)
+        self.instances: tuple[Instance, ...] | None = (
+            None if plain.get("mig") is None else instances(figures, digest, self.processes)
+        )
+        lacks = [WITHOUT[name] for name in (*figures["lacks"], *(MIG_LACKS if self.instances is not None else ()))]
+        self._unsupported = (*figures["unsupported"], *(f for functions, _ in lacks for f in functions))
+        self.unsupported_fields = frozenset((*figures["unsupported_fields"], *(i for _, ids in lacks for i in ids)))
+        own = plain.get("load")
+        background: dict[str, Any] = {
+            "start": 0.0,
+            "end": None,
+            "load": own,
+            "intensity": 0.6,
+            "traffic": 0.4,
+            "engines": {},
+        }
+        # A MIG instance is a part of the card, and so is its work.
+        self._parts = [
+            *([(Activity(background), 1.0)] if own else []),
+            *((p.activity, self._share(p)) for p in self.processes),
+        ]
+
+    def supports(self, function: str) -> bool:
+        """Whether the card answers a function of the library."""
+        return not any(fnmatchcase(function, pattern) for pattern in self._unsupported)
+
+    def busy(self, t: float) -> float:
+        """Seconds in which a kernel ran, from the start of the scenario to `t`."""
+        return sum(a.busy(t) for a, _ in self._parts)
+
+    def engine(self, name: str) -> Callable[[float], float] | None:
+        """Return what counts the busy seconds of an engine; None if nothing ever uses it."""
+        parts = [(a, a.engines[name]) for a, _ in self._parts if a.engines.get(name)]
+        return (lambda t: sum(a.busy(t) * share for a, share in parts)) if parts else None
+
+    def utilization(self, t: float, engine: str = "gpu") -> int:
+        """Percent of the last sample period in which an engine was busy."""
+        busy = self.engine(engine)
+        return 0 if busy is None else min(100, round(100 * (busy(t) - busy(t - _SAMPLE_PERIOD)) / _SAMPLE_PERIOD))
+
+    def power(self, t: float) -> int:
+        """Milliwatts, the mean over the last second."""
+        return round(1000 * (self.idle_watts + self._dynamic_watts * (self.work(t) - self.work(t - 1))))
+
+    def power_now(self, t: float) -> int:
+        """Milliwatts, the mean over a tenth of a second."""
+        return round(1000 * (self.idle_watts + self._dynamic_watts * 10 * (self.work(t) - self.work(t - 0.1))))
+
+    def energy(self, t: float) -> int:
+        """Millijoules since the driver was loaded."""
+        return round(
+            self.since_reset(lambda s: 1000 * (self.idle_watts * (UPTIME + s) + self._dynamic_watts * self.work(s)), t)
+        )
+
+    def temperature(self, t: float) -> int:
+        """Degrees Celsius: 32 when idle, 45 more after a while at full power."""
+        return round(32 + 45 * (self.work(t) - self.work(t - _COOLING)) / _COOLING)
+
+    def clock(self, domain: int, t: float) -> int | None:
+        """Megahertz of NVML's clock domain: graphics, SM, memory, video; None for an unknown domain."""
+        if not 0 <= domain < len(self._clocks):
+            return None
+        busy, idle = self._clocks[domain]
+        return busy if self.occupied(t) else idle  # type: ignore[no-any-return]
+
+    def clock_max(self, domain: int) -> int | None:
+        """The same, the highest that there is."""
+        return self._clocks[domain][0] if 0 <= domain < len(self._clocks) else None
+
+    def performance_state(self, t: float) -> int:
+        """0 with a process on the card."""
+        return 0 if self.occupied(t) else self.figures["idle_performance_state"]
+
+    def clocks_event_reasons(self, t: float) -> int:
+        """NVML's bits: what the scenario says, and that the card rests."""
+        return self.health.throttled(t) | (0 if self.occupied(t) else REASONS["idle"])
+
+    def memory_used(self, t: float) -> int:
+        """Bytes that processes hold, without what the driver reserves."""
+        return sum(p.memory or 0 for p in self.processes if p.activity.alive(t))
+
+    def running(self, kind: str, t: float) -> list[Process]:
+        """The processes of one of NVML's kinds: compute, graphics, mps."""
+        return [p for p in self.processes if p.kind == kind and p.activity.alive(t)]
+
+    def nvlink_bytes(self, t: float) -> int:
+        """What all links have sent; as much is received."""
+        return round(self.since_reset(lambda s: self.moved(s) * NVLINK_BYTES, t)) if self.figures["nvlinks"] else 0
+
+    def work(self, t: float) -> float:
+        """Seconds at full power."""
+        return sum(a.busy(t) * a.intensity * share for a, share in self._parts)
+
+    def moved(self, t: float) -> float:
+        """Seconds in which memory was read or written."""
+        return sum(a.busy(t) * a.traffic * share for a, share in self._parts)
+
+    def since_reset(self, total: Callable[[float], float], t: float) -> float:
+        """A hardware counter: it starts again when the scenario says so."""
+        at = self.health.counters_reset_at
+        return total(t) - total(at) if at is not None and t >= at else total(t)
+
+    def events(self) -> list[tuple[float, int, int]]:
+        """What the driver reports by itself, in order: second, NVML's type, data."""
+        changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
+        return sorted([*self.health.events(), *((at, MIG_CHANGE, 0) for at in changes)])
+
+    def occupied(self, t: float) -> bool:
+        """Whether a process is there, or work without one."""
+        return any(a.alive(t) for a, _ in self._parts)
+
+    def _share(self, process: Process) -> float:
+        if not self.instances or process.instance is None:
+            return 1.0
+        return self.instances[process.instance].slices / 7
+
+    @property
+    def _dynamic_watts(self) -> float:
+        return self.power_limit_watts - self.idle_watts
+
+
+def _grouped(digest: str) -> str:
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))

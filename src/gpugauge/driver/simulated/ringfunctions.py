@@ -1,0 +1,79 @@
+"""The functions that drain a simulated card's sample rings."""
+# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpugauge.driver.simulated.answers import (
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNSIGNED_INT,
+    plain,
+)
+from gpugauge.driver.simulated.card import Card
+from gpugauge.driver.simulated.generation import Generation
+
+_ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "ofa"}
+_NOT_WITH_MIG = {1, 2, 3, 4}
+_MOST_PROCESSES = 100
+
+
+def samples(
+    generation: Generation,
+    card: Card,
+    t: float,
+    kind: Any,
+    after: Any,
+    value_type: Any,
+    count: Any,
+    array: Any,
+) -> int:
+    """nvmlDeviceGetSamples; without an array the number of entries that there can be."""
+    engine = _ENGINES.get(plain(kind))
+    if engine is None or not generation.knows_ring(engine):
+        return INVALID_ARGUMENT
+    if (plain(kind) in _NOT_WITH_MIG and card.instances is not None) or engine in card.figures["lacks"]:
+        return NOT_SUPPORTED
+    value_type._obj.value = UNSIGNED_INT
+    if array is None:
+        count._obj.value = card.ring.capacity
+        return SUCCESS
+    found = card.ring.samples(plain(after), t, card.engine(engine), card.occupied)
+    if not found:
+        return NOT_FOUND
+    count._obj.value = len(found)
+    for i, (stamp, percent) in enumerate(found):
+        entry = array[i]
+        entry.timeStamp = stamp
+        entry.sampleValue.uiVal = percent
+    return SUCCESS
+
+
+def process_utilization(card: Card, t: float, array: Any, count: Any, after: Any) -> int:
+    """nvmlDeviceGetProcessUtilization: the mean since then of each process that used anything."""
+    if array is None:
+        count._obj.value = _MOST_PROCESSES
+        return INSUFFICIENT_SIZE
+    seen = plain(after)
+    begin = max(t - card.ring.span, t - (card.ring.stamp(t) - seen) / 1e6 if seen else 0.0)
+    if t <= begin:
+        return NOT_FOUND
+    number = 0
+    for process in card.processes:
+        activity = process.activity
+        busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
+        if busy <= 0 or number == _MOST_PROCESSES:
+            continue
+        entry = array[number]
+        entry.pid, entry.timeStamp = process.pid, card.ring.stamp(t)
+        entry.smUtil, entry.memUtil, entry.encUtil, entry.decUtil = (
+            min(100, round(100 * busy * activity.engines.get(engine, 0.0)))
+            for engine in ("gpu", "memory", "encoder", "decoder")
+        )
+        number += 1
+    count._obj.value = number
+    return SUCCESS if number else NOT_FOUND
