@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from gpugauge.sampler import Sampler
 from gpugauge.sessions import Counters, Session, Sessions
 from gpugauge.workload.procfs import Procfs
 
+START = 1_790_000_010.0  # Unix time
 GROUPS: tuple[Group, ...] = ("static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig")
 LIMITS: dict[Group, float] = dict.fromkeys(GROUPS, 60.0)
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 # What depends on the machine that runs the test.
 _VARYING = (
-    (re.compile(r"(gpugauge_collector_duration_seconds\{[^}]*\}) .*"), r"\1 0.001"),
+    (re.compile(r"(gpugauge_(?:collector_duration|driver_call_longest)_seconds\{[^}]*\}) .*"), r"\1 0.001"),
+    (re.compile(r"(gpugauge_driver_call_seconds_total\{[^}]*\}) .*"), r"\1 0.001"),
     (re.compile(r"(gpugauge_(?:cpu|resident|open|start)_?[a-z_]*\{[^}]*\}) .*"), r"\1 1.0"),
     (re.compile(r'python="[^"]*"'), 'python="3.x"'),
 )
@@ -64,11 +67,12 @@ def training(number: int, ended_at: float | None = None) -> Session:
     return Session(hello, 0, 1000, 1_790_000_051.0, snap, ended_at, "finished" if ended_at else "")
 
 
-def metrics(scenario: Scenario, folder: Path, *sessions: Session, ticks: int = 1) -> dict[str, str]:
-    """Return /metrics in both formats, by format."""
-    service, inventory = Service(), Inventory(LIMITS)
-    opened = _answer(service, "open", simulate=scenario.simulation())
-    facts = DriverFacts(**opened.values["driver"])
+def metrics(scenario: Scenario, folder: Path, seconds: int, *sessions: Session) -> dict[str, str]:
+    """Return /metrics as it is `seconds` after the scenario began, in both formats, by format."""
+    now = 0.0
+    simulation = scenario.simulation() | {"start": {"monotonic": 0.0, "unix": START}}
+    service, inventory = Service(lambda: now), Inventory(LIMITS)
+    facts = DriverFacts(**_answer(service, "open", simulate=simulation).values["driver"])
     tree = ProcTree(folder, scenario)
     tree.update(0.0)
     node = Procfs(str(folder))
@@ -77,18 +81,19 @@ def metrics(scenario: Scenario, folder: Path, *sessions: Session, ticks: int = 1
 
     def news() -> tuple[DriverView, tuple[Reply, ...]]:
         heard, replies[:] = tuple(replies), []
-        return DriverView(True, "ok", facts, inventory.devices(0.0), worker_starts=1), heard
+        return DriverView(True, "ok", facts, inventory.devices(now), worker_starts=1), heard
 
     sampler = Sampler(make_collectors(node, Ear(*sessions), node), news, exposition.publish, 1.0)
-    for second in range(ticks):
+    while now <= seconds:
         for index in range(facts.device_count):
             reply = _answer(service, "read", index=index, groups=list(GROUPS))
-            inventory.apply(reply, 0.0)
-            replies.append(reply)
-        sampler.tick(1_790_000_060.0 + second, 60.0 + second)
+            inventory.apply(reply, now)
+            replies.append(replace(reply, uuid=inventory.uuid(index) or "", received=now))
+        sampler.tick(START + now, now)
+        now += 2.0
     service.close()
     formats = {"text": None, "openmetrics": OPENMETRICS}
-    return {name: _stable(exposition.respond(accept, None, 0.0).body.decode()) for name, accept in formats.items()}
+    return {name: _stable(exposition.respond(accept, None, now).body.decode()) for name, accept in formats.items()}
 
 
 def _answer(service: Service, op: str, **arguments: Any) -> Reply:

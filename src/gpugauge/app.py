@@ -19,10 +19,13 @@ from gpugauge.collectors.base import Collector
 from gpugauge.collectors.clocks import ClocksCollector
 from gpugauge.collectors.device import DeviceCollector
 from gpugauge.collectors.driver import DriverCollector
+from gpugauge.collectors.events import EventsCollector
 from gpugauge.collectors.health import HealthCollector
+from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.collectors.links import LinksCollector
 from gpugauge.collectors.mig import MigCollector
 from gpugauge.collectors.process import ProcessCollector
+from gpugauge.collectors.profiling import ProfilingCollector
 from gpugauge.collectors.training import TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
 from gpugauge.config import Settings
@@ -79,13 +82,17 @@ def run(settings: Settings) -> int:
         return _Daemon(settings, stack).run(stop)
 
 
-def make_collectors(node: Procfs, sessions: Sessions | None, host: Procfs) -> list[Collector]:
+def make_collectors(
+    node: Procfs, sessions: Sessions | None, host: Procfs, kernel: KernelLog | None = None
+) -> list[Collector]:
     """Return one collector of each kind. `node` shows the processes that the driver lists, `host` those that report
-    through the hook: the same /proc, unless the node is simulated.
+    through the hook: the same /proc, unless the node is simulated. `kernel` is the log that tells Xid errors too.
     """
+    utilization = UtilizationCollector()  # before the processes: they share out what it counted in the same tick
     training = [TrainingCollector(sessions, host.process_id)] if sessions else []
-    cards = (DeviceCollector, UtilizationCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector)
-    return [*(collector() for collector in cards), ProcessCollector(node), *training, DriverCollector()]
+    cards: list[Collector] = [DeviceCollector(), utilization, ProfilingCollector(), ClocksCollector()]
+    cards += [HealthCollector(), EventsCollector(kernel), LinksCollector(), MigCollector()]
+    return [*cards, ProcessCollector(node, utilization.busy_seconds), *training, DriverCollector()]
 
 
 class _Daemon:
@@ -103,7 +110,10 @@ class _Daemon:
         self._exposition = Exposition(settings.sampling.stale_after_seconds)
         self._notifier = Notifier()
         self._last_tick = time.monotonic()
-        collectors = make_collectors(simulated.procfs if simulated else procfs, self._sessions, procfs)
+        kernel = None if simulated else KernelLog(str(settings.path.kmsg))
+        if kernel:
+            stack.callback(kernel.close)
+        collectors = make_collectors(simulated.procfs if simulated else procfs, self._sessions, procfs, kernel)
         enabled = settings.collector.enabled()
         self._sampler = Sampler(
             [collector for collector in collectors if collector.name in enabled],

@@ -5,11 +5,13 @@ from __future__ import annotations
 from gpugauge.collectors.clocks import ClocksCollector
 from gpugauge.collectors.device import DeviceCollector
 from gpugauge.collectors.driver import DriverCollector
+from gpugauge.collectors.events import EventsCollector
 from gpugauge.collectors.exporter import ExporterCollector
 from gpugauge.collectors.health import HealthCollector
 from gpugauge.collectors.links import LinksCollector
 from gpugauge.collectors.mig import MigCollector
 from gpugauge.collectors.process import ProcessCollector
+from gpugauge.collectors.profiling import ProfilingCollector
 from gpugauge.collectors.training import TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
 from gpugauge.metric import Metric
@@ -17,8 +19,16 @@ from gpugauge.metric import Metric
 CATALOG: dict[str, tuple[Metric, ...]] = {
     collector.name: collector.metrics
     for collector in (
-        *(DeviceCollector, UtilizationCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector),
-        *(ProcessCollector, TrainingCollector, DriverCollector, ExporterCollector),
+        *(DeviceCollector, UtilizationCollector, ProfilingCollector, ClocksCollector, HealthCollector),
+        *(
+            EventsCollector,
+            LinksCollector,
+            MigCollector,
+            ProcessCollector,
+            TrainingCollector,
+            DriverCollector,
+            ExporterCollector,
+        ),
     )
 }
 

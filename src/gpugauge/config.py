@@ -147,6 +147,10 @@ class Paths(Section):
     """Where the kernel's file systems are mounted."""
 
     procfs: Path = Field(default=Path("/proc"), description="Mount point of procfs.")
+    kmsg: Path = Field(
+        default=Path("/dev/kmsg"),
+        description="Kernel log: it tells of Xid errors that the driver leaves out. Reading it needs a right.",
+    )
     sysfs: Path = Field(default=Path("/sys"), description="Mount point of sysfs.")
     pod_logs: Path = Field(
         default=Path("/var/log"),
@@ -181,6 +185,8 @@ class Collector(Section):
     disable_defaults: bool = Field(default=False, description="Run only the collectors that are switched on by name.")
     device: bool = Field(default=True, description="The devices: identity, memory, power, temperature, clocks.")
     utilization: bool = Field(default=True, description="How busy the engines of the devices are.")
+    profiling: bool = Field(default=True, description="How well the engines are used, where the card has GPM.")
+    events: bool = Field(default=True, description="Xid errors and MIG changes.")
     clocks: bool = Field(default=True, description="Clocks, and what holds them down.")
     health: bool = Field(default=True, description="Memory errors, worn-out rows and pages, the recovery action.")
     links: bool = Field(default=True, description="PCIe and NVLink.")

@@ -24,7 +24,7 @@ class Load:
 
 @dataclass
 class Ring:
-    """Samples of a load, each about `period` seconds wide. After `sleep_after` seconds of zeros no more zeros are kept."""
+    """Samples of a load, each about `period` seconds wide. After `sleep_after` seconds of zeros it keeps no more."""
 
     load: Load
     period: float

@@ -80,6 +80,8 @@ def test_a_living_session_is_shown_in_full() -> None:
         "torch_memory_alloc_retries_total": {("pid-4242", "GPU-1"): 1},
         "torch_memory_ooms_total": {("pid-4242", "GPU-1"): 2},
         "torch_parameter_bytes": {("pid-4242", "cuda:0"): 60},
+        "torch_parameter_elements": {("pid-4242", "cuda:0", "bfloat16"): 10, ("pid-4242", "cuda:0", "float32"): 10},
+        "torch_device_info": {("pid-4242", "GPU-1", "0", "", ""): 1},
         "torch_steps_total": {process: 7},
         "torch_step_duration_seconds": {process: duration},
         "torch_step_source": {("pid-4242", "optimizer"): 1},

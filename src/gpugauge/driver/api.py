@@ -242,7 +242,9 @@ class Reply:
     # engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[list[int]]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
-    uuid: str = ""  # put in by the parent, which knows what the worker's index means
+    # Put in by the parent: what the worker's index means, and when the answer came (monotonic seconds).
+    uuid: str = ""
+    received: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

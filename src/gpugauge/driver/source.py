@@ -209,7 +209,7 @@ class DriverSource:
         self._queue(index, reply)
 
     def _queue(self, index: int, reply: Reply) -> None:
-        self._replies.append(replace(reply, uuid=self._inventory.uuid(index) or ""))
+        self._replies.append(replace(reply, uuid=self._inventory.uuid(index) or "", received=time.monotonic()))
 
     def _may_read(self, index: int, now: float) -> bool:
         suspect = self._suspects.get(index)
