@@ -28,6 +28,7 @@ from gpugauge.collectors.process import ProcessCollector
 from gpugauge.collectors.profiling import ProfilingCollector
 from gpugauge.collectors.training import TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
+from gpugauge.collectors.verdict import VerdictCollector
 from gpugauge.config import Settings
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.simulated.procfs import ProcTree
@@ -92,7 +93,7 @@ def make_collectors(
     training = [TrainingCollector(sessions, host.process_id)] if sessions else []
     cards: list[Collector] = [DeviceCollector(), utilization, ProfilingCollector(), ClocksCollector()]
     cards += [HealthCollector(), EventsCollector(kernel), LinksCollector(), MigCollector()]
-    return [*cards, ProcessCollector(node, utilization.busy_seconds), *training, DriverCollector()]
+    return [*cards, ProcessCollector(node, utilization.busy_seconds), *training, DriverCollector(), VerdictCollector()]
 
 
 class _Daemon:

@@ -14,22 +14,18 @@ from gpugauge.collectors.process import ProcessCollector
 from gpugauge.collectors.profiling import ProfilingCollector
 from gpugauge.collectors.training import TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
+from gpugauge.collectors.verdict import VerdictCollector
 from gpugauge.metric import Metric
 
+# In the order in which they run and are shown.
+_CARDS = (
+    *(DeviceCollector, UtilizationCollector, ProfilingCollector, ClocksCollector),
+    *(HealthCollector, EventsCollector, LinksCollector, MigCollector),
+)
+_JOBS = (ProcessCollector, TrainingCollector, VerdictCollector)
+
 CATALOG: dict[str, tuple[Metric, ...]] = {
-    collector.name: collector.metrics
-    for collector in (
-        *(DeviceCollector, UtilizationCollector, ProfilingCollector, ClocksCollector, HealthCollector),
-        *(
-            EventsCollector,
-            LinksCollector,
-            MigCollector,
-            ProcessCollector,
-            TrainingCollector,
-            DriverCollector,
-            ExporterCollector,
-        ),
-    )
+    collector.name: collector.metrics for collector in (*_CARDS, *_JOBS, DriverCollector, ExporterCollector)
 }
 
 

@@ -194,6 +194,7 @@ class Collector(Section):
     driver: bool = Field(default=True, description="What asking the driver costs, and what it refuses.")
     process: bool = Field(default=True, description="The processes on each device.")
     training: bool = Field(default=True, description="What training processes report through the hook.")
+    verdict: bool = Field(default=True, description="Whether each training uses its GPUs, and if not, why.")
 
     def enabled(self) -> frozenset[str]:
         """Return the names of the collectors to run."""

@@ -46,8 +46,12 @@ class Sampler:
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
         """Collect, publish and return one snapshot."""
         view, replies = self._driver()
-        tick = Tick(timestamp, monotonic, view, replies)
-        sections = [section for collector in self._collectors if (section := self._collect(collector, tick))]
+        sections: list[Section] = []
+        tick = Tick(timestamp, monotonic, view, replies, sections=sections)
+        for collector in self._collectors:
+            section = self._collect(collector, tick)
+            if section:
+                sections.append(section)
         sections.append(self._exporter.collect(replace(tick, health=self._health)))
         snapshot = Snapshot(timestamp, monotonic, tuple(map(self._select, sections)), dict(self._health))
         self._publish(snapshot)

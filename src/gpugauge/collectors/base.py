@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ class Tick:
     driver: DriverView
     replies: tuple[Reply, ...] = ()
     health: Mapping[str, Health] = field(default_factory=dict)
+    sections: Sequence[Section] = ()  # of the collectors that ran before in this tick
 
 
 class Collector(Protocol):

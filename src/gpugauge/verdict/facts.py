@@ -1,0 +1,188 @@
+"""From a window of exported metrics to the evidence about one process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.window import Window
+
+WANTED = frozenset(
+    {
+        *(
+            "gpu_up",
+            "gpu_info",
+            "gpu_busy_seconds_total",
+            "gpu_observed_seconds_total",
+            "gpu_process_busy_seconds_total",
+        ),
+        *("gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_dram_active_seconds_total"),
+        *("gpu_profiled_seconds_total", "gpu_power_watts", "gpu_power_limit_watts", "gpu_power_limit_default_watts"),
+        *("gpu_clock_hertz", "gpu_clock_max_hertz", "gpu_clocks_event_active", "gpu_pcie_generation", "gpu_pcie_width"),
+        *("gpu_pcie_transmitted_bytes_total", "gpu_pcie_received_bytes_total"),
+        *("gpu_process_info", "gpu_process_memory_used_bytes", "gpu_process_start_timestamp_seconds"),
+        *("gpu_process_host_info", "gpu_process_cgroup_throttled_seconds_total"),
+        *("gpu_process_cgroup_pressure_seconds_total", "gpu_process_cpu_seconds_total"),
+        *("torch_process_info", "torch_build_info", "torch_parameter_bytes", "torch_parameter_elements"),
+        *("torch_memory_allocated_bytes", "torch_memory_alloc_retries_total", "torch_memory_ooms_total"),
+        *("torch_steps_total", "torch_batches_total", "torch_step_duration_seconds", "torch_phase"),
+        *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total", "torch_local_work_seconds_total"),
+        *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds"),
+        *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds"),
+    }
+)
+
+_HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+# Bytes a second of one PCIe lane by generation, after encoding; both directions carry that much at a time.
+_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+_UNUSED = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """When steps or batches last advanced (monotonic seconds), as far as has been seen."""
+
+    count: float
+    at: float
+
+
+def processes(window: Window) -> set[str]:
+    """Return every process that can be judged: alive, with the hook or on a card."""
+    inside = window.values("torch_process_info", "process")
+    ended = window.values("training_end_timestamp_seconds", "process")
+    return (inside | window.values("gpu_process_memory_used_bytes", "process")) - ended - {"other"}
+
+
+def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:
+    """Return what the window tells about a process at a time (monotonic and Unix seconds)."""
+    inside = bool(window.now("torch_process_info", "process", process))
+    uuids = _uuids(window, process)
+    cards = {uuid: card(window, uuid, process) for uuid in uuids}
+    used = [c for c in cards.values() if c.busy is None or c.busy >= _UNUSED]
+    started = window.last("training_start_timestamp_seconds", process)
+    if started is None:
+        started = window.last("gpu_process_start_timestamp_seconds", process)
+    since = window.last("training_phase_since_timestamp_seconds", process)
+    step_seconds = window.rise("torch_step_duration_seconds", process)
+    local = window.rise("torch_local_work_seconds_total", process)
+    build = _label(window, "torch_build_info", process, "build") or _label(
+        window, "gpu_process_host_info", process, "torch_build"
+    )
+    visible = _label(window, "torch_build_info", process, "visible_devices")
+    world = _label(window, "torch_process_info", process, "world_size")
+    return Evidence(
+        window=window.span,
+        age=None if started is None else unix - started,
+        inside=inside,
+        phase=next((labels["phase"] for labels, v in window.now("torch_phase", "process", process) if v == 1), None),
+        phase_age=None if since is None else unix - since,
+        steps=window.rise("torch_steps_total", process) or 0.0,
+        steps_ever=window.last("torch_steps_total", process) or 0.0,
+        batches=window.rise("torch_batches_total", process) or 0.0,
+        since_progress=now - progress.at if progress else None,
+        slow_step=window.quantile(0.99, "torch_step_duration_seconds", process),
+        data_wait=_share(window, "torch_data_wait_seconds_total", process),
+        data_wait_exposed=_share(window, "torch_data_wait_exposed_seconds_total", process),
+        local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
+        world_size=int(world) if world and world.isdigit() else None,
+        parameters=_parameters(window, process),
+        build=build or None,
+        visible_devices=int(visible) if visible and visible.isdigit() else None,
+        fp32_only=_fp32_only(window, process),
+        retries=_sum_of_rises(window, "torch_memory_alloc_retries_total", process),
+        ooms=_sum_of_rises(window, "torch_memory_ooms_total", process),
+        cards=tuple(used or cards.values()),
+        unused_cards=len(cards) - len(used) if used else 0,
+        host_has_gpu=any(
+            value == 1 for uuid in window.values("gpu_up", "uuid") for _, value in window.now("gpu_up", "uuid", uuid)
+        ),
+        cpu_throttled=_share(window, "gpu_process_cgroup_throttled_seconds_total", process),
+        memory_pressure=_pressure(window, process),
+        main_thread=_share(window, "gpu_process_cpu_seconds_total", process, "main"),
+    )
+
+
+def card(window: Window, uuid: str, process: str) -> Card:
+    """Return the means of one card over the window, and what of it the process used."""
+    observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
+    busy = window.rise("gpu_busy_seconds_total", uuid, "gpu")
+    own = window.rise("gpu_process_busy_seconds_total", process, uuid)
+    profiled = window.rise("gpu_profiled_seconds_total", uuid)
+    power, limit = window.mean("gpu_power_watts", uuid), window.last("gpu_power_limit_watts", uuid)
+    default = window.last("gpu_power_limit_default_watts", uuid)
+    clock, top = window.mean("gpu_clock_hertz", uuid, "sm"), window.last("gpu_clock_max_hertz", uuid, "sm")
+    heat = [mean for reason in _HEAT if (mean := window.mean("gpu_clocks_event_active", uuid, reason)) is not None]
+    return Card(
+        busy=_ratio(busy, observed),
+        own_busy=_ratio(own, observed),
+        sm_active=_ratio(window.rise("gpu_sm_active_seconds_total", uuid), profiled),
+        tensor_active=_ratio(window.rise("gpu_tensor_active_seconds_total", uuid), profiled),
+        dram_active=_ratio(window.rise("gpu_dram_active_seconds_total", uuid), profiled),
+        power=_ratio(power, limit),
+        clock=_ratio(clock, top),
+        thermal=max(heat) if heat else None,
+        power_capped=window.mean("gpu_clocks_event_active", uuid, "sw_power_cap"),
+        power_limit_lowered=None if limit is None or default is None else limit < default,
+        transfer=_transfer(window, uuid, profiled),
+    )
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else min(1.0, part / whole)
+
+
+def _share(window: Window, name: str, *labels: str) -> float | None:
+    return _ratio(window.rise(name, *labels), window.span)
+
+
+def _uuids(window: Window, process: str) -> list[str]:
+    found = {
+        labels["uuid"]
+        for name in ("torch_memory_allocated_bytes", "gpu_process_memory_used_bytes")
+        for labels, _ in window.now(name, "process", process)
+    }
+    return sorted(found & window.values("gpu_up", "uuid"))
+
+
+def _label(window: Window, name: str, process: str, label: str) -> str:
+    return next((labels.get(label, "") for labels, _ in window.now(name, "process", process)), "")
+
+
+def _parameters(window: Window, process: str) -> dict[str, float]:
+    kinds: defaultdict[str, float] = defaultdict(float)
+    for labels, value in window.now("torch_parameter_bytes", "process", process):
+        if isinstance(value, (int, float)):
+            kinds[labels["device"].split(":")[0]] += value
+    return dict(kinds)
+
+
+def _fp32_only(window: Window, process: str) -> bool | None:
+    dtypes = {labels["dtype"] for labels, _ in window.now("torch_parameter_elements", "process", process)}
+    tf32 = _label(window, "torch_build_info", process, "tf32_matmul")
+    if not dtypes or not tf32:
+        return None
+    return dtypes <= {"torch.float32", "float32"} and tf32 in {"false", "False", "0", "off"}
+
+
+def _sum_of_rises(window: Window, name: str, process: str) -> float:
+    return sum(window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in window.now(name, "process", process))
+
+
+def _pressure(window: Window, process: str) -> float | None:
+    name = "gpu_process_cgroup_pressure_seconds_total"
+    shares = [_share(window, name, process, resource) for resource in ("memory", "io")]
+    return max((share for share in shares if share is not None), default=None)
+
+
+def _transfer(window: Window, uuid: str, seconds: float | None) -> float | None:
+    """PCIe traffic of the busier direction as a share of what the link in use carries."""
+    generation, width = (
+        window.last("gpu_pcie_generation", uuid, "current"),
+        window.last("gpu_pcie_width", uuid, "current"),
+    )
+    sent = window.rise("gpu_pcie_transmitted_bytes_total", uuid)
+    received = window.rise("gpu_pcie_received_bytes_total", uuid)
+    if not generation or not width or not seconds or sent is None or received is None:
+        return None
+    return min(1.0, max(sent, received) / seconds / (_LANE.get(int(generation), _LANE[6]) * width))

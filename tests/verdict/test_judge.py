@@ -1,0 +1,137 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpugauge.verdict.causes import CAUSES, STATES
+from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.judge import Verdict, judge
+
+BUSY = Card(busy=0.97, own_busy=0.97, sm_active=0.85, tensor_active=0.4, power=0.8, clock=1.0, thermal=0.0)
+HEALTHY = Evidence(
+    window=60.0,
+    age=3600.0,
+    inside=True,
+    phase="training",
+    steps=600,
+    steps_ever=36000,
+    batches=600,
+    since_progress=0.1,
+    slow_step=0.12,
+    data_wait=0.01,
+    data_wait_exposed=0.0,
+    parameters={"cuda": 1e9},
+    build="cuda",
+    cards=(BUSY,),
+    host_has_gpu=True,
+)
+
+
+def starved(busy: float, **changes: Any) -> Evidence:
+    return replace(HEALTHY, cards=(replace(BUSY, busy=busy, own_busy=busy, sm_active=busy * 0.85),), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "training"),
+        ({"phase": "compiling", "steps": 0, "batches": 0}, "compiling"),
+        (
+            {"phase": "checkpointing", "steps": 0, "batches": 0, "since_progress": 90.0, "phase_age": 90.0},
+            "checkpointing",
+        ),
+        ({"phase": "evaluating", "steps": 0}, "evaluating"),
+        ({"steps": 0}, "evaluating"),
+        ({"steps": 0, "batches": 0, "since_progress": 200.0}, "training"),
+        ({"steps": 0, "batches": 0, "since_progress": 301.0}, "stalled"),
+        ({"steps": 0, "batches": 0, "since_progress": 301.0, "slow_step": 60.0}, "training"),
+        ({"steps": 0, "batches": 0, "since_progress": 601.0, "slow_step": 60.0}, "stalled"),
+        ({"parameters": {"cpu": 1e9}}, "training_on_cpu"),
+        ({"parameters": {"cpu": 1e9, "cuda": 1e9}}, "training"),
+        ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": None, "age": 30.0}, "starting"),
+        ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": None, "age": 900.0}, "not_training"),
+        ({"inside": False}, "unknown"),
+        ({"inside": False, "cards": (Card(busy=0.0),)}, "held_idle"),
+    ],
+)
+def test_state(changes: dict[str, Any], state: str) -> None:
+    assert judge(replace(HEALTHY, **changes)).state == state
+
+
+def test_healthy_run_is_never_blamed() -> None:
+    assert judge(HEALTHY).limited_by is None
+    assert judge(HEALTHY).causes == {}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause"),
+    [
+        (starved(0.4, data_wait=0.6, data_wait_exposed=0.55), "data_loading"),
+        (starved(0.4), "host_bound"),
+        (starved(0.4, data_wait=None, data_wait_exposed=None), "unknown"),
+        # The loader is waited for, but the card has work meanwhile: the wait costs nothing.
+        (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
+        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.6), "cpu_limited"),
+        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.6), "memory_swap_io"),
+        (starved(0.5, retries=40), "memory_pressure"),
+        (replace(HEALTHY, cards=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
+        (replace(HEALTHY, cards=(replace(BUSY, sm_active=0.2),)), "underfilled"),
+        (replace(HEALTHY, fp32_only=True, cards=(replace(BUSY, tensor_active=0.0),)), "precision_unused"),
+        (replace(HEALTHY, cards=(replace(BUSY, clock=0.5, thermal=0.9),)), "throttled"),
+        (replace(HEALTHY, cards=(replace(BUSY, own_busy=0.4),)), "contention"),
+        (
+            replace(HEALTHY, world_size=8, local_work=0.3, cards=(replace(BUSY, power=0.2, tensor_active=0.1),)),
+            "waiting_for_peers",
+        ),
+        (replace(HEALTHY, unused_cards=3), "unused_gpus"),
+        (replace(HEALTHY, parameters={"cpu": 1.0}), "model_on_cpu"),
+        (replace(HEALTHY, parameters={"cpu": 1.0}, build="cpu"), "no_cuda_build"),
+        (replace(HEALTHY, parameters={"cpu": 1.0}, visible_devices=0), "no_visible_device"),
+    ],
+)
+def test_cause(evidence: Evidence, cause: str) -> None:
+    assert judge(evidence).limited_by == cause
+
+
+def test_training_on_the_cpu_is_nobodys_loss_where_there_is_no_gpu() -> None:
+    verdict = judge(replace(HEALTHY, parameters={"cpu": 1.0}, cards=(), host_has_gpu=False))
+
+    assert (verdict.state, verdict.limited_by) == ("training_on_cpu", None)
+
+
+def test_power_cap_counts_only_where_somebody_lowered_the_limit() -> None:
+    capped = replace(BUSY, clock=0.6, power_capped=1.0, power_limit_lowered=False)
+
+    assert judge(replace(HEALTHY, cards=(capped,))).limited_by is None
+    assert judge(replace(HEALTHY, cards=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
+
+
+def test_without_gpm_it_says_what_cannot_be_decided() -> None:
+    verdict = judge(replace(HEALTHY, fp32_only=True, cards=(replace(BUSY, sm_active=None, tensor_active=None),)))
+
+    assert verdict.undecidable == {"underfilled", "precision_unused"}
+    assert verdict.limited_by is None
+
+
+def test_without_the_hook_nothing_is_blamed_on_the_inside() -> None:
+    verdict = judge(replace(starved(0.3), inside=False))
+
+    assert (verdict.state, verdict.causes, verdict.confidence) == ("unknown", {}, "outside")
+
+
+def test_named_cause_stays_until_another_leads_clearly() -> None:
+    evidence = starved(0.4, data_wait=0.29, data_wait_exposed=0.29)  # 0.29 to the loader, 0.31 to the host
+
+    assert judge(evidence).limited_by == "host_bound"
+    assert judge(evidence, Verdict("training", "inside", {}, "data_loading")).limited_by == "data_loading"
+
+
+def test_shares_never_exceed_what_was_held() -> None:
+    evidence = starved(0.2, data_wait=0.9, data_wait_exposed=0.9, retries=3, cpu_throttled=0.9)
+
+    assert sum(judge(evidence).causes.values()) <= 1.0
+
+
+def test_every_cause_and_state_that_can_be_named_is_in_the_tables() -> None:
+    assert judge(HEALTHY).state in STATES
+    assert {"data_loading", "unknown", "model_on_cpu"} <= CAUSES.keys()
