@@ -1,7 +1,8 @@
 """Microseconds a training step that the hook costs: the same loop with and without it, in alternating runs.
 
 `python bench/hook.py [--json] [--runs N]` needs torch and uses the CPU. The runs alternate within one process, because
-two processes differ by more than the hook costs. "added" is the median difference of neighbouring runs, "spread" the
+two processes differ by more than the hook costs. "a publication" comes once a second, "a batch" with each batch of a
+loader. "added" is the median difference of neighbouring runs, "spread" the
 median distance from it.
 """
 
@@ -21,7 +22,8 @@ from gpugauge.sessions import Sessions
 # Width of the model (0: nothing but the hook's call), batch, steps in a run.
 LOADS = {"empty": (0, 0, 5000), "small, about 1 ms": (288, 64, 200), "larger, about 10 ms": (640, 256, 20)}
 
-# Prints the medians of the steps of each run, without and with the hook in turn, and of publications, in µs.
+# Prints the medians of the steps of each run, without and with the hook in turn, of publications, and of the waits for
+# batches of a loader that has nothing to load, without and with the hook, in µs.
 LOOP = """
 import json, statistics, sys, time, torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
@@ -65,7 +67,18 @@ for _ in range(5):
     observer._observer.publish(start)
     published.append((time.perf_counter_ns() - start) / 1e3)
 assert observer._observer.client.connected, "the listener turned the hook away"
-print(json.dumps([without, watched, published]))
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter as Waits
+hooked = Waits.__next__
+waits = {hooked.__wrapped__: [], hooked: []}
+for _ in range(runs):
+    for wait, took in waits.items():
+        iterator = iter(torch.utils.data.DataLoader(range(1000), batch_size=None))
+        for _ in range(1000):
+            start = time.perf_counter_ns()
+            wait(iterator)
+            took.append((time.perf_counter_ns() - start) / 1e3)
+print(json.dumps([without, watched, published, [statistics.median(took) for took in waits.values()]]))
 """
 
 
@@ -74,7 +87,9 @@ def measure(socket: str, *arguments: int) -> dict[str, float]:
     environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", LOOP, *map(str, arguments)]
     environ = launch.environment(environ, socket)
-    without, watched, published = json.loads(subprocess.check_output(command, env=environ, text=True))
+    without, watched, published, (wait, hooked_wait) = json.loads(
+        subprocess.check_output(command, env=environ, text=True)
+    )
     added = [b - a for a, b in zip(without, watched, strict=True)]
     return {
         "without_us": statistics.median(without),
@@ -82,6 +97,7 @@ def measure(socket: str, *arguments: int) -> dict[str, float]:
         "added_us": statistics.median(added),
         "spread_us": statistics.median(abs(value - statistics.median(added)) for value in added),
         "publication_us": statistics.median(published),
+        "batch_added_us": hooked_wait - wait,
     }
 
 
@@ -98,11 +114,12 @@ def main() -> None:
     if options.json:
         print(json.dumps(results, indent=2))
         return
-    print(f"{'µs a step':22}{'without':>10}{'with':>10}{'added':>9}{'spread':>9}{'a publication, once a second':>31}")
+    print(f"{'µs a step':22}{'without':>10}{'with':>10}{'added':>9}{'spread':>9}{'a publication':>16}{'a batch':>9}")
     for name, row in results.items():
         print(
             f"{name:22}{row['without_us']:>10.1f}{row['with_us']:>10.1f}"
-            f"{row['added_us']:>9.2f}{row['spread_us']:>9.2f}{row['publication_us']:>31.0f}"
+            f"{row['added_us']:>9.2f}{row['spread_us']:>9.2f}{row['publication_us']:>16.0f}"
+            f"{row['batch_added_us']:>9.2f}"
         )
 
 

@@ -119,7 +119,7 @@ def nvitop_exporter(scenario: str) -> Iterator[Program]:
     """Run nvitop-exporter on the same simulated driver, with its default interval of a second."""
     port = _free_port()
     command = [sys.executable, "-m", "bench.peer", scenario, "--port", str(port), "--bind-address", "127.0.0.1"]
-    with _running("nvitop-exporter", [*command, "--interval", "1.0"], port, "gpu_utilization{") as program:
+    with _running("nvitop-exporter", [*command, "--interval", "1.0"], port, "gpu_utilization_Percentage{") as program:
         yield program
 
 

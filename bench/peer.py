@@ -1,12 +1,48 @@
 """Runs nvitop-exporter on our simulated driver: `python -m bench.peer SCENARIO [its own arguments]`."""
 
-import sys
+from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpugauge.driver.nvml import use_library
 from gpugauge.driver.simulated.install import install
 from gpugauge.driver.simulated.scenario import load_scenario
 
+# Functions that only the peer calls, answered at once with one number: in its favour, a real card takes 20 ms for each
+# PCIe throughput.
+_ANSWERS = {
+    "nvmlDeviceGetPcieThroughput": 1024,
+    "nvmlDeviceGetPowerManagementLimit": 700_000,
+    "nvmlSystemGetCudaDriverVersion": 12080,
+    "nvmlSystemGetCudaDriverVersion_v2": 12080,
+}
+_NOT_SUPPORTED = 3
+
+
+class PeerLibrary:
+    """The simulated library and what else the peer needs of it."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def __getattr__(self, function: str) -> Callable[..., int]:
+        if function == "nvmlDeviceGetFanSpeed":
+            return lambda *_: _NOT_SUPPORTED
+        if function in _ANSWERS:
+            return lambda *arguments: _answer(arguments[-1], _ANSWERS[function])
+        answer: Callable[..., int] = getattr(self._library, function)
+        return answer
+
+
+def _answer(argument: Any, value: int) -> int:
+    argument._obj.value = value
+    return 0
+
+
 if __name__ == "__main__":
-    install(load_scenario(sys.argv.pop(1)).simulation())
+    use_library(PeerLibrary(install(load_scenario(sys.argv.pop(1)).simulation())))
     from nvitop_exporter.cli import main
 
     sys.exit(main())

@@ -116,7 +116,8 @@ def test_without_gpm_it_says_what_cannot_be_decided() -> None:
 def test_without_the_hook_nothing_is_blamed_on_the_inside() -> None:
     verdict = judge(replace(starved(0.3), inside=False))
 
-    assert (verdict.state, verdict.causes, verdict.confidence) == ("unknown", {}, "outside")
+    assert (verdict.state, verdict.causes, verdict.confidence) == ("unknown", {"unknown": 0.7}, "outside")
+    assert verdict.limited_by is None
 
 
 def test_named_cause_stays_until_another_leads_clearly() -> None:

@@ -162,7 +162,7 @@ def _fp32_only(window: Window, process: str) -> bool | None:
     tf32 = _label(window, "torch_build_info", process, "tf32_matmul")
     if not dtypes or not tf32:
         return None
-    return dtypes <= {"torch.float32", "float32"} and tf32 in {"false", "False", "0", "off"}
+    return dtypes <= {"torch.float32", "float32"} and tf32 == "no"
 
 
 def _sum_of_rises(window: Window, name: str, process: str) -> float:

@@ -42,7 +42,8 @@ def judge(e: Evidence, before: Verdict | None = None) -> Verdict:
     """Return the verdict on one process over one window; `before` gives the named cause its hysteresis."""
     state = _state(e)
     causes = {name: round(share, 4) for name, share in _causes(e, state).items() if share >= _LEAST}
-    limited_by = _primary(causes, before.limited_by if before else None)
+    # Outside, "unknown" is no finding, only what was counted.
+    limited_by = _primary(causes, before.limited_by if before else None) if state != "unknown" else None
     measured = any(card.sm_active is not None for card in e.cards)
     undecidable = frozenset() if measured or not e.cards else frozenset({"underfilled", "precision_unused"})
     return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable)
@@ -84,6 +85,9 @@ def _causes(e: Evidence, state: str) -> dict[str, float]:
         return {_why_on_cpu(e): 1.0} if e.host_has_gpu else {}
     if state == "held_idle":
         return {"unused_gpus": 1.0}
+    if state == "unknown" and e.cards:
+        idle = [1.0 - card.busy for card in e.cards if card.busy is not None]
+        return {"unknown": sum(idle) / len(e.cards)}
     if state != "training" or not e.cards:
         return {}
     causes: dict[str, float] = {}
