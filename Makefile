@@ -43,7 +43,11 @@ lint: $(VENV)/dev
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 
-e2e: $(VENV)/dev ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
+$(VENV)/frameworks: $(VENV)/dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,frameworks]' torch==$(TORCH)
+	@touch $@
+
+e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
 	@$(BIN)/python -m pytest -q -m e2e --timeout=300 tests/e2e
 
 .PHONY: e2e-packages

@@ -1,9 +1,8 @@
 """Microseconds a training step that the hook costs: the same loop with and without it, in alternating runs.
 
 `python bench/hook.py [--json] [--runs N]` needs torch and uses the CPU. The runs alternate within one process, because
-two processes differ by more than the hook costs. "a publication" comes once a second, "a batch" with each batch of a
-loader. "added" is the median difference of neighbouring runs, "spread" the
-median distance from it.
+two processes differ by more than the hook costs. "added" is the median difference of neighbouring runs, "spread" the
+median distance from it; "a publication" comes once a second, "a batch" is what the hook adds to each wait for a batch.
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpugauge import wire
 from gpugauge.app import make_collectors
+from gpugauge.collectors import background
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.simulated.procfs import ProcTree
@@ -17,65 +19,99 @@ from gpugauge.driver.worker import Service
 from gpugauge.exposition import Exposition
 from gpugauge.sampler import Sampler
 from gpugauge.sessions import Counters, Session, Sessions
+from gpugauge.wire_page import Page
 from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
+from tests.collectors.proctree import CUDA
 
 START = 1_790_000_010.0  # Unix time
 GROUPS: tuple[Group, ...] = ("static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig")
+# What runs in the background is always waited for here.
+background.PATIENCE = 60.0
 LIMITS: dict[Group, float] = dict.fromkeys(GROUPS, 60.0)
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 # What depends on the machine that runs the test.
 _VARYING = (
     (re.compile(r"(gpugauge_(?:collector_duration|driver_call_longest)_seconds\{[^}]*\}) .*"), r"\1 0.001"),
     (re.compile(r"(gpugauge_driver_call_seconds_total\{[^}]*\}) .*"), r"\1 0.001"),
+    (re.compile(r"(?m)^(gpugauge_host_scan_cpu_seconds_total) .*"), r"\1 0.001"),
     (re.compile(r"(gpugauge_(?:cpu|resident|open|start)_?[a-z_]*\{[^}]*\}) .*"), r"\1 1.0"),
     (re.compile(r'python="[^"]*"'), 'python="3.x"'),
 )
 
 
 class Ear(Sessions):
-    """Sessions that were heard already."""
+    """Sessions that were heard already; `second` is how far the trainings are."""
 
-    def __init__(self, *sessions: Session) -> None:
-        self._heard = sessions
+    def __init__(self, *trainings: Callable[[float], Session]) -> None:
+        self._trainings = trainings
         self._told = Counters({"malformed": 1, "rate": 0}, {"finished": 1})
+        self.second = 0.0
 
     def view(self) -> tuple[Session, ...]:
-        return self._heard
+        return tuple(training(self.second) for training in self._trainings)
 
     def counters(self) -> Counters:
         return self._told
 
 
-def training(number: int, ended_at: float | None = None) -> Session:
-    """Return one of two ranks that train on a card each."""
-    log2 = tuple(500 if i == 16 else 20 if i == 17 else 0 for i in range(wire.LOG2_BUCKETS))
+def rank(number: int, second: float, ended_at: float | None = None) -> Session:
+    """Return a rank of a job that makes ten steps a second; the model of rank 1 was left on the CPU."""
+    steps, session = 500 + int(10 * second), f"{number:032x}"
+    log2 = tuple(steps - 20 if i == 16 else 20 if i == 17 else 0 for i in range(wire.LOG2_BUCKETS))
+    last = START + second
     facts = {"command": "train.py", "python": "3.11.7", "torch": "2.13.0", "cuda": "12.8"}
     facts |= {"rank": str(number), "local_rank": str(number), "world_size": "2", "run_id": "night-42"}
-    session = f"{number:032x}"
+    later = {"build": "cuda", "architectures": "sm_80 sm_90", "driver_cuda": "12.8", "cudnn": "90800"}
+    later |= {"tf32_matmul": "no", "loader_workers": "4", "loader_batch_size": "32", "loader_pin_memory": "yes"}
+    later |= {"backend": "nccl", "parallel": "ddp", "wandb_run": "abc123"}
+    weights = (
+        wire.Parameters("cpu" if number == 1 else f"cuda:{number}", "torch.bfloat16", 148, 124_439_808, 248_879_616),
+    )
+    uuid = f"GPU-{number}"
+    figures = (3 << 30, 5 << 30, 6 << 30, 3 << 30, 1 << 28)
     snap = wire.Snap(
         session,
         7,
-        steps=wire.Progress(520, 41.6, 1_790_000_050.0, log2),
-        batches=wire.Progress(521, 3.2, 1_790_000_050.1, log2),
-        parameters=(wire.Parameters(f"cuda:{number}", "torch.bfloat16", 148, 124_439_808, 248_879_616),),
-        devices=(
-            wire.Device(number, f"GPU-{number}", 3 << 30, 5 << 30, 6 << 30, 3 << 30, 1 << 28, retries=0, ooms=number),
-        ),
+        steps=wire.Progress(steps, steps * 0.08, last, log2),
+        batches=wire.Progress(steps + 1, steps * 0.006, last + 0.05, log2),
+        parameters=weights,
+        devices=(wire.Device(number, uuid, *figures, retries=0, ooms=number, name="H100", capability="9.0"),),
         errors=0,
+        facts=later,
+        step_source="optimizer",
+        optimizer_state=weights,
+        exposed_wait_seconds=steps * 0.005,
+        local_work_seconds=steps * 0.07,
+        compilations=1,
     )
-    hello = wire.Hello(session, 1, 40 + number, 4026531836, 1_790_000_000.0, facts)
-    return Session(hello, 0, 1000, 1_790_000_051.0, snap, ended_at, "finished" if ended_at else "")
+    page = Page("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
+    hello = wire.Hello(session, 1, 40 + number, 4026531836, START - 50, facts)
+    ended = "finished" if ended_at else ""
+    return Session(hello, 0, 1000, last + 1, snap, ended_at=ended_at, end_reason=ended, page=page)
 
 
-def metrics(scenario: Scenario, folder: Path, seconds: int, *sessions: Session) -> dict[str, str]:
-    """Return /metrics as it is `seconds` after the scenario began, in both formats, by format."""
+def metrics(
+    scenario: Scenario,
+    folder: Path,
+    seconds: int,
+    *trainings: Callable[[float], Session],
+    insides: tuple[int, ...] = (),
+) -> dict[str, str]:
+    """Return /metrics as it is `seconds` after the scenario began, in both formats, by format. Of the processes in
+    `insides` everything can be seen, and a Slurm job has been given card 0 then.
+    """
     now = 0.0
-    simulation = scenario.simulation() | {"start": {"monotonic": 0.0, "unix": START}}
+    scenario._start |= {"monotonic": 0.0, "unix": START}
     service, inventory = Service(lambda: now), Inventory(LIMITS)
-    facts = DriverFacts(**_answer(service, "open", simulate=simulation).values["driver"])
+    facts = DriverFacts(**_answer(service, "open", simulate=scenario.simulation()).values["driver"])
     tree = ProcTree(folder, scenario)
     tree.update(0.0)
     node = Procfs(str(folder))
+    for pid in insides:
+        _show_inside(folder, pid)
+    workloads = Workloads(node, cgroup_root=folder / "cgroup", job_mapping_dir=_give(folder / "jobs", insides))
+    workloads.refresh()
     exposition = Exposition(stale_after=1e9)
     replies: list[Reply] = []
 
@@ -83,8 +119,11 @@ def metrics(scenario: Scenario, folder: Path, seconds: int, *sessions: Session) 
         heard, replies[:] = tuple(replies), []
         return DriverView(True, "ok", facts, inventory.devices(now), worker_starts=1), heard
 
-    sampler = Sampler(make_collectors(node, Ear(*sessions), node), news, exposition.publish, 1.0)
+    ear = Ear(*trainings)
+    sampler = Sampler(make_collectors(node, ear, node, workloads), news, exposition.publish, 1.0)
     while now <= seconds:
+        tree.update(now)
+        ear.second = now
         for index in range(facts.device_count):
             reply = _answer(service, "read", index=index, groups=list(GROUPS))
             inventory.apply(reply, now)
@@ -94,6 +133,35 @@ def metrics(scenario: Scenario, folder: Path, seconds: int, *sessions: Session) 
     service.close()
     formats = {"text": None, "openmetrics": OPENMETRICS}
     return {name: _stable(exposition.respond(accept, None, now).body.decode()) for name, accept in formats.items()}
+
+
+def _show_inside(root: Path, pid: int) -> None:
+    """Add what the kernel tells about a process and its cgroup, and the simulator does not."""
+    folder = root / str(pid)
+    (folder / "maps").write_text(CUDA)
+    (folder / "io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\n")
+    (folder / "environ").write_bytes(b"CUDA_VISIBLE_DEVICES=0\0")
+    with (folder / "status").open("a") as status:
+        status.write("Cpus_allowed:\tff\n")
+    (folder / f"task/{pid}").mkdir(parents=True)
+    (folder / f"task/{pid}/stat").write_text((folder / "stat").read_text())
+    (folder / "fd").mkdir()
+    (folder / "fd/3").symlink_to("/dev/nvidia0")
+    group = root / "cgroup" / (folder / "cgroup").read_text().strip().rpartition(":")[2][1:]
+    group.mkdir(parents=True, exist_ok=True)
+    (group / "cpu.stat").write_text("usage_usec 9\nthrottled_usec 1500000\n")
+    (group / "cpu.max").write_text("400000 100000\n")
+    for resource in ("cpu", "io", "memory"):
+        (group / f"{resource}.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=250000\n")
+
+
+def _give(folder: Path, insides: tuple[int, ...]) -> Path | None:
+    """Write what a Slurm prolog writes."""
+    if not insides:
+        return None
+    folder.mkdir()
+    (folder / "0").write_text("88123\n")
+    return folder
 
 
 def _answer(service: Service, op: str, **arguments: Any) -> Reply:

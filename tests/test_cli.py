@@ -58,7 +58,7 @@ def test_flags_of_every_kind(served: list[Settings]) -> None:
     assert (result.exit_code, result.output) == (0, "")
     assert settings.web.listen_address == (("", 1), ("::1", 2))
     assert settings.log.level == "debug"
-    assert settings.collector.enabled() == {"device", "utilization", "training"}
+    assert settings.collector.enabled() == Settings().collector.enabled() - {"process"}
     assert settings.driver.deadline_seconds == 0.5
     assert settings.simulate == "node"
 

@@ -2,13 +2,14 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpugauge import catalog
 from gpugauge.driver.simulated.scenario import Scenario, load_scenario, parse_scenario
-from tests.golden_metrics import metrics, training
+from tests.golden_metrics import metrics, rank
 
 FOLDER = Path(__file__).parent / "golden"
 # Scenarios that ship, at a second of their time.
@@ -41,7 +42,8 @@ def own(name: str) -> Scenario:
 
 
 def test_node_in_both_formats(tmp_path: Path) -> None:
-    made = metrics(own("node"), tmp_path, 10, training(0), training(1), training(2, ended_at=1_790_000_055.0))
+    sessions = (partial(rank, 0), partial(rank, 1), partial(rank, 2, ended_at=1_790_000_015.0))
+    made = metrics(own("node"), tmp_path, 30, *sessions, insides=(4001,))
 
     for form, text in made.items():
         compare(FOLDER / f"node.{form}", text)

@@ -1,6 +1,8 @@
 """The listener: leases, guards, and whose socket it is."""
 
 import contextlib
+import fcntl
+import os
 import socket
 import stat
 import time
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import sessions, wire
+from gpugauge import sessions, wire, wire_page
 from gpugauge.sessions import Session, Sessions, SessionsError
 from gpugauge.sessions_socket import BURST
 
@@ -49,6 +51,23 @@ def snap(steps: int, session: str = ONE) -> bytes:
     return wire.encode(wire.Snap(session, steps, steps=wire.Progress(steps)))
 
 
+def page(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: int = wire_page.PAGE_BYTES) -> int:
+    """Return a memfd that shows the phase training since the beginning of time."""
+    memory = bytearray(wire_page.PAGE_BYTES)
+    wire_page.write_head(memory)
+    wire_page.write(memory, 1, wire_page.PHASES.index("training"), 0, 3, 4, [0] * len(wire_page.PHASES))
+    descriptor = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, memory)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def open_pages() -> int:
+    links = list(Path("/proc/self/fd").iterdir())
+    return sum("memfd:page" in str(link.readlink()) for link in links if link.is_symlink())
+
+
 def steps_of(session: Session) -> int | None:
     return session.snap.steps.count if session.snap and session.snap.steps else None
 
@@ -77,6 +96,65 @@ def test_a_session_is_what_the_last_messages_said(listener: Sessions, connect: C
     assert session.hello.facts == {"torch": "2.13"}
     assert session.connected
     assert session.peer_pid > 1
+
+
+def test_the_page_is_read_while_the_process_says_nothing(
+    listener: Sessions, connect: Callable[[], socket.socket]
+) -> None:
+    client, descriptor = connect(), page()
+    socket.send_fds(client, [hello()], [descriptor])
+    until(lambda: [s.page.phase for s in listener.view() if s.page] == ["training"])
+    before = listener.view()[0].page
+    assert before is not None
+    assert (before.steps, before.batches) == (3, 4)
+    wire_page_now = bytearray(wire_page.PAGE_BYTES)
+    wire_page.write_head(wire_page_now)
+    wire_page.write(wire_page_now, 2, wire_page.PHASES.index("loading"), 0, 5, 6, [0] * len(wire_page.PHASES))
+    os.pwrite(descriptor, wire_page_now, 0)
+    os.close(descriptor)
+    until(lambda: [s.page.phase for s in listener.view() if s.page] == ["loading"])
+    after = listener.view()[0].page
+    assert after is not None
+    assert after.seconds["training"] >= before.seconds["training"]  # though the page does not say so any more
+    client.close()
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    assert [s.page.steps for s in listener.view() if s.page] == [5]
+    assert open_pages() == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: page(seals=0),
+        lambda: page(seals=fcntl.F_SEAL_GROW),
+        lambda: page(size=1 << 20),
+        lambda: os.open("/dev/zero", os.O_RDONLY),
+        lambda: os.memfd_create("page"),
+    ],
+)
+def test_what_is_no_sealed_page_is_closed_unseen(
+    make: Callable[[], int], listener: Sessions, connect: Callable[[], socket.socket]
+) -> None:
+    client, descriptor = connect(), make()
+    socket.send_fds(client, [hello()], [descriptor])
+    os.close(descriptor)
+    client.send(snap(1))
+    until(lambda: [steps_of(s) for s in listener.view()] == [1])
+    assert listener.view()[0].page is None
+    assert open_pages() == 0
+
+
+def test_only_the_first_message_may_bring_a_page(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+    client = connect()
+    client.send(hello())
+    descriptors = [page() for _ in range(3)]
+    socket.send_fds(client, [snap(1)], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    client.send(snap(2))
+    until(lambda: [steps_of(s) for s in listener.view()] == [2])
+    assert listener.view()[0].page is None
+    assert open_pages() == 0
 
 
 def test_an_unchanged_view_is_the_same_object(listener: Sessions, connect: Callable[[], socket.socket]) -> None:

@@ -43,15 +43,22 @@ def test_a_message_arrives_as_it_was_sent(message: wire.Message) -> None:
 def test_the_largest_snapshot_of_a_hook_fits() -> None:
     large = 2**62
     counts = (large,) * wire.LOG2_BUCKETS
-    device = wire.Device(15, "GPU-" + "f" * 36, *(7 * [large]))
+    figures = ("allocated", "allocated_peak", "reserved", "active", "inactive_split", "retries", "ooms")
+    device = wire.Device(
+        15, "GPU-" + "f" * 36, **dict.fromkeys(figures, large), name="NVIDIA H200 " * 3, capability="12.0"
+    )
     parameters = wire.Parameters("cuda:15", "float8_e4m3fn", large, large, large)
     progress = wire.Progress(large, 1e9 / 3, 1e9 / 3, counts)
-    snap = wire.Snap(SESSION, large, large, progress, progress, (parameters,) * 32, (device,) * 16, 10)
+    facts = {f"a_rather_long_name_{i}": "x" * 40 for i in range(35)}
+    snap = wire.Snap(
+        *(SESSION, large, large, progress, progress, (parameters,) * 16, (device,) * 16, 10, facts, "optimizer"),
+        *((parameters,) * 16, 1e9 / 3, 1e9 / 3, large),
+    )
     assert snap == wire.decode(wire.encode(snap))
 
 
 def test_a_newer_minor_version_is_understood() -> None:
-    newer = raw(v=[1, 9], phase="eval", devices=[{"index": 0, "power": {"watts": 3}}], steps={"count": 2, "p99": 1})
+    newer = raw(v=[1, 9], mood="good", devices=[{"index": 0, "power": {"watts": 3}}], steps={"count": 2, "p99": 1})
     assert wire.Snap(SESSION, 1, steps=wire.Progress(2), devices=(wire.Device(0),)) == wire.decode(newer)
 
 

@@ -15,26 +15,30 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpugauge import __version__, catalog
+from gpugauge.collectors.allocation import AllocationCollector
 from gpugauge.collectors.base import Collector
 from gpugauge.collectors.clocks import ClocksCollector
 from gpugauge.collectors.device import DeviceCollector
 from gpugauge.collectors.driver import DriverCollector
 from gpugauge.collectors.events import EventsCollector
 from gpugauge.collectors.health import HealthCollector
+from gpugauge.collectors.host import HostCollector
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.collectors.links import LinksCollector
 from gpugauge.collectors.mig import MigCollector
 from gpugauge.collectors.process import ProcessCollector
 from gpugauge.collectors.profiling import ProfilingCollector
-from gpugauge.collectors.training import TrainingCollector
+from gpugauge.collectors.training import Heard, TrainingCollector
 from gpugauge.collectors.utilization import UtilizationCollector
 from gpugauge.collectors.verdict import VerdictCollector
 from gpugauge.config import Settings
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.simulated.procfs import ProcTree
 from gpugauge.driver.simulated.scenario import Scenario, load_scenario
+from gpugauge.driver.simulated.trainings import SimulatedSessions
 from gpugauge.driver.source import ADVICE, DriverSource, Pace
 from gpugauge.exposition import Exposition
+from gpugauge.history import History
 from gpugauge.logs import fields
 from gpugauge.routes import standard_routes
 from gpugauge.sampler import Sampler
@@ -43,8 +47,11 @@ from gpugauge.selection import Selection
 from gpugauge.server import Server
 from gpugauge.sessions import Sessions, SessionsError
 from gpugauge.snapshot import Snapshot
+from gpugauge.status import PATH as STATUS_PATH
+from gpugauge.status import status_route
 from gpugauge.wire import server_path
 from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
 
 log = logging.getLogger("gpugauge")
 
@@ -84,16 +91,30 @@ def run(settings: Settings) -> int:
 
 
 def make_collectors(
-    node: Procfs, sessions: Sessions | None, host: Procfs, kernel: KernelLog | None = None
+    node: Procfs,
+    sessions: Heard | None,
+    host: Procfs,
+    workloads: Workloads,
+    kernel: KernelLog | None = None,
+    max_processes: int = 128,
+    stalled_seconds: float = 300.0,
 ) -> list[Collector]:
-    """Return one collector of each kind. `node` shows the processes that the driver lists, `host` those that report
-    through the hook: the same /proc, unless the node is simulated. `kernel` is the log that tells Xid errors too.
+    """Return one collector of each kind. `node` shows the processes that the driver lists, `workloads` tells who they
+    are, `host` shows those that report through the hook: the same /proc, unless the node is simulated. `kernel` is the
+    log that tells Xid errors too.
     """
     utilization = UtilizationCollector()  # before the processes: they share out what it counted in the same tick
-    training = [TrainingCollector(sessions, host.process_id)] if sessions else []
+    simulated = sessions.owns if isinstance(sessions, SimulatedSessions) else lambda _: False
+    training = (
+        [TrainingCollector(sessions, lambda s: (node if simulated(s) else host).process_id(s.peer_pid))]
+        if sessions
+        else []
+    )
     cards: list[Collector] = [DeviceCollector(), utilization, ProfilingCollector(), ClocksCollector()]
     cards += [HealthCollector(), EventsCollector(kernel), LinksCollector(), MigCollector()]
-    return [*cards, ProcessCollector(node, utilization.busy_seconds), *training, DriverCollector(), VerdictCollector()]
+    processes: list[Collector] = [ProcessCollector(node, utilization.busy_seconds, workloads, max_processes)]
+    processes += [HostCollector(node, workloads), AllocationCollector(workloads)]
+    return [*cards, *processes, *training, DriverCollector(), VerdictCollector(stalled_seconds)]
 
 
 class _Daemon:
@@ -107,14 +128,28 @@ class _Daemon:
         self._driver = _driver(settings, scenario)
         names = [row.name for row in catalog.metrics()]
         selection = Selection(names, settings.metrics.include, settings.metrics.exclude)
-        self._sessions = self._open_sessions()
+        sessions: Heard | None = self._open_sessions()
+        if scenario:
+            sessions = SimulatedSessions(scenario, sessions, settings.hook.linger_seconds)
         self._exposition = Exposition(settings.sampling.stale_after_seconds)
         self._notifier = Notifier()
         self._last_tick = time.monotonic()
         kernel = None if simulated else KernelLog(str(settings.path.kmsg))
         if kernel:
             stack.callback(kernel.close)
-        collectors = make_collectors(simulated.procfs if simulated else procfs, self._sessions, procfs, kernel)
+        node = simulated.procfs if simulated else procfs
+        workloads = self._find_workloads(
+            node, simulated.cgroup_root if simulated else settings.path.sysfs / "fs/cgroup"
+        )
+        collectors = make_collectors(
+            node,
+            sessions,
+            procfs,
+            workloads,
+            kernel,
+            settings.process.max_per_device,
+            settings.verdict.stalled_seconds,
+        )
         enabled = settings.collector.enabled()
         self._sampler = Sampler(
             [collector for collector in collectors if collector.name in enabled],
@@ -124,10 +159,30 @@ class _Daemon:
             selection.of,
         )
         self._before_tick = simulated.update if simulated else lambda: None
+        self._snapshot: Snapshot | None = None
+        self._history = History()
         routes = standard_routes(
             self._exposition, settings.web.telemetry_path, self._not_ready, scenario.name if scenario else None
         )
+        routes[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
         self._server = Server(settings.web.listen_address, routes, max_connections=settings.web.max_connections)
+
+    def _find_workloads(self, node: Procfs, cgroup_root: Path) -> Workloads:
+        """Ask the orchestrators of this machine; a simulated one has none, but those that are set by name."""
+        settings = self._settings
+        real = settings.simulate is None
+        asked = real or "kubelet_socket" in settings.kubernetes.model_fields_set
+        workloads = Workloads(
+            node,
+            cgroup_root=cgroup_root,
+            kubelet_socket=settings.kubernetes.kubelet_socket if asked else None,
+            kubelet_resources=settings.kubernetes.resources,
+            job_mapping_dir=settings.slurm.job_mapping_dir,
+            pod_logs=settings.path.pod_logs if real or "pod_logs" in settings.path.model_fields_set else None,
+        )
+        workloads.start()
+        self._stack.callback(workloads.stop)
+        return workloads
 
     def _open_sessions(self) -> Sessions | None:
         """Listen for training processes; a default path that cannot be used costs only what they would tell."""
@@ -181,6 +236,8 @@ class _Daemon:
     def _publish(self, snapshot: Snapshot) -> None:
         first = self._exposition.age(snapshot.monotonic) is None
         self._exposition.publish(snapshot)
+        self._snapshot = snapshot
+        self._history.feed(snapshot)
         if first:
             self._notifier.ready()
 
@@ -213,6 +270,7 @@ class _SimulatedProc:
         self._tree = ProcTree(root, scenario)
         self.update()
         self.procfs = Procfs(str(root))
+        self.cgroup_root = self._tree.cgroup_root
 
     def update(self) -> None:
         self._tree.update(time.monotonic())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from gpugauge.collectors.allocation import AllocationCollector
 from gpugauge.collectors.clocks import ClocksCollector
 from gpugauge.collectors.device import DeviceCollector
 from gpugauge.collectors.driver import DriverCollector
 from gpugauge.collectors.events import EventsCollector
 from gpugauge.collectors.exporter import ExporterCollector
 from gpugauge.collectors.health import HealthCollector
+from gpugauge.collectors.host import HostCollector
 from gpugauge.collectors.links import LinksCollector
 from gpugauge.collectors.mig import MigCollector
 from gpugauge.collectors.process import ProcessCollector
@@ -22,7 +24,7 @@ _CARDS = (
     *(DeviceCollector, UtilizationCollector, ProfilingCollector, ClocksCollector),
     *(HealthCollector, EventsCollector, LinksCollector, MigCollector),
 )
-_JOBS = (ProcessCollector, TrainingCollector, VerdictCollector)
+_JOBS = (ProcessCollector, HostCollector, AllocationCollector, TrainingCollector, VerdictCollector)
 
 CATALOG: dict[str, tuple[Metric, ...]] = {
     collector.name: collector.metrics for collector in (*_CARDS, *_JOBS, DriverCollector, ExporterCollector)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gpugauge import __version__
+from gpugauge.doctor.command import doctor
 
 if TYPE_CHECKING:
     from gpugauge.config import Setting
@@ -99,6 +100,32 @@ def run(command: tuple[str, ...]) -> NoReturn:
 
 
 @main.command()
+@click.option("--url", default="http://127.0.0.1:10478", show_default=True, help="Address of the running daemon.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--watch", is_flag=True, help="Print it again every two seconds until interrupted.")
+def status(url: str, as_json: bool, watch: bool) -> None:
+    """Show each GPU, its load, and who uses it, as the running daemon sees it."""
+    from gpugauge import statusview  # noqa: PLC0415
+
+    try:
+        statusview.status(url, as_json, watch)
+    except statusview.StatusError as error:
+        _fail(1, error)
+
+
+@main.command("export-hook")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def export_hook(folder: Path) -> None:
+    """Copy the hook to FOLDER, for images in which nothing is installed, and print what PYTHONPATH must be there."""
+    from gpugauge import launch  # noqa: PLC0415
+
+    try:
+        click.echo(launch.export(folder))
+    except OSError as error:
+        _fail(1, f"{folder}: {error.strerror}")
+
+
+@main.command()
 def scenarios() -> None:
     """List the scenarios for serve --simulate."""
     from gpugauge.driver.simulated.scenario import list_scenarios  # noqa: PLC0415
@@ -114,6 +141,9 @@ def metrics(form: str) -> None:
     from gpugauge.artifacts.reference import FORMATS  # noqa: PLC0415
 
     click.echo(FORMATS[form](), nl=False)
+
+
+main.add_command(doctor)
 
 
 def _fail(code: int, reason: object) -> NoReturn:

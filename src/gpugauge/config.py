@@ -135,6 +135,18 @@ class Hook(Section):
     )
 
 
+class Verdict(Section):
+    """Whether each training uses its GPUs, and if not, why."""
+
+    stalled_seconds: float = Field(
+        default=300.0,
+        ge=5,
+        le=86400,
+        description="Time without a step or a batch after which a training is stalled, if ten of its own slow steps do "
+        "not take longer.",
+    )
+
+
 class Process(Section):
     """Processes on devices."""
 
@@ -193,6 +205,8 @@ class Collector(Section):
     mig: bool = Field(default=True, description="MIG devices.")
     driver: bool = Field(default=True, description="What asking the driver costs, and what it refuses.")
     process: bool = Field(default=True, description="The processes on each device.")
+    host: bool = Field(default=True, description="How processes on devices or with torch get on, seen from outside.")
+    allocation: bool = Field(default=True, description="Which pod or job each device is given to, even while idle.")
     training: bool = Field(default=True, description="What training processes report through the hook.")
     verdict: bool = Field(default=True, description="Whether each training uses its GPUs, and if not, why.")
 
@@ -223,6 +237,7 @@ class Settings(Section):
     driver: Driver = Driver()
     sampling: Sampling = Sampling()
     hook: Hook = Hook()
+    verdict: Verdict = Verdict()
     process: Process = Process()
     path: Paths = Paths()
     kubernetes: Kubernetes = Kubernetes()

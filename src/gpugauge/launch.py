@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +14,10 @@ BOOTSTRAP = str(Path(__file__).resolve().parent / "hook" / "bootstrap")
 
 # Options of the interpreter that keep it from reading PYTHONPATH or from running sitecustomize.
 _DEAF = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize"}
+
+
+# What a training process loads; it finds its parts by their places beside each other.
+_PARTS = ("__init__.py", "wire.py", "wire_page.py", "hook")
 
 
 class LaunchError(Exception):
@@ -30,6 +35,21 @@ def environment(environ: Mapping[str, str], socket: str | None = None) -> dict[s
     if socket is not None:
         result[wire.SOCKET_VARIABLE] = socket
     return result
+
+
+def export(folder: Path) -> str:
+    """Copy what a training process needs into `folder`, to be mounted into containers that have nothing installed;
+    return what their PYTHONPATH begins with. Raises OSError. Replaces what an earlier version left there.
+    """
+    source, target = Path(__file__).resolve().parent, folder / "gpugauge"
+    target.mkdir(parents=True, exist_ok=True)
+    for part in _PARTS:
+        if (source / part).is_dir():
+            shutil.rmtree(target / part, ignore_errors=True)
+            shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source / part, target / part)
+    return str(target / "hook" / "bootstrap")
 
 
 def obstacle(command: Sequence[str]) -> str | None:

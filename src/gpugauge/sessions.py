@@ -18,6 +18,7 @@ from pathlib import Path
 from gpugauge import wire
 from gpugauge.logs import fields
 from gpugauge.sessions_socket import Connection, RejectedError, listen
+from gpugauge.wire_page import Page
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,10 @@ class SessionsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One training process. `received_at` and `ended_at` are Unix times; `end_reason` is one of ENDS, empty before."""
+    """One training process. `received_at` and `ended_at` are Unix times; `end_reason` is one of ENDS, empty before.
+
+    `page` was read at most SWEEP_SECONDS ago, whether the process sends or not, and once more when it ended.
+    """
 
     hello: wire.Hello
     peer_pid: int  # as the daemon sees it, 0 when its pid namespace cannot
@@ -44,6 +48,12 @@ class Session:
     snap: wire.Snap | None = None
     ended_at: float | None = None
     end_reason: str = ""
+    page: Page | None = None
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the process has told about itself so far."""
+        return {**self.hello.facts, **self.snap.facts} if self.snap else self.hello.facts
 
     @property
     def connected(self) -> bool:
@@ -115,7 +125,7 @@ class Sessions:
         self._wake.close()
         thread.join(timeout=5)
         for connection in self._connections:
-            connection.sock.close()
+            connection.close()
         self._connections.clear()
         self._selector.close()
         self._listener.close()
@@ -213,27 +223,40 @@ class Sessions:
         with self._lock:
             # A session that comes back (the connection was lost, not the process) goes on where it was.
             self._expiry.pop(hello.session, None)
-            snap = known.snap if known else None
-            self._sessions[hello.session] = Session(hello, connection.pid, connection.uid, now, snap)
+            snap, connection.page = (known.snap, known.page) if known else (None, None)
+            connection.look()
+            self._sessions[hello.session] = Session(
+                hello, connection.pid, connection.uid, now, snap, page=connection.page
+            )
             self._view = None
 
     def _close(self, connection: Connection, reason: str) -> None:
         self._selector.unregister(connection.sock)
-        connection.sock.close()
+        connection.look()
+        connection.close()
         self._connections.remove(connection)
         self._users[connection.uid] -= 1
         if connection.session is None:
             return
         with self._lock:
             session = self._sessions[connection.session]
-            self._sessions[connection.session] = replace(session, ended_at=time.time(), end_reason=reason)
+            self._sessions[connection.session] = replace(
+                session, ended_at=time.time(), end_reason=reason, page=connection.page
+            )
             self._expiry[connection.session] = time.monotonic() + self._linger
             self._ended[reason] += 1
             self._view = self._counters = None
 
     def _sweep(self, now: float) -> None:
-        """Forget sessions that have lingered, the oldest first when they are many, and connections that say nothing."""
+        """Read the pages; forget sessions that have lingered, the oldest first when they are many, and connections
+        that say nothing.
+        """
         with self._lock:
+            for connection in self._connections:
+                if connection.session is not None and connection.look():
+                    session = self._sessions[connection.session]
+                    self._sessions[connection.session] = replace(session, page=connection.page)
+                    self._view = None
             while self._expiry:
                 oldest = next(iter(self._expiry))
                 if self._expiry[oldest] > now and len(self._expiry) <= self._max_connections:

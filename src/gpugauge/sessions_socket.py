@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import socket
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from gpugauge import wire
+from gpugauge import wire, wire_page
+from gpugauge.wire_page import PAGE_BYTES, Page
 
 BURST = 20  # messages that may come at once, above the steady rate
 BACKLOG = 1024  # connections that wait to be accepted: a whole node's ranks begin in the same second
@@ -31,6 +35,9 @@ class Connection:
         self.opened = time.monotonic()
         self.session: str | None = None
         self.bye: str | None = None
+        self.page: Page | None = None
+        self._page_descriptor: int | None = None
+        self._silent = True
         self._rate = rate
         self._credit = float(BURST)
         self._credited = self.opened
@@ -38,11 +45,18 @@ class Connection:
     def receive(self) -> wire.Message | None:
         """Return the next message, None at the end of the connection; raises RejectedError."""
         try:
-            data, _, flags, _ = self.sock.recvmsg(wire.MAX_BYTES)
+            data, descriptors, flags, _ = socket.recv_fds(self.sock, wire.MAX_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             return None
+        for descriptor in descriptors:
+            # Only the first message may bring one; whatever else comes is closed unseen.
+            if self._silent and _is_page(descriptor):
+                self._page_descriptor = descriptor
+            else:
+                os.close(descriptor)
         if not data:
             return None
+        self._silent = False
         self._charge()
         if flags & socket.MSG_TRUNC:
             raise RejectedError("oversized", f"a message has at most {wire.MAX_BYTES} bytes")
@@ -51,12 +65,43 @@ class Connection:
         except wire.WireError as error:
             raise RejectedError(error.reason, str(error)) from None
 
+    def look(self) -> bool:
+        """Read the page, if there is one; return whether there is. A page in the midst of being written waits."""
+        if self._page_descriptor is None:
+            return False
+        now, unix = time.monotonic_ns(), time.time()
+        found = wire_page.read(os.pread(self._page_descriptor, PAGE_BYTES, 0), now, unix)
+        if found is not None:
+            before = self.page.seconds if self.page else {}
+            # A clock that was read a little late here must not let a counter fall.
+            seconds = {phase: max(value, before.get(phase, 0.0)) for phase, value in found.seconds.items()}
+            self.page = replace(found, seconds=seconds)
+        return True
+
+    def close(self) -> None:
+        """Close the connection and let go of the page."""
+        self.sock.close()
+        if self._page_descriptor is not None:
+            os.close(self._page_descriptor)
+            self._page_descriptor = None
+
     def _charge(self) -> None:
         now = time.monotonic()
         self._credit = min(float(BURST), self._credit + (now - self._credited) * self._rate) - 1
         self._credited = now
         if self._credit < 0:
             raise RejectedError("rate", f"at most {self._rate:g} messages a second are expected")
+
+
+def _is_page(descriptor: int) -> bool:
+    """Whether this is memory of the right size that nobody can shrink or grow: all else might fail or wait later."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        size = os.fstat(descriptor).st_size
+    except OSError:
+        return False
+    wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    return seals & wanted == wanted and size == PAGE_BYTES
 
 
 def listen(path: Path, mode: int) -> socket.socket:

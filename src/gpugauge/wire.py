@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-VERSION = (1, 0)  # major, minor
+VERSION = (1, 1)  # major, minor
 MAX_BYTES = 16 * 1024
 MAX_TEXT = 64  # characters
+MAX_LONG_TEXT = 256  # of a fact that comes with a snapshot: lists of architectures, of visible devices
 MAX_DEVICES = 16
 MAX_ENTRIES = 64  # facts, and kinds of parameters
 
@@ -74,7 +75,9 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Device:
-    """Figures of torch's caching allocator for one device; sizes in bytes, `index` as the process counts devices."""
+    """A device that the process sees, `index` as it counts them; figures of torch's caching allocator once it is used,
+    sizes in bytes.
+    """
 
     index: int
     uuid: str | None = None
@@ -85,11 +88,18 @@ class Device:
     inactive_split: int | None = None
     retries: int | None = None
     ooms: int | None = None
+    name: str | None = None
+    capability: str | None = None  # compute capability, as "9.0"
 
 
 @dataclass(frozen=True)
 class Snap:
-    """Everything that the hook has counted since the session began; `monotonic_ns` is the sender's clock."""
+    """Everything that the hook has counted since the session began; `monotonic_ns` is the sender's clock.
+
+    What follows `errors` came with version 1.1: facts that are known only later than hello, what the steps are counted
+    by, the tensors that optimizers keep, the part of the waits for batches in which the device had nothing to do, and
+    the part of the steps in which this process did not wait for others.
+    """
 
     session: str
     sequence: int
@@ -99,6 +109,12 @@ class Snap:
     parameters: tuple[Parameters, ...] = ()
     devices: tuple[Device, ...] = ()
     errors: int | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    step_source: str | None = None
+    optimizer_state: tuple[Parameters, ...] = ()
+    exposed_wait_seconds: float | None = None
+    local_work_seconds: float | None = None
+    compilations: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +131,11 @@ END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
 Message = Union[Hello, Snap, Bye]
 _KINDS = {"hello": Hello, "snap": Snap, "bye": Bye}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+# What the steps can be counted by: hooks of the optimizers, batches of the loaders (when a compiled optimizer reports
+# none), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.
+STEP_SOURCES = ("optimizer", "batches", "tick", "deepspeed")
 
 
 def encode(message: Message) -> bytes:
@@ -150,18 +171,13 @@ def decode(data: bytes) -> Message:
 
 
 def _hello(fields: _Fields) -> Hello:
-    facts = fields.get("facts", dict) or {}
-    if len(facts) > MAX_ENTRIES or not all(map(_is_text, (*facts, *facts.values()))):
-        raise WireError(
-            "malformed", f"facts are at most {MAX_ENTRIES} texts of at most {MAX_TEXT} printable characters"
-        )
     return Hello(
         session=fields.text("session"),
         sequence=fields.integer("sequence"),
         pid=fields.optional_integer("pid"),
         pid_namespace=fields.optional_integer("pid_namespace"),
         started=fields.optional_number("started"),
-        facts=facts,
+        facts=fields.facts(MAX_TEXT),
     )
 
 
@@ -175,6 +191,12 @@ def _snap(fields: _Fields) -> Snap:
         parameters=tuple(_parameters(entry) for entry in fields.entries("parameters", MAX_ENTRIES)),
         devices=tuple(_device(entry) for entry in fields.entries("devices", MAX_DEVICES)),
         errors=fields.optional_integer("errors"),
+        facts=fields.facts(MAX_LONG_TEXT),
+        step_source=fields.optional_text("step_source"),
+        optimizer_state=tuple(_parameters(entry) for entry in fields.entries("optimizer_state", MAX_ENTRIES)),
+        exposed_wait_seconds=fields.optional_number("exposed_wait_seconds"),
+        local_work_seconds=fields.optional_number("local_work_seconds"),
+        compilations=fields.optional_integer("compilations"),
     )
 
 
@@ -206,8 +228,13 @@ def _parameters(entry: _Fields) -> Parameters:
 
 def _device(entry: _Fields) -> Device:
     figures = ("allocated", "allocated_peak", "reserved", "active", "inactive_split", "retries", "ooms")
-    uuid = entry.text("uuid") if entry.get("uuid", str) is not None else None
-    return Device(entry.integer("index"), uuid, **{name: entry.optional_integer(name) for name in figures})
+    return Device(
+        entry.integer("index"),
+        entry.optional_text("uuid"),
+        **{name: entry.optional_integer(name) for name in figures},
+        name=entry.optional_text("name"),
+        capability=entry.optional_text("capability"),
+    )
 
 
 class _Fields:
@@ -230,6 +257,21 @@ class _Fields:
         if not isinstance(value, str) or not _is_text(value):
             raise WireError("malformed", f"{key} in {self._where} is 1 to {MAX_TEXT} printable characters")
         return value
+
+    def optional_text(self, key: str) -> str | None:
+        return self.text(key) if self._raw.get(key) is not None else None
+
+    def facts(self, limit: int) -> dict[str, str]:
+        facts: dict[str, str] = self.get("facts", dict) or {}
+        if (
+            len(facts) > MAX_ENTRIES
+            or not all(map(_is_text, facts))
+            or not all(_is_text(value, limit) for value in facts.values())
+        ):
+            raise WireError(
+                "malformed", f"facts are at most {MAX_ENTRIES} texts of at most {limit} printable characters"
+            )
+        return facts
 
     def integer(self, key: str) -> int:
         value = self.optional_integer(key)
@@ -262,13 +304,13 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_INTEGER
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable()
+def _is_text(value: object, limit: int = MAX_TEXT) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= limit and value.isprintable()
 
 
-def clean(text: str) -> str:
-    """Return text as a message may carry it: printable, and not longer than MAX_TEXT."""
-    return "".join(character if character.isprintable() else "?" for character in text[:MAX_TEXT])
+def clean(text: str, limit: int = MAX_TEXT) -> str:
+    """Return text as a message may carry it: printable, and not longer than `limit` characters."""
+    return "".join(character if character.isprintable() else "?" for character in text[:limit])
 
 
 def log2_bucket(nanoseconds: int) -> int:

@@ -65,8 +65,8 @@ class Machine:
         self.listed = tuple(ProcessReading(p.pid, "compute", p.memory) for p in self.processes if p.alive(self.now))
 
     def drain(self) -> list[Reply]:
-        """Return the mean use of each pid since the newest row that was told before, whoever had the pid. The first rows
-        of a worker are not passed on: they are a mean over the whole buffer.
+        """Return the mean use of each pid since the newest row that was told before, whoever had the pid. The first
+        rows of a worker are not passed on: they are a mean over the whole buffer.
         """
         begin = max(self.cursor or 0.0, self.now - 12)
         by_pid: dict[int, float] = {}
@@ -75,7 +75,8 @@ class Machine:
         stamp = round((1000 + self.now) * 1e6)
         rows = [[stamp, pid, round(100 * share), 0, 0, 0] for pid, share in by_pid.items() if share > 0]
         seeded, self.cursor = self.cursor is not None, self.now if rows else self.cursor
-        return [Reply(1, "read", uuid=UUID, samples={"process": self.garbage + rows if seeded else []})]
+        told = self.garbage + rows if seeded else []
+        return [Reply(1, "read", uuid=UUID, samples={"process": told}, received=self.now)]
 
     def tick(self, *replies: Reply) -> Tick:
         if self.uptime:

@@ -10,7 +10,7 @@ from gpugauge import wire
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.training import STEP_BUCKETS, TrainingCollector
 from gpugauge.metric import HistogramValue, LabelValues, Value
-from gpugauge.sessions import Counters, Session, Sessions
+from gpugauge.sessions import Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.workload.procfs import process_hash
 
@@ -53,8 +53,8 @@ class FakeSessions:
         return self.count
 
 
-def collector(sessions: FakeSessions, process_id: Any = lambda pid: f"pid-{pid}") -> TrainingCollector:
-    return TrainingCollector(cast("Sessions", sessions), process_id)
+def collector(sessions: FakeSessions, process_id: Any = lambda session: f"pid-{session.peer_pid}") -> TrainingCollector:
+    return TrainingCollector(sessions, process_id)
 
 
 def values(section: Section) -> dict[str, dict[LabelValues, Value]]:

@@ -14,7 +14,7 @@ from gpugauge import launch
 from gpugauge.sessions import Sessions
 
 FAKE_TORCH = """
-import sys, types
+import sys, time, types
 
 def module(name, **attributes):
     result = sys.modules["torch." + name] = types.ModuleType("torch." + name)
@@ -23,15 +23,41 @@ def module(name, **attributes):
 
 hooks = []
 
+class Tensor:
+    pass
+
 class Optimizer:
     param_groups = []
+    state = {}
+    def __init__(self):
+        pass
     def step(self):
         for hook in hooks:
             hook(self, (), {})
 
 class Iterator:
+    takes = 0.0
     def __next__(self):
+        time.sleep(self.takes)
         return "batch"
+
+class Event:
+    # Of a device that does what it is given in turn; work(seconds) gives it something.
+    busy_until = 0.0
+    def __init__(self, enable_timing):
+        assert enable_timing
+    def record(self):
+        assert not cuda.is_current_stream_capturing()
+        self.passed = max(time.monotonic(), Event.busy_until)
+    def query(self):
+        assert not cuda.is_current_stream_capturing()
+        return time.monotonic() >= self.passed
+    def elapsed_time(self, end):
+        assert self.query() and end.query()
+        return 1e3 * (end.passed - self.passed)
+
+def work(seconds):
+    Event.busy_until = max(time.monotonic(), Event.busy_until) + seconds
 
 def statistics(index):
     # Of two devices this process has used one.
@@ -44,27 +70,44 @@ def statistics(index):
 def initialising(*_):
     raise AssertionError("the hook initialised CUDA")
 
+def is_grad_enabled():
+    return True
+
 __version__ = "9.9.0+cu129"
 __path__ = []
 version = module("version", cuda="12.9", hip=None)
 compiler = module("compiler", is_dynamo_compiling=lambda: False)
 distributed = module("distributed", is_available=lambda: False)
-optim = module("optim")
+optim = module("optim", Optimizer=Optimizer)
 module("optim.optimizer", register_optimizer_step_post_hook=hooks.append)
 module("utils")
 module("utils.data")
 module("utils.data.dataloader", _BaseDataLoaderIter=Iterator)
-_C = module("_C", _cuda_isHistoryEnabled=lambda: False)
+_C = module(
+    "_C", _cuda_isHistoryEnabled=lambda: False, _cuda_getDriverVersion=lambda: 12090,
+    _current_graph_task_id=lambda: -1,
+)
+backends = module("backends")
+backends.cudnn = module("backends.cudnn", version=lambda: 91002, allow_tf32=True)
+backends.cuda = module("backends.cuda", matmul=types.SimpleNamespace(allow_tf32=False))
 cuda = module(
     "cuda", is_initialized=lambda: False, is_available=initialising, init=initialising,
     device_count=initialising, memory_stats_as_nested_dict=initialising, get_device_properties=initialising,
+    current_device=initialising, get_arch_list=initialising, Event=initialising,
+    is_current_stream_capturing=initialising,
 )
 
 def use_cuda():
     cuda.is_initialized = lambda: True
     cuda.device_count = lambda: 2
     cuda.memory_stats_as_nested_dict = statistics
-    cuda.get_device_properties = lambda index: types.SimpleNamespace(uuid="abc-%d" % index)
+    cuda.get_device_properties = lambda index: types.SimpleNamespace(
+        uuid="abc-%d" % index, name="NVIDIA X", major=9, minor=0
+    )
+    cuda.current_device = lambda: 0
+    cuda.get_arch_list = lambda: ["sm_80", "sm_90a", "compute_90"]
+    cuda.is_current_stream_capturing = lambda: False
+    cuda.Event = Event
 """
 
 Run = Callable[..., "subprocess.Popen[str]"]
@@ -92,12 +135,12 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """Return a function that starts a program under the hook, with variables of its own added to the environment."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(program: str, *options: str, **variables: str) -> subprocess.Popen[str]:
+    def run(program: str, *options: str, arguments: tuple[str, ...] = (), **variables: str) -> subprocess.Popen[str]:
         script = tmp_path / f"program{len(started)}.py"
         script.write_text(textwrap.dedent(program))
         environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore", **variables}
         process = subprocess.Popen(
-            [sys.executable, *options, str(script)],
+            [sys.executable, *options, str(script), *arguments],
             env=launch.environment(environ, str(tmp_path / "hook.sock")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -121,7 +164,7 @@ def finished(process: "subprocess.Popen[str]") -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)

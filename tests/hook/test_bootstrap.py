@@ -40,7 +40,7 @@ def test_the_module_path_is_the_programs_own(tmp_path: Path) -> None:
 
 def test_a_child_interpreter_is_armed_too() -> None:
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; print(sys.meta_path[0])'])"
-    assert "TorchFinder" in python(program).stdout
+    assert "Finder" in python(program).stdout
 
 
 @pytest.mark.parametrize("name", ["wire.py", "hook"])

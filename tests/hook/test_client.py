@@ -18,8 +18,8 @@ def server(path: Path) -> socket.socket:
     return listener
 
 
-def hello() -> bytes:
-    return b"hello"
+def hello() -> tuple[bytes, None]:
+    return b"hello", None
 
 
 @pytest.fixture
@@ -94,5 +94,5 @@ def test_one_who_turns_away_is_asked_less_and_less(path: Path, client: Client) -
 def test_a_hello_that_cannot_be_made_leaves_no_connection(path: Path, client: Client) -> None:
     with server(path):
         with pytest.raises(ZeroDivisionError):
-            client.connect(0, lambda: bytes(1 // 0))
+            client.connect(0, lambda: (bytes(1 // 0), None))
         assert not client.connected

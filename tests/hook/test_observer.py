@@ -27,9 +27,12 @@ def test_cuda_is_asked_only_after_the_program_has_initialised_it(listener: Sessi
     (session,) = listener.view()
     assert session.snap is not None
     assert session.snap.errors == 0
-    used = wire.Device(0, "GPU-abc-0", 1, 10, 2, 3, 4, 5, 6)
-    assert session.snap.devices == (used,)
-    assert (session.hello.facts["torch"], session.hello.facts["cuda"]) == ("9.9.0+cu129", "12.9")
+    used = wire.Device(0, "GPU-abc-0", 1, 10, 2, 3, 4, 5, 6, "NVIDIA X", "9.0")
+    unused = wire.Device(1, "GPU-abc-1", name="NVIDIA X", capability="9.0")
+    assert session.snap.devices == (used, unused)
+    told = {"torch": "9.9.0+cu129", "cuda": "12.9", "build": "cuda", "architectures": "sm_80 sm_90a compute_90"}
+    told |= {"driver_cuda": "12.9", "cudnn": "91002", "tf32_matmul": "no", "tf32_cudnn": "yes", "visible_devices": "2"}
+    assert told == {name: session.facts.get(name) for name in told}
 
 
 def test_nothing_is_read_from_an_allocator_that_records_its_history(listener: Sessions, run: Run, site: str) -> None:
@@ -41,7 +44,8 @@ def test_nothing_is_read_from_an_allocator_that_records_its_history(listener: Se
     """
     finished(run(program, PYTHONPATH=site))
     until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
-    assert [s.snap.devices for s in listener.view() if s.snap] == [()]
+    allocated = [device.allocated for s in listener.view() if s.snap for device in s.snap.devices]
+    assert allocated == [None, None]
 
 
 def test_a_forked_child_has_a_session_of_its_own(listener: Sessions, run: Run, site: str) -> None:
@@ -137,3 +141,122 @@ def test_a_failed_import_of_torch_may_be_tried_again(tmp_path: Path, listener: S
     (tmp_path / "broken" / "torch.py").write_text("raise RuntimeError('planted')")
     assert finished(run(program, PYTHONPATH=site)) == "planted\n"
     until(lambda: len(listener.view()) == 1)
+
+
+def test_the_exposed_part_of_the_waits_is_measured_on_the_device(listener: Sessions, run: Run, site: str) -> None:
+    # All of a wait is exposed while the device has nothing to do, nothing of it while it has more to do than that.
+    program = """
+        import time, torch
+        from gpugauge.hook import observer
+        torch.use_cuda()
+        torch.Optimizer().step()
+        def wait():
+            before = observer._observer.waits.nanoseconds or 0
+            torch.Iterator.takes = 0.05
+            torch.Iterator().__next__()
+            time.sleep(0.05)
+            observer._observer.publish(time.perf_counter_ns())
+            return (observer._observer.waits.nanoseconds or 0) - before
+        print(wait() >= 0.045e9, wait() >= 0.045e9)
+        torch.work(0.06)
+        print(wait() < 0.03e9)
+        torch.cuda.is_current_stream_capturing = lambda: True
+        print(wait())
+    """
+    assert finished(run(program, PYTHONPATH=site)) == "True True\nTrue\n0.0\n"
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    (snap,) = [s.snap for s in listener.view()]
+    assert snap is not None
+    assert snap.errors == 0
+    assert snap.exposed_wait_seconds is not None
+    assert snap.exposed_wait_seconds >= 0.09
+
+
+def test_without_a_device_nothing_is_said_about_exposed_waits(listener: Sessions, run: Run, site: str) -> None:
+    program = """
+        import torch
+        torch.Optimizer().step()
+        torch.Iterator().__next__()
+    """
+    finished(run(program, PYTHONPATH=site))
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    assert [s.snap.exposed_wait_seconds for s in listener.view() if s.snap] == [None]
+
+
+def test_ticks_count_instead_of_what_optimizers_say(listener: Sessions, run: Run, site: str) -> None:
+    program = """
+        import torch, gpugauge.hook
+        optimizer = torch.Optimizer()
+        for _ in range(5):
+            for _ in range(3):
+                optimizer.step()
+            gpugauge.hook.tick()
+    """
+    finished(run(program, PYTHONPATH=site))
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    (snap,) = [s.snap for s in listener.view()]
+    assert snap is not None
+    assert snap.steps is not None
+    # Three of the first round were optimizer steps: nobody had said yet that they are no training steps.
+    assert (snap.step_source, snap.steps.count, snap.errors) == ("tick", 7, 0)
+
+
+DEEPSPEED = """
+class DeepSpeedEngine:
+    def __init__(self, optimizer):
+        self.global_steps = self.micro_steps = 0
+        self.optimizer = optimizer
+    def step(self):
+        self.micro_steps += 1
+        if self.micro_steps % 2 == 0:
+            for part in range(4):
+                self.optimizer.step()
+            self.global_steps += 1
+"""
+
+
+def test_of_deepspeed_only_the_engines_steps_count(tmp_path: Path, listener: Sessions, run: Run, site: str) -> None:
+    package = tmp_path / "site" / "deepspeed" / "runtime"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("")
+    (package / "engine.py").write_text(DEEPSPEED)
+    program = """
+        import torch
+        from deepspeed.runtime.engine import DeepSpeedEngine
+        engine = DeepSpeedEngine(torch.Optimizer())
+        for _ in range(10):
+            engine.step()
+    """
+    finished(run(program, PYTHONPATH=site))
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    (session,) = listener.view()
+    assert session.snap is not None
+    assert session.snap.steps is not None
+    assert (session.snap.step_source, session.snap.steps.count) == ("deepspeed", 5)
+    assert session.facts["parallel"] == "deepspeed"
+
+
+def test_the_hooks_own_functions_do_nothing_where_nobody_watches(run: Run) -> None:
+    program = """
+        import gpugauge.hook
+        gpugauge.hook.tick()
+        with gpugauge.hook.phase("eval"):
+            print("fine")
+    """
+    assert finished(run(program)) == "fine\n"
+
+
+def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessions, run: Run, site: str) -> None:
+    program = """
+        import os, torch
+        from gpugauge.hook import observer
+        optimizer = torch.Optimizer()
+        optimizer.step()
+        os.closerange(3, 256)
+        mine = [os.open(os.devnull, os.O_WRONLY) for _ in range(20)]
+        observer._observer.due = 0
+        optimizer.step()
+        print(*{os.readlink(f"/proc/self/fd/{number}") for number in mine}, observer._observer.errors)
+    """
+    assert finished(run(program, PYTHONPATH=site)) == "/dev/null 0\n"

@@ -43,7 +43,7 @@ def test_what_is_drained_in_parts_is_the_same() -> None:
     recorder = Recorder()
     for number in range(10):
         recorder.steps.append((7, number * MS))
-        recorder.batches.append((number * MS, number * MS + 3))
+        recorder.batches.append((number * MS, number * MS + 3, True))
         recorder.drain()
     assert (recorder.step_tally.count, recorder.step_tally.nanoseconds) == (10, 9 * MS)
     assert (recorder.batch_tally.count, recorder.batch_tally.nanoseconds) == (10, 30)
@@ -54,7 +54,7 @@ def test_the_time_of_the_last_is_told_in_unix_time() -> None:
     before = time.time()
     now = time.perf_counter_ns()
     recorder.steps.append((1, now))
-    recorder.batches.append((now, now))
+    recorder.batches.append((now, now, True))
     recorder.drain()
     assert recorder.step_tally.last == pytest.approx(before, abs=60)
     assert recorder.step_tally.last == recorder.batch_tally.last

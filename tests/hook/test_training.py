@@ -141,6 +141,22 @@ def test_a_restarted_daemon_is_found_and_a_kill_is_seen(tmp_path: Path, listener
     successor.stop()
 
 
+def test_a_daemon_that_is_stopped_holds_up_nothing(tmp_path: Path, run: Run) -> None:
+    serve = """
+        import sys, time
+        from gpugauge.sessions import Sessions
+        Sessions(sys.argv[1]).start()
+        print("listening", flush=True)
+        time.sleep(600)
+    """
+    daemon = run(serve, arguments=(str(tmp_path / "hook.sock"),), GPUGAUGE_HOOK="0")
+    assert daemon.stdout is not None
+    assert daemon.stdout.readline() == "listening\n"
+    daemon.send_signal(signal.SIGSTOP)
+    program = TRAINING.format(options="num_workers=24")
+    assert finished(run(program)) == finished(run(program, GPUGAUGE_HOOK="0"))
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [("torch.OutOfMemoryError('planted')", "out_of_memory"), ("KeyboardInterrupt", "interrupted")],

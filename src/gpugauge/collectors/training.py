@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpugauge import wire
+from gpugauge.collectors import torchfacts
 from gpugauge.collectors.base import Tick
 from gpugauge.metric import (
     BYTES,
@@ -19,7 +21,7 @@ from gpugauge.metric import (
     Table,
     families,
 )
-from gpugauge.sessions import Counters, Session, Sessions
+from gpugauge.sessions import Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.workload.procfs import process_hash
 
@@ -36,7 +38,7 @@ STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1
 def _info(session: Session) -> dict[tuple[str, ...], float]:
     pid = str(session.peer_pid) if session.peer_pid > 0 else ""
     own = str(session.hello.pid) if session.hello.pid is not None else ""
-    return {(pid, own, *(session.hello.facts.get(name, "") for name in _FACTS)): 1}
+    return {(pid, own, *(session.facts.get(name, "") for name in _FACTS)): 1}
 
 
 def _steps(session: Session) -> wire.Progress | None:
@@ -64,7 +66,9 @@ def _step_durations(session: Session) -> HistogramValue | None:
 
 
 def _step_source(session: Session) -> dict[str, int] | None:
-    return {"optimizer": 1} if _count(_steps(session)) else None
+    source = session.snap.step_source if session.snap else None
+    # Hooks before version 1.1 of the protocol count by nothing else, and do not say so.
+    return {source if source in wire.STEP_SOURCES else "optimizer": 1} if _count(_steps(session)) else None
 
 
 def _by_uuid(read: Callable[[wire.Device], int | None]) -> Callable[[Session], dict[str, int] | None]:
@@ -154,7 +158,7 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_steps_total",
-        "Optimizer steps; of several optimizers the one that steps most often counts.",
+        "Training steps, counted as torch_step_source says; of several optimizers the most frequent counts.",
         NONE,
         lambda s: _count(_steps(s)),
         source="torch.optim.optimizer.register_optimizer_step_post_hook",
@@ -253,13 +257,23 @@ EAR: tuple[Metric, ...] = (
 )
 
 
+class Heard(Protocol):
+    """Where sessions come from: the hook's socket, or the simulator."""
+
+    def view(self) -> tuple[Session, ...]:
+        """See sessions.Sessions."""
+
+    def counters(self) -> Counters:
+        """See sessions.Sessions."""
+
+
 class TrainingCollector:
-    """Rows by process. `process_id` gives the `process` label of a pid that can be seen, otherwise None."""
+    """Rows by process. `process_id` gives the `process` label of a session whose pid can be seen, otherwise None."""
 
     name = "training"
-    metrics = LIVE + LASTING + EAR
+    metrics = LIVE + torchfacts.LIVE + LASTING + torchfacts.LASTING + EAR
 
-    def __init__(self, sessions: Sessions, process_id: Callable[[int], str | None]) -> None:
+    def __init__(self, sessions: Heard, process_id: Callable[[Session], str | None]) -> None:
         self._sessions = sessions
         self._process_id = process_id
         self._labels: dict[str, str] = {}
@@ -281,12 +295,16 @@ class TrainingCollector:
         lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in subjects.items()]
         live = [subject for subject in lasting if subject[1].connected]
         ear = _Ear(sum(session.connected for session in view), counters)
-        return families(LIVE, live) + families(LASTING, lasting) + families(EAR, [((), ear)])
+        return (
+            families(LIVE + torchfacts.LIVE, live)
+            + families(LASTING + torchfacts.LASTING, lasting)
+            + families(EAR, [((), ear)])
+        )
 
     def _label(self, session: Session) -> str:
         """Return the session's `process` label, fixed when it is first seen: later the pid may be another's."""
         known = self._labels.get(session.hello.session)
         if known is not None:
             return known
-        seen = self._process_id(session.peer_pid) if session.connected and session.peer_pid > 0 else None
+        seen = self._process_id(session) if session.connected and session.peer_pid > 0 else None
         return seen or process_hash(session.hello.session)

@@ -13,14 +13,13 @@ from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.facts import WANTED, Progress, evidence, processes
-from gpugauge.verdict.judge import Verdict, judge
+from gpugauge.verdict.judge import LEAST_SECONDS, STALLED_SECONDS, Verdict, judge
 from gpugauge.verdict.window import Window
 
 log = logging.getLogger("gpugauge.verdict")
 
 _process = Table("process")
 _INTERVAL = 5.0  # seconds between two verdicts
-_LEAST_SPAN = 15.0  # seconds of evidence before a process that is not new is judged
 _DWELL = 10.0  # seconds for which a new state must hold before it is told
 _LINGER = 300.0  # seconds for which the integrals of an ended process stay
 
@@ -108,12 +107,15 @@ LASTING: tuple[Metric, ...] = (
 
 
 class VerdictCollector:
-    """Runs after all others: it reads what they exported, every few seconds, over a window of a minute."""
+    """Runs after all others: it reads what they exported, every few seconds, over a window of a minute. See judge()
+    for `stalled_seconds`.
+    """
 
     name = "verdict"
     metrics = LIVE + LASTING
 
-    def __init__(self) -> None:
+    def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
+        self._stalled_seconds = stalled_seconds
         self._window = Window(WANTED)
         self._accounts: dict[str, _Account] = {}
         self._due = 0.0
@@ -146,7 +148,7 @@ class VerdictCollector:
         account.live, account.seen = True, now
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
-        verdict = self._settle(account, judge(found, account.verdict), found, now)
+        verdict = self._settle(account, judge(found, account.verdict, self._stalled_seconds), found, now)
         account.verdict, account.held = verdict, len(found.cards) + found.unused_cards
         account.seconds[verdict.state] += elapsed
         account.card_seconds += elapsed * account.held
@@ -167,8 +169,8 @@ class VerdictCollector:
 
     def _settle(self, account: _Account, verdict: Verdict, found: Evidence, now: float) -> Verdict:
         """Tell a new state only when there is enough evidence and it has held for a while."""
-        old = found.age is not None and found.age > _LEAST_SPAN
-        state = "unknown" if old and self._window.span < _LEAST_SPAN else verdict.state
+        old = found.age is not None and found.age > LEAST_SECONDS
+        state = "unknown" if old and self._window.span < LEAST_SECONDS else verdict.state
         if state != account.candidate:
             account.candidate, account.since = state, now
         first = account.verdict.state == "unknown" and state != "unknown"

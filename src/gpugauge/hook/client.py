@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,7 @@ class Client:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._socket: socket.socket | None = None
+        self._inode = 0
         self._opened = 0
         self._pause = SECOND
         self._not_before = 0
@@ -28,8 +30,10 @@ class Client:
         """Whether there is a connection, as far as the last message could tell."""
         return self._socket is not None
 
-    def connect(self, now: int, hello: Callable[[], bytes]) -> bool:
-        """Return whether there is a connection, after trying to open one that begins with the datagram of `hello`."""
+    def connect(self, now: int, hello: Callable[[], tuple[bytes, int | None]]) -> bool:
+        """Return whether there is a connection, after trying to open one that begins with the datagram of `hello`, and
+        with the file descriptor that it names.
+        """
         if self._socket is not None:
             return True
         if now < self._not_before:
@@ -38,7 +42,8 @@ class Client:
             candidate = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             try:
                 candidate.connect(path)
-                candidate.send(hello(), socket.MSG_NOSIGNAL)
+                data, descriptor = hello()
+                socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)
             except OSError:
                 candidate.close()
                 continue
@@ -46,13 +51,14 @@ class Client:
                 candidate.close()
                 raise
             self._socket = candidate
+            self._inode = os.fstat(candidate.fileno()).st_ino
             self._opened = now
             return True
         return False
 
     def send(self, now: int, data: bytes) -> bool:
         """Send one datagram. False means that the connection is gone; a daemon that does not read loses the message."""
-        if self._socket is None:
+        if not self._owned() or self._socket is None:
             return False
         try:
             self._socket.send(data, socket.MSG_NOSIGNAL)
@@ -70,6 +76,19 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; in a forked child this leaves the parent's open."""
-        if self._socket is not None:
+        if self._owned() and self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _owned(self) -> bool:
+        """Whether our descriptor is still ours: a program that closes all of them gets the same numbers again."""
+        if self._socket is None:
+            return False
+        try:
+            if os.fstat(self._socket.fileno()).st_ino == self._inode:
+                return True
+        except OSError:
+            pass
+        self._socket.detach()
+        self._socket = None
+        return False

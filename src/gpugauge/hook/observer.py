@@ -1,4 +1,4 @@
-"""Listens to torch's optimizers and loaders. Loaded only after the program itself has imported torch.
+"""What is known about the training in this process, and when it is sent. Loaded only after the program imported torch.
 
 The rules: nothing here initialises CUDA or waits for it, no exception of ours leaves, and work is done at most once a
 second, on the thread that steps or loads.
@@ -7,7 +7,6 @@ second, on the thread that steps or loads.
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import threading
 import uuid
@@ -16,42 +15,67 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gpugauge import wire
-from gpugauge.hook import facts
+from gpugauge.hook import facts, phases, tensors
 from gpugauge.hook.client import SECOND, Client
+from gpugauge.hook.devices import devices
+from gpugauge.hook.page import Page
+from gpugauge.hook.peers import LocalWork
+from gpugauge.hook.phases import Phases
 from gpugauge.hook.recorder import Recorder
+from gpugauge.hook.waits import ExposedWaits
 
 MAX_ERRORS = 10
 RESCAN = 60 * SECOND
+REFRESH = 10 * SECOND
 
-# Since torch 2.3; what 2.1 has instead is true in every kind of compilation, which serves as well.
-_is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch.compiler.is_compiling
+# Batches to train on that arrived while parameters changed and no optimizer said so, until batches count as steps.
+_UNREPORTED = 3
 
 
 class Observer:
-    """The state of this process. `due` is when to publish next, in perf_counter_ns; MAX_ERRORS `errors` end it."""
+    """The state of this process. `due` is when to publish next, in perf_counter_ns; MAX_ERRORS `errors` end it.
+
+    `seen` are facts that listeners found out.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.recorder = Recorder()
+        self.phases = Phases(Page(), self.recorder.counts)
+        self.waits = ExposedWaits()
+        self.local_work = LocalWork()
         self.optimizers: dict[int, weakref.ref[Any]] = {}
+        self.stepping: set[int] = set()
+        self.seen: dict[str, str | None] = {}
+        self.evaluated: weakref.ref[Any] | None = None
+        self.compilations = 0
         self.errors = 0
         self.reset()
 
     def reset(self) -> None:
         """Begin a session: at the start, and in a forked child, whose parent keeps its own."""
         self.client.close()
+        self.phases.page.close()
         self.recorder.clear()
+        self.phases.clear()
+        self.waits.clear()
+        self.local_work.clear()
         self.session = uuid.uuid4().hex
         self.due = 0
         self._sequence = 0
         self._busy = threading.Lock()
         self._hello: wire.Hello | None = None
+        self._facts: dict[str, str] = {}
+        self._refresh = 0
+        self._initialised = False
         self._parameters: tuple[wire.Parameters, ...] = ()
+        self._optimizer_state: tuple[wire.Parameters, ...] = ()
         self._rescan = 0
+        self._version: tuple[int, int] | None = None
+        self._unreported = 0
+        self._loader: weakref.ref[Any] | None = None
 
     @property
     def off(self) -> bool:
@@ -64,13 +88,92 @@ class Observer:
         if self.off:
             self.client.close()
 
-    def know(self, optimizer: Any) -> None:
+    def met(self, optimizer: Any) -> None:
         """Remember an optimizer, without keeping it alive, and look at its parameters with the next publication."""
         key = id(optimizer)
-        self.optimizers[key] = weakref.ref(optimizer, lambda _: self.optimizers.pop(key, None))
+        self.optimizers[key] = weakref.ref(optimizer, lambda _: self._gone(key))
         self._rescan = 0
+
+    def know(self, optimizer: Any) -> None:
+        """Remember an optimizer that has stepped for the first time."""
+        self.met(optimizer)
+        self.stepping.add(id(optimizer))
+        self.phases.adopt()
         if self._sequence < 2:
             self.due = 0  # the first step follows the first batch closely, and tells where the model lives
+
+    def _gone(self, key: int) -> None:
+        self.optimizers.pop(key, None)
+        self.stepping.discard(key)
+
+    def saw(self, **facts: str | None) -> None:
+        """Take facts, and send what is new with the next publication."""
+        if not facts.items() <= self.seen.items():
+            self.seen.update(facts)
+            self._refresh = 0
+
+    def waiting(self, now: int) -> None:
+        """Take that the training thread begins to wait for a batch."""
+        self.phases.enter(phases.LOADING, now)
+        self.waits.begin()
+
+    def received(self, now: int, waited: int, iterator: Any) -> bool:
+        """Take that it has the batch; return whether it will train on it, as far as that can be told now."""
+        self.waits.end(now, waited)
+        training = torch.is_grad_enabled() and not self._evaluating()
+        self.phases.leave(now, phases.TRAINING if training else phases.EVALUATING)
+        if training and (self._loader is None or self._loader() is not iterator):
+            self._loader = weakref.ref(iterator)
+            self.saw(**facts.loader(iterator))
+        return training
+
+    def _evaluating(self) -> bool:
+        """Whether a module was told eval() since the last step, and still is so: frozen parts of a model that trains
+        are told so before the step.
+        """
+        module = self.evaluated() if self.evaluated is not None else None
+        return module is not None and not module.training
+
+    def stepped(self, now: int) -> None:
+        """Take that an optimizer has stepped: whatever the program did before, it trains."""
+        self.evaluated = None
+        if self.phases.here():
+            self.phases.settle(phases.TRAINING, now)
+
+    def tick(self) -> None:
+        """Take a step that the program tells about itself."""
+        if self.off:
+            return
+        try:
+            now = perf_counter_ns()
+            self.recorder.ticks.append(now)
+            self.stepped(now)
+            if now >= self.due:
+                self.publish(now)
+        except Exception:
+            self.failed()
+
+    def enter(self, phase: str) -> bool:
+        """Go into a phase on the training thread; return whether there is one to leave."""
+        return self.enter_phase(phases.named(phase))
+
+    def enter_phase(self, phase: int) -> bool:
+        """Go into a phase, by its index; return whether there is one to leave."""
+        if self.off or not self.phases.here():
+            return False
+        try:
+            self.phases.enter(phase, perf_counter_ns())
+        except Exception:
+            self.failed()
+            return False
+        return True
+
+    def leave_phase(self) -> None:
+        """Leave what enter() went into."""
+        try:
+            self.phases.leave(perf_counter_ns())
+        except Exception:
+            self.failed()
 
     def publish(self, now: int) -> None:
         """Send what has been counted, if a daemon is there. A thread that comes meanwhile leaves it to the first."""
@@ -78,7 +181,7 @@ class Observer:
             return
         try:
             self.due = now + SECOND
-            self.recorder.drain()
+            self._gather()
             for _ in range(2):  # when the daemon has gone, its successor may be there already
                 if not self.client.connect(now, self._greeting) or self.client.send(now, self._snap(now)):
                     break
@@ -100,68 +203,71 @@ class Observer:
         self._sequence += 1
         return self._sequence
 
-    def _greeting(self) -> bytes:
+    def _greeting(self) -> tuple[bytes, int | None]:
         if self._hello is None:
             self._hello = facts.hello(self.session)
-        return wire.encode(self._hello)
+            self.phases.page.open()
+            self.phases.write()
+        return wire.encode(self._hello), self.phases.page.descriptor
+
+    def _gather(self) -> None:
+        """Take what has happened since the last publication."""
+        self.recorder.drain()
+        self._watch_for_unreported_steps()
+        if self.phases.here():
+            tally = self.recorder.step_tally
+            self.local_work.update(tally.durations, tally.nanoseconds)
+            self.waits.collect()
+            self.phases.write()
+
+    def _watch_for_unreported_steps(self) -> None:
+        """A compiled optimizer calls no hooks; that it steps shows in its parameters."""
+        recorder = self.recorder
+        if recorder.source is not None:
+            return
+        version = tensors.version(self._living())
+        if recorder.training_batches and self._version is not None and version != self._version:
+            self._unreported += 1
+        self._version = version
+        if self._unreported and recorder.training_batches >= _UNREPORTED:
+            recorder.fall_back()
+
+    def _living(self) -> list[Any]:
+        # A copy: a garbage collection may drop an optimizer meanwhile.
+        found = [optimizer() for optimizer in tuple(self.optimizers.values())]
+        return [optimizer for optimizer in found if optimizer is not None]
 
     def _snap(self, now: int) -> bytes:
         if now >= self._rescan:
             self._rescan = now + RESCAN
-            # A copy: a garbage collection may drop an optimizer meanwhile.
-            self._parameters = facts.parameters([optimizer() for optimizer in tuple(self.optimizers.values())])
+            living = self._living()
+            self._parameters, self._optimizer_state = tensors.parameters(living), tensors.state(living)
+            self.seen["sharding"] = tensors.sharding(living)
+        initialised = torch.cuda.is_initialized()
+        if now >= self._refresh or initialised != self._initialised:
+            self._refresh, self._initialised = now + REFRESH, initialised
+            self._facts = facts.later(self.seen)
+        found = devices()
+        self.waits.used = {device.index for device in found if device.allocated is not None}
+        recorder, exposed, local = self.recorder, self.waits.nanoseconds, self.local_work.nanoseconds
         return wire.encode(
             wire.Snap(
                 session=self.session,
                 sequence=self._next(),
                 monotonic_ns=now,
-                steps=self.recorder.step_tally.progress(),
-                batches=self.recorder.batch_tally.progress(),
+                steps=recorder.step_tally.progress(),
+                batches=recorder.batch_tally.progress(),
                 parameters=self._parameters,
-                devices=facts.devices(),
+                devices=found,
                 errors=self.errors,
+                facts=self._facts,
+                step_source=recorder.source,
+                optimizer_state=self._optimizer_state,
+                exposed_wait_seconds=None if exposed is None else exposed / 1e9,
+                local_work_seconds=None if local is None else local / 1e9,
+                compilations=self.compilations,
             )
         )
-
-
-def _install_hooks(observer: Observer) -> None:
-    """Register with torch: one global hook after each optimizer step, one wrapper around the wait for a batch."""
-    steps = observer.recorder.steps
-    batches = observer.recorder.batches
-    optimizers = observer.optimizers
-
-    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-        if _is_compiling() or observer.off:
-            return  # a compiled optimizer is traced through here: nothing that dynamo would have to understand
-        try:
-            now = perf_counter_ns()
-            key = id(optimizer)
-            steps.append((key, now))
-            if key not in optimizers:
-                observer.know(optimizer)
-            if now >= observer.due:
-                observer.publish(now)
-        except Exception:
-            observer.failed()
-
-    wait = _BaseDataLoaderIter.__next__
-
-    @functools.wraps(wait)
-    def next_batch(self: Any) -> Any:
-        start = perf_counter_ns()
-        batch = wait(self)
-        try:
-            if not observer.off:
-                now = perf_counter_ns()
-                batches.append((start, now))
-                if now >= observer.due:
-                    observer.publish(now)
-        except Exception:
-            observer.failed()
-        return batch
-
-    register_optimizer_step_post_hook(after_step)
-    _BaseDataLoaderIter.__next__ = next_batch
 
 
 _observer: Observer | None = None
@@ -171,8 +277,11 @@ def install(announce: bool = False) -> None:
     """Listen in this process, once; `announce` opens the session now."""
     global _observer  # noqa: PLW0603 - torch's hooks are global to the process, so is this
     if _observer is None:
+        from gpugauge.hook import adapters, listeners  # noqa: PLC0415 - they change torch, which is done only here
+
         _observer = Observer(Client(wire.client_paths()))
-        _install_hooks(_observer)
+        listeners.install(_observer)
+        adapters.install(_observer)
         atexit.register(_observer.leave)
         # The child inherits the hooks: never register them again. The connection remains the parent's alone.
         os.register_at_fork(after_in_child=_observer.reset)

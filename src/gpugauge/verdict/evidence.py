@@ -39,12 +39,13 @@ class Evidence:
     slow_step: float | None = None  # 99th percentile of the job's own steps
     data_wait: float | None = None  # the training thread's wait for batches
     data_wait_exposed: float | None = None  # the part in which the GPU had nothing to do
+    paused: float = 0.0  # phases in which nobody expects steps: evaluation, checkpoints, compilation
     local_work: float | None = None  # the rank's own work
     world_size: int | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)  # bytes by device kind: cpu, cuda …
     build: str | None = None  # cpu, cuda, hip
     visible_devices: int | None = None
-    cuda_initialised: bool | None = None
+    driver_too_old: bool | None = None  # for the build's CUDA
     arch_supported: bool | None = None
     fp32_only: bool | None = None  # 32-bit parameters, TF32 off, no autocast seen
     retries: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from gpugauge.architecture import arch_supported
 from gpugauge.verdict.evidence import Card, Evidence
 from gpugauge.verdict.window import Window
 
@@ -27,6 +28,7 @@ WANTED = frozenset(
         *("torch_process_info", "torch_build_info", "torch_parameter_bytes", "torch_parameter_elements"),
         *("torch_memory_allocated_bytes", "torch_memory_alloc_retries_total", "torch_memory_ooms_total"),
         *("torch_steps_total", "torch_batches_total", "torch_step_duration_seconds", "torch_phase"),
+        *("torch_phase_seconds_total", "torch_device_info"),
         *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total", "torch_local_work_seconds_total"),
         *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds"),
         *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds"),
@@ -37,6 +39,10 @@ _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_
 # Bytes a second of one PCIe lane by generation, after encoding; both directions carry that much at a time.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 _UNUSED = 0.005
+_PAUSES = ("starting", "compiling", "evaluating", "checkpointing", "generating")
+# The driver that each major version of CUDA needs at least; within one, older drivers will do.
+# https://docs.nvidia.com/deploy/cuda-compatibility/
+_DRIVERS = {11: 450, 12: 525, 13: 580}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ def processes(window: Window) -> set[str]:
 def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:
     """Return what the window tells about a process at a time (monotonic and Unix seconds)."""
     inside = bool(window.now("torch_process_info", "process", process))
+    # What the cards did before the training was there is not its doing.
+    window = window.since_shown("torch_process_info" if inside else "gpu_process_memory_used_bytes", "process", process)
     uuids = _uuids(window, process)
     cards = {uuid: card(window, uuid, process) for uuid in uuids}
     used = [c for c in cards.values() if c.busy is None or c.busy >= _UNUSED]
@@ -69,7 +77,6 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     build = _label(window, "torch_build_info", process, "build") or _label(
         window, "gpu_process_host_info", process, "torch_build"
     )
-    visible = _label(window, "torch_build_info", process, "visible_devices")
     world = _label(window, "torch_process_info", process, "world_size")
     return Evidence(
         window=window.span,
@@ -84,11 +91,14 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         slow_step=window.quantile(0.99, "torch_step_duration_seconds", process),
         data_wait=_share(window, "torch_data_wait_seconds_total", process),
         data_wait_exposed=_share(window, "torch_data_wait_exposed_seconds_total", process),
+        paused=min(1.0, sum(window.rate("torch_phase_seconds_total", process, p) or 0.0 for p in _PAUSES)),
         local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
         world_size=int(world) if world and world.isdigit() else None,
         parameters=_parameters(window, process),
         build=build or None,
-        visible_devices=int(visible) if visible and visible.isdigit() else None,
+        visible_devices=_visible_devices(window, process),
+        driver_too_old=_driver_too_old(window, process),
+        arch_supported=_arch_supported(window, process),
         fp32_only=_fp32_only(window, process),
         retries=_sum_of_rises(window, "torch_memory_alloc_retries_total", process),
         ooms=_sum_of_rises(window, "torch_memory_ooms_total", process),
@@ -133,7 +143,8 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def _share(window: Window, name: str, *labels: str) -> float | None:
-    return _ratio(window.rise(name, *labels), window.span)
+    rate = window.rate(name, *labels)
+    return None if rate is None else min(1.0, rate)
 
 
 def _uuids(window: Window, process: str) -> list[str]:
@@ -155,6 +166,37 @@ def _parameters(window: Window, process: str) -> dict[str, float]:
         if isinstance(value, (int, float)):
             kinds[labels["device"].split(":")[0]] += value
     return dict(kinds)
+
+
+def _visible_devices(window: Window, process: str) -> int | None:
+    """How many cards the process sees: as CUDA told it, and before that as its environment and its /dev tell."""
+    counted = _label(window, "torch_build_info", process, "visible_devices")
+    if counted.isdigit():
+        return int(counted)
+    # An empty list hides all cards, and so does one that begins with a number that there is not.
+    listed = _label(window, "torch_build_info", process, "cuda_visible_devices")
+    if listed == "(empty)" or listed.startswith("-"):
+        return 0
+    nodes, driver = (_label(window, "torch_build_info", process, label) for label in ("device_nodes", "kernel_driver"))
+    # Without the driver in its /proc it may be a machine that has other ways to a card, such as WSL.
+    return 0 if nodes == "0" and driver else None
+
+
+def _driver_too_old(window: Window, process: str) -> bool | None:
+    cuda, driver = (
+        _label(window, name, process, label).partition(".")[0]
+        for name, label in (("torch_process_info", "cuda"), ("torch_build_info", "kernel_driver"))
+    )
+    least = _DRIVERS.get(int(cuda)) if cuda.isdigit() else None
+    return int(driver) < least if least and driver.isdigit() else None
+
+
+def _arch_supported(window: Window, process: str) -> bool | None:
+    """Whether the build has code for all cards that the process uses."""
+    built = _label(window, "torch_build_info", process, "architectures").split()
+    found = [labels["capability"].split(".") for labels, _ in window.now("torch_device_info", "process", process)]
+    told = [arch_supported(built, (int(c[0]), int(c[1]))) for c in found if len(c) == 2 and "".join(c).isdigit()]
+    return None if None in told or not told else all(told)
 
 
 def _fp32_only(window: Window, process: str) -> bool | None:

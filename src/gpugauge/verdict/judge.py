@@ -12,6 +12,7 @@ from gpugauge.verdict.evidence import Card, Evidence
 STALLED_SECONDS = 300.0
 STALLED_STEPS = 10.0  # of the job's own slow steps
 STARTING_SECONDS = 600.0
+LEAST_SECONDS = 15.0  # of evidence before a cause is named
 _IDLE = 0.01
 _FILLED = 0.7  # share of the multiprocessors below which kernels are too small for the card
 _LEAST = 0.05  # a cause below this share is noise
@@ -38,26 +39,29 @@ class Verdict:
     undecidable: frozenset[str] = frozenset()
 
 
-def judge(e: Evidence, before: Verdict | None = None) -> Verdict:
-    """Return the verdict on one process over one window; `before` gives the named cause its hysteresis."""
-    state = _state(e)
+def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = STALLED_SECONDS) -> Verdict:
+    """Return the verdict on one process over one window; `before` gives the named cause its hysteresis. After
+    `stalled_seconds` without a step or batch it is stalled, if its own slow steps do not take nearly as long.
+    """
+    state = _state(e, max(stalled_seconds, STALLED_STEPS * (e.slow_step or 0.0)))
     causes = {name: round(share, 4) for name, share in _causes(e, state).items() if share >= _LEAST}
-    # Outside, "unknown" is no finding, only what was counted.
-    limited_by = _primary(causes, before.limited_by if before else None) if state != "unknown" else None
+    # Outside, and as long as little is known, "unknown" is no finding, only what was counted.
+    found = state != "unknown" and (e.window >= LEAST_SECONDS or "unknown" not in causes)
+    limited_by = _primary(causes, before.limited_by if before else None) if found else None
     measured = any(card.sm_active is not None for card in e.cards)
     undecidable = frozenset() if measured or not e.cards else frozenset({"underfilled", "precision_unused"})
     return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable)
 
 
-def _state(e: Evidence) -> str:
+def _state(e: Evidence, patience: float) -> str:
     if not e.inside:
         held_idle = bool(e.cards) and all(card.busy is not None and card.busy < _IDLE for card in e.cards)
         return "held_idle" if held_idle else "unknown"
-    if _frozen(e):
+    if _frozen(e, patience):
         return "stalled" if e.steps_ever else "held_idle" if e.cards else "not_training"
     if e.phase in _PHASES:
         return _PHASES[e.phase]
-    if e.steps or (e.steps_ever and e.since_progress is not None and e.since_progress < _patience(e)):
+    if e.steps or (e.steps_ever and e.since_progress is not None and e.since_progress < patience):
         if e.batches and not e.steps:
             return "evaluating"
         on_cpu = bool(e.parameters) and not any(kind != "cpu" for kind in e.parameters)
@@ -69,14 +73,10 @@ def _state(e: Evidence) -> str:
     return "starting" if (e.age or 0.0) < STARTING_SECONDS else "not_training"
 
 
-def _patience(e: Evidence) -> float:
-    return max(STALLED_SECONDS, STALLED_STEPS * (e.slow_step or 0.0))
-
-
-def _frozen(e: Evidence) -> bool:
+def _frozen(e: Evidence, patience: float) -> bool:
     """Neither steps nor batches for so long that the job's own pace does not explain it."""
-    busy_phase = e.phase in _PHASES and (e.phase_age or 0.0) < _patience(e)
-    return e.since_progress is not None and e.since_progress >= _patience(e) and not busy_phase
+    busy_phase = e.phase in _PHASES and (e.phase_age or 0.0) < patience
+    return e.since_progress is not None and e.since_progress >= patience and not busy_phase
 
 
 def _causes(e: Evidence, state: str) -> dict[str, float]:
@@ -85,7 +85,7 @@ def _causes(e: Evidence, state: str) -> dict[str, float]:
         return {_why_on_cpu(e): 1.0} if e.host_has_gpu else {}
     if state == "held_idle":
         return {"unused_gpus": 1.0}
-    if state == "unknown" and e.cards:
+    if (state == "unknown" or (state == "training" and e.window < LEAST_SECONDS)) and e.cards:
         idle = [1.0 - card.busy for card in e.cards if card.busy is not None]
         return {"unknown": sum(idle) / len(e.cards)}
     if state != "training" or not e.cards:
@@ -105,6 +105,8 @@ def _why_on_cpu(e: Evidence) -> str:
         return "no_cuda_build"
     if e.visible_devices == 0:
         return "no_visible_device"
+    if e.driver_too_old:
+        return "driver_mismatch"
     if e.arch_supported is False:
         return "unsupported_arch"
     return "model_on_cpu"
@@ -115,7 +117,8 @@ def _of_card(e: Evidence, card: Card) -> dict[str, float]:
     if card.busy is None:
         return {}
     own = card.busy if card.own_busy is None else min(card.own_busy, card.busy)
-    idle = 1.0 - card.busy
+    # What a pause left idle is no fault of the training; that it was idle throughout is the most that can be said.
+    idle = max(0.0, 1.0 - card.busy - e.paused)
     spin = _spin(e, card, own)
     on_card = _slow_kernels(e, card, own - spin) | {"contention": card.busy - own}
     # What slows kernels down slows the training only as far as the card is what it waits for: gaps mean that it is not.

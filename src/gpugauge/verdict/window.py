@@ -22,6 +22,15 @@ class Point:
             for family in section.families
             if family.metric.name in wanted
         }
+        self._shown: dict[tuple[str, str], set[str]] = {}
+
+    def shown(self, name: str, label: str) -> set[str]:
+        """Return the values that a label of a family has."""
+        if (name, label) not in self._shown:
+            metric, samples = self.families.get(name, (None, {}))
+            place = metric.labels.index(label) if metric else 0
+            self._shown[name, label] = {values[place] for values in samples}
+        return self._shown[name, label]
 
     def samples(self, name: str) -> Mapping[LabelValues, Value]:
         """Return the samples of a family by their label values; empty if it is not there."""
@@ -42,6 +51,13 @@ class Window:
         while self._points[0].time < time - self._seconds:
             self._points.popleft()
         self._grouped = {}
+
+    def since_shown(self, name: str, label: str, value: str) -> Window:
+        """Return the part of the window in which a family has had a series with `label` = `value`."""
+        part = Window(self._wanted, self._seconds)
+        part._points = deque(point for point in self._points if value in point.shown(name, label))
+        part._grouped = self._grouped  # it is about the last point only
+        return part
 
     @property
     def span(self) -> float:
@@ -85,12 +101,21 @@ class Window:
 
     def rise(self, name: str, *labels: str) -> float | None:
         """Return by how much a counter (or a histogram's sum) rose over the window; None without two values."""
-        seen = [s for point in self._points if (s := point.samples(name).get(labels)) is not None]
+        found = self._rise(name, labels)
+        return found[0] if found else None
+
+    def rate(self, name: str, *labels: str) -> float | None:
+        """Return the same by the second, over the part of the window in which the counter was there."""
+        found = self._rise(name, labels)
+        return found[0] / found[1] if found else None
+
+    def _rise(self, name: str, labels: LabelValues) -> tuple[float, float] | None:
+        seen = [(p.time, s) for p in self._points if (s := p.samples(name).get(labels)) is not None]
         if len(seen) < 2:
             return None
-        first, last = (v.total if isinstance(v, HistogramValue) else float(v) for v in (seen[0], seen[-1]))
+        first, last = (v.total if isinstance(v, HistogramValue) else float(v) for _, v in (seen[0], seen[-1]))
         # A counter of the hardware that began anew has risen by at least what it shows.
-        return last - first if last >= first else last
+        return (last - first if last >= first else last), seen[-1][0] - seen[0][0]
 
     def mean(self, name: str, *labels: str) -> float | None:
         """Return the mean of a gauge over the points that have it."""

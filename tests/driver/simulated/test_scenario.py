@@ -92,6 +92,46 @@ ERRORS = [
         "f.yaml:3: processes[0].load: shares of gpu 0 reach 1.5 in all, more than 1",
     ),
     (
+        HEAD + "processes: [{pid: 1, gpus: [0], load: 0.5, pipeline: {}}]",
+        "f.yaml:3: processes[0]: load follows from the pipeline",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], phases: {compiling: 9}}]",
+        "f.yaml:3: processes[0]: phases and hook belong to a training: they need a pipeline",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {kernel: 1}}]",
+        "f.yaml:3: processes[0].pipeline: unknown key kernel (did you mean kernels?)",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {copy: fast}}]",
+        "f.yaml:3: processes[0].pipeline.copy: input should be a valid number, not 'fast'",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {peer: 2.0}}]",
+        "f.yaml:3: processes[0].pipeline: peer is a step of another rank: it needs a world_size of at least 2",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {other: 0.5}}]",
+        "f.yaml:3: processes[0].pipeline: other: nobody else is on gpu 0",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {}}, {pid: 2, gpus: [0], load: 0.5}]",
+        "f.yaml:3: processes[0].load: shares of gpu 0 reach 1.5 in all, more than 1",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {}, phases: {evaluating: 9}}]",
+        "f.yaml:3: processes[0].phases: every belongs to evaluating and checkpointing, and they to every",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {}, phases: {every: 9, evaluating: 9}}]",
+        "f.yaml:3: processes[0].phases: evaluating and checkpointing leave no time to train in every period",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], works_on: [1]}]",
+        "f.yaml:3: processes[0]: works_on names a card that is not in gpus",
+    ),
+    (
         HEAD + "processes:\n  - pid: 1\n    gpus: [0]\n    load:\n      shape: square\n      perod: 3",
         "f.yaml:6: processes[0].load: unknown key perod (did you mean period?)",
     ),

@@ -16,7 +16,11 @@ from gpugauge.driver.simulated.rings import UPTIME, Ring
 _SAMPLE_PERIOD = 1 / 6  # of the utilization rates; nvml.h says 1/6 s to 1 s by product
 _COOLING = 20.0  # seconds of work that the temperature remembers
 NVLINK_BYTES = 120e9  # what all links send in a second that does nothing else but move memory
-PCIE_BYTES = 4e9  # what a card reads from the host in a busy second
+PCIE_BYTES = 4e9  # what a card reads from the host in a busy second, if nothing else is said
+_SENT = 0.25  # of what it reads it writes back
+# Bytes a second of a PCIe lane by generation, in one direction.
+_LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+_THROTTLES = {"thermal": "sw_thermal_slowdown", "power_cap": "sw_power_cap"}
 MIG_CHANGE = 0x100
 
 
@@ -35,14 +39,16 @@ class Card:
         self.name: str = figures["name"]
         self.memory_total: int = figures["memory"]
         self.memory_reserved: int = figures["memory_reserved"]
+        self.processes = tuple(p for p in processes if index in p.gpus)
+        self._slowed = [(p, p.activity.pipeline) for p in self.processes if p.activity.pipeline and index in p.works_on]
         self.idle_watts: float = figures["idle_watts"]
-        self.power_limit_watts: float = figures["power_limit_watts"]
         self.default_limit_watts: float = PRESETS[plain["model"]]["power_limit_watts"]
-        self.health = Health(plain.get("health"))
+        lowered = [self.default_limit_watts * p.clock for _, p in self._slowed if p.throttle == "power_cap"]
+        self.power_limit_watts: float = min([figures["power_limit_watts"], *lowered])
+        self.health = Health(self._with_throttling(plain.get("health") or {}))
         self.ring = Ring(figures["ring"])
         self.lost_at: float = float("inf") if plain.get("lost_at") is None else plain["lost_at"]
         self._clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
-        self.processes = tuple(p for p in processes if index in p.gpus)
         self.instances: tuple[Instance, ...] | None = (
             None if plain.get("mig") is None else instances(figures, digest, self.processes)
         )
@@ -61,7 +67,7 @@ class Card:
         # A MIG instance is a part of the card, and so is its work.
         self._parts = [
             *([(Activity(background), 1.0)] if own else []),
-            *((p.activity, self._share(p)) for p in self.processes),
+            *((p.on(index), self._share(p)) for p in self.processes),
         ]
 
     def supports(self, function: str) -> bool:
@@ -104,8 +110,12 @@ class Card:
         """Megahertz of NVML's clock domain: graphics, SM, memory, video; None for an unknown domain."""
         if not 0 <= domain < len(self._clocks):
             return None
-        busy, idle = self._clocks[domain]
-        return busy if self.occupied(t) else idle  # type: ignore[no-any-return]
+        busy, idle = map(int, self._clocks[domain])
+        if not self.occupied(t):
+            return idle
+        # Heat and power limits lower the clocks of the multiprocessors, not those of the memory.
+        slowed = [p.clock for process, p in self._slowed if process.activity.alive(t)] if domain < 2 else []
+        return round(busy * min(slowed, default=1.0))
 
     def clock_max(self, domain: int) -> int | None:
         """The same, the highest that there is."""
@@ -139,6 +149,33 @@ class Card:
         """Seconds in which memory was read or written."""
         return sum(a.busy(t) * a.traffic * share for a, share in self._parts)
 
+    def sm_active(self, t: float) -> float:
+        """Seconds in which all multiprocessors were in use, or more in which some were."""
+        return sum(
+            a.busy(t) * (0.2 + 0.8 * a.intensity if a.sm_active is None else a.sm_active) for a, _ in self._parts
+        )
+
+    def tensor_active(self, t: float) -> float:
+        """Seconds of work of the tensor cores."""
+        return sum(
+            a.busy(t) * (0.6 * a.intensity if a.tensor_active is None else a.tensor_active) for a, _ in self._parts
+        )
+
+    def received(self, t: float) -> float:
+        """Bytes that came over PCIe."""
+        carried = self.link_bytes
+        return sum(a.busy(t) * (PCIE_BYTES if a.link is None else a.link * carried) for a, _ in self._parts)
+
+    def sent(self, t: float) -> float:
+        """Bytes that went over PCIe."""
+        return _SENT * self.received(t)
+
+    @property
+    def link_bytes(self) -> float:
+        """What the PCIe link carries in a second, in one direction."""
+        generation, width = self.figures["pcie"]
+        return _LANE_BYTES[self.health.pcie_generation or generation] * (self.health.pcie_width or width)
+
     def since_reset(self, total: Callable[[float], float], t: float) -> float:
         """A hardware counter: it starts again when the scenario says so."""
         at = self.health.counters_reset_at
@@ -152,6 +189,15 @@ class Card:
     def occupied(self, t: float) -> bool:
         """Whether a process is there, or work without one."""
         return any(a.alive(t) for a, _ in self._parts)
+
+    def _with_throttling(self, health: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add the spells in which a training runs at lower clocks."""
+        spells = {
+            p.throttle: {"reason": _THROTTLES[p.throttle], "start": on.activity.start, "end": on.activity.end}
+            for on, p in self._slowed
+            if p.clock < 1.0
+        }
+        return {**health, "throttling": [*(health.get("throttling") or []), *spells.values()]}
 
     def _share(self, process: Process) -> float:
         if not self.instances or process.instance is None:

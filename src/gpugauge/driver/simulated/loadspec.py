@@ -28,9 +28,10 @@ class StrictModel(BaseModel):
     @classmethod
     def _name_unknown_keys(cls, value: Any) -> Any:
         if isinstance(value, dict):
+            known = {field.alias or name for name, field in cls.model_fields.items()}
             for key in value:
-                if key not in cls.model_fields:
-                    nearest = hint(str(key), cls.model_fields)
+                if key not in known:
+                    nearest = hint(str(key), known)
                     raise PydanticCustomError("key", "unknown key {key} {hint}", {"key": str(key), "hint": nearest})
         return value
 

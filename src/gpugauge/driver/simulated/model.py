@@ -15,6 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from gpugauge.driver.simulated.gpuspec import Bytes, Code, Gpu, Pattern, Share
 from gpugauge.driver.simulated.loadspec import AnyLoad, StrictModel
+from gpugauge.driver.simulated.pipeline import observe
+from gpugauge.driver.simulated.pipelinespec import Phases, PipelineSpec
 from gpugauge.driver.simulated.world import World
 
 
@@ -31,7 +33,9 @@ class Driver(StrictModel):
 class Job(StrictModel):
     """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each card)
     null: the driver does not tell it. `load` is the share of each card's time that one process gets, `engines` how much
-    of their time a busy second takes; on cards with MIG, it all happens on the MIG device of that number.
+    of their time a busy second takes; on cards with MIG, it all happens on the MIG device of that number. A training
+    has a `pipeline`, and perhaps `phases`, instead of a load, and reports through the `hook`; without cards it trains
+    on the CPU. What is not in `works_on` of the cards is held, and not used.
     """
 
     pid: Annotated[int, Field(ge=1, lt=1 << 22)]
@@ -40,6 +44,10 @@ class Job(StrictModel):
     kind: Literal["compute", "graphics", "mps"] = "compute"
     memory: Bytes | None = 0
     load: AnyLoad | None = None
+    pipeline: PipelineSpec | None = None
+    phases: Phases | None = None
+    hook: bool = True
+    works_on: list[Annotated[int, Field(ge=0)]] | None = None
     intensity: Share = 0.6
     traffic: Share = 0.4
     engines: Annotated[dict[Literal["encoder", "decoder", "jpeg", "ofa"], Share], Field(default_factory=dict)]
@@ -69,7 +77,22 @@ class Job(StrictModel):
             raise PydanticCustomError("end", "end must come after start")
         if len(set(self.gpus)) < len(self.gpus) and self.gpus != "all":
             raise PydanticCustomError("gpus", "gpus names a card twice")
+        if not set(self.works_on or ()) <= set(self.gpus) and self.gpus != "all":
+            raise PydanticCustomError("works_on", "works_on names a card that is not in gpus")
+        given = self.model_fields_set
+        if self.pipeline is None and (given & {"phases", "hook"}):
+            raise PydanticCustomError("pipeline", "phases and hook belong to a training: they need a pipeline")
+        derived = given & {"load", "intensity", "traffic"}
+        if self.pipeline is not None and derived:
+            raise PydanticCustomError("load", "{key} follows from the pipeline", {"key": min(derived)})
         return self
+
+    @property
+    def peak(self) -> float:
+        """The largest share of a card that one of its processes takes; of a training the mean over its steps."""
+        if self.pipeline is not None:
+            return observe(self.pipeline.pipeline).own_busy
+        return self.load.peak if self.load else 0.0
 
 
 class Fault(StrictModel):
@@ -119,7 +142,7 @@ class Scenario(StrictModel):
         """Return the plain data for the worker's `open` request. It carries the start, so that a worker which is given
         it later sees the same world go on.
         """
-        return {"scenario": self.model_dump(mode="json"), "start": self._start}
+        return {"scenario": self.model_dump(mode="json", by_alias=True), "start": self._start}
 
     @field_validator("gpus", mode="before")
     @classmethod
@@ -171,7 +194,10 @@ class Scenario(StrictModel):
                 raise _at(
                     "processes", i, "memory", f"processes on gpu {number} hold {memory >> 20} of {free >> 20} MiB"
                 )
-            loads = [(job.load.peak if job.load else 0.0) * (job.per_gpu or 1) for job in alive]
+            if newest.pipeline and newest.pipeline.other and len(alive) * (newest.per_gpu or 1) < 2:
+                raise _at("processes", i, "pipeline", f"other: nobody else is on gpu {number}")
+            working = [job for job in alive if job.works_on is None or number in job.works_on]
+            loads = [job.peak * (job.per_gpu or 1) for job in working]
             peak = sum(loads) + (gpu.load.peak if gpu.load else 0.0)
             if peak > 1.000001:
                 raise _at("processes", i, "load", f"shares of gpu {number} reach {peak:.3g} in all, more than 1")

@@ -17,11 +17,12 @@ from gpugauge.driver.simulated.answers import (
     point,
     pointed,
 )
-from gpugauge.driver.simulated.card import NVLINK_BYTES, PCIE_BYTES, Card
+from gpugauge.driver.simulated.card import NVLINK_BYTES, Card
 from gpugauge.driver.simulated.instance import Instance
 
 _SHORTEST_SECONDS = 0.1
-_NVLINK_MIB, _PCIE_MIB = NVLINK_BYTES / 2**20, PCIE_BYTES / 2**20
+_MIB = 2**20
+_NVLINK_MIB = NVLINK_BYTES / _MIB
 
 
 @dataclass(slots=True)
@@ -145,7 +146,10 @@ def _metrics(source: Card | Instance, begin: float, end: float) -> dict[int, flo
         13: 5 * work,
     }
     if isinstance(source, Card):
-        found |= {20: busy * _PCIE_MIB / 4, 21: busy * _PCIE_MIB}
+        for number, count, unit in ((2, source.sm_active, 0.01), (5, source.tensor_active, 0.01)):
+            found[number] = (count(end) - count(begin)) / seconds / unit
+        for number, count, unit in ((20, source.sent, _MIB), (21, source.received, _MIB)):
+            found[number] = (count(end) - count(begin)) / seconds / unit
         if source.figures["nvlinks"]:
             found |= {60: moved * _NVLINK_MIB, 61: moved * _NVLINK_MIB}
     return found

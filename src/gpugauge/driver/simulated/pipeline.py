@@ -7,7 +7,9 @@ The true cause is no opinion: it is the component whose removal speeds the step 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 # A component is worth naming as the cause when the run is this much faster without it.
 WORTH = 1.1
@@ -71,6 +73,11 @@ class Pipeline:
         return max(self.own_step, self.peer)
 
 
+def pipeline(plain: Mapping[str, Any]) -> Pipeline:
+    """Make a pipeline out of the plain data of a scenario."""
+    return Pipeline(**{field.name: plain[field.name] for field in fields(Pipeline)})
+
+
 REMOVED = {
     "data_loading": {"load": 0.0},
     "host_bound": {"host": 0.0, "synchronises": False},
@@ -126,6 +133,8 @@ class Observed:
     cpu_throttled: float
     memory_pressure: float
     retries: float  # a second
+    own_sm_active: float  # what this process adds to sm_active
+    own_power: float  # of what the card can draw beyond its idle power
 
 
 def observe(p: Pipeline) -> Observed:
@@ -142,7 +151,8 @@ def observe(p: Pipeline) -> Observed:
     else:
         waiting = p.load * p.slowed
     wait = waiting / step
-    sm = computing * p.fill + spin / step * 0.05 + other_busy * 0.5
+    own_sm = computing * p.fill + spin / step * 0.05
+    sm = own_sm + other_busy * 0.5
     tensor = 0.0 if p.precision_unused else computing * p.tensor * p.fill
     cpu = p.host_seconds / step
     return Observed(
@@ -160,4 +170,6 @@ def observe(p: Pipeline) -> Observed:
         cpu_throttled=min(1.0, (1.0 - p.cpu_quota) * min(1.0, max(cpu, p.loader_interval / step))),
         memory_pressure=p.paging * min(1.0, max(cpu, p.loader_interval / step)),
         retries=1.0 / step if p.retries else 0.0,
+        own_sm_active=min(1.0, own_sm),
+        own_power=0.9 * computing * p.fill + 0.09 * spin / step,
     )

@@ -9,16 +9,21 @@ import uuid
 from pathlib import Path
 
 from gpugauge.driver.simulated.model import Scenario
+from gpugauge.driver.simulated.procfigures import Figures, cgroup_files, cgroup_folder, figures
 from gpugauge.driver.simulated.world import UPTIME, Process, World
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+# What a process has mapped that trains with a CUDA build of torch.
+_LIBRARIES = ("libtorch_python.so", "libtorch_cpu.so", "libtorch_cuda.so", "libc10_cuda.so")
 
 
 class ProcTree:
-    """Keeps a folder in step with a scenario; the folder is the caller's and should begin empty."""
+    """Keeps a folder in step with a scenario; the folder is the caller's and should begin empty. Below it, `cgroup`
+    shows the cgroups of the trainings as the cgroup file system does.
+    """
 
     def __init__(self, root: Path, scenario: Scenario) -> None:
-        self._root = root
+        self._root, self.cgroup_root = root, root / "cgroup"
         self._world = World(scenario.simulation())
         self._shown: set[int] = set()
         self._write_machine()
@@ -29,9 +34,14 @@ class ProcTree:
         alive = {p.pid: p for p in self._world.processes if p.activity.alive(t)}
         for pid in self._shown - alive.keys():
             shutil.rmtree(self._root / str(pid))
-        for pid in alive.keys() - self._shown:
-            self._write_process(alive[pid])
+        counted = {pid: figures(process, t) for pid, process in alive.items()}
+        for pid, process in alive.items():
+            if pid not in self._shown:
+                self._write_process(process, counted[pid])
+            elif process.activity.pipeline:
+                self._write_stat(self._root / str(pid), process, counted[pid])
         self._shown = set(alive)
+        self._write_cgroups([(process, counted[pid]) for pid, process in alive.items() if process.activity.pipeline])
 
     def _write_machine(self) -> None:
         random = self._root / "sys/kernel/random"
@@ -40,7 +50,7 @@ class ProcTree:
         (random / "boot_id").write_text(f"{boot_id}\n")
         (self._root / "stat").write_text(f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {int(self._world.start_unix - UPTIME)}\n")
 
-    def _write_process(self, process: Process) -> None:
+    def _write_process(self, process: Process, counted: Figures) -> None:
         """Write beside, then rename: a reader never meets half a process."""
         folder = self._root / f".{process.pid}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -50,9 +60,37 @@ class ProcTree:
         (folder / "cmdline").write_bytes(_strings(process.command))
         (folder / "environ").write_bytes(_strings([f"{key}={value}" for key, value in process.environment.items()]))
         (folder / "cgroup").write_text(f"0::{process.cgroup}\n" if process.cgroup.startswith("/") else process.cgroup)
-        (folder / "stat").write_text(_stat(process, name))
         (folder / "status").write_text(_status(process, name))
+        if process.activity.pipeline:
+            (folder / "task" / str(process.pid)).mkdir(parents=True)
+            lines = [f"7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /opt/torch/lib/{name}" for name in _LIBRARIES]
+            (folder / "maps").write_text("\n".join(lines) + "\n")
+        self._write_stat(folder, process, counted)
         folder.rename(self._root / str(process.pid))
+
+    def _write_stat(self, folder: Path, process: Process, counted: Figures) -> None:
+        text = _stat(process, Path(process.command[0]).name[:15], counted)
+        _replace(folder / "stat", text)
+        if process.activity.pipeline:
+            _replace(folder / "task" / str(process.pid) / "stat", text)
+
+    def _write_cgroups(self, trainings: list[tuple[Process, Figures]]) -> None:
+        groups: dict[Path, list[Figures]] = {}
+        for process, counted in trainings:
+            folder = cgroup_folder(self.cgroup_root, process)
+            if folder is not None:
+                groups.setdefault(folder, []).append(counted)
+        for folder, members in groups.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in cgroup_files(members).items():
+                _replace(folder / name, text)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file anew: a reader finds the old one or the new one, and never a part."""
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(text)
+    beside.rename(path)
 
 
 def _strings(strings: list[str]) -> bytes:
@@ -60,12 +98,14 @@ def _strings(strings: list[str]) -> bytes:
     return b"".join(s.encode() + b"\0" for s in strings)
 
 
-def _stat(process: Process, name: str) -> str:
+def _stat(process: Process, name: str, counted: Figures) -> str:
     """The 52 fields of proc_pid_stat(5); unknown ones are 0."""
     fields: list[object] = [0] * 52
     fields[0], fields[1], fields[2], fields[3] = process.pid, f"({name})", "S", 1
     fields[4] = fields[5] = process.pid
     fields[19] = 1  # threads
+    for number, value in counted.stat().items():
+        fields[number] = value
     fields[21] = round((UPTIME + process.activity.start) * _TICKS)  # start, ticks after boot
     return " ".join(map(str, fields)) + "\n"
 

@@ -64,7 +64,7 @@ def process_utilization(card: Card, t: float, array: Any, count: Any, after: Any
         return NOT_FOUND
     number = 0
     for process in card.processes:
-        activity = process.activity
+        activity = process.on(card.index)
         busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
         if busy <= 0 or number == _MOST_PROCESSES:
             continue

@@ -18,6 +18,9 @@ __all__ = ["SHIPPED", "Scenario", "ScenarioError", "list_scenarios", "load_scena
 SHIPPED = (
     "node",
     "workstation",
+    "healthy",
+    "starved",
+    "bottlenecks",
     "lost-card",
     "hanging-card",
     "idle",

@@ -58,4 +58,4 @@ def _processes(job: Mapping[str, Any], gpu_count: int) -> Iterator[Process]:
     groups = [gpus] if job["per_gpu"] is None else [(gpu,) for gpu in gpus for _ in range(job["per_gpu"])]
     for i, group in enumerate(groups):
         container_pid = None if job["container_pid"] is None else job["container_pid"] + i
-        yield Process(job, job["pid"] + i, container_pid, group)
+        yield Process(job, job["pid"] + i, container_pid, group, i, len(groups))

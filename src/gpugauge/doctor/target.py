@@ -1,0 +1,128 @@
+"""The Python that trains, asked in a process of its own: it may lack torch, crash, or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from gpugauge.doctor import probe
+
+_POLL = 0.02
+_REAP_SECONDS = 2.0
+
+
+class PythonError(Exception):
+    """There is no such Python; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the probe told, all parts together; `ending` is empty, or how it ended before its end."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    ending: str = ""
+
+
+def find_python(given: str | None, environ: Mapping[str, str]) -> str:
+    """Return the interpreter to ask: the given path, name or environment's folder; otherwise that of the active virtual
+    environment, otherwise the python3 on the PATH. Raises PythonError.
+    """
+    path = environ.get("PATH", os.defpath)
+    if given:
+        inside = Path(given, "bin", "python").absolute()
+        found = str(inside) if inside.exists() else shutil.which(given, path=path)
+        if found is None:
+            raise PythonError(f"{given} is no program that can be run")
+        return found
+    environment = environ.get("VIRTUAL_ENV")
+    if environment and Path(environment, "bin", "python").exists():
+        return str(Path(environment, "bin", "python").absolute())
+    found = shutil.which("python3", path=path) or shutil.which("python", path=path)
+    if found is None:
+        raise PythonError("there is no python3 on the PATH")
+    return found
+
+
+def ask(python: str, what: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> Answer:
+    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started at all."""
+    source = Path(probe.__file__).read_text(encoding="utf-8")
+    # The doctor is no training: the hook stays out of it.
+    environment = {**environ, "GPUGAUGE_HOOK": "0", "PYTHONIOENCODING": "utf-8"}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                [python, "-c", source, what],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise PythonError(f"{python} cannot be started: {error.strerror}") from error
+        in_time = _wait(process, seconds)
+        facts = _told(_content(out))
+        return Answer(facts, _ending(process, in_time, seconds, facts, _content(errors)))
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end, and make one after `seconds`; a process that hangs inside the kernel is left behind."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return False
+    except BaseException:  # Control-C: its own session does not get it
+        _kill(process)
+        raise
+    return True
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    until = time.monotonic() + _REAP_SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(_POLL)
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(4 << 20).decode(errors="replace")
+
+
+def _told(text: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for line in text.splitlines():
+        if line.startswith(probe.MARK):
+            with contextlib.suppress(ValueError):  # cut off in the middle
+                facts |= json.loads(line.removeprefix(probe.MARK))
+    return facts
+
+
+def _ending(
+    process: subprocess.Popen[bytes], in_time: bool, seconds: float, facts: Mapping[str, Any], errors: str
+) -> str:
+    stage = facts.get("stage")
+    during = f" while {stage}" if stage and stage != "done" else ""
+    if not in_time:
+        return f"did not answer within {seconds:g} s{during}"
+    code = process.returncode
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}{during}"
+        return f"was ended by signal {-code}{during}"
+    if code or stage != "done":
+        last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
+        return f"exited with status {code}{during}" + (f": {last}" if last else "")
+    return ""

@@ -1,0 +1,111 @@
+"""Listens to what programs import beside torch, from the moment they do: checkpoints, compilation, engines."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpugauge.hook import phases
+from gpugauge.hook.arming import Finder
+from gpugauge.hook.listeners import after, evaluating, replace, within
+from gpugauge.hook.observer import Observer
+from gpugauge.hook.recorder import DEEPSPEED
+
+
+def install(observer: Observer) -> None:
+    """Adapt what is loaded already, and the rest when it is."""
+    adapters: dict[str, Callable[[Any], None]] = {
+        "torch._dynamo.callback": functools.partial(_dynamo, observer),
+        "torch.distributed.checkpoint.state_dict_saver": functools.partial(_checkpoint, observer),
+        "safetensors.torch": functools.partial(_safetensors, observer),
+        "transformers.generation.utils": functools.partial(_generation, observer),
+        "transformers.modeling_utils": functools.partial(_pretrained, observer),
+        "deepspeed.runtime.engine": functools.partial(_deepspeed, observer),
+        "torch.utils.tensorboard.writer": functools.partial(_tensorboard, observer),
+        "torch.amp.grad_scaler": functools.partial(_grad_scaler, observer),
+    }
+
+    def adapt(name: str) -> None:
+        try:
+            adapters.pop(name)(sys.modules[name])
+        except Exception:
+            observer.failed()
+
+    for name in tuple(adapters):
+        if name in sys.modules:
+            adapt(name)
+    sys.meta_path.insert(0, Finder(adapters, adapt))
+
+
+def _dynamo(observer: Observer, module: Any) -> None:
+    entered: list[bool] = []
+
+    def start(_: Any = None) -> None:
+        observer.compilations += 1
+        observer.saw(compiled="yes")
+        entered.append(observer.enter_phase(phases.COMPILING))
+
+    def end(_: Any = None) -> None:
+        if entered and entered.pop():
+            observer.leave_phase()
+
+    module.callback_handler.register_start_callback(start)
+    module.callback_handler.register_end_callback(end)
+
+
+def _checkpoint(observer: Observer, module: Any) -> None:
+    for name in ("save", "async_save", "save_state_dict"):
+        replace(module, name, lambda f: within(observer, phases.CHECKPOINTING, f))
+
+
+def _safetensors(observer: Observer, module: Any) -> None:
+    replace(module, "save_file", lambda f: within(observer, phases.CHECKPOINTING, f))
+
+
+def _pretrained(observer: Observer, module: Any) -> None:
+    model = getattr(module, "PreTrainedModel", object)
+    if "eval" in vars(model):  # since version 5 it has one of its own, which does not call torch's
+        replace(model, "eval", lambda f: evaluating(observer, f))
+
+
+def _generation(observer: Observer, module: Any) -> None:
+    owner = getattr(module, "GenerationMixin", None)
+    replace(owner, "generate", lambda f: within(observer, phases.GENERATING, f))
+
+
+def _tensorboard(observer: Observer, module: Any) -> None:
+    def take(writer: Any) -> None:
+        observer.saw(tensorboard_dir=str(writer.log_dir))
+
+    replace(getattr(module, "SummaryWriter", None), "__init__", lambda f: after(observer, f, take))
+
+
+def _grad_scaler(observer: Observer, module: Any) -> None:
+    def take(scaler: Any) -> None:
+        if scaler.is_enabled():
+            observer.saw(grad_scaler="yes")
+
+    replace(getattr(module, "GradScaler", None), "__init__", lambda f: after(observer, f, take))
+
+
+def _deepspeed(observer: Observer, module: Any) -> None:
+    """DeepSpeed steps its inner optimizers once for each part of a step; its engine knows what a step is."""
+    engine_class = getattr(module, "DeepSpeedEngine", None)
+    told: dict[int, int] = {}
+
+    def created(engine: Any) -> None:
+        observer.recorder.source = DEEPSPEED
+        observer.saw(parallel="deepspeed")
+        told[id(engine)] = engine.global_steps
+
+    def stepped(engine: Any) -> None:
+        # step() is called for every micro-batch; only the last of them moves the parameters, and this number.
+        if engine.global_steps != told.get(id(engine)):
+            told[id(engine)] = engine.global_steps
+            observer.tick()
+
+    replace(engine_class, "__init__", lambda f: after(observer, f, created))
+    replace(engine_class, "step", lambda f: after(observer, f, stepped))
+    replace(engine_class, "save_checkpoint", lambda f: within(observer, phases.CHECKPOINTING, f))

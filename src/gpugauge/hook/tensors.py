@@ -1,0 +1,70 @@
+"""Where parameters and the state of optimizers live, and in which dtype. About 1 ms for 1,000 parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from gpugauge import wire
+
+
+def parameters(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
+    """Return what the parameters of these optimizers add up to, the largest kind first."""
+    return _totals(_parameters(optimizers))
+
+
+def state(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
+    """Return what these optimizers keep for the parameters (momenta, master copies), the largest kind first."""
+    return _totals(
+        value
+        for optimizer in optimizers
+        for entry in tuple(optimizer.state.values())
+        if isinstance(entry, dict)
+        for value in tuple(entry.values())
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def sharding(optimizers: Iterable[Any]) -> str | None:
+    """Return the kind of sharding that parameters show: fsdp (flat ones), dtensor (FSDP2, tensor parallelism)."""
+    for parameter in _parameters(optimizers):
+        if type(parameter).__name__ == "FlatParameter" or getattr(parameter, "_is_flat_param", False):
+            return "fsdp"
+        if hasattr(parameter, "_local_tensor"):
+            return "dtensor"
+    return None
+
+
+def version(optimizers: Iterable[Any]) -> tuple[int, int] | None:
+    """Return a mark that changes whenever the first parameter that is trained is written to, whoever writes."""
+    for parameter in _parameters(optimizers):
+        if parameter.requires_grad:
+            tensor = getattr(parameter, "_local_tensor", parameter)
+            return id(parameter), tensor._version  # noqa: SLF001 - documented, whatever its name
+    return None
+
+
+def _parameters(optimizers: Iterable[Any]) -> Iterator[Any]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def _totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
+    totals: dict[tuple[str, str], list[int]] = {}
+    seen = set()
+    for tensor in tensors:
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        # A DTensor (FSDP2) counts with the shard that this process holds.
+        local = getattr(tensor, "_local_tensor", tensor)
+        total = totals.setdefault((str(local.device), str(local.dtype).replace("torch.", "")), [0, 0, 0])
+        elements = local.numel()
+        total[0] += 1
+        total[1] += elements
+        total[2] += elements * local.element_size()
+    ordered = sorted(totals.items(), key=lambda item: item[1][2], reverse=True)
+    return tuple(wire.Parameters(*key, *total) for key, total in ordered[: wire.MAX_ENTRIES // 4])

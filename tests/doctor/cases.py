@@ -1,0 +1,62 @@
+"""Cases made of what their sources would have told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpugauge.doctor.cards import Driver
+from gpugauge.doctor.case import Case, Options
+from gpugauge.doctor.target import Answer
+from gpugauge.driver.api import Device, DeviceReading, DriverFacts
+
+CUDA = {"python": "3.12.1", "torch": "2.10.0+cu128", "file": "/venv/torch/__init__.py", "cuda": "12.8", "stage": "done"}
+H100 = {"name": "NVIDIA H100", "capability": [9, 0], "uuid": "0"}
+
+
+def card(index: int = 0, **reading: Any) -> Device:
+    known = {"name": "NVIDIA H100", "compute_capability": (9, 0), "processes": (), **reading}
+    return Device(f"GPU-{index}", True, "ok", DeviceReading(index=index, **known), {})
+
+
+def lost(index: int, reason: str = "gpu_is_lost") -> Device:
+    return Device("", False, reason, DeviceReading(index=index), {})
+
+
+def driver(*cards: Device, cuda: int | None = 12080) -> Driver:
+    return Driver("ok", DriverFacts(len(cards), "570.124.06", cuda_driver_version=cuda), cards)
+
+
+def case(
+    root: Path,
+    answers: Driver | None = None,
+    torch: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    pci: Mapping[str, int] | None = None,
+    ending: str = "",
+    platform: str = "linux",
+    contained: bool = False,
+    **options: Any,
+) -> Case:
+    """One H100 that works and nothing else, unless told otherwise."""
+    made = Case(Options(**options), environ or {}, root, platform)
+    made.driver = driver(card()) if answers is None else answers
+    made.pci = {"NVIDIA": len(made.driver.cards)} if pci is None else dict(pci)
+    made.contained = contained
+    made.python = ("/venv/bin/python", "")
+    made.torch = Answer(torch or {}, ending)
+    return made
+
+
+def with_torch(folder: Path, **how: Any) -> dict[str, str]:
+    """Return an environment in which this Python finds the stand-in for torch first."""
+    shutil.copy(Path(__file__).with_name("fake_torch.py"), folder / "torch.py")
+    return {"PYTHONPATH": str(folder), "FAKE_TORCH": json.dumps(how)}
+
+
+PYTHON = sys.executable

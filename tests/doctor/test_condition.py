@@ -1,0 +1,115 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.doctor import condition
+from gpugauge.doctor.finding import Finding
+from gpugauge.doctor.table import Check
+from gpugauge.driver.api import ProcessReading
+from tests.doctor.cases import card, case, driver, lost
+
+
+def found(root: Path, check: Check, **reading: Any) -> Finding:
+    return check(case(root, driver(card(0), card(1, **reading))))
+
+
+@pytest.mark.parametrize(
+    ("check", "reading", "level", "cause", "text"),
+    [
+        (condition.modes, {"compute_mode": 0}, "pass", None, "every card may compute"),
+        (condition.modes, {"compute_mode": 2}, "failure", None, "card 1 prohibits computing"),
+        (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every card may compute"),
+        (
+            condition.modes,
+            {"mig_mode": True, "mig_instances": ()},
+            "failure",
+            "no_visible_device",
+            "card 1 has MIG on and no MIG device",
+        ),
+        (condition.health, {"recovery_action": 0}, "pass", None, "none that the driver tells of"),
+        (
+            condition.health,
+            {"recovery_action": 2},
+            "failure",
+            None,
+            "card 1: the driver wants an action after an error",
+        ),
+        (
+            condition.health,
+            {"recovery_action": 9},
+            "failure",
+            None,
+            "card 1: the driver wants an action after an error",
+        ),
+        (
+            condition.health,
+            {"remapped_rows_failure": True},
+            "failure",
+            None,
+            "card 1: a broken row of memory could not be replaced",
+        ),
+        (
+            condition.health,
+            {"ecc_errors": {"uncorrected_volatile": 3, "corrected_volatile": 9}},
+            "warning",
+            None,
+            "uncorrected memory errors on card 1",
+        ),
+        (condition.health, {"ecc_errors": {"corrected_volatile": 9}}, "pass", None, "none that the driver tells of"),
+        (condition.clocks, {"clocks_event_reasons": 0x1 | 0x4}, "pass", None, "nothing holds them down now"),
+        (
+            condition.clocks,
+            {"clocks_event_reasons": 0x48},
+            "warning",
+            "throttled",
+            "card 1: hardware slowdown, heat (hardware)",
+        ),
+        (
+            condition.clocks,
+            {"power_limit_milliwatts": 300_000, "power_limit_default_milliwatts": 700_000},
+            "warning",
+            "throttled",
+            "card 1: power limit 300 W, by default 700 W",
+        ),
+        (condition.pcie, {}, "skipped", None, "the driver does not tell its width"),
+        (condition.pcie, {"pcie_width": 8, "pcie_width_max": 16}, "warning", "transfer", "card 1 has 8 lanes of 16"),
+        (
+            condition.pcie,
+            {"pcie_width": 8, "pcie_width_max": 8},
+            "pass",
+            None,
+            "8 lanes, as many as card and slot can have",
+        ),
+    ],
+)
+def test_condition(
+    tmp_path: Path, check: Check, reading: dict[str, Any], level: str, cause: str | None, text: str
+) -> None:
+    finding = found(tmp_path, check, **reading)
+
+    assert (finding.level, finding.cause, finding.found) == (level, cause, text)
+    assert bool(finding.advice) == (level in {"warning", "failure"})
+
+
+def processes(*pids: int, kind: Any = "compute") -> tuple[ProcessReading, ...]:
+    return tuple(ProcessReading(pid, kind) for pid in pids)
+
+
+def test_use(tmp_path: Path) -> None:
+    alone = found(tmp_path, condition.use, utilization_percent=80, memory_used_bytes=30 << 30, processes=processes(7))
+    shared = found(tmp_path, condition.use, utilization_percent=80, processes=processes(7, 8))
+    desktop = found(tmp_path, condition.use, utilization_percent=0, processes=processes(7, 8, kind="graphics"))
+    elsewhere = found(tmp_path, condition.use, utilization_percent=0, memory_used_bytes=30 << 30, processes=())
+    untold = found(tmp_path, condition.use, processes=None)
+
+    assert (alone.level, alone.found) == ("pass", "card 1: 80 % busy, 30 GiB held by pid 7; card 0 free")
+    assert (shared.level, shared.cause) == ("warning", "contention")
+    assert desktop.found == "cards 0, 1 free"
+    assert elsewhere.found == "card 1: 0 % busy, 30 GiB held; card 0 free"
+    assert untold.found == "card 1: 0 GiB held; card 0 free"
+
+
+def test_nothing_to_look_at(tmp_path: Path) -> None:
+    assert condition.obstacle(case(tmp_path, driver(lost(0)))) == "no card answers"
+    assert condition.obstacle(case(tmp_path)) == ""

@@ -1,0 +1,225 @@
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.doctor import process
+from gpugauge.doctor.case import Case
+from gpugauge.doctor.daemon import Daemon, Labels
+from gpugauge.doctor.finding import Finding
+from tests.doctor.cases import case
+
+PID = 4711
+NAME = "0123456789ab"
+Samples = dict[str, list[tuple[Labels, float]]]
+INFO: Samples = {
+    "gpugauge_build_info": [({"simulated": "false"}, 1)],
+    "torch_process_info": [
+        ({"process": NAME, "pid": str(PID), "torch": "2.10.0", "cuda": "12.8", "rank": "1", "world_size": "4"}, 1)
+    ],
+}
+
+
+def proc(root: Path, *libraries: str, opened: tuple[str, ...] = (), environ: str = "") -> None:
+    folder = root / "proc" / str(PID)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "stat").write_text(f"{PID} (python) S " + " ".join(map(str, range(1, 50))))
+    (folder / "cmdline").write_bytes(b"python\0train.py\0--lr\0001\0")
+    (folder / "maps").write_text("".join(f"7f00-7f01 r-xp 0 08:01 1 /venv/torch/lib/{name}\n" for name in libraries))
+    (folder / "environ").write_bytes(environ.encode())
+    for number, path in enumerate(opened):
+        (folder / "fd" / str(number)).symlink_to(path)
+
+
+def known(root: Path, samples: Samples | None = None, problem: str = "", **how: Any) -> Case:
+    made = case(root, pid=PID, **how)
+    made.daemon = Daemon({**INFO, **(samples or {})}, problem) if not problem else Daemon(problem=problem)
+    return made
+
+
+def summary(finding: Finding) -> tuple[str, str | None, str]:
+    return finding.level, finding.cause, finding.found
+
+
+def test_a_process_that_trains_on_a_card(tmp_path: Path) -> None:
+    cards = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia3", "/tmp/x")
+    proc(tmp_path, "libtorch_cpu.so", "libtorch_cuda.so", opened=cards, environ="A=1\0CUDA_VISIBLE_DEVICES=0,3\0")
+    made = known(tmp_path)
+
+    assert process.existence(made).found == "4711: python train.py --lr 1"
+    assert process.mapped_torch(made).found == "a CUDA build"
+    assert process.open_cards(made).found == "it has 2 open; it was started with CUDA_VISIBLE_DEVICES='0,3'"
+    assert process.daemon(made).found == f"process {NAME} reports from inside: torch 2.10.0, rank 1 of 4."
+
+
+@pytest.mark.parametrize(
+    ("libraries", "expected"),
+    [
+        (("libtorch_cpu.so",), ("failure", "no_cuda_build")),
+        (("libtorch_cpu.so", "libtorch_hip.so"), ("pass", None)),
+        (("libc.so",), ("warning", None)),
+    ],
+)
+def test_torch_by_its_libraries(tmp_path: Path, libraries: tuple[str, ...], expected: tuple[str, str | None]) -> None:
+    proc(tmp_path, *libraries)
+
+    assert summary(process.mapped_torch(known(tmp_path)))[:2] == expected
+
+
+def test_a_cpu_build_is_right_where_there_is_no_gpu(tmp_path: Path) -> None:
+    proc(tmp_path, "libtorch_cpu.so")
+    made = known(tmp_path, pci={})
+    made.driver = type(made.driver)("library_not_found")
+
+    assert process.mapped_torch(made).level == "pass"
+
+
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    unreadable = known(tmp_path)
+
+    assert process.mapped_torch(unreadable).level == "skipped"
+    assert process.open_cards(unreadable).level == "skipped"
+
+
+def test_without_the_hook_nothing_is_known_of_the_inside(tmp_path: Path) -> None:
+    checks = (process.state, process.steps, process.data_wait, process.parameters, process.allocator)
+
+    assert [check(known(tmp_path)).level for check in checks] == ["skipped"] * len(checks)
+
+
+def test_no_card_open(tmp_path: Path) -> None:
+    proc(tmp_path, "libtorch_cuda.so", environ="CUDA_VISIBLE_DEVICES=\0")
+
+    assert summary(process.open_cards(known(tmp_path)))[:2] == ("failure", "no_visible_device")
+
+
+def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
+    nobody = known(tmp_path, {"torch_process_info": []})
+
+    assert process.existence(nobody).found == "4711: there is no such process"
+    assert process.gone(nobody) == "there is no such process here"
+    assert process.existence(known(tmp_path)).found == "the daemon knows it, this container does not"
+
+
+def test_without_a_daemon_the_outside_is_all(tmp_path: Path) -> None:
+    made = known(tmp_path, problem="http://127.0.0.1:10478/metrics does not answer (refused)")
+    assert process.daemon(made).level == "skipped"
+    assert process.unknown(made) == "not known without the daemon"
+
+
+def test_a_process_that_the_daemon_sees_from_outside_or_not_at_all(tmp_path: Path) -> None:
+    outside: Samples = {"torch_process_info": [], "gpu_process_info": [({"process": NAME, "pid": str(PID)}, 1)]}
+
+    assert process.daemon(known(tmp_path, outside)).found == f"it sees process {NAME} from outside only."
+    assert process.daemon(known(tmp_path, {"torch_process_info": []})).found == "it does not know this process."
+
+
+def state(now: str, cause: str | None = None, share: float | None = None) -> Samples:
+    states: list[tuple[Labels, float]] = [
+        ({"process": NAME, "state": name}, float(name == now)) for name in ("training", "stalled", now)
+    ]
+    found: Samples = {"training_state": states}
+    if cause:
+        found["training_limited_by"] = [({"process": NAME, "cause": cause}, 1)]
+    if share is not None:
+        found["training_limited_by_ratio"] = [({"process": NAME, "cause": cause or ""}, share)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ({}, ("skipped", None, "the daemon has none")),
+        (state("training"), ("pass", None, "training")),
+        (
+            state("training", "data_loading", 0.43),
+            ("warning", "data_loading", "training, limited by data_loading: 43 % of the GPU time"),
+        ),
+        (state("training", "from_a_later_release"), ("pass", None, "training, limited by from_a_later_release")),
+        (state("training_on_cpu"), ("failure", "model_on_cpu", "training on cpu")),
+        (
+            state("training_on_cpu", "no_cuda_build"),
+            ("failure", "no_cuda_build", "training on cpu, limited by no_cuda_build"),
+        ),
+        (state("stalled"), ("failure", None, "stalled")),
+        (state("held_idle"), ("warning", None, "held idle")),
+    ],
+)
+def test_the_verdict(tmp_path: Path, samples: Samples, expected: tuple[str, str | None, str]) -> None:
+    finding = process.state(known(tmp_path, samples))
+
+    assert summary(finding) == expected
+    assert bool(finding.advice) == (finding.level in {"warning", "failure"})
+
+
+def rows(**values: float) -> Samples:
+    return {name: [({"process": NAME}, value)] for name, value in values.items()}
+
+
+def test_steps(tmp_path: Path) -> None:
+    samples = rows(torch_steps_total=500, torch_step_duration_seconds_sum=6.0, torch_step_duration_seconds_count=480)
+
+    assert process.steps(known(tmp_path, samples)).found == "500, 12.5 ms each"
+
+
+@pytest.mark.parametrize(
+    ("wait", "exposed", "expected"),
+    [
+        (100.0, None, ("pass", None)),
+        (900.0, None, ("warning", "data_loading")),
+        (900.0, 10.0, ("pass", None)),  # the GPU had work meanwhile
+        (900.0, 400.0, ("warning", "data_loading")),
+    ],
+)
+def test_waiting_for_data(tmp_path: Path, wait: float, exposed: float | None, expected: tuple[str, str | None]) -> None:
+    samples = rows(training_start_timestamp_seconds=time.time() - 1000, torch_data_wait_seconds_total=wait)
+    if exposed is not None:
+        samples |= rows(torch_data_wait_exposed_seconds_total=exposed)
+
+    assert summary(process.data_wait(known(tmp_path, samples)))[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ({"cpu": 64 << 20}, ("failure", "model_on_cpu", "64.0 MiB on cpu")),
+        ({"cuda:0": 64 << 20}, ("pass", None, "64.0 MiB on cuda:0")),
+        ({"cpu": 1 << 20, "cuda:0": 2 << 20}, ("pass", None, "1.0 MiB on cpu, 2.0 MiB on cuda:0")),
+    ],
+)
+def test_parameters(tmp_path: Path, devices: dict[str, int], expected: tuple[str, str | None, str]) -> None:
+    samples: Samples = {
+        "torch_parameter_bytes": [({"process": NAME, "device": d}, float(size)) for d, size in devices.items()]
+    }
+
+    assert summary(process.parameters(known(tmp_path, samples))) == expected
+
+
+def test_parameters_of_a_cpu_build_are_where_they_must_be(tmp_path: Path) -> None:
+    samples: Samples = {
+        "torch_process_info": [({"process": NAME, "pid": str(PID), "torch": "2.13.0+cpu", "cuda": ""}, 1)],
+        "torch_parameter_bytes": [({"process": NAME, "device": "cpu"}, 1 << 20)],
+    }
+
+    assert summary(process.parameters(known(tmp_path, samples))) == (
+        "pass",
+        None,
+        "1.0 MiB on cpu, and its torch knows no other device",
+    )
+
+
+def test_memory(tmp_path: Path) -> None:
+    short = rows(torch_memory_ooms_total=2, torch_memory_alloc_retries_total=0)
+    enough = rows(torch_memory_ooms_total=0, torch_memory_alloc_retries_total=0)
+
+    assert summary(process.allocator(known(tmp_path, short)))[:2] == ("warning", "memory_pressure")
+    assert process.allocator(known(tmp_path, enough)).level == "pass"
+
+
+def test_a_living_process_of_this_machine() -> None:
+    made = case(Path("/"), pid=os.getpid())
+
+    assert process.existence(made).level == "pass"
+    assert process.open_cards(made).level in {"pass", "warning", "failure"}

@@ -1,0 +1,92 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gpugauge.doctor.finding import Finding, exit_code, failure, ok, skipped, warning
+from gpugauge.doctor.report import WIDTH, document, lines
+from gpugauge.doctor.table import Entry
+from gpugauge.verdict.causes import CAUSES
+from tests.doctor.cases import CUDA, case
+
+LONG = "a sentence that is much longer than the terminal is wide, so that it must be broken somewhere, " * 2
+ENTRIES = [
+    Entry("Machine", "driver", ok("NVIDIA driver", LONG)),
+    Entry("Machine", "pcie", warning("PCIe link", "card 1 has 8 lanes", cause="transfer")),
+    Entry(
+        "PyTorch", "build", failure("Build", "for the CPU only \x1b[2J\nand more", "install " + LONG, "no_cuda_build")
+    ),
+    Entry("PyTorch", "versions", skipped("CUDA versions", "torch is no CUDA build")),
+]
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [
+        ([], 0),
+        ([ok("a", "b"), skipped("a", "b")], 0),
+        ([ok("a", "b"), warning("a", "b")], 1),
+        ([failure("a", "b"), warning("a", "b")], 2),
+    ],
+)
+def test_exit_codes(findings: list[Finding], code: int) -> None:
+    assert exit_code(findings) == code
+
+
+def test_a_cause_gives_its_advice() -> None:
+    assert warning("a", "b", cause="transfer").advice == CAUSES["transfer"].advice
+    assert warning("a", "b", "do this", "transfer").advice == "do this"
+
+
+def test_text_fits_a_terminal(tmp_path: Path) -> None:
+    text = list(lines(case(tmp_path), ENTRIES, colour=False))
+
+    assert max(map(len, text)) <= WIDTH
+    assert all(line.isprintable() for line in text)
+    assert [line for line in text if not line.startswith(" ")] == [
+        "Machine",
+        "",
+        "PyTorch",
+        "",
+        "1 failure and 1 warning. Begin with: Build.",
+    ]
+    assert "  WARN  PCIe link          card 1 has 8 lanes [transfer]" in text
+    assert "  skip  CUDA versions      torch is no CUDA build" in text
+
+
+def test_colours_are_all_that_differs(tmp_path: Path) -> None:
+    plain, coloured = (list(lines(case(tmp_path), ENTRIES, colour=colour)) for colour in (False, True))
+
+    assert coloured != plain
+    for code in (1, 2, 31, 32, 33, 0):
+        coloured = [line.replace(f"\x1b[{code}m", "") for line in coloured]
+    assert coloured == plain
+
+
+def test_nothing_is_wrong(tmp_path: Path) -> None:
+    assert (
+        list(lines(case(tmp_path), ENTRIES[:1], colour=False))[-1] == "Nothing is wrong that could be seen from here."
+    )
+
+
+def test_simulated_cards_are_said_first(tmp_path: Path) -> None:
+    made = case(tmp_path, simulation={"scenario": {"name": "node"}})
+
+    assert next(lines(made, ENTRIES, colour=False)) == "SIMULATED: the cards below do not exist (scenario node)."
+
+
+def test_json(tmp_path: Path) -> None:
+    made = case(tmp_path, torch=CUDA)
+
+    told = json.loads(document(made, ENTRIES))
+
+    assert (told["exit_code"], told["simulated"], told["torch"], told["timings"]) == (2, False, CUDA, None)
+    assert told["findings"][1] == {
+        "group": "Machine",
+        "check": "pcie",
+        "level": "warning",
+        "title": "PCIe link",
+        "found": "card 1 has 8 lanes",
+        "advice": CAUSES["transfer"].advice,
+        "cause": "transfer",
+    }

@@ -1,0 +1,86 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.doctor import speed
+from gpugauge.doctor.case import Case
+from gpugauge.doctor.target import Answer
+from gpugauge.driver.api import ProcessReading
+from tests.doctor.cases import CUDA, H100, card, case, driver
+
+WORKS = {**CUDA, "available": True, "devices": [H100]}
+BUSY = card(0, utilization_percent=90)
+HELD = card(0, utilization_percent=0, processes=(ProcessReading(7, "compute"),))
+
+
+def test_a_free_card_is_measured(tmp_path: Path) -> None:
+    assert speed.obstacle(case(tmp_path, torch=WORKS)) == ""
+
+
+@pytest.mark.parametrize("taken", [BUSY, HELD])
+def test_a_card_in_use_is_left_alone(tmp_path: Path, taken: Any) -> None:
+    assert speed.obstacle(case(tmp_path, driver(taken), WORKS)).startswith("card 0 is in use; --force")
+    assert speed.obstacle(case(tmp_path, driver(taken), WORKS, force=True)) == ""
+
+
+def test_another_card_that_is_in_use_does_not_matter(tmp_path: Path) -> None:
+    first_to_torch = {**WORKS, "devices": [{**H100, "uuid": "1"}]}
+
+    assert speed.obstacle(case(tmp_path, driver(BUSY, card(1)), first_to_torch)) == ""
+
+
+def test_if_torch_cannot_tell_its_card_all_must_be_free(tmp_path: Path) -> None:
+    untold = {**WORKS, "devices": [{**H100, "uuid": None}]}
+
+    assert speed.obstacle(case(tmp_path, driver(card(0), card(1)), untold)) == ""
+    assert speed.obstacle(case(tmp_path, driver(BUSY, card(1)), untold)) != ""
+
+
+@pytest.mark.parametrize("options", [{"timed": False}, {"pid": 1}, {"simulation": {}}])
+def test_nothing_is_measured_where_it_makes_no_sense(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert speed.obstacle(case(tmp_path, torch=WORKS, force=True, **options)) != ""
+
+
+def test_nothing_is_measured_without_a_gpu(tmp_path: Path) -> None:
+    assert speed.obstacle(case(tmp_path, torch={**CUDA, "available": False})) == "torch has no GPU that it can use"
+
+
+def measured(root: Path, ending: str = "", **figures: Any) -> Case:
+    link = card(0, pcie_width=16, pcie_generation_max=4)
+    made = case(root, driver(link), WORKS)
+    made.timings = Answer(figures, ending)
+    return made
+
+
+def test_matrix_products(tmp_path: Path) -> None:
+    good = speed.matrix_product(measured(tmp_path, matmul={"float32": 51e12, "bfloat16": 712.3e12}))
+    bad = speed.matrix_product(measured(tmp_path, matmul={"float32": 51e12, "float16": 52e12}))
+
+    assert (good.level, good.found) == ("pass", "float32 51, bfloat16 712 TFLOP/s")
+    assert bad.level == "warning"
+
+
+def test_copies(tmp_path: Path) -> None:
+    good = speed.copies(measured(tmp_path, copies={"pageable": 6.21e9, "pinned": 25.3e9}))
+    slow = speed.copies(measured(tmp_path, copies={"pageable": 6.21e9, "pinned": 12e9}))
+
+    assert (good.level, good.found) == ("pass", "pageable 6.21, pinned 25.3 GB/s")
+    assert (slow.level, slow.cause) == ("warning", "transfer")
+    assert "the PCIe link can carry 31.5" in slow.found
+
+
+def test_training_step(tmp_path: Path) -> None:
+    good = speed.training_step(measured(tmp_path, steps={"cpu": 0.041, "gpu": 0.0012}))
+    bad = speed.training_step(measured(tmp_path, steps={"cpu": 0.041, "gpu": 0.04}))
+
+    assert (good.level, good.found) == ("pass", "CPU 41 ms, GPU 1.2 ms: 34.2 times as fast")
+    assert bad.level == "warning"
+
+
+def test_what_could_not_be_measured_says_why(tmp_path: Path) -> None:
+    failed = speed.training_step(measured(tmp_path, steps_error="RuntimeError: CUDA out of memory"))
+    ended = speed.copies(measured(tmp_path, "was ended by SIGKILL while copying to the device"))
+
+    assert (failed.level, failed.found) == ("failure", "RuntimeError: CUDA out of memory")
+    assert ended.found == "the Python was ended by SIGKILL while copying to the device"

@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import pytest
+
+from gpugauge.doctor import machine, table
+from gpugauge.doctor.case import Case
+from gpugauge.doctor.daemon import Daemon
+from gpugauge.doctor.finding import Finding
+from gpugauge.doctor.table import Group, examine
+from gpugauge.doctor.target import Answer
+from tests.doctor.cases import CUDA, H100, case
+
+WORKS = {**CUDA, "available": True, "devices": [H100], "architectures": ["sm_90"]}
+
+
+def test_a_free_card_and_a_torch_that_uses_it(tmp_path: Path) -> None:
+    made = case(tmp_path, torch=WORKS)
+    made.timings = Answer({"matmul": {"float32": 5e13}, "copies": {"pinned": 2e10}, "steps": {"cpu": 1.0, "gpu": 0.1}})
+
+    entries = list(examine(made))
+
+    groups = (table.MACHINE, table.CONDITION, table.HERE, table.PYTHON, table.PYTORCH, table.SPEED)
+    assert [entry.check for entry in entries] == [check.__name__ for group in groups for check in group.checks]
+
+
+def test_one_line_stands_for_what_cannot_be_asked(tmp_path: Path) -> None:
+    made = case(tmp_path, torch={"python": "3.12.1", "missing": True}, timed=False)
+
+    instead = [entry.finding for entry in examine(made) if entry.check == "obstacle"]
+
+    assert [(finding.title, finding.found) for finding in instead] == [
+        ("Build and devices", "torch was not loaded"),
+        ("Timed checks", "switched off (--no-timed)"),
+    ]
+
+
+def test_a_process_is_looked_at_without_this_terminals_torch(tmp_path: Path) -> None:
+    made = case(tmp_path, pid=4711)
+    made.daemon = Daemon(problem="no daemon")
+
+    assert {entry.group for entry in examine(made)} == {"Machine", "Condition", "Process"}
+
+
+def test_a_process_that_nobody_knows_takes_few_lines(tmp_path: Path) -> None:
+    made = case(tmp_path, pid=4711)
+    made.daemon = Daemon(problem="no daemon")
+
+    checks = [entry.check for entry in examine(made) if entry.group == "Process"]
+
+    assert checks == ["existence", "obstacle", "daemon", "obstacle"]
+
+
+def test_a_process_beside_a_python(tmp_path: Path) -> None:
+    made = case(tmp_path, pid=4711, python="/venv/bin/python")
+    made.daemon = Daemon(problem="no daemon")
+
+    assert "PyTorch" in {entry.group for entry in examine(made)}
+
+
+def test_a_check_that_fails_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slot_width(_: Case) -> Finding:
+        raise KeyError("width")
+
+    monkeypatch.setattr(table, "MACHINE", Group("Machine", (slot_width, machine.driver)))
+
+    broken, after = list(examine(case(tmp_path, torch=WORKS, timed=False)))[:2]
+
+    assert (broken.finding.level, broken.finding.title) == ("warning", "Slot width")
+    assert broken.finding.found == "the check itself failed: KeyError: 'width'"
+    assert (after.check, after.finding.level) == ("driver", "pass")

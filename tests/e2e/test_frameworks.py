@@ -1,0 +1,225 @@
+"""Real frameworks, unmodified scripts: steps counted right, results bit-identical with and without the hook."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from gpugauge.sessions import Session, Sessions
+from tests.hook.conftest import Run, listener, run, until
+
+__all__ = ["listener", "run"]  # fixtures
+
+pytestmark = pytest.mark.e2e
+
+# Printed at the end of each script: what the training made of the model, to the last bit.
+DIGEST = """
+import hashlib, sys
+def digest(model):
+    parts = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        parts.update(value.detach().cpu().contiguous().numpy().tobytes())
+    print("digest", parts.hexdigest())
+"""
+
+TRAINER = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+set_seed(0)
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64, n_positions=16))
+data = [{"input_ids": torch.arange(i, i + 16) % 64, "labels": torch.arange(i, i + 16) % 64} for i in range(48)]
+arguments = TrainingArguments(
+    output_dir=sys.argv[1], max_steps=12, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+    eval_strategy="steps", eval_steps=6, save_steps=6, report_to=[], disable_tqdm=True, use_cpu=True,
+)
+trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data)
+trainer.train()
+print("steps", trainer.state.global_step)
+digest(model)
+"""
+
+LIGHTNING = """
+import torch, lightning
+from torch.utils.data import DataLoader
+lightning.seed_everything(0)
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+    def training_step(self, batch, index):
+        return self.layer(batch).square().mean()
+    def validation_step(self, batch, index):
+        self.layer(batch)
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+data = [torch.randn(8) for _ in range(40)]
+module = Module()
+trainer = lightning.Trainer(
+    max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+    default_root_dir=sys.argv[1],
+)
+trainer.fit(module, DataLoader(data, batch_size=4), DataLoader(data, batch_size=4))
+print("steps", trainer.global_step)
+digest(module)
+"""
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader([torch.randn(8) for _ in range(80)], batch_size=2)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+steps = 0
+for batch in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(model(batch).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += accelerator.sync_gradients
+print("steps", steps)
+digest(accelerator.unwrap_model(model))
+"""
+
+RANKS = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(15):
+    optimizer.zero_grad()
+    model(torch.full((4, 8), float(dist.get_rank()))).square().mean().backward()
+    optimizer.step()
+if dist.get_rank() == 0:
+    print("steps", 15)
+    digest(model)
+dist.destroy_process_group()
+"""
+
+FULLY_SHARDED = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+optimizer = torch.optim.AdamW(model.parameters())
+for number in range(15):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).square().mean().backward()
+    optimizer.step()
+result = {name: value.full_tensor() for name, value in model.state_dict().items()}
+if dist.get_rank() == 0:
+    print("steps", 15)
+    class Whole:
+        state_dict = lambda self: result
+    digest(Whole())
+dist.destroy_process_group()
+"""
+
+COMPILED = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+optimizer = torch.optim.AdamW(model.parameters())
+for number in range(10):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = compiled(torch.full((4, 8), float(number))).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert not torch._dynamo.utils.counters["graph_break"]
+print("steps", 10)
+digest(model)
+"""
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def ended(listener: Sessions, count: int) -> list[Session]:
+    until(lambda: len(listener.view()) == count and not any(s.connected for s in listener.view()))
+    return list(listener.view())
+
+
+@pytest.mark.parametrize(
+    ("module", "program", "options"),
+    [
+        pytest.param("transformers", TRAINER, (), id="trainer"),
+        pytest.param("lightning", LIGHTNING, (), id="lightning"),
+        pytest.param("accelerate", ACCELERATE, (), id="accelerate"),
+        pytest.param("accelerate", ACCELERATE, ("-m", "accelerate.commands.launch", "--cpu"), id="accelerate-launch"),
+        pytest.param("torch", RANKS, TORCHRUN, id="torchrun"),
+        pytest.param("torch", FULLY_SHARDED, TORCHRUN, id="fsdp2"),
+        pytest.param("torch", COMPILED, (), id="compiled"),
+    ],
+)
+def test_steps_are_counted_and_results_are_the_same(
+    module: str, program: str, options: tuple[str, ...], listener: Sessions, run: Run, tmp_path: Path
+) -> None:
+    need_module(module)
+    need_module("numpy")
+    plain, _ = run(DIGEST + program, *options, arguments=(str(tmp_path / "a"),), GPUGAUGE_HOOK="0").communicate(
+        None, 110
+    )
+    watched, _ = run(DIGEST + program, *options, arguments=(str(tmp_path / "b"),)).communicate(None, 110)
+    # Frameworks also print how long they took.
+    expected, printed = (
+        dict(line.split() for line in output.splitlines() if line.startswith(("steps ", "digest ")))
+        for output in (plain, watched)
+    )
+    assert expected == printed
+    assert printed.keys() == {"steps", "digest"}
+    for session in ended(listener, 2 if options == TORCHRUN else 1):
+        assert session.snap is not None
+        assert session.snap.steps is not None
+        assert (session.snap.steps.count, session.snap.errors) == (int(printed["steps"]), 0)
+        if module in {"transformers", "lightning"}:
+            assert session.page is not None
+            assert session.page.seconds["evaluating"] > 0
+            assert session.page.seconds["checkpointing"] > 0
+
+
+CELL = """
+import torch
+weight = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(7):
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_the_kernel_of_a_notebook_is_counted(listener: Sessions, run: Run, tmp_path: Path) -> None:
+    need_module("ipykernel")
+    program = f"""
+        from jupyter_client.manager import start_new_kernel
+        manager, client = start_new_kernel()
+        for cell in ({CELL!r}, "1 / 0"):
+            print(client.execute_interactive(cell, output_hook=lambda _: None)["content"]["status"])
+        client.stop_channels()
+        manager.shutdown_kernel()
+    """
+    output, _ = run(program, IPYTHONDIR=str(tmp_path)).communicate(None, 110)
+    assert output == "ok\nerror\n"
+    (session,) = ended(listener, 1)
+    assert session.snap is not None
+    assert session.snap.steps is not None
+    assert session.snap.steps.count == 7
+
+
+def need_module(name: str) -> None:
+    """Skip on a user's machine without the framework, fail in CI."""
+    if importlib.util.find_spec(name) is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"{name} is not installed: pip install 'gpugauge[frameworks]'")
+        pytest.skip(f"{name} is not installed")

@@ -1,0 +1,293 @@
+"""Version 1.0 of gpugauge.wire, as it was: what a neighbouring minor version sends and understands.
+
+One message is one datagram on a Unix SOCK_SEQPACKET socket: UTF-8 JSON of at most 16 KiB. Within one major version both
+sides ignore keys that they do not know and take missing keys as absent, so neighbouring minor versions understand each
+other. Runs on Python 3.9 with the standard library only: a training process loads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = (1, 0)  # major, minor
+MAX_BYTES = 16 * 1024
+MAX_TEXT = 64  # characters
+MAX_DEVICES = 16
+MAX_ENTRIES = 64  # facts, and kinds of parameters
+
+# Durations are counted by powers of two: bucket i holds those of at most 2^(i + LOG2_FIRST) seconds and more than half
+# of that; the first also what is shorter, the last also what is longer.
+LOG2_FIRST = -20
+LOG2_BUCKETS = 34
+
+SYSTEM_SOCKET = "/run/gpugauge/hook.sock"
+SOCKET_VARIABLE = "GPUGAUGE_HOOK_SOCKET"
+
+_MAX_INTEGER = 2**63 - 1
+
+
+class WireError(ValueError):
+    """Not a message of ours; the text says what was expected, `reason` is oversized, malformed or foreign."""
+
+    def __init__(self, reason: str, expected: str) -> None:
+        super().__init__(expected)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a connection: who speaks. `started` is Unix time; what `facts` holds is frozen here."""
+
+    session: str
+    sequence: int
+    pid: int | None = None
+    pid_namespace: int | None = None
+    started: float | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Things that happened one after another: how many, their seconds in total, Unix time of the last, durations."""
+
+    count: int = 0
+    seconds: float = 0.0
+    last: float | None = None
+    log2: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of one dtype on one device, both as torch names them: tensors, elements, bytes."""
+
+    device: str
+    dtype: str
+    tensors: int
+    elements: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """Figures of torch's caching allocator for one device; sizes in bytes, `index` as the process counts devices."""
+
+    index: int
+    uuid: str | None = None
+    allocated: int | None = None
+    allocated_peak: int | None = None
+    reserved: int | None = None
+    active: int | None = None
+    inactive_split: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+
+
+@dataclass(frozen=True)
+class Snap:
+    """Everything that the hook has counted since the session began; `monotonic_ns` is the sender's clock."""
+
+    session: str
+    sequence: int
+    monotonic_ns: int | None = None
+    steps: Progress | None = None
+    batches: Progress | None = None
+    parameters: tuple[Parameters, ...] = ()
+    devices: tuple[Device, ...] = ()
+    errors: int | None = None
+
+
+@dataclass(frozen=True)
+class Bye:
+    """The last message of a session, and why it ends: one of END_REASONS."""
+
+    session: str
+    sequence: int
+    reason: str
+
+
+END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
+
+Message = Hello | Snap | Bye
+_KINDS = {"hello": Hello, "snap": Snap, "bye": Bye}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """Return the datagram of a message; raises WireError when it would be too long."""
+    body: dict[str, Any] = {"v": VERSION, "kind": _NAMES[type(message)]}
+    body.update(vars(message))
+    data = json.dumps(body, default=vars, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(data) > MAX_BYTES:
+        raise WireError("oversized", f"a message has at most {MAX_BYTES} bytes, this one {len(data)}")
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """Return the message of a datagram; raises WireError that says what was expected instead."""
+    if len(data) > MAX_BYTES:
+        raise WireError("oversized", f"a message has at most {MAX_BYTES} bytes")
+    try:
+        raw = json.loads(data.decode())
+    except (ValueError, RecursionError):
+        raise WireError("foreign", "a message is one JSON object in UTF-8") from None
+    fields = _Fields(raw, "the message")
+    version = fields.get("v", list)
+    if not version or version[0] != VERSION[0]:
+        raise WireError("foreign", f"the protocol's major version is {VERSION[0]}, in a list under the key v")
+    kind = fields.text("kind")
+    if kind == "hello":
+        return _hello(fields)
+    if kind == "snap":
+        return _snap(fields)
+    if kind == "bye":
+        return Bye(fields.text("session"), fields.integer("sequence"), fields.text("reason"))
+    raise WireError("malformed", f"the kind is one of {', '.join(_KINDS)}")
+
+
+def _hello(fields: _Fields) -> Hello:
+    facts = fields.get("facts", dict) or {}
+    if len(facts) > MAX_ENTRIES or not all(map(_is_text, (*facts, *facts.values()))):
+        raise WireError(
+            "malformed", f"facts are at most {MAX_ENTRIES} texts of at most {MAX_TEXT} printable characters"
+        )
+    return Hello(
+        session=fields.text("session"),
+        sequence=fields.integer("sequence"),
+        pid=fields.optional_integer("pid"),
+        pid_namespace=fields.optional_integer("pid_namespace"),
+        started=fields.optional_number("started"),
+        facts=facts,
+    )
+
+
+def _snap(fields: _Fields) -> Snap:
+    return Snap(
+        session=fields.text("session"),
+        sequence=fields.integer("sequence"),
+        monotonic_ns=fields.optional_integer("monotonic_ns"),
+        steps=_progress(fields, "steps"),
+        batches=_progress(fields, "batches"),
+        parameters=tuple(_parameters(entry) for entry in fields.entries("parameters", MAX_ENTRIES)),
+        devices=tuple(_device(entry) for entry in fields.entries("devices", MAX_DEVICES)),
+        errors=fields.optional_integer("errors"),
+    )
+
+
+def _progress(fields: _Fields, key: str) -> Progress | None:
+    raw = fields.get(key, dict)
+    if raw is None:
+        return None
+    entry = _Fields(raw, key)
+    log2 = entry.get("log2", list) or []
+    if len(log2) > LOG2_BUCKETS or not all(_is_integer(count) for count in log2):
+        raise WireError("malformed", f"log2 of {key} is a list of at most {LOG2_BUCKETS} counts")
+    return Progress(
+        count=entry.integer("count"),
+        seconds=entry.optional_number("seconds") or 0.0,
+        last=entry.optional_number("last"),
+        log2=tuple(log2),
+    )
+
+
+def _parameters(entry: _Fields) -> Parameters:
+    return Parameters(
+        device=entry.text("device"),
+        dtype=entry.text("dtype"),
+        tensors=entry.integer("tensors"),
+        elements=entry.integer("elements"),
+        bytes=entry.integer("bytes"),
+    )
+
+
+def _device(entry: _Fields) -> Device:
+    figures = ("allocated", "allocated_peak", "reserved", "active", "inactive_split", "retries", "ooms")
+    uuid = entry.text("uuid") if entry.get("uuid", str) is not None else None
+    return Device(entry.integer("index"), uuid, **{name: entry.optional_integer(name) for name in figures})
+
+
+class _Fields:
+    """Reads one JSON object strictly: a key may be missing or null, but never of another type or out of bounds."""
+
+    def __init__(self, raw: object, where: str) -> None:
+        if not isinstance(raw, dict):
+            raise WireError("foreign" if where == "the message" else "malformed", f"{where} is a JSON object")
+        self._raw = raw
+        self._where = where
+
+    def get(self, key: str, kind: type) -> Any:
+        value = self._raw.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise WireError("malformed", f"{key} in {self._where} is a {kind.__name__}")
+        return value
+
+    def text(self, key: str) -> str:
+        value = self._raw.get(key)
+        if not isinstance(value, str) or not _is_text(value):
+            raise WireError("malformed", f"{key} in {self._where} is 1 to {MAX_TEXT} printable characters")
+        return value
+
+    def integer(self, key: str) -> int:
+        value = self.optional_integer(key)
+        if value is None:
+            raise WireError("malformed", f"{key} in {self._where} is missing")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        value = self._raw.get(key)
+        if value is not None and not _is_integer(value):
+            raise WireError("malformed", f"{key} in {self._where} is a whole number from 0 to 2^63 - 1")
+        return value
+
+    def optional_number(self, key: str) -> float | None:
+        value = self._raw.get(key)
+        if value is None:
+            return None
+        if not (_is_integer(value) or (isinstance(value, float) and math.isfinite(value) and value >= 0)):
+            raise WireError("malformed", f"{key} in {self._where} is a finite number, not below 0")
+        return float(value)
+
+    def entries(self, key: str, limit: int) -> list[_Fields]:
+        values = self.get(key, list) or []
+        if len(values) > limit:
+            raise WireError("malformed", f"{key} has at most {limit} entries")
+        return [_Fields(value, f"an entry of {key}") for value in values]
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_INTEGER
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT and value.isprintable()
+
+
+def clean(text: str) -> str:
+    """Return text as a message may carry it: printable, and not longer than MAX_TEXT."""
+    return "".join(character if character.isprintable() else "?" for character in text[:MAX_TEXT])
+
+
+def log2_bucket(nanoseconds: int) -> int:
+    """Return the index of the bucket that a duration belongs to; see LOG2_FIRST."""
+    ticks = ((nanoseconds << -LOG2_FIRST) - 1) // 1_000_000_000
+    return min(ticks.bit_length(), LOG2_BUCKETS - 1) if ticks > 0 else 0
+
+
+def server_path(environ: Mapping[str, str] = os.environ) -> str:
+    """Return where a daemon listens unless told otherwise: a user's own daemon under its runtime directory."""
+    if path := environ.get(SOCKET_VARIABLE):
+        return path
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return f"{runtime}/gpugauge/hook.sock" if runtime and os.geteuid() != 0 else SYSTEM_SOCKET
+
+
+def client_paths(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the sockets that a training process tries, in this order: the machine's daemon before a user's own."""
+    if path := environ.get(SOCKET_VARIABLE):
+        return (path,)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return (SYSTEM_SOCKET, f"{runtime}/gpugauge/hook.sock") if runtime else (SYSTEM_SOCKET,)

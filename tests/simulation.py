@@ -1,0 +1,84 @@
+"""A scenario through the daemon's own collectors, in simulated time: no processes, threads or waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpugauge.app import make_collectors
+from gpugauge.driver.api import DriverFacts, DriverView, Reply
+from gpugauge.driver.inventory import Inventory
+from gpugauge.driver.simulated.procfs import ProcTree
+from gpugauge.driver.simulated.scenario import Scenario, parse_scenario
+from gpugauge.driver.simulated.trainings import SimulatedSessions
+from gpugauge.driver.worker import Service
+from gpugauge.metric import LabelValues, Value
+from gpugauge.sampler import Sampler
+from gpugauge.snapshot import Snapshot
+from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
+from tests.golden_metrics import GROUPS, LIMITS, START, _answer
+
+STEP = 2.0  # seconds between two ticks
+
+
+@dataclass
+class Moment:
+    """What is exported at a second, and by pid what the verdict says."""
+
+    second: float
+    samples: Mapping[str, Mapping[LabelValues, Value]]
+    states: dict[int, str] = field(default_factory=dict)
+    causes: dict[int, str | None] = field(default_factory=dict)
+    shares: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+def scenario(text: str) -> Scenario:
+    return parse_scenario(f"description: a test\n{text}", "test.yaml", "test")
+
+
+def moments(made: Scenario, folder: Path, seconds: float, stalled_seconds: float = 300.0) -> Iterator[Moment]:
+    """Yield what is exported at every tick."""
+    now = 0.0
+    made._start |= {"monotonic": 0.0, "unix": START}
+    service, inventory = Service(lambda: now), Inventory(LIMITS)
+    facts = DriverFacts(**_answer(service, "open", simulate=made.simulation()).values["driver"])
+    tree = ProcTree(folder, made)
+    tree.update(0.0)
+    node = Procfs(str(folder))
+    workloads = Workloads(node, cgroup_root=tree.cgroup_root)
+    replies: list[Reply] = []
+
+    def news() -> tuple[DriverView, tuple[Reply, ...]]:
+        heard, replies[:] = tuple(replies), []
+        return DriverView(True, "ok", facts, inventory.devices(now), worker_starts=1), heard
+
+    sessions = SimulatedSessions(made, clock=lambda: now)
+    collectors = make_collectors(node, sessions, node, workloads, stalled_seconds=stalled_seconds)
+    sampler = Sampler(collectors, news, lambda _: None, 1.0)
+    while now <= seconds:
+        tree.update(now)
+        for index in range(facts.device_count):
+            reply = _answer(service, "read", index=index, groups=list(GROUPS))
+            inventory.apply(reply, now)
+            replies.append(replace(reply, uuid=inventory.uuid(index) or "", received=now))
+        yield _moment(now, sampler.tick(START + now, now))
+        now += STEP
+    service.close()
+
+
+def _moment(second: float, snapshot: Snapshot) -> Moment:
+    failed = [(name, health.error) for name, health in snapshot.health.items() if not health.success]
+    assert failed == []
+    families = [family for section in snapshot.sections for family in section.families]
+    found = Moment(second, {family.metric.name: dict(family.samples) for family in families})
+    for labels in found.samples.get("torch_process_info", {}):
+        process, pid = labels[0], int(labels[1])
+        states = found.samples.get("training_state", {})
+        found.states[pid] = next((state for (p, state), value in states.items() if p == process and value == 1), "")
+        named = [cause for p, cause in found.samples.get("training_limited_by", {}) if p == process]
+        found.causes[pid] = named[0] if named else None
+        ratios = found.samples.get("training_limited_by_ratio", {})
+        found.shares[pid] = {c: v for (p, c), v in ratios.items() if p == process and isinstance(v, float)}
+    return found

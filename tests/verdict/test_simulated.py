@@ -1,0 +1,139 @@
+"""The verdict on trainings of the simulator, through the collectors: what was planted is what is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpugauge.driver.simulated.pipeline import true_cause
+from gpugauge.driver.simulated.scenario import Scenario, load_scenario
+from tests.simulation import Moment, moments, scenario
+
+SECONDS = 76
+# By what is broken: the pipeline, and what else is on its card.
+PLANTED = {
+    "healthy": ("{}", ""),
+    "healthy, small steps": ("{kernels: 0.004, host: 0.002, load: 0.006}", ""),
+    "data_loading": ("{load: 2.0}", ""),
+    "data_loading, in the training thread": ("{load: 0.3, workers: 0}", ""),
+    "host_bound": ("{host: 0.3}", ""),
+    "host_bound, waiting for the card": ("{host: 0.08, synchronises: true}", ""),
+    "transfer": ("{copy: 0.12, pinned: false}", ""),
+    "underfilled": ("{fill: 0.2}", ""),
+    "precision_unused": ("{precision_unused: true, tensor: 0.0}", ""),
+    "waiting_for_peers": ("{peer: 0.3, world_size: 8}", ""),
+    "throttled": ("{clock: 0.5}", ""),
+    "throttled, by a lowered limit": ("{clock: 0.6, throttle: power_cap}", ""),
+    "contention": ("{other: 0.5}", "memory: 2GiB, load: 0.5"),
+    "cpu_limited": ("{cpu_quota: 0.1, load: 0.3}", ""),
+    "memory_swap_io": ("{paging: 0.9, load: 0.3}", ""),
+    "memory_pressure": ("{retries: 0.2}", ""),
+}
+
+
+def planted() -> Scenario:
+    """Return a machine with a card for each."""
+    lines = [f"gpus: {{model: h100, count: {len(PLANTED)}}}", "processes:"]
+    for i, (pipeline, neighbour) in enumerate(PLANTED.values()):
+        lines.append(f"  - {{pid: {100 + i}, gpus: [{i}], memory: 20GiB, cgroup: /job{i}, pipeline: {pipeline}}}")
+        if neighbour:
+            lines.append(f"  - {{pid: {900 + i}, gpus: [{i}], {neighbour}}}")
+    return scenario("\n".join(lines))
+
+
+def last(made: Scenario, folder: Path, seconds: float = SECONDS) -> Moment:
+    *_, found = moments(made, folder, seconds)
+    return found
+
+
+def oracle(made: Scenario) -> Mapping[int, str | None]:
+    return {job.pid: true_cause(job.pipeline.pipeline) for job in made.processes if job.pipeline}
+
+
+@pytest.fixture(scope="module")
+def after_a_minute(tmp_path_factory: pytest.TempPathFactory) -> Moment:
+    return last(planted(), tmp_path_factory.mktemp("proc"))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_named_is_what_was_planted_and_what_the_oracle_says(name: str, after_a_minute: Moment) -> None:
+    pid = 100 + list(PLANTED).index(name)
+    cause = None if name.startswith("healthy") else name.split(",")[0]
+
+    assert oracle(planted())[pid] == cause
+    assert (after_a_minute.states[pid], after_a_minute.causes[pid]) == ("training", cause)
+
+
+def test_a_session_has_the_label_of_the_process_that_the_driver_lists(after_a_minute: Moment) -> None:
+    inside = {process for process, *_ in after_a_minute.samples["torch_process_info"]}
+    listed = {process for process, _ in after_a_minute.samples["gpu_process_memory_used_bytes"]}
+    seen_from_outside = {process for process, *_ in after_a_minute.samples["gpu_process_host_info"]}
+
+    assert len(inside) == len(PLANTED)
+    assert inside < listed
+    assert inside < seen_from_outside
+
+
+@pytest.mark.parametrize("name", ["healthy", "starved", "bottlenecks"])
+def test_shipped_scenario_names_what_the_oracle_says(name: str, tmp_path: Path) -> None:
+    made = load_scenario(name)
+
+    found = last(made, tmp_path)
+
+    expected = {pid: cause for job_pid, cause in oracle(made).items() for pid in found.causes if pid == job_pid}
+    assert {pid: found.causes[pid] for pid in expected} == expected
+    assert set(expected) == set(oracle(made))
+
+
+def test_held_and_not_used_cards(tmp_path: Path) -> None:
+    text = "gpus: {model: h100, count: 4}\nprocesses: [{pid: 7, gpus: all, works_on: [0], memory: 9GiB, pipeline: {}}]"
+
+    found = last(scenario(text), tmp_path)
+
+    assert (found.causes[7], found.shares[7]) == ("unused_gpus", {"unused_gpus": 0.75})
+
+
+def test_training_without_a_card_is_the_models_place(tmp_path: Path) -> None:
+    text = "gpus: {model: h100}\nprocesses: [{pid: 7, gpus: [], pipeline: {kernels: 2.0}}]"
+
+    found = last(scenario(text), tmp_path, 30)
+
+    assert (found.states[7], found.causes[7]) == ("training_on_cpu", "model_on_cpu")
+
+
+RHYTHMS = """
+gpus: {model: h100, count: 3}
+processes:
+  - {pid: 1, gpus: [0], memory: 9GiB, cgroup: /a, pipeline: {},
+     phases: {compiling: 40, every: 100, evaluating: 30, checkpointing: 30}}
+  - {pid: 2, gpus: [1], memory: 9GiB, cgroup: /b, pipeline: {}, phases: {stalled_at: 60}}
+  - {pid: 3, gpus: [2], memory: 9GiB, cgroup: /c, pipeline: {}, start: 20, end: 60}
+"""
+
+
+def test_states_follow_the_phases_and_pauses_are_nobodys_fault(tmp_path: Path) -> None:
+    told: dict[int, dict[float, str]] = {1: {}, 2: {}, 3: {}}
+    blamed = []
+    for moment in moments(scenario(RHYTHMS), tmp_path, 210, stalled_seconds=20.0):
+        for pid, state in moment.states.items():
+            told[pid][moment.second] = state
+        blamed += [(moment.second, pid, cause) for pid, cause in moment.causes.items() if cause and pid != 2]
+
+    # Each phase as it is told once it has lasted for the time of two looks and the dwell time.
+    assert [told[1][second] for second in (38, 60, 100, 128, 160, 200)] == [
+        *("compiling", "training", "evaluating", "checkpointing", "training", "evaluating")
+    ]
+    assert [told[2][second] for second in (40, 78, 100, 210)] == ["training", "training", "stalled", "stalled"]
+    assert (told[3][40], told[3][70]) == ("training", "")
+    assert blamed == []
+
+
+def test_a_pipeline_ends_with_its_process(tmp_path: Path) -> None:
+    *_, found = moments(scenario(RHYTHMS), tmp_path, 80)
+    ended = {process for process, *_ in found.samples["training_end_timestamp_seconds"]}
+
+    assert found.samples["gpugauge_trainings_ended_total"]["finished",] == 1
+    assert len(ended) == 1
+    assert found.samples["gpugauge_hook_sessions"][()] == 2
