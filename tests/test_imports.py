@@ -31,11 +31,12 @@ ALLOWED = {
     "listen": set(),
     "server": {"listen", "logs"},
     "routes": {"exposition", "server"},
+    "activation": set(),
     "logs": set(),
     "sdnotify": set(),
     "config": set(),
     "app": {
-        *("catalog", "collectors", "config", "driver", "exposition", "history", "logs", "status"),
+        *("activation", "catalog", "collectors", "config", "driver", "exposition", "history", "logs", "status"),
         *("listen", "routes", "sampler", "sdnotify", "selection", "server", "sessions", "snapshot", "wire", "workload"),
     },
     "doctor": {"architecture", "collectors", "driver", "logs", "verdict", "workload"},

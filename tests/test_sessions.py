@@ -346,3 +346,21 @@ def test_a_listener_that_broke_says_so(listener: Sessions, monkeypatch: pytest.M
         listener._thread.join(10)
     with pytest.raises(SessionsError, match="has ended"):
         listener.view()
+
+
+def test_socket_of_the_service_manager_is_taken_and_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "hook.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
+        theirs.bind(str(path))
+        theirs.listen()
+        sessions = Sessions(str(path))
+        sessions.start(theirs.dup())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(path))
+            client.settimeout(5)
+            client.send(b"not ours")
+            closed = client.recv(1)
+        sessions.stop()
+
+        assert closed == b""
+        assert path.exists()

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpugauge import __version__, catalog
+from gpugauge.activation import listen_fds
 from gpugauge.collectors.allocation import AllocationCollector
 from gpugauge.collectors.base import Collector
 from gpugauge.collectors.clocks import ClocksCollector
@@ -188,8 +190,9 @@ class _Daemon:
         """Listen for training processes; a default path that cannot be used costs only what they would tell."""
         given = self._settings.hook.socket
         sessions = Sessions(str(given or server_path()), linger_seconds=self._settings.hook.linger_seconds)
+        inherited = listen_fds().get("hook")
         try:
-            sessions.start()
+            sessions.start(None if inherited is None else socket.socket(fileno=inherited))
         except SessionsError as error:
             if given:
                 raise

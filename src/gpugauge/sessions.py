@@ -5,6 +5,7 @@ A thread of its own reads the socket. What others see are frozen sessions; they 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import selectors
 import socket
@@ -103,13 +104,20 @@ class Sessions:
         self._ended = dict.fromkeys(ENDS, 0)
         self._counters: Counters | None = None
 
-    def start(self) -> None:
-        """Open the socket and begin to read; raises SessionsError when the path is taken or not ours to use."""
-        try:
-            self._listener = listen(self.path, self._mode)
-        except OSError as error:
-            raise SessionsError(f"cannot listen on {self.path}: {error.strerror or error}") from None
-        self._inode = self.path.stat().st_ino
+    def start(self, listener: socket.socket | None = None) -> None:
+        """Open the socket and begin to read; raises SessionsError when the path is taken or not ours to use.
+
+        A `listener` that the service manager opened is taken as it is and left to it at the end.
+        """
+        if listener is not None:
+            listener.setblocking(False)
+            self._listener, self._inode = listener, None
+        else:
+            try:
+                self._listener = listen(self.path, self._mode)
+            except OSError as error:
+                raise SessionsError(f"cannot listen on {self.path}: {error.strerror or error}") from None
+            self._inode = self.path.stat().st_ino
         self._wake, woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(woken, selectors.EVENT_READ, None)
@@ -130,11 +138,9 @@ class Sessions:
         self._selector.close()
         self._listener.close()
         self._woken.close()
-        try:
-            if self.path.stat().st_ino == self._inode:
+        with contextlib.suppress(OSError):  # gone already
+            if self._inode is not None and self.path.stat().st_ino == self._inode:
                 self.path.unlink()
-        except OSError:
-            pass  # gone already
 
     def view(self) -> tuple[Session, ...]:
         """Return all sessions, those that ended a while ago included; the same object as before if nothing changed.

@@ -60,7 +60,7 @@ class Training(subprocess.Popen[bytes]):
 
 def test_training_is_seen_by_prometheus(tmp_path: Path) -> None:
     with (
-        daemon(tmp_path, "--simulate=node") as running,
+        daemon(tmp_path, "--simulate=idle") as running,
         prometheus(tmp_path, running.url.removeprefix("http://")) as server,
         train(running, 22, tmp_path / "count.json") as training,
     ):
@@ -89,7 +89,7 @@ def test_training_is_seen_by_prometheus(tmp_path: Path) -> None:
 
 def test_promtool_has_no_complaint(tmp_path: Path) -> None:
     promtool = need("promtool")
-    with daemon(tmp_path, "--simulate=node") as running, train(running, 4, tmp_path / "count.json"):
+    with daemon(tmp_path, "--simulate=idle") as running, train(running, 4, tmp_path / "count.json"):
         wait_for(lambda: running.series("torch_steps_total", "process"), 30, "steps arrive")
         text = running.metrics()
 

@@ -60,7 +60,7 @@ def after_a_minute(tmp_path_factory: pytest.TempPathFactory) -> Moment:
 @pytest.mark.parametrize("name", PLANTED)
 def test_named_is_what_was_planted_and_what_the_oracle_says(name: str, after_a_minute: Moment) -> None:
     pid = 100 + list(PLANTED).index(name)
-    cause = None if name.startswith("healthy") else name.split(",")[0]
+    cause = None if name.startswith("healthy") else name.split(",", maxsplit=1)[0]
 
     assert oracle(planted())[pid] == cause
     assert (after_a_minute.states[pid], after_a_minute.causes[pid]) == ("training", cause)

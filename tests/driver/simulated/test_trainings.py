@@ -13,7 +13,6 @@ from gpugauge.driver.simulated.trainings import SimulatedSessions
 from gpugauge.sessions import Counters, Session
 from gpugauge.wire_page import PHASES
 from tests.driver.simulated.build import scenario
-from tests.golden_metrics import training
 
 START = 1_790_000_000.0
 TEXT = """
@@ -24,6 +23,9 @@ processes:
   - {pid: 60, gpus: [2], memory: 10GiB, pipeline: {retries: 0.1}, start: 30}
   - {pid: 70, gpus: [3], memory: 10GiB, pipeline: {}, hook: false}
 """
+
+
+OTHER = Session(wire.Hello("f" * 32, 0, 4711), 4711, 1000, START)
 
 
 class Clock:
@@ -37,7 +39,7 @@ class Real:
     """One real training, which the hook's socket has heard."""
 
     def __init__(self) -> None:
-        self.sessions = (training(0),)
+        self.sessions: tuple[Session, ...] = (OTHER,)
         self.told = Counters({"rate": 3}, {"finished": 2, "killed": 1})
 
     def view(self) -> tuple[Session, ...]:
@@ -135,7 +137,7 @@ def test_beside_real_ones() -> None:
 
     assert both.view() is first
     assert [both.owns(session) for session in first] == [False, True, True]
-    real.sessions = (replace(training(0), received_at=1.0),)
+    real.sessions = (replace(OTHER, received_at=1.0),)
     assert both.view() is not first
     clock.now = 6.0
     assert both.view()[0] is real.sessions[0]
