@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpugauge.metric import Family
 from gpugauge.snapshot import Snapshot
@@ -71,13 +72,17 @@ class History:
         pair = self._pair(seconds)
         if pair is None:
             return None
-        old, new = pair
-        try:
-            observed = new.observed[uuid] - old.observed[uuid]
-            busy = new.busy[uuid] - old.busy[uuid]
-        except KeyError:
-            return None
-        return min(1.0, busy / observed) if observed >= _LEAST * seconds and busy >= 0 else None
+        return _share(*pair, uuid, seconds)
+
+    def loads(self, uuid: str) -> list[tuple[float, float | None]]:
+        """Return the card's load from one point to the next as (seconds between the end and the newest point, share
+        busy), the oldest first; None where it is not known, and in the first entry, which only tells where it begins.
+        """
+        with self._lock:
+            points = list(self._points)
+        newest = points[-1].monotonic if points else 0.0
+        shares = [None, *(_share(old, new, uuid) for old, new in pairwise(points))]
+        return [(newest - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
 
     def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
         """Return the share of the last `seconds` in which a process kept a card busy. One that is younger than that is
@@ -99,6 +104,19 @@ class History:
             new = self._points[-1]
             begin = new.monotonic - seconds - _STEP / 2
             return next(p for p in self._points if p.monotonic >= begin), new
+
+
+def _share(old: _Point, new: _Point, uuid: str, seconds: float | None = None) -> float | None:
+    """Return the share of the time observed in which the card was busy, None if that is less than half of `seconds`,
+    or of the time between the points.
+    """
+    try:
+        observed = new.observed[uuid] - old.observed[uuid]
+        busy = new.busy[uuid] - old.busy[uuid]
+    except KeyError:
+        return None
+    least = _LEAST * (new.monotonic - old.monotonic if seconds is None else seconds)
+    return min(1.0, busy / observed) if observed >= least and busy >= 0 else None
 
 
 def _of_gpu_engine(family: Family | None) -> dict[str, float]:

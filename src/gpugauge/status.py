@@ -89,6 +89,7 @@ def _gpus(found: Families, history: History, processes: list[Facts]) -> list[Fac
                 "up": bool(up),
                 **{name: values.get((uuid,)) for name, values in figures.items()},
                 "load_5m": history.load(uuid, _WINDOW),
+                "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
                 "temperature_celsius": temperatures.get((uuid, "gpu")),
                 "allocation": states.get(uuid),
                 "allocated_to": holders.get(uuid, []),
@@ -106,6 +107,7 @@ def _processes(found: Families, history: History) -> list[Facts]:
     started = by_labels(found.get("gpu_process_start_timestamp_seconds"), "process")
     ended = by_labels(found.get("training_end_timestamp_seconds"), "process")
     states, causes = (_current(found.get(f"training_{what}"), "process") for what in ("state", "limited_by"))
+    shares = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
     known: dict[str, dict[str, str]] = {}
     for name in ("torch_process_info", "gpu_process_host_info", "gpu_process_info"):
         for facts in _facts(found.get(name)):
@@ -131,11 +133,16 @@ def _processes(found: Families, history: History) -> list[Facts]:
             "started": started.get((process,)),
             "state": states.get(process),
             "limited_by": causes.get(process),
+            "limited_by_ratio": shares.get((process, causes.get(process, ""))),
             "devices": devices.get(process, {}),
         }
         for process, facts in known.items()
         if process in alive
     ]
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)
 
 
 def _on(process: Facts, uuid: str) -> Facts:

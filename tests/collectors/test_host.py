@@ -184,18 +184,20 @@ def test_process_that_hangs_in_the_kernel_holds_up_nobody(tmp_path: Path, monkey
     class Hangs(Procfs):
         def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
             if name == "maps":
-                released.wait(60)
+                released.wait()
             return super().read(pid, name, limit)
 
     monkeypatch.setattr("gpugauge.collectors.host._HANGS", 0.6)
     collector = HostCollector(Hangs(str(tmp_path)))
 
     first = collector.collect(tick(0))
-    while (collector._background.running or 0) <= 0.6:
-        released.wait(0.05)
-    with pytest.raises(HostError, match="hangs"):
-        collector.collect(tick(1))
-    released.set()
+    try:
+        while (collector._background.running or 0) <= 0.6:
+            released.wait(0.05)
+        with pytest.raises(HostError, match="hangs"):
+            collector.collect(tick(1))
+    finally:
+        released.set()
 
     assert first.families == ()
 

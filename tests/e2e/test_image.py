@@ -15,7 +15,8 @@ import pytest
 
 from tests.e2e.containers import Podman, podman
 from tests.e2e.documents import ROOT, blocks
-from tests.e2e.programs import free_port, http, need, prometheus, wait_for
+from tests.e2e.programs import free_port, http, prometheus, wait_for
+from tests.e2e.tools import tool
 
 pytestmark = pytest.mark.e2e
 
@@ -131,6 +132,6 @@ def test_no_build_tools(engine: Podman) -> None:
 
 
 def test_hadolint() -> None:
-    done = subprocess.run([need("hadolint"), ROOT / "Dockerfile"], check=False, capture_output=True, text=True)
+    done = subprocess.run([tool("hadolint"), ROOT / "Dockerfile"], check=False, capture_output=True, text=True)
 
     assert (done.returncode, done.stdout) == (0, "")

@@ -44,12 +44,16 @@ def starved(busy: float, **changes: Any) -> Evidence:
         ({"steps": 0}, "evaluating"),
         ({"steps": 0, "batches": 0, "since_progress": 200.0}, "training"),
         ({"steps": 0, "batches": 0, "since_progress": 301.0}, "stalled"),
+        ({"steps": 0, "batches": 0, "since_progress": 301.0, "interactive": True}, "held_idle"),
+        ({"steps": 0, "batches": 0, "since_progress": 301.0, "interactive": True, "cards": ()}, "not_training"),
         ({"steps": 0, "batches": 0, "since_progress": 301.0, "slow_step": 60.0}, "training"),
         ({"steps": 0, "batches": 0, "since_progress": 601.0, "slow_step": 60.0}, "stalled"),
         ({"parameters": {"cpu": 1e9}}, "training_on_cpu"),
         ({"parameters": {"cpu": 1e9, "cuda": 1e9}}, "training"),
         ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": None, "age": 30.0}, "starting"),
         ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": None, "age": 900.0}, "not_training"),
+        ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": 400.0, "age": 400.0}, "starting"),
+        ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": 700.0, "age": 700.0}, "held_idle"),
         ({"inside": False}, "unknown"),
         ({"inside": False, "cards": (Card(busy=0.0),)}, "held_idle"),
     ],
@@ -87,10 +91,29 @@ def test_healthy_run_is_never_blamed() -> None:
         (replace(HEALTHY, parameters={"cpu": 1.0}), "model_on_cpu"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, build="cpu"), "no_cuda_build"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, visible_devices=0), "no_visible_device"),
+        (replace(HEALTHY, parameters={"cpu": 1.0}, driver_too_old=True), "driver_mismatch"),
+        (replace(HEALTHY, parameters={"cpu": 1.0}, arch_supported=False), "unsupported_arch"),
     ],
 )
 def test_cause(evidence: Evidence, cause: str) -> None:
     assert judge(evidence).limited_by == cause
+
+
+def test_idle_time_of_pauses_is_nobodys_fault() -> None:
+    assert judge(starved(0.7, paused=0.28)).limited_by is None
+    assert judge(starved(0.4, paused=0.28)).causes == {"host_bound": 0.32}
+
+
+def test_nothing_is_named_on_seconds_of_evidence() -> None:
+    verdict = judge(starved(0.4, window=10.0, data_wait=0.6, data_wait_exposed=0.6))
+
+    assert (verdict.limited_by, verdict.causes) == (None, {"unknown": 0.6})
+
+
+def test_patience_can_be_set() -> None:
+    quiet = replace(HEALTHY, steps=0, batches=0, since_progress=21.0)
+
+    assert [judge(quiet, stalled_seconds=s).state for s in (20.0, 30.0)] == ["stalled", "training"]
 
 
 def test_training_on_the_cpu_is_nobodys_loss_where_there_is_no_gpu() -> None:

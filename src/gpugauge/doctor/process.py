@@ -8,6 +8,8 @@ from gpugauge.collectors import hostfiles
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.workload.command import command_name
+from gpugauge.workload.identity import clean
 
 _RUN_UNDER = "start it so that it reports: gpugauge run -- python train.py"
 _MUCH_WAIT = 0.2  # share of the time
@@ -22,8 +24,8 @@ def existence(case: Case) -> Finding:
         known = _known(case) is not None
         found = "the daemon knows it, this container does not" if known else "there is no such process"
         return warning(title, found) if known else failure(title, f"{pid}: {found}")
-    command = " ".join(word.decode(errors="replace") for word in words if word)
-    return ok(title, f"{pid}: {command[:200] or 'no command line'}")
+    # Arguments may hold secrets, and reports get passed on: the program's name is enough.
+    return ok(title, f"{pid}: {clean(command_name(words)) or 'no command line'}")
 
 
 def gone(case: Case) -> str:

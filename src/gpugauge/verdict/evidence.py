@@ -30,6 +30,7 @@ class Evidence:
     window: float
     age: float | None = None
     inside: bool = False  # the hook speaks
+    interactive: bool = False  # a notebook or a prompt: it may rest between two commands
     phase: str | None = None
     phase_age: float | None = None
     steps: float = 0.0  # in the window

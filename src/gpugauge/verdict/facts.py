@@ -39,6 +39,8 @@ _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_
 # Bytes a second of one PCIe lane by generation, after encoding; both directions carry that much at a time.
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 _UNUSED = 0.005
+# Programs that run what a person types, by sys.argv[0]; a plain prompt has none.
+_INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 _PAUSES = ("starting", "compiling", "evaluating", "checkpointing", "generating")
 # The driver that each major version of CUDA needs at least; within one, older drivers will do.
 # https://docs.nvidia.com/deploy/cuda-compatibility/
@@ -82,6 +84,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         window=window.span,
         age=None if started is None else unix - started,
         inside=inside,
+        interactive=inside and _label(window, "torch_process_info", process, "command") in _INTERACTIVE,
         phase=next((labels["phase"] for labels, v in window.now("torch_phase", "process", process) if v == 1), None),
         phase_age=None if since is None else unix - since,
         steps=window.rise("torch_steps_total", process) or 0.0,

@@ -11,7 +11,7 @@ from gpugauge.verdict.evidence import Card, Evidence
 
 STALLED_SECONDS = 300.0
 STALLED_STEPS = 10.0  # of the job's own slow steps
-STARTING_SECONDS = 600.0
+STARTING_PATIENCES = 2.0  # for how many times as long as a training may stand still one may take to begin
 LEAST_SECONDS = 15.0  # of evidence before a cause is named
 _IDLE = 0.01
 _FILLED = 0.7  # share of the multiprocessors below which kernels are too small for the card
@@ -57,8 +57,10 @@ def _state(e: Evidence, patience: float) -> str:
     if not e.inside:
         held_idle = bool(e.cards) and all(card.busy is not None and card.busy < _IDLE for card in e.cards)
         return "held_idle" if held_idle else "unknown"
-    if _frozen(e, patience):
-        return "stalled" if e.steps_ever else "held_idle" if e.cards else "not_training"
+    young = not e.steps_ever and (e.age or 0.0) < STARTING_PATIENCES * patience
+    if _frozen(e, patience) and not young:
+        expected = e.steps_ever and not e.interactive
+        return "stalled" if expected else "held_idle" if e.cards else "not_training"
     if e.phase in _PHASES:
         return _PHASES[e.phase]
     if e.steps or (e.steps_ever and e.since_progress is not None and e.since_progress < patience):
@@ -70,7 +72,7 @@ def _state(e: Evidence, patience: float) -> str:
         return "unknown"
     if e.batches:
         return "evaluating"
-    return "starting" if (e.age or 0.0) < STARTING_SECONDS else "not_training"
+    return "starting" if young else "not_training"
 
 
 def _frozen(e: Evidence, patience: float) -> bool:

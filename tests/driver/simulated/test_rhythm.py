@@ -42,8 +42,9 @@ def test_standstill_belongs_to_the_training_and_gets_nowhere() -> None:
 
 
 def test_moment_is_the_inverse_of_progress() -> None:
-    for progress in (0.0, 3.5, 74.0, 80.0, 160.0):
+    for progress in (0.0, 3.5, 74.0, 75.0, 80.0, 160.0):
         assert rhythm().progress(rhythm().moment(progress)) == pytest.approx(progress)
+    assert rhythm().moment(75.0) == 1085
 
 
 def test_without_phases_it_only_trains() -> None:

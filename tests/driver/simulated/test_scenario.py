@@ -117,7 +117,7 @@ ERRORS = [
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {}}, {pid: 2, gpus: [0], load: 0.5}]",
-        "f.yaml:3: processes[0].load: shares of gpu 0 reach 1.5 in all, more than 1",
+        "f.yaml:3: processes[0]: shares of gpu 0 reach 1.5 in all, more than 1",
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {}, phases: {evaluating: 9}}]",

@@ -85,7 +85,7 @@ def test_steps_waits_and_phases_of_a_starved_training() -> None:
     assert session.snap.steps.seconds == 45 - 11
     assert sum(session.snap.steps.log2) == 29
     assert session.snap.batches is not None
-    assert abs(session.snap.batches.seconds / 30 - 0.88) < 0.09
+    assert abs(session.snap.batches.seconds - 30 * 0.97) < 1e-9
     assert (session.page.phase, session.page.since) == ("evaluating", START + 45)
     assert abs(sum(session.page.seconds.values()) - 47) < 1e-9
     assert set(session.page.seconds) == set(PHASES)

@@ -38,8 +38,10 @@ class Rhythm:
         return self._until(max(self.start, min(t, self._end, self._stalled_at)))[phase]
 
     def moment(self, progress: float) -> float:
-        """Return the second at which it had trained for so long: the inverse of progress()."""
+        """Return the second at which it had trained for so long: the first that progress() is true of."""
         periods, rest = divmod(progress, self._training)
+        if periods and not rest:
+            periods, rest = periods - 1, self._training
         return self._begin + (periods * self._period if periods else 0.0) + rest
 
     def phase(self, t: float) -> tuple[str, float]:

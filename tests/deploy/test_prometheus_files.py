@@ -1,0 +1,86 @@
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpugauge import catalog
+from gpugauge.verdict.causes import CAUSES
+from gpugauge.workload.jobfiles import read_jobs
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SLURM = DEPLOY / "prometheus" / "slurm"
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / "prometheus" / name).read_text())
+
+
+def test_every_cause_has_one_route_of_its_own() -> None:
+    routes = load("alertmanager.yaml")["route"]["routes"]
+    matchers = [re.findall(r'^cause=~?"(.*)"$', matcher) for route in routes for matcher in route["matchers"]]
+    routed = sorted(cause for found in matchers for group in found for cause in group.split("|"))
+
+    # The machine knows no cause for `unknown`: it goes to whoever has the machine.
+    assert routed == sorted(set(CAUSES) - {"unknown"})
+
+
+def test_every_receiver_exists() -> None:
+    config = load("alertmanager.yaml")
+    used = {config["route"]["receiver"], *(route["receiver"] for route in config["route"]["routes"])}
+
+    assert used == {receiver["name"] for receiver in config["receivers"]}
+
+
+def test_remote_write_keeps_metrics_that_exist() -> None:
+    (rule,) = load("remote-write.yaml")["remote_write"][0]["write_relabel_configs"]
+    named = rule["regex"].split("|")
+
+    assert len(named) == len(set(named))
+    assert set(named) - {row.name for row in catalog.metrics()} == {"up"}
+
+
+@pytest.mark.parametrize("name", ["prometheus.yaml", "prometheus-kubernetes.yaml"])
+def test_instance_is_the_name_of_the_machine(name: str) -> None:
+    for job in load(name)["scrape_configs"]:
+        assert "instance" in {rule.get("target_label") for rule in job["relabel_configs"]}
+
+
+def run(script: str, folder: Path, job: str, devices: str = "") -> None:
+    variables = {"GPUGAUGE_JOBS": str(folder), "SLURM_JOB_ID": job, "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": devices}
+    subprocess.run([SLURM / script], env={"PATH": os.environ["PATH"], **variables}, check=True)
+
+
+def test_slurm_scripts_write_what_the_daemon_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    run("prolog.sh", folder, "41", "0,2")
+    run("prolog.sh", folder, "42", "1")
+    both = read_jobs(folder, str)
+    run("epilog.sh", folder, "41")
+    one = read_jobs(folder, str)
+
+    assert {device: [(job.job_id, job.user) for job in jobs] for device, jobs in both.items()} == {
+        "index:0": [("41", "1000")],
+        "index:1": [("42", "1000")],
+        "index:2": [("41", "1000")],
+    }
+    assert set(one) == {"index:1"}
+
+
+def test_slurm_prolog_never_fails_a_job(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    run("prolog.sh", blocked / "jobs", "41", "0")
+    run("epilog.sh", tmp_path / "nothing", "41")
+
+    assert blocked.is_file()
+
+
+def test_cdi_description_is_json() -> None:
+    cdi = json.loads((DEPLOY / "kubernetes" / "components" / "cdi" / "gpugauge.json").read_text())
+
+    assert cdi["kind"] == "gpugauge.dev/hook"

@@ -1,0 +1,303 @@
+"""The manifests of deploy/kubernetes: rendered by kubectl, checked against Kubernetes' own schemas and each other."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.documents import ROOT, blocks
+from tests.e2e.programs import need
+from tests.e2e.tools import tool
+
+pytestmark = pytest.mark.e2e
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+# What is applied as it stands; components are part of these.
+TARGETS = sorted(
+    str(path.parent.relative_to(FOLDER))
+    for path in FOLDER.rglob("kustomization.yaml")
+    if yaml.safe_load(path.read_text())["kind"] == "Kustomization"
+)
+SIDECARS = ["sidecar/job", "sidecar/pod"]
+VERSIONS = ["1.29", "1.32", "1.35"]
+Manifest = dict[str, Any]
+
+
+@functools.cache
+def rendered(target: str) -> str:
+    command = [need("kubectl"), "kustomize", str(FOLDER / target)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def objects(target: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(rendered(target)))
+
+
+def of_kind(target: str, *kinds: str) -> list[Manifest]:
+    return [item for item in objects(target) if item["kind"] in kinds]
+
+
+def pods(target: str) -> Iterator[tuple[Manifest, Manifest]]:
+    """Yield each pod's metadata and spec, of templates, too."""
+    for item in of_kind(target, "DaemonSet", "Job", "Pod"):
+        pod = item if item["kind"] == "Pod" else item["spec"]["template"]
+        yield pod["metadata"], pod["spec"]
+
+
+def containers(spec: Manifest) -> list[Manifest]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return bool(selector) and selector.items() <= labels.items()
+
+
+def validate(file: Path, version: str) -> tuple[int, str]:
+    command = [tool("kubernetes-validate"), "--strict", f"--kubernetes-version={version}", str(file)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "sidecar/podmonitor"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_schema(target: str, version: str, tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    # The operator's kinds have no schema there; test_monitors is about them.
+    known = [item for item in objects(target) if not item["apiVersion"].startswith("monitoring.coreos.com/")]
+    file.write_text(yaml.safe_dump_all(known))
+    code, output = validate(file, version)
+
+    assert code == 0, output
+
+
+def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(rendered("base").replace("hostPath:", "hostpath:"))
+    code, output = validate(file, VERSIONS[-1])
+
+    assert code != 0
+    assert "'hostpath' was unexpected" in output
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_names_are_unique_and_in_one_namespace(target: str) -> None:
+    items = objects(target)
+    names = [(item["kind"], item["metadata"]["name"]) for item in items]
+    spaces = {item["metadata"].get("namespace") for item in items if item["kind"] != "Namespace"}
+    owned = {item["metadata"]["name"] for item in items if item["kind"] == "Namespace"}
+
+    assert len(names) == len(set(names))
+    assert len(spaces) == 1
+    assert owned <= spaces
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_selector_finds_the_pods(target: str) -> None:
+    labels = [meta["labels"] for meta, _ in pods(target)]
+    for item in objects(target):
+        spec = item.get("spec", {})
+        if item["kind"] in {"DaemonSet", "PodMonitor"}:
+            selectors = [spec["selector"]["matchLabels"]]
+        elif item["kind"] == "Service":
+            selectors = [spec["selector"]]
+        elif item["kind"] == "NetworkPolicy":
+            selectors = [spec["podSelector"]["matchLabels"]]
+        else:
+            continue
+        if labels:  # the sidecars' monitor stands alone; see below
+            assert all(any(matches(selector, each) for each in labels) for selector in selectors), item["kind"]
+    for monitor in of_kind(target, "ServiceMonitor"):
+        services = [item["metadata"]["labels"] for item in of_kind(target, "Service")]
+        assert any(matches(monitor["spec"]["selector"]["matchLabels"], each) for each in services)
+
+
+def test_monitor_of_sidecars_finds_sidecars_and_only_them() -> None:
+    (monitor,) = of_kind("sidecar/podmonitor", "PodMonitor")
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    found = {target: [matches(selector, meta["labels"]) for meta, _ in pods(target)] for target in [*SIDECARS, "base"]}
+
+    assert found == {"sidecar/job": [True], "sidecar/pod": [True], "base": [False]}
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+
+
+def asked_ports(item: Manifest) -> set[str]:
+    """Return the names of containers' ports that the object is about."""
+    spec = item.get("spec", {})
+    if item["kind"] == "Service":
+        return {port["targetPort"] for port in spec["ports"]}
+    if item["kind"] == "PodMonitor":
+        return {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]}
+    if item["kind"] == "NetworkPolicy":
+        return {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+    return set()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_port_that_is_named_is_there(target: str) -> None:
+    for _, spec in pods(target):
+        for container in containers(spec):
+            ports = {port["name"] for port in container.get("ports", [])}
+            probes = [container[kind] for kind in container if kind.endswith("Probe")]
+            assert {probe["httpGet"]["port"] for probe in probes} <= ports
+    offered = {port["name"] for _, spec in pods(target) for each in containers(spec) for port in each.get("ports", [])}
+    for item in objects(target):
+        assert not offered or asked_ports(item) <= offered
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_monitors(target: str) -> None:
+    """What the schemas do not know; `instance` must stay the node's name."""
+    for monitor in of_kind(target, "PodMonitor", "ServiceMonitor"):
+        endpoints = "podMetricsEndpoints" if monitor["kind"] == "PodMonitor" else "endpoints"
+        assert set(monitor["spec"]) <= {"selector", "namespaceSelector", endpoints}
+        (endpoint,) = monitor["spec"][endpoints]
+        assert set(endpoint) == {"port", "interval", "scrapeTimeout", "relabelings"}
+        assert endpoint["relabelings"] == [
+            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"}
+        ]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_volumes_and_mounts_fit(target: str) -> None:
+    maps = {item["metadata"]["name"] for item in of_kind(target, "ConfigMap")}
+    for _, spec in pods(target):
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        mounted = [mount["name"] for each in containers(spec) for mount in each.get("volumeMounts", [])]
+        assert volumes == set(mounted)
+        for container in containers(spec):
+            paths = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
+            assert len(paths) == len(set(paths))
+        assert {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume} <= maps
+
+
+def beyond_baseline(spec: Manifest) -> set[str]:
+    """Return what pod security level `baseline` forbids in a pod, as far as our manifests could hold it:
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/#baseline.
+    """
+    found = {key for key in ("hostPID", "hostIPC", "hostNetwork") if spec.get(key)}
+    found |= {"hostPath" for volume in spec.get("volumes", []) if "hostPath" in volume}
+    for container in containers(spec):
+        context = container.get("securityContext", {})
+        if context.get("privileged"):
+            found.add("privileged")
+        if set(context.get("capabilities", {}).get("add", [])) - {"CHOWN", "KILL", "NET_BIND_SERVICE", "SETUID"}:
+            found.add("capabilities")
+        if any("hostPort" in port for port in container.get("ports", [])):
+            found.add("hostPort")
+        if context.get("seccompProfile", {}).get("type") == "Unconfined":
+            found.add("seccompProfile")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "needs"),
+    [
+        ("base", {"hostPath"}),
+        ("overlays/standard", {"hostPath", "hostPID", "capabilities"}),
+        ("overlays/annotated", {"hostPath", "hostPID", "capabilities"}),
+        ("overlays/full", {"hostPath", "hostPID", "capabilities", "privileged"}),
+        ("sidecar/job", set()),
+        ("sidecar/pod", set()),
+    ],
+)
+def test_pod_security_level(target: str, needs: set[str]) -> None:
+    ((_, spec),) = pods(target)
+    (namespace,) = of_kind(target, "Namespace")
+    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+
+    assert beyond_baseline(spec) == needs
+    assert level == ("privileged" if needs else "baseline")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_our_containers_have_the_fewest_rights(target: str) -> None:
+    for _, spec in pods(target):
+        for container in containers(spec):
+            if not container["image"].startswith("gpugauge:"):
+                continue
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"]["drop"] == ["ALL"]
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert context["allowPrivilegeEscalation"] is bool(context.get("privileged"))
+            assert context["runAsUser"] == (65532 if target in SIDECARS else 0)
+            assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_liveness_does_not_depend_on_the_driver(target: str) -> None:
+    probes = [each["livenessProbe"] for _, spec in pods(target) for each in containers(spec) if "livenessProbe" in each]
+
+    assert all(probe["httpGet"]["path"] == "/-/healthy" for probe in probes)
+
+
+@pytest.mark.parametrize("target", SIDECARS)
+def test_hook_and_socket_reach_the_training(target: str) -> None:
+    ((_, spec),) = pods(target)
+    by_name = {container["name"]: container for container in containers(spec)}
+    mounts = {
+        name: {mount["name"]: mount["mountPath"] for mount in each["volumeMounts"]} for name, each in by_name.items()
+    }
+    environment = {entry["name"]: entry["value"] for entry in by_name["training"]["env"]}
+
+    assert mounts["gpugauge"]["gpugauge-socket"] == mounts["training"]["gpugauge-socket"] == "/run/gpugauge"
+    assert environment["PYTHONPATH"] == f"{mounts['training']['gpugauge-hook']}/gpugauge/hook/bootstrap"
+    assert f"launch.export(Path('{mounts['gpugauge-hook']['gpugauge-hook']}'))" in by_name["gpugauge-hook"]["args"][0]
+    assert by_name["gpugauge"]["restartPolicy"] == "Always"
+    assert {"name": "GPUGAUGE_DRIVER_MODE", "value": "off"} in by_name["gpugauge"]["env"]
+
+
+def test_hook_by_node() -> None:
+    """The description for the container runtime and the paths of the DaemonSet are about the same folders."""
+    ((_, spec),) = pods("overlays/full")
+    places = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    (config,) = of_kind("overlays/full", "ConfigMap")
+    cdi = json.loads(config["data"]["gpugauge.json"])
+    edits = cdi["devices"][0]["containerEdits"]
+    by_target = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
+
+    assert places["cdi"] == "/etc/cdi"
+    assert by_target == {"/opt/gpugauge-hook": places["hook"], "/run/gpugauge": places["socket"]}
+    assert edits["env"] == ["PYTHONPATH=/opt/gpugauge-hook/gpugauge/hook/bootstrap"]
+    assert f'"{cdi["kind"]}={cdi["devices"][0]["name"]}"' in (FOLDER / "components/cdi/kustomization.yaml").read_text()
+
+
+def test_commands_of_the_document_name_what_exists() -> None:
+    for heading in ("On each node", "Beside a training"):
+        for block in blocks("install-kubernetes.md", heading):
+            folders = [word for word in block.split() if word.startswith("deploy/kubernetes")]
+            assert folders
+            assert all((ROOT / folder / "kustomization.yaml").exists() for folder in folders)
+
+
+@pytest.mark.parametrize("name", ["prometheus.yaml", "prometheus-kubernetes.yaml", "remote-write.yaml"])
+def test_prometheus_takes_the_configuration(name: str, tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "prometheus" / name).read_text()
+    # Debian's Prometheus is built without Kubernetes' discovery.
+    file = tmp_path / name
+    file.write_text(
+        text.replace("kubernetes_sd_configs:", "static_configs:").replace("- role: pod", "- targets: [pod]")
+    )
+    done = subprocess.run([need("promtool"), "check", "config", str(file)], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_alertmanager_takes_the_configuration_and_routes_by_cause() -> None:
+    file = str(ROOT / "deploy" / "prometheus" / "alertmanager.yaml")
+
+    def route(*labels: str) -> str:
+        command = [need("amtool"), "config", "routes", "test", f"--config.file={file}", *labels]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert route("cause=throttled", "severity=warning") == "platform"
+    assert route("cause=data_loading", "severity=warning") == "owners"
+    assert route("severity=critical") == "on-call"
+    assert route("cause=unknown") == "platform"

@@ -1,0 +1,270 @@
+"""Planted bottlenecks: real programs on the CPU under a real hook, and simulated trainings on simulated cards, all
+before a real daemon. Prints what was planted and what was named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
+from tests.e2e.workloads.loop import BEGUN
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+# Seconds without a step until a training without a GPU is stalled, so that nobody must wait for 5 minutes.
+STALLED = 15
+# Until a new state is told: the look that finds it, and the time for which it must hold.
+SETTLED = STALLED + 25.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a daemon tells about one process; figures are shares of time, None where they are not told."""
+
+    state: str | None
+    cause: str | None
+    figures: Mapping[str, float]  # of all the time since the program began
+
+    def __str__(self) -> str:
+        told = [self.state or "not judged", self.cause or "nobody blamed"]
+        return ", ".join(told + [f"{name} {value:.0%}" for name, value in self.figures.items()])
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A planted fault: what runs, and what must be told. Without a GPU no GPU time is lost and no cause is named: then
+    the figure that tells the fault must be `above`.
+    """
+
+    name: str
+    state: str | None
+    cause: str | None = None
+    module: str = ""  # of the workloads; a simulated training has none
+    pid: int = 0  # of a simulated training
+    figure: str = ""
+    above: float = 0.0
+    below: float = 1.0
+    gpu: bool = False  # whether the machine has one, simulated
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def right(self, seen: Seen) -> bool:
+        measured = seen.figures.get(self.figure, 0.0)
+        return (seen.state, seen.cause) == (self.state, self.cause) and self.above <= measured <= self.below
+
+
+ON_CPU = "training_on_cpu"
+REAL = [
+    Plant("healthy, no GPU in the machine", ON_CPU, module="loop", figure="data wait", below=0.2),
+    Plant("CPU-only build, GPU there", ON_CPU, "no_cuda_build", "loop", gpu=True),
+    Plant("model left on the CPU", ON_CPU, "model_on_cpu", "model_on_cpu", gpu=True),
+    Plant(
+        "devices hidden",
+        ON_CPU,
+        "no_visible_device",
+        "model_on_cpu",
+        gpu=True,
+        environment={"CUDA_VISIBLE_DEVICES": ""},
+    ),
+    Plant("slow loader", ON_CPU, module="slow_loader", figure="data wait", above=0.7),
+    Plant("tiny batches", ON_CPU, module="tiny_batches", figure="data wait", below=0.5),
+    Plant("stall in the loop", "stalled", module="stall"),
+    Plant("long evaluation", "evaluating", module="evaluation"),
+    Plant("long checkpoint", "checkpointing", module="checkpoint", gpu=True),
+    Plant("inference server", "not_training", module="server"),
+    Plant("rank that waits for a slow one", ON_CPU, module="slow_rank", figure="waiting for ranks", above=0.6),
+    Plant("out of memory, caught", ON_CPU, module="out_of_memory", figure="data wait", below=0.2),
+]
+SIMULATED: dict[str, tuple[str, str]] = {
+    # The pipeline, and what else there is on the card.
+    "healthy": ("{}", ""),
+    "data_loading": ("{load: 2.0}", ""),
+    "host_bound": ("{kernels: 0.01, host: 0.03, load: 0.01}", ""),
+    "transfer": ("{copy: 0.12, pinned: false}", ""),
+    "underfilled": ("{fill: 0.2}", ""),
+    "precision_unused": ("{precision_unused: true, tensor: 0.0}", ""),
+    "waiting_for_peers": ("{peer: 0.3, world_size: 8}", ""),
+    "throttled": ("{clock: 0.5}", ""),
+    "contention": ("{other: 0.5}", "memory: 2GiB, load: 0.5"),
+    "cpu_limited": ("{cpu_quota: 0.1, load: 0.3}", ""),
+    "memory_swap_io": ("{paging: 0.9, load: 0.3}", ""),
+    "memory_pressure": ("{retries: 0.2}", ""),
+}
+
+
+def scenario(folder: Path) -> tuple[Path, list[Plant]]:
+    """Write a machine with a card for each of SIMULATED and an idle notebook without the hook; return its plants."""
+    lines = ["description: planted bottlenecks", f"gpus: {{model: h100, count: {len(SIMULATED) + 1}}}", "processes:"]
+    plants = []
+    # Pids that no process of this machine has.
+    for number, (name, (pipeline, neighbour)) in enumerate(SIMULATED.items()):
+        pid = (1 << 22) - 200 + number
+        lines.append(f"  - {{pid: {pid}, gpus: [{number}], memory: 9GiB, cgroup: /job{number}, pipeline: {pipeline}}}")
+        if neighbour:
+            lines.append(f"  - {{pid: {pid + 100}, gpus: [{number}], {neighbour}}}")
+        plants.append(Plant(f"{name} (simulated)", "training", None if name == "healthy" else name, pid=pid, gpu=True))
+    pid = (1 << 22) - 50
+    lines.append(f"  - {{pid: {pid}, gpus: [{len(SIMULATED)}], memory: 30GiB, command: python -m ipykernel_launcher}}")
+    plants.append(Plant("idle notebook on a GPU (simulated)", "held_idle", "unused_gpus", pid=pid, gpu=True))
+    path = folder / "planted.yaml"
+    path.write_text("\n".join(lines))
+    return path, plants
+
+
+def look(running: Daemon) -> dict[int, Seen]:
+    """Return what is told, by pid."""
+    info = {
+        **running.series("gpu_process_info", "process", "pid"),
+        **running.series("torch_process_info", "process", "pid"),
+    }
+    steps = running.series("torch_step_duration_seconds_sum", "process")
+    local = running.series("torch_local_work_seconds_total", "process")
+    waits = running.series("torch_data_wait_seconds_total", "process")
+    throttled = running.series("gpu_process_cgroup_throttled_seconds_total", "process")
+    started = running.series("training_start_timestamp_seconds", "process")
+    states = {p: s for (p, s), value in running.series("training_state", "process", "state").items() if value == 1}
+    causes = dict(running.series("training_limited_by", "process", "cause"))
+    found = {}
+    for process, pid in info:
+        key = (process,)
+        figures = {}
+        if steps.get(key) and key in waits:
+            figures["data wait"] = min(1.0, waits[key] / steps[key])
+        if steps.get(key) and key in local:
+            figures["waiting for ranks"] = 1.0 - min(1.0, local[key] / steps[key])
+        if throttled.get(key) and key in started:
+            figures["held back by the cgroup"] = min(1.0, throttled[key] / (time.time() - started[key]))
+        named = next((cause for p, cause in causes if p == process), None)
+        found[int(pid)] = Seen(states.get(process), named, figures)
+    return found
+
+
+@dataclass
+class Program:
+    """A running workload and the plant that it is."""
+
+    plant: Plant
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.plant.pid or self.process.pid
+
+    def begun(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()[-2000:]
+        return BEGUN in self.log.read_text()
+
+
+@contextlib.contextmanager
+def started(plant: Plant, running: Daemon, folder: Path, *prefix: str) -> Iterator[Program]:
+    """Run a workload under the hook until the end of the context."""
+    run = [GPUGAUGE, "run", "--"]
+    command = [*prefix, *run, sys.executable, "-m", f"tests.e2e.workloads.{plant.module}"]
+    if plant.module == "cell":
+        cell = ROOT / "tests/e2e/workloads/cell.py"
+        kernel = ["ipykernel_launcher", "-f", str(folder / "kernel.json"), f"--IPKernelApp.exec_files=['{cell}']"]
+        command = [*run, sys.executable, "-m", *kernel]
+    environment = {**os.environ, "GPUGAUGE_HOOK_SOCKET": str(running.socket), "OMP_NUM_THREADS": "1"}
+    log = folder / f"{plant.name}.log".replace(" ", "-")
+    with contextlib.ExitStack() as stack, log.open("wb") as out:
+        processes = []
+        for rank in range(2 if plant.module == "slow_rank" else 1):
+            own = {**environment, **plant.environment, "MEETING": str(folder / "meeting"), "RANK": str(rank)}
+            process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=out, stderr=out)
+            processes.append(process)
+            stack.callback(process.wait, 10)
+            stack.callback(process.kill)
+        yield Program(plant, processes[0], log)
+
+
+@contextlib.contextmanager
+def cgroup(quota: float) -> Iterator[tuple[str, ...] | None]:
+    """Make a cgroup that allows so many CPUs' worth of time; yields the command that runs another in it, or None where
+    that is not allowed.
+    """
+    v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    root, files = (v1, ("cpu.cfs_quota_us",)) if v1.is_dir() else (v2, ("cpu.max",))
+    folder = root / f"gpugauge-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError:
+        yield None
+        return
+    try:
+        (folder / files[0]).write_text(f"{round(100_000 * quota)}")
+    except OSError:
+        folder.rmdir()
+        yield None
+        return
+    try:
+        yield ("/bin/sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh")
+    finally:
+        wait_for(lambda: not (folder / "cgroup.procs").read_text(), 10, "the cgroup is empty")
+        folder.rmdir()
+
+
+def test_planted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, simulated = scenario(tmp_path)
+    (tmp_path / "with").mkdir()
+    (tmp_path / "without").mkdir()
+    with contextlib.ExitStack() as stack:
+        with_gpu = stack.enter_context(daemon(tmp_path / "with", f"--simulate={path}"))
+        flags = ("--driver.mode=off", f"--verdict.stalled-seconds={STALLED}")
+        without = stack.enter_context(daemon(tmp_path / "without", *flags))
+        limited = stack.enter_context(cgroup(0.2))
+        programs = []
+        for plant in _real(limited is not None):
+            prefix = limited if limited and plant.module == "held_back" else ()
+            running = with_gpu if plant.gpu else without
+            programs.append(stack.enter_context(started(plant, running, tmp_path, *prefix)))
+        for program in programs:
+            wait_for(program.begun, 150, f"{program.plant.name} has begun")
+        blamed = _watch(SETTLED, lambda: {**look(with_gpu), **look(without)}, simulated, programs)
+        told = {True: look(with_gpu), False: look(without)}
+        alive = [p.begun() for p in programs]
+
+    assert all(alive)
+    rows = [(p.plant, told[p.plant.gpu].get(p.pid, Seen(None, None, {}))) for p in programs]
+    rows += [(plant, told[True].get(plant.pid, Seen(None, None, {}))) for plant in simulated]
+    wrong = [plant.name for plant, seen in rows if not plant.right(seen)]
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{'ok   ' if p.right(s) else 'WRONG'}  {p.name:36} -> {s}" for p, s in rows))
+    assert len(rows) >= 20
+    assert len(wrong) <= len(rows) // 20, wrong
+    assert blamed == []
+
+
+def _real(limits: bool) -> list[Plant]:
+    plants = list(REAL)
+    if limits:
+        figure = "held back by the cgroup"
+        plants.append(Plant("a fifth of a CPU by cgroup", ON_CPU, module="held_back", figure=figure, above=0.3))
+    if importlib.util.find_spec("ipykernel"):
+        plants.append(Plant("idle notebook", "not_training", module="cell"))
+    return plants
+
+
+def _watch(
+    seconds: float, look_at: Callable[[], dict[int, Seen]], simulated: list[Plant], programs: list[Program]
+) -> list[tuple[str, str]]:
+    """Look on for so long; return every healthy one that was ever blamed, and for what."""
+    pids = {p.pid: p.plant.name for p in programs} | {plant.pid: plant.name for plant in simulated}
+    healthy = {pid: name for pid, name in pids.items() if name.startswith("healthy")}
+    blamed, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        seen = look_at()
+        blamed += [(name, cause) for pid, name in healthy.items() if pid in seen and (cause := seen[pid].cause)]
+        time.sleep(2)
+    assert healthy
+    return blamed

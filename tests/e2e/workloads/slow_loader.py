@@ -1,0 +1,5 @@
+"""Each batch takes ten times as long to load as to train on."""
+
+from tests.e2e.workloads.loop import train
+
+train(load=0.2)

@@ -1,0 +1,131 @@
+"""From exported series to evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpugauge import catalog
+from gpugauge.metric import Family
+from gpugauge.snapshot import Section
+from gpugauge.verdict.evidence import Evidence
+from gpugauge.verdict.facts import WANTED, evidence
+from gpugauge.verdict.window import Window
+
+ROWS = {row.name: row for row in catalog.metrics()}
+Series = Mapping[str, tuple[Mapping[str, str], float]]
+INFO: dict[str, tuple[Mapping[str, str], float]] = {"torch_process_info": ({"cuda": "12.8"}, 1)}
+
+
+def section(series: Series) -> Section:
+    """Return one series of process p by each name; labels that are not given are empty."""
+    found = []
+    for name, (given, value) in series.items():
+        labels = {"process": "p", "uuid": "GPU-0", **given}
+        found.append(Family(ROWS[name], ((tuple(labels.get(label, "") for label in ROWS[name].labels), value),)))
+    return Section("test", tuple(found))
+
+
+def seen(*points: Series) -> Evidence:
+    """Return the evidence of points 5 s apart."""
+    window = Window(WANTED)
+    for i, series in enumerate(points):
+        window.add(5.0 * i, [section(series)])
+    return evidence(window, "p", 5.0 * (len(points) - 1), 1_000.0, None)
+
+
+def build(**facts: str) -> Series:
+    return {**INFO, "torch_build_info": (facts, 1)}
+
+
+def test_every_wanted_family_is_exported() -> None:
+    assert set(WANTED) <= set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("facts", "devices"),
+    [
+        ({"visible_devices": "2", "device_nodes": "0", "kernel_driver": "570.1"}, 2),
+        ({"cuda_visible_devices": "(empty)"}, 0),
+        ({"cuda_visible_devices": "-1"}, 0),
+        ({"cuda_visible_devices": "0,1"}, None),
+        ({"device_nodes": "0", "kernel_driver": "570.1"}, 0),
+        ({"device_nodes": "0"}, None),
+        ({}, None),
+    ],
+)
+def test_visible_devices(facts: dict[str, str], devices: int | None) -> None:
+    assert seen(build(**facts)).visible_devices == devices
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "too_old"),
+    [
+        ("12.8", "535.183.01", False),
+        ("12.8", "470.57", True),
+        ("13.0", "570.124.06", True),
+        ("13.0", "580.65", False),
+        ("", "580.65", None),
+        ("12.8", "", None),
+    ],
+)
+def test_driver_that_is_too_old_for_the_build(cuda: str, driver: str, too_old: bool | None) -> None:
+    points: Series = {"torch_process_info": ({"cuda": cuda}, 1), "torch_build_info": ({"kernel_driver": driver}, 1)}
+
+    assert seen(points).driver_too_old is too_old
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "supported"),
+    [
+        ("sm_80 sm_90", "9.0", True),
+        ("sm_80 sm_90", "12.0", False),
+        ("", "9.0", None),
+        ("sm_80", "", None),
+    ],
+)
+def test_architectures_against_the_card(architectures: str, capability: str, supported: bool | None) -> None:
+    points = {**build(architectures=architectures), "torch_device_info": ({"capability": capability}, 1.0)}
+
+    assert seen(points).arch_supported is supported
+
+
+@pytest.mark.parametrize(("command", "interactive"), [("ipykernel_launcher.py", True), ("", True), ("train.py", False)])
+def test_programs_that_wait_for_a_person(command: str, interactive: bool) -> None:
+    assert seen({"torch_process_info": ({"command": command}, 1)}).interactive is interactive
+
+
+def waits(seconds: float, **more: Any) -> Series:
+    return {**INFO, "torch_data_wait_seconds_total": ({}, seconds), **more}
+
+
+def test_shares_are_of_the_time_in_which_the_process_was_there() -> None:
+    nobody: Series = {}
+
+    found = seen(nobody, nobody, nobody, waits(0.0), waits(4.0), waits(8.0))
+
+    assert (found.window, found.data_wait) == (10.0, 0.8)
+
+
+def test_what_the_card_did_before_is_not_the_processs_doing() -> None:
+    def card(busy: float) -> Series:
+        return {
+            "gpu_up": ({}, 1.0),
+            "gpu_busy_seconds_total": ({"engine": "gpu"}, busy),
+            "gpu_observed_seconds_total": ({"engine": "gpu"}, busy + 100.0),
+            "gpu_process_memory_used_bytes": ({}, 1e9),
+        }
+
+    idle = {**card(0.0), "gpu_observed_seconds_total": ({"engine": "gpu"}, 0.0)}
+    found = seen(idle, card(0.0), {**card(0.0), **INFO}, {**card(5.0), **INFO})
+
+    assert [c.busy for c in found.cards] == [1.0]
+
+
+def test_pauses_are_shares_of_time() -> None:
+    def evaluated(seconds: float) -> Series:
+        return {**INFO, "torch_phase_seconds_total": ({"phase": "evaluating"}, seconds)}
+
+    assert seen(evaluated(0.0), evaluated(1.0), evaluated(2.0)).paused == pytest.approx(0.2)
