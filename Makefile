@@ -50,6 +50,13 @@ $(VENV)/frameworks: $(VENV)/dev
 e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
 	@$(BIN)/python -m pytest -q -m e2e --timeout=300 tests/e2e
 
+.PHONY: test-torch
+test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)
+	@test -x $(VENV)-torch-$(TORCH)/bin/pip || $(PYTHON) -m venv $(VENV)-torch-$(TORCH)
+	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH) 'numpy<2'
+	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' torch==$(TORCH)
+	@$(VENV)-torch-$(TORCH)/bin/python -m pytest -q tests/hook tests/test_wire.py tests/test_sessions.py tests/test_launch.py
+
 .PHONY: e2e-packages
 e2e-packages: ## the Debian packages that `make e2e` needs
 	@echo $(E2E_PACKAGES)

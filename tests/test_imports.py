@@ -21,7 +21,7 @@ ALLOWED = {
     "launch": {"hook", "wire"},
     "collectors": {"verdict", "logs", "driver", "workload", "wire", "sessions", "metric", "snapshot"},
     "catalog": {"collectors", "metric"},
-    "artifacts": {"catalog", "metric"},
+    "artifacts": {"catalog", "metric", "verdict"},
     "selection": {"snapshot"},
     "sampler": {"collectors", "driver", "logs", "snapshot"},
     "exposition": {"catalog", "metric", "snapshot"},
@@ -30,6 +30,7 @@ ALLOWED = {
     "statusview": set(),
     "listen": set(),
     "server": {"listen", "logs"},
+    "page": {"history", "server", "snapshot", "status", "verdict"},
     "routes": {"exposition", "server"},
     "activation": set(),
     "logs": set(),
@@ -37,7 +38,8 @@ ALLOWED = {
     "config": set(),
     "app": {
         *("activation", "catalog", "collectors", "config", "driver", "exposition", "history", "logs", "status"),
-        *("listen", "routes", "sampler", "sdnotify", "selection", "server", "sessions", "snapshot", "wire", "workload"),
+        *("listen", "page", "routes", "sampler", "sdnotify", "selection", "server", "sessions", "snapshot", "wire"),
+        "workload",
     },
     "doctor": {"architecture", "collectors", "driver", "logs", "verdict", "workload"},
     "cli": {

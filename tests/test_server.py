@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import __version__, server
+from gpugauge import server
 from gpugauge.exposition import OPENMETRICS, TEXT, Exposition
 from gpugauge.listen import ListenError
 from gpugauge.metric import NONE, Family, Table
@@ -25,10 +25,10 @@ BUILD = Table("version").gauge("gpugauge_build_info", "Build.", NONE, id)
 SNAPSHOT = Snapshot(0.0, time.monotonic(), (Section("exporter", (Family(BUILD, ((("1",), 1),)),)),))
 
 
-def routes(not_ready: str | None = None, simulated: str | None = None, large: int = 0) -> dict[str, Route]:
+def routes(not_ready: str | None = None, large: int = 0) -> dict[str, Route]:
     exposition = Exposition(stale_after=3600)
     exposition.publish(SNAPSHOT)
-    table = standard_routes(exposition, "/metrics", lambda: not_ready, simulated)
+    table = standard_routes(exposition, "/metrics", lambda: not_ready)
     table["/echo"] = Route(lambda request: Reply(200, request.body), ("POST",))
     table["/large"] = Route(lambda _: Reply(200, bytes(large)))
     return table
@@ -123,25 +123,6 @@ def test_health_and_readiness() -> None:
 def test_before_the_first_snapshot_metrics_are_503() -> None:
     with serving(standard_routes(Exposition(stale_after=1), "/metrics", lambda: None)) as address:
         assert fetch(address, "/metrics")[0] == 503
-
-
-def test_landing_page_links_and_protects() -> None:
-    with serving() as address:
-        status, body, headers = fetch(address, "/?from=somewhere")
-
-    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert b'href="/metrics"' in body
-    assert __version__.encode() in body
-    assert b"Simulated" not in body
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
-
-
-def test_landing_page_says_loudly_that_it_is_simulated() -> None:
-    with serving(routes(simulated="<b>.yaml")) as address:
-        _, body, _ = fetch(address, "/")
-
-    assert b"<strong>Simulated: these GPUs do not exist. Scenario: &lt;b&gt;.yaml</strong>" in body
 
 
 def test_what_does_not_exist_and_what_is_not_allowed() -> None:

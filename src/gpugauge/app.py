@@ -42,6 +42,7 @@ from gpugauge.driver.source import ADVICE, DriverSource, Pace
 from gpugauge.exposition import Exposition
 from gpugauge.history import History
 from gpugauge.logs import fields
+from gpugauge.page.routes import page_routes
 from gpugauge.routes import standard_routes
 from gpugauge.sampler import Sampler
 from gpugauge.sdnotify import Notifier
@@ -163,9 +164,10 @@ class _Daemon:
         self._before_tick = simulated.update if simulated else lambda: None
         self._snapshot: Snapshot | None = None
         self._history = History()
-        routes = standard_routes(
-            self._exposition, settings.web.telemetry_path, self._not_ready, scenario.name if scenario else None
-        )
+        name = scenario.name if scenario else None
+        telemetry_path = settings.web.telemetry_path
+        routes = standard_routes(self._exposition, telemetry_path, self._not_ready)
+        routes |= page_routes(lambda: self._snapshot, self._history, self._not_ready, telemetry_path, name)
         routes[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
         self._server = Server(settings.web.listen_address, routes, max_connections=settings.web.max_connections)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
-from tests.e2e.workloads.loop import BEGUN
 
 pytestmark = pytest.mark.e2e
 
@@ -163,7 +162,7 @@ class Program:
 
     def begun(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()[-2000:]
-        return BEGUN in self.log.read_text()
+        return self.log.with_suffix(".begun").exists()
 
 
 @contextlib.contextmanager
@@ -180,7 +179,8 @@ def started(plant: Plant, running: Daemon, folder: Path, *prefix: str) -> Iterat
     with contextlib.ExitStack() as stack, log.open("wb") as out:
         processes = []
         for rank in range(2 if plant.module == "slow_rank" else 1):
-            own = {**environment, **plant.environment, "MEETING": str(folder / "meeting"), "RANK": str(rank)}
+            own = {**environment, **plant.environment, "RANK": str(rank)}
+            own |= {"MEETING": str(folder / "meeting"), "BEGUN": str(log.with_suffix(".begun"))}
             process = subprocess.Popen(command, cwd=ROOT, env=own, stdout=out, stderr=out)
             processes.append(process)
             stack.callback(process.wait, 10)
@@ -229,7 +229,7 @@ def test_planted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             running = with_gpu if plant.gpu else without
             programs.append(stack.enter_context(started(plant, running, tmp_path, *prefix)))
         for program in programs:
-            wait_for(program.begun, 150, f"{program.plant.name} has begun")
+            wait_for(program.begun, 100, f"{program.plant.name} has begun")
         blamed = _watch(SETTLED, lambda: {**look(with_gpu), **look(without)}, simulated, programs)
         told = {True: look(with_gpu), False: look(without)}
         alive = [p.begun() for p in programs]

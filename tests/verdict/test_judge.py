@@ -132,7 +132,7 @@ def test_power_cap_counts_only_where_somebody_lowered_the_limit() -> None:
 def test_without_gpm_it_says_what_cannot_be_decided() -> None:
     verdict = judge(replace(HEALTHY, fp32_only=True, cards=(replace(BUSY, sm_active=None, tensor_active=None),)))
 
-    assert verdict.undecidable == {"underfilled", "precision_unused"}
+    assert verdict.undecidable == {"underfilled", "precision_unused", "transfer"}
     assert verdict.limited_by is None
 
 

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MATCHER = r'[a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}]*"'
 Severity = Literal["info", "warning", "critical"]
 
 
@@ -59,12 +60,12 @@ class Parameters(BaseModel):
     evaluation_interval: Duration = Field(default=60, description="Time between two evaluations of the rules.")
     matchers: str = Field(
         default="",
-        pattern=r'^([a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}]*"(,(?!$)|$))*$',
+        pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
         description='Label matchers for every selector, such as cluster="a",env!="test".',
     )
     up_matchers: str = Field(
         default='job=~".*gpugauge.*"',
-        pattern=r'^([a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}]*"(,(?!$)|$))+$',
+        pattern=rf"^{_MATCHER}(,{_MATCHER})*$",
         description="Label matchers that find the exporters among all scrape targets (`up`).",
     )
     runbook: str = Field(default="docs/runbook.md", description="Address of the runbook.")

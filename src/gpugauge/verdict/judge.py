@@ -19,6 +19,9 @@ _LEAST = 0.05  # a cause below this share is noise
 _PRIMARY = 0.10  # what a cause must take to be named
 _LEAD = 0.05  # and by how much it must lead the one named before
 
+# What cannot be told without the performance counters of the card (GPM).
+NEED_COUNTERS = frozenset({"underfilled", "precision_unused", "transfer"})
+
 # Phases that the hook tells, and the states that they are.
 _PHASES = {
     "compiling": "compiling",
@@ -49,7 +52,7 @@ def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = S
     found = state != "unknown" and (e.window >= LEAST_SECONDS or "unknown" not in causes)
     limited_by = _primary(causes, before.limited_by if before else None) if found else None
     measured = any(card.sm_active is not None for card in e.cards)
-    undecidable = frozenset() if measured or not e.cards else frozenset({"underfilled", "precision_unused"})
+    undecidable = frozenset() if measured or not e.cards else NEED_COUNTERS
     return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable)
 
 

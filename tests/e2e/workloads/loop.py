@@ -1,17 +1,18 @@
 """A training that is what it should be, about 40 steps a second: for most scripts here, the part that is in order."""
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
 torch.set_num_threads(1)
-BEGUN = "the fault has begun"
 
 
 def begun() -> None:
-    """Tell the test that from now on everything is as it was planted."""
-    print(BEGUN, flush=True)
+    """Tell the test that from now on everything is as it was planted. (What a notebook prints goes elsewhere.)"""
+    Path(os.environ["BEGUN"]).touch()
 
 
 def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -1,0 +1,145 @@
+"""The verdict against the oracle: random pipelines whose true cause is known, and what is named.
+
+`python -m bench.verdict` prints the tables, with --write into docs/verdict.md, together with the table of causes.
+Nothing waits and the seed is fixed: the tables can be made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpugauge.driver.simulated.pipeline import Pipeline, true_cause
+from gpugauge.verdict.causes import as_markdown
+from gpugauge.verdict.evidence import Evidence
+from gpugauge.verdict.judge import judge
+from tests.verdict.oracle import evidence, random_pipeline, right
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "verdict.md"
+NUMBER, SEED = 1000, 5
+NOBODY = "(nobody)"
+
+
+def _without_counters(e: Evidence) -> Evidence:
+    cards = (replace(card, sm_active=None, tensor_active=None, dram_active=None, transfer=None) for card in e.cards)
+    return replace(e, cards=tuple(cards))
+
+
+def _without_hook(e: Evidence) -> Evidence:
+    """What /proc and the driver tell of the same minute."""
+    return replace(
+        e,
+        inside=False,
+        phase=None,
+        steps=0.0,
+        steps_ever=0.0,
+        batches=0.0,
+        since_progress=None,
+        data_wait=None,
+        data_wait_exposed=None,
+        local_work=None,
+        parameters={},
+        fp32_only=None,
+        retries=0.0,
+    )
+
+
+KNOWLEDGE: dict[str, Callable[[Evidence], Evidence]] = {
+    "hook and performance counters": lambda e: e,
+    "hook, a card without performance counters": _without_counters,
+    "no hook": _without_hook,
+}
+
+
+@dataclass
+class Result:
+    """What came of the pipelines; `pairs` counts (true cause, named cause)."""
+
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    named: int = 0
+    right: int = 0
+    missed: int = 0  # worth naming, and nobody was named
+    blamed: int = 0  # not worth naming, and somebody was named wrongly
+    lost: float = 0.0
+    unknown: float = 0.0
+
+
+def run(knowledge: Callable[[Evidence], Evidence], number: int = NUMBER, seed: int = SEED) -> Result:
+    """Let the verdict judge random pipelines."""
+    r, result = random.Random(seed), Result()
+    for _ in range(number):
+        p = random_pipeline(r)
+        verdict, true = judge(knowledge(evidence(p))), true_cause(p)
+        _count(result, p, true, verdict.limited_by)
+        result.lost += sum(verdict.causes.values())
+        result.unknown += verdict.causes.get("unknown", 0.0)
+    return result
+
+
+def _count(result: Result, p: Pipeline, true: str | None, named: str | None) -> None:
+    result.pairs[true or NOBODY, named or NOBODY] += 1
+    if named is None:
+        result.missed += true is not None
+        return
+    result.named += 1
+    good = right(p, named)
+    result.right += good
+    result.blamed += true is None and not good
+
+
+def summary() -> str:
+    """Return a row for each state of knowledge, in Markdown."""
+    lines = ["| known through | named | of these right | worth naming, nobody named | healthy, blamed | unknown |"]
+    lines.append("|---|---:|---:|---:|---:|---:|")
+    for name, knowledge in KNOWLEDGE.items():
+        r = run(knowledge)
+        share = f"{r.right / r.named:.1%}" if r.named else "-"
+        unknown = f"{r.unknown / r.lost:.1%}" if r.lost else "-"
+        lines.append(f"| {name} | {r.named} | {share} | {r.missed} | {r.blamed} | {unknown} |")
+    return "\n".join(lines)
+
+
+def matrix() -> str:
+    """Return the confusion matrix with all that can be known: a row for each true cause, in Markdown."""
+    pairs = run(lambda e: e).pairs
+    trues = sorted({true for true, _ in pairs}, key=lambda cause: (cause == NOBODY, cause))
+    nameds = sorted({named for _, named in pairs}, key=lambda cause: (cause == NOBODY, cause))
+    lines = ["| true \\ named | " + " | ".join(nameds) + " |", "|---|" + "---:|" * len(nameds)]
+    for true in trues:
+        counts = [pairs[true, named] for named in nameds]
+        lines.append(f"| {true} | " + " | ".join(str(count) if count else "·" for count in counts) + " |")
+    return "\n".join(lines)
+
+
+TABLES = {"causes": as_markdown, "summary": summary, "matrix": matrix}
+
+
+def markers(name: str) -> tuple[str, str]:
+    """Return what stands before and after a table in the document."""
+    return f"<!-- {name}: python -m bench.verdict --write -->", f"<!-- end of {name} -->"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/verdict.md")
+    options, _ = parser.parse_known_args()
+    if not options.write:
+        print(f"# {NUMBER} random pipelines: what is named, and how much of it is right")
+        print(summary())
+        print(matrix())
+        return
+    text = DOCUMENT.read_text()
+    for name, table in TABLES.items():
+        begin, end = markers(name)
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n\n{table()}\n\n{end}{after}"
+    DOCUMENT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The recording rules: from processes to jobs, so that a restarted rank is no new alert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpugauge import catalog
+from gpugauge.artifacts.rules_settings import Parameters, duration
+
+# Who a job is. A process label never gets into an alert: it changes with every restart.
+JOB = "workload_namespace, workload_kind, workload_job_id, workload_user"
+PROCESS_JOB = "gpugauge:process_job:info"
+LOST = "gpugauge:job_training_lost:ratio"
+LOAD = "gpugauge:job_training_load:ratio"
+ARMED = "gpugauge:job_training_armed:bool"
+DOMINANT = "gpugauge:job_training_dominant_cause:ratio"
+CARD_BUSY = "gpugauge:gpu_busy:ratio"
+# Share of the window that a job must spend in training steps for its load to be judged.
+_TRAINING_SHARE = 0.5
+# Share of the GPU time that a cause must take to be called the main one.
+_MAIN_SHARE = 0.1
+
+
+class UnknownMetricError(ValueError):
+    """A rule names a metric or label that the catalogue does not have."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording rule."""
+
+    record: str
+    expr: str
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the rule as Prometheus reads it."""
+        return {"record": self.record, "expr": self.expr}
+
+
+@dataclass(frozen=True)
+class Selectors:
+    """Writes selectors; every name and label in them is looked up in the catalogue."""
+
+    parameters: Parameters
+
+    def __call__(self, name: str, window: int | None = None, **labels: str) -> str:
+        """Return `name{label="value",…}[window]`; a value that begins with ~ is a regular expression."""
+        row = next((row for row in catalog.metrics() if row.name == name), None)
+        unknown = labels.keys() - set(row.labels) if row else {name}
+        if unknown:
+            raise UnknownMetricError(f"{name}: {', '.join(sorted(unknown))} is not in the catalogue")
+        matchers = [f'{k}=~"{v[1:]}"' if v.startswith("~") else f'{k}="{v}"' for k, v in labels.items()]
+        text = ",".join([*matchers, *filter(None, [self.parameters.matchers])])
+        return name + (f"{{{text}}}" if text else "") + (f"[{duration(window)}]" if window else "")
+
+    def up(self) -> str:
+        """Return the selector of Prometheus' own series about the exporters."""
+        return f"up{{{','.join(filter(None, [self.parameters.up_matchers, self.parameters.matchers]))}}}"
+
+
+def by_job(operator: str, expr: str, *more: str) -> str:
+    """Aggregate an expression by process to jobs, and the further labels given."""
+    return (
+        f"{operator} by ({', '.join([JOB, *more])}) (\n  {expr}\n  * on (process) group_left ({JOB}) {PROCESS_JOB}\n)"
+    )
+
+
+def of_jobs(p: Parameters) -> list[Recording]:
+    """Return the rules that must run before the alerts about jobs, in this order."""
+    s = Selectors(p)
+    lost = by_job("sum", f"rate({s('training_lost_seconds_total', p.patience)})", "cause")
+    held = by_job("sum", f"rate({s('training_gpu_held_seconds_total', p.patience)})")
+    training = by_job("max", f"rate({s('training_seconds_total', p.patience, state='training')})")
+    start = by_job("min", f"min_over_time({s('training_start_timestamp_seconds', p.patience)})")
+    return [
+        Recording(PROCESS_JOB, _process_job(p)),
+        # A held time of nothing is no denominator.
+        Recording(LOST, f"{lost}\n/ on ({JOB}) group_left () ({held} > 0)"),
+        Recording(LOAD, f"clamp_min(1 - sum by ({JOB}) ({LOST}), 0)"),
+        Recording(DOMINANT, f"topk by ({JOB}) (1, {LOST} >= {_MAIN_SHARE:g})"),
+        Recording(
+            ARMED,
+            f"({training} >= bool {_TRAINING_SHARE:g} > 0)\nand on ({JOB}) (time() - {start} >= {p.min_job_age})",
+        ),
+    ]
+
+
+def of_cards(p: Parameters) -> list[Recording]:
+    """Return the rules about cards that alerts about jobs and cards build on."""
+    s = Selectors(p)
+    busy, observed = (
+        f"max by (uuid) (rate({s(f'gpu_{what}_seconds_total', p.patience, engine='gpu')}))"
+        for what in ("busy", "observed")
+    )
+    return [Recording(CARD_BUSY, f"{busy}\n/ ({observed} > 0)")]
+
+
+def _process_job(p: Parameters) -> str:
+    """Give each process one job: what it was called for most of the window, so that a change never doubles it.
+
+    What only the hook knows, without /proc, belongs to its run, or to the exporter that stands beside it.
+    """
+    s = Selectors(p)
+    known = [
+        f"sum by (process, {JOB}) (count_over_time({s(name, p.patience)}))"
+        for name in ("gpu_process_host_info", "gpu_process_info")
+    ]
+    hook = f"sum by (process, instance, run_id) (count_over_time({s('torch_process_info', p.patience)}))"
+    beside = (
+        f'label_replace(label_replace(label_replace({hook},\n  "workload_kind", "run", "", ""), '
+        f'"workload_job_id", "$1", "instance", "(.*)"), "workload_job_id", "$1", "run_id", "(.+)")'
+    )
+    first = f"{known[0]}\nor on (process) {known[1]}\nor on (process) {beside}"
+    one = f"topk by (process) (1, sum by (process, {JOB}) (\n{first}\n)) > bool 0"
+    # Where there is a job, the user is no part of its identity.
+    return f'label_replace(\n{one},\n"workload_user", "", "workload_job_id", ".+")'
