@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 TORCH  ?= 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint e2e bench gpu-check clean
+.PHONY: help run test lint e2e deploy-check bench gpu-check clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,7 +24,9 @@ $(VENV)/dev: $(VENV)/run
 	@touch $@
 
 # Debian packages that the end-to-end tests start.
-E2E_PACKAGES := prometheus util-linux slowhttptest
+E2E_PACKAGES := prometheus util-linux chromium
+DEPLOY_PACKAGES := prometheus prometheus-alertmanager mmdebstrap systemd-container podman buildah runc netavark \
+  aardvark-dns catatonit fuse-overlayfs
 
 run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node
 	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
@@ -36,7 +38,7 @@ run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one
 SCENARIO ?= node
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python -m pytest -q -m "not e2e"
+	@$(BIN)/python -m pytest -q -m "not e2e and not deploy"
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
@@ -60,6 +62,10 @@ test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 
 .PHONY: e2e-packages
 e2e-packages: ## the Debian packages that `make e2e` needs
 	@echo $(E2E_PACKAGES)
+
+deploy-check: $(VENV)/dev ## systemd unit, image, sidecar and manifests tried for real; root, kubectl and packages of its own
+	@echo "Debian packages: $(DEPLOY_PACKAGES)"
+	@$(BIN)/python -m pytest -q -m deploy --timeout=900 tests/e2e
 
 bench: $(VENV)/dev ## measurements, ours beside the peers'
 	@$(BIN)/python -m bench

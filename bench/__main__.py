@@ -1,7 +1,7 @@
 """Every bench, one after the other: `python -m bench`, with --json a line of JSON each."""
 
-from bench import accuracy, attribution, cost, hook, scrape, worker
+from bench import accuracy, attribution, cost, hook, scrape, verdict, worker
 
-for bench in (scrape, cost, worker, attribution, accuracy, hook):
+for bench in (scrape, cost, worker, attribution, accuracy, verdict, hook):
     bench.main()
     print()

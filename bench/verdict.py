@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.verdict.oracle import evidence, random_pipeline, right
+
 from gpugauge.driver.simulated.pipeline import Pipeline, true_cause
 from gpugauge.verdict.causes import as_markdown
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
-from tests.verdict.oracle import evidence, random_pipeline, right
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "verdict.md"
 NUMBER, SEED = 1000, 5
@@ -42,6 +43,7 @@ def _without_hook(e: Evidence) -> Evidence:
         data_wait=None,
         data_wait_exposed=None,
         local_work=None,
+        pinned=None,
         parameters={},
         fp32_only=None,
         retries=0.0,
@@ -82,7 +84,7 @@ def run(knowledge: Callable[[Evidence], Evidence], number: int = NUMBER, seed: i
 
 def _count(result: Result, p: Pipeline, true: str | None, named: str | None) -> None:
     result.pairs[true or NOBODY, named or NOBODY] += 1
-    if named is None:
+    if named is None or named == "unknown":
         result.missed += true is not None
         return
     result.named += 1

@@ -65,3 +65,14 @@ def test_memory_is_bounded() -> None:
         history.feed(snapshot(second, second, second))
 
     assert len(history._points) <= 600 / 5 + 2
+
+
+def test_loads_from_point_to_point() -> None:
+    history = History()
+    assert history.loads("GPU-a") == []
+    for second, busy, observed in ((0, 0, 0), (5, 5, 5), (10, 6, 9), (15, 6.5, 10)):
+        history.feed(snapshot(second, busy, observed))
+
+    # Of the last five seconds only one was observed.
+    assert history.loads("GPU-a") == [(15, None), (10, 1.0), (5, 0.25), (0, None)]
+    assert history.loads("GPU-b") == [(15, None), (10, None), (5, None), (0, None)]

@@ -44,6 +44,15 @@ def test_load_over_five_minutes_comes_from_the_history() -> None:
     assert status(snapshot(), Remembers())["gpus"][0]["load_5m"] == 0.5
 
 
+def test_load_over_ten_minutes_is_rounded() -> None:
+    class Remembers(History):
+        def loads(self, uuid: str) -> list[tuple[float, float | None]]:
+            return [(5.0049, None), (0.0, 1 / 3)] if uuid == "GPU-a" else []
+
+    first, second = status(snapshot(), Remembers())["gpus"]
+    assert (first["load_10m"], second["load_10m"]) == ([[5.0, None], [0.0, 0.333]], [])
+
+
 def test_route_answers_in_json() -> None:
     reply = status_route(snapshot, History()).handler(REQUEST)
 

@@ -143,6 +143,37 @@ def metrics(form: str) -> None:
     click.echo(FORMATS[form](), nl=False)
 
 
+class _RulesCommand(click.Command):
+    """`gpugauge rules`; its flags are made from a model only when it is really called."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        from gpugauge.artifacts.rules_command import options  # noqa: PLC0415
+
+        return [*options(), *super().get_params(ctx)]
+
+
+@main.command(cls=_RulesCommand)
+@click.option(
+    "--config.file",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="File with the same parameters, YAML: info_below, severities, …; flags go before it.",
+)
+@click.option("--format", "form", type=click.Choice(["prometheus", "kubernetes"]), default="prometheus")
+def rules(config_file: Path | None, form: str, severity: tuple[str, ...], **values: object) -> None:
+    """Print recording and alerting rules for Prometheus, or as a PrometheusRule for its operator."""
+    from gpugauge.artifacts import rules as made  # noqa: PLC0415
+    from gpugauge.artifacts.rules_command import given  # noqa: PLC0415
+    from gpugauge.artifacts.rules_settings import RulesError, load  # noqa: PLC0415
+
+    try:
+        text = made.FORMATS[form](load(config_file, given(values, severity)))
+    except RulesError as error:
+        _fail(2, error)
+    click.echo(text, nl=False)
+
+
 main.add_command(doctor)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.artifacts import rules_alerts
+from gpugauge.artifacts.rules_alerts import alert_of_cause, severity_of_cause
+from gpugauge.verdict.causes import CAUSES
 
 MINUTE = 60
 UUID = {"uuid": "GPU-0"}
@@ -26,16 +27,18 @@ class Row:
     def values(self, phases: list[tuple[str, int]]) -> str:
         """Write the values of the phases, one a minute, as promtool reads them: `1 1 _ 2`."""
         told: list[str] = []
-        total = 0.0
+        total, rate, last = 0.0, 0.0, "_"
         for phase, minutes in phases:
+            now = {"bad": self.bad, "good": self.good}.get(phase)
+            # Nothing is scraped: after a restart counters begin anew, while in a gap they go on unseen.
+            total = 0.0 if phase == "restart" else total
+            rate = now or 0.0 if phase in {"bad", "good"} else rate if phase == "gap" else 0.0
             for _ in range(minutes):
-                now = {"bad": self.bad, "good": self.good}.get(phase)
-                if phase == "restart":
-                    total = 0.0  # and nothing is scraped meanwhile
-                if now is not None and self.counter:
-                    total += now * MINUTE
-                    now = total
-                told.append("_" if now is None else f"{now:g}")
+                total += rate * MINUTE
+                value = "_" if now is None else f"{total if self.counter else now:g}"
+                # As Prometheus marks the end of a series.
+                told.append("stale" if value == "_" and last not in {"_", "stale"} else value)
+                last = value
         return " ".join(told)
 
 
@@ -47,7 +50,7 @@ class Story:
     identity: Mapping[str, str]
     rows: tuple[Row, ...]
     severity: str = "warning"
-    settled: int = 60  # minutes of bad after which it fires
+    lasting: bool = True  # False for what happens in a moment and must be told at once
 
 
 def _same(name: str, value: float, labels: Mapping[str, str], *, counter: bool = False) -> Row:
@@ -123,19 +126,14 @@ _EXPORTER = {"instance": "node-1"}
 
 def _xid(name: str, severity: str) -> Story:
     rows = (Row("gpu_xid_errors_total", {**UUID, "class": name}, 0.01, 0, counter=True),)
-    return Story(f"GpuXid{name.capitalize()}", UUID, rows, severity)
+    return Story(f"GpuXid{name.capitalize()}", UUID, rows, severity, lasting=False)
 
 
 STORIES = (
     Story("TrainingLoadLow", JOB, _lost("data_loading", 0.4), "info"),
     Story("TrainingLoadVeryLow", JOB, _lost("data_loading", 0.7)),
     *(
-        Story(
-            rules_alerts.alert_of_cause(cause),
-            JOB,
-            _lost(cause, 0.7),
-            "warning" if cause in {"data_loading", "waiting_for_peers", "cpu_limited"} else "info",
-        )
+        Story(alert_of_cause(cause), JOB, _lost(cause, 0.7), severity_of_cause(CAUSES[cause]))
         for cause in (
             *("data_loading", "host_bound", "transfer", "underfilled", "precision_unused", "waiting_for_peers"),
             *("throttled", "memory_pressure", "contention", "cpu_limited", "memory_swap_io", "unused_gpus"),
@@ -146,7 +144,7 @@ STORIES = (
     Story("TorchCpuBuildBusy", JOB, _CPU_BUILD, "info"),
     Story("TrainingStalled", JOB, _stalled(0.0)),
     Story("TrainingBusyWithoutProgress", JOB, _stalled(1.0)),
-    Story("TrainingOutOfMemory", JOB, _OOM),
+    Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", JOB, _unused(), "info"),
     Story("GpuLost", UUID, (Row("gpu_up", UUID, 0, 1),), "critical"),
     Story("GpuThrottled", UUID, _THROTTLED),

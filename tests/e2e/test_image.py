@@ -18,7 +18,7 @@ from tests.e2e.documents import ROOT, blocks
 from tests.e2e.programs import free_port, http, prometheus, wait_for
 from tests.e2e.tools import tool
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.deploy
 
 DOCUMENT = "install-container.md"
 OPTIONS = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
@@ -105,11 +105,14 @@ def test_training_beside_it_reports_through_a_folder(engine: Podman, tmp_path: P
     # The training's image is the base, without gpugauge; Python and torch are this machine's.
     mounts = [f"--volume={path}:{path}:ro" for path in {sys.base_prefix, sys.prefix} if path != "/usr"]
     mounts += [mount, f"--volume={SMALL.parent}:/workloads:ro", f"--env=PYTHONPATH={bootstrap}"]
-    engine("run", share, *mounts, "localhost/base:1", sys.executable, "/workloads/small.py", "6", "/tmp/out")
+    engine("run", share, *mounts, "localhost/base:1", sys.executable, "/workloads/small.py", "6", "/hook/out")
+    counted = json.loads((hook / "out").read_text())["steps"]
 
-    text = http(f"http://127.0.0.1:{port}/metrics")[1].decode()
-    (steps,) = re.findall(r"^torch_steps_total\{.*\} (\S+)$", text, re.MULTILINE)
-    assert float(steps) > 100
+    def steps() -> list[float]:
+        text = http(f"http://127.0.0.1:{port}/metrics")[1].decode()
+        return [float(value) for value in re.findall(r"^torch_steps_total\{.*\} (\S+)$", text, re.MULTILINE)]
+
+    wait_for(lambda: steps() == [counted], 10, "the last step is reported")
 
 
 def test_labels_environment_and_size(engine: Podman) -> None:

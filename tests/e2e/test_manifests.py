@@ -16,7 +16,7 @@ from tests.e2e.documents import ROOT, blocks
 from tests.e2e.programs import need
 from tests.e2e.tools import tool
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.deploy
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 # What is applied as it stands; components are part of these.

@@ -171,8 +171,8 @@ def started(plant: Plant, running: Daemon, folder: Path, *prefix: str) -> Iterat
     run = [GPUGAUGE, "run", "--"]
     command = [*prefix, *run, sys.executable, "-m", f"tests.e2e.workloads.{plant.module}"]
     if plant.module == "cell":
-        cell = ROOT / "tests/e2e/workloads/cell.py"
-        kernel = ["ipykernel_launcher", "-f", str(folder / "kernel.json"), f"--IPKernelApp.exec_files=['{cell}']"]
+        line = "--IPKernelApp.exec_lines=['import tests.e2e.workloads.cell']"
+        kernel = ["ipykernel_launcher", "-f", str(folder / "kernel.json"), line]
         command = [*run, sys.executable, "-m", *kernel]
     environment = {**os.environ, "GPUGAUGE_HOOK_SOCKET": str(running.socket), "OMP_NUM_THREADS": "1"}
     log = folder / f"{plant.name}.log".replace(" ", "-")
@@ -229,7 +229,7 @@ def test_planted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             running = with_gpu if plant.gpu else without
             programs.append(stack.enter_context(started(plant, running, tmp_path, *prefix)))
         for program in programs:
-            wait_for(program.begun, 100, f"{program.plant.name} has begun")
+            wait_for(program.begun, 150, f"{program.plant.name} has begun")
         blamed = _watch(SETTLED, lambda: {**look(with_gpu), **look(without)}, simulated, programs)
         told = {True: look(with_gpu), False: look(without)}
         alive = [p.begun() for p in programs]

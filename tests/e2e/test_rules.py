@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.e2e
 
 FILE = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "gpugauge.yaml"
 Phases = list[tuple[str, int]]
+LOW = next(story for story in STORIES if story.alert == "TrainingLoadVeryLow")
 by_alert = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.alert)
 
 
@@ -38,7 +40,12 @@ def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Map
 
 
 def promtool(
-    folder: Path, rows: Sequence[Row], phases: Phases, expected: list[dict[str, Any]], alert: str | None = None
+    folder: Path,
+    rows: Sequence[Row],
+    phases: Phases,
+    expected: list[dict[str, Any]],
+    alert: str | None = None,
+    told: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Run the rules over the phases; with `alert` only that one and what is recorded, which is much faster."""
     tree = rules.groups(Parameters())
@@ -53,6 +60,7 @@ def promtool(
         "interval": "1m",
         "input_series": [{"series": name, "values": row.values(phases)} for name, row in series.items()],
         "promql_expr_test": expected,
+        "alert_rule_test": [*told],
     }
     (folder / "test.yaml").write_text(
         yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, width=1000)
@@ -102,6 +110,88 @@ def test_vanished_series_do_not_resolve_at_once(tmp_path: Path, story: Story) ->
     expected = [firing(story.alert, 70, 10, 10, identity(story)), firing(story.alert, 130, 20, None, {})]
 
     promtool(tmp_path, story.rows, [("bad", 60), ("gone", 71)], expected, story.alert)
+
+
+@pytest.mark.parametrize("story", [s for s in STORIES if s.lasting], ids=lambda story: story.alert)
+def test_a_moment_before_the_end_does_not_fire(tmp_path: Path, story: Story) -> None:
+    phases = [("good", 40), ("bad", 1), ("gone", 40)]
+
+    promtool(tmp_path, story.rows, phases, [firing(story.alert, 80, 81, None, {})], story.alert)
+
+
+def renamed(row: Row, process: str) -> Row:
+    return replace(row, labels={**row.labels, "process": process})
+
+
+def test_restarted_rank_is_the_same_alert(tmp_path: Path) -> None:
+    """The only process of the job ends, another begins five minutes later and does as badly."""
+    old = [replace(row, good=None) for row in LOW.rows]
+    rows = [renamed(row, "p9") for row in LOW.rows if row.labels["process"] == "p0"]
+    start = Row("training_start_timestamp_seconds", {"process": "p9"}, 75 * 60, 75 * 60)
+    rows = [row for row in rows if row.name != start.name] + [start]
+    new = [replace(row, bad=None, good=row.bad) for row in rows]
+
+    expected = [firing(LOW.alert, 150, 90, 90, identity(LOW))]
+
+    promtool(tmp_path, [*old, *new], [("bad", 70), ("gap", 5), ("good", 76)], expected, LOW.alert)
+
+
+def test_changed_cause_is_the_same_alert(tmp_path: Path) -> None:
+    rows = [row for row in LOW.rows if row.labels.get("cause") != "data_loading"]
+    labels = {"process": "p0", "cause": "data_loading"}
+    first = Row("training_lost_seconds_total", labels, 0.7, 0.05, counter=True)
+    then = replace(first, labels={**labels, "cause": "host_bound"}, bad=0.05, good=0.7)
+
+    expected = [firing(LOW.alert, 130, 70, 70, identity(LOW))]
+
+    promtool(tmp_path, [*rows, first, then], [("bad", 70), ("good", 61)], expected, LOW.alert)
+
+
+def test_without_proc_the_run_is_the_job(tmp_path: Path) -> None:
+    rows = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
+    hook = Row("torch_process_info", {"process": "p0", "run_id": "wandb:abc"}, 1, 1)
+    labels = {"severity": "warning", "workload_kind": "run", "workload_job_id": "wandb:abc"}
+
+    promtool(tmp_path, [*rows, hook], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
+
+
+def test_without_a_job_the_user_is_the_identity(tmp_path: Path) -> None:
+    rows = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
+    info = Row("gpu_process_host_info", {"process": "p0", "workload_kind": "user", "workload_user": "ann"}, 1, 1)
+    labels = {"severity": "warning", "workload_kind": "user", "workload_user": "ann"}
+
+    promtool(tmp_path, [*rows, info], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
+
+
+def test_annotations_tell_job_numbers_and_causes(tmp_path: Path) -> None:
+    annotations = {
+        "summary": "Training pod ml/uid-0 uses 25% of its GPU time",
+        "description": "Mean over 15m, below 50%. Lost to: data_loading 70%; unknown 5%; ",
+        "runbook_url": "docs/runbook.md#trainingloadverylow",
+    }
+    told = {
+        "eval_time": "60m",
+        "alertname": LOW.alert,
+        "exp_alerts": [{"exp_labels": identity(LOW), "exp_annotations": annotations}],
+    }
+
+    promtool(tmp_path, LOW.rows, [("bad", 61)], [], LOW.alert, [told])
+
+
+def test_annotations_tell_the_node_of_a_card(tmp_path: Path) -> None:
+    lost = next(story for story in STORIES if story.alert == "GpuLost")
+    annotations = {
+        "summary": "GPU GPU-0 does not answer",
+        "description": "On node-1 : lost, hanging or gone.",
+        "runbook_url": "docs/runbook.md#gpulost",
+    }
+    told = {
+        "eval_time": "60m",
+        "alertname": lost.alert,
+        "exp_alerts": [{"exp_labels": identity(lost), "exp_annotations": annotations}],
+    }
+
+    promtool(tmp_path, lost.rows, [("bad", 61)], [], lost.alert, [told])
 
 
 def test_without_any_series_nothing_fires(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.e2e.documents import ROOT, blocks
 from tests.e2e.machine import Machine, boot
 from tests.e2e.programs import need, wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.deploy
 
 DOCUMENT = "install-systemd.md"
 UNITS = ROOT / "deploy" / "systemd"

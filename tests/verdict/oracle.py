@@ -81,6 +81,7 @@ def evidence(p: Pipeline) -> Evidence:
         data_wait=o.data_wait,
         data_wait_exposed=o.data_wait_exposed,
         local_work=o.local_work,
+        pinned=p.pinned,
         world_size=p.world_size,
         parameters={"cuda": 1e9},
         build="cuda",

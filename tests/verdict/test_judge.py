@@ -20,6 +20,7 @@ HEALTHY = Evidence(
     slow_step=0.12,
     data_wait=0.01,
     data_wait_exposed=0.0,
+    pinned=True,
     parameters={"cuda": 1e9},
     build="cuda",
     cards=(BUSY,),
@@ -73,6 +74,9 @@ def test_healthy_run_is_never_blamed() -> None:
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.55), "data_loading"),
         (starved(0.4), "host_bound"),
         (starved(0.4, data_wait=None, data_wait_exposed=None), "unknown"),
+        # Nobody counts the bytes that are copied, and they are not pinned.
+        (starved(0.4, pinned=False), "unknown"),
+        (replace(HEALTHY, pinned=False, cards=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
         # The loader is waited for, but the card has work meanwhile: the wait costs nothing.
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.6), "cpu_limited"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpugauge.artifacts.rules_recording import ARMED, CARD_BUSY, DOMINANT, JOB, LOAD, LOST, Selectors, by_job
+from gpugauge.artifacts.rules_recording import ARMED, CARD_BUSY, DOMINANT, JOB, LOAD, LOST, Selectors, alive, by_job
 from gpugauge.artifacts.rules_settings import Parameters, Severity, duration
 from gpugauge.verdict.causes import CAUSES, Cause
 
@@ -103,8 +103,8 @@ def alert_of_cause(cause: str) -> str:
 
 
 def severity_of_cause(cause: Cause) -> Severity:
-    """A cause that was only ever seen in simulation informs and no more."""
-    return "info" if cause.proven == ("simulated",) else "warning"
+    """A cause that was never seen outside of a simulation informs and no more."""
+    return "warning" if set(cause.proven) - {"simulated"} else "info"
 
 
 def _causes(p: Parameters) -> list[Alert]:
@@ -172,13 +172,14 @@ def _on_cpu(p: Parameters) -> list[Alert]:
 def _progress(p: Parameters) -> list[Alert]:
     s = Selectors(p)
     stalled = _by_process(f"max_over_time({s('training_state', p.lookback, state='stalled')})") + " == 1"
+    there = f" > 0\nand on ({JOB}) {alive(p)}"
     memory = s("gpu_process_memory_used_bytes", p.lookback)
     of_process = f"max by (process, uuid) (last_over_time({memory})) > bool 0"
     cards = _by_process(f"({of_process}) * on (uuid) group_left () {CARD_BUSY}") + " >= 0.9"
     return [
         Alert(
             "TrainingStalled",
-            by_job("max", f"({stalled})") + " > 0",
+            by_job("max", f"({stalled})") + there,
             "warning",
             f"Training {_WHO} makes no steps any more",
             f"No step or batch for more than {duration(p.stall_patience)}.",
@@ -186,7 +187,7 @@ def _progress(p: Parameters) -> list[Alert]:
         ),
         Alert(
             "TrainingBusyWithoutProgress",
-            by_job("max", f"({stalled} and on (process) {cards})") + " > 0",
+            by_job("max", f"({stalled} and on (process) {cards})") + there,
             "warning",
             f"Training {_WHO} keeps its GPUs busy and makes no steps",
             "The cards are more than 90 % busy and no step ends: most likely a collective that waits for a lost rank.",
@@ -212,7 +213,7 @@ def _memory(p: Parameters) -> Alert:
 
 def _unused(p: Parameters) -> Alert:
     s = Selectors(p)
-    given = f"max by (uuid, {JOB}) (last_over_time({s('gpu_allocation_info', p.lookback)}))"
+    given = f"max by (uuid, {JOB}) ({s('gpu_allocation_info')})"
     keyed = f'label_replace({given}, "workload_user", "", "workload_job_id", ".+")'
     busy = f"max by (uuid) (rate({s('gpu_busy_seconds_total', p.idle_patience, engine='gpu')}))"
     seen = f"max by (uuid) (rate({s('gpu_observed_seconds_total', p.idle_patience, engine='gpu')}))"
@@ -233,7 +234,7 @@ def of_cards(p: Parameters) -> list[Alert]:
     return [
         Alert(
             "GpuLost",
-            f"min by (uuid) (last_over_time({s('gpu_up', p.lookback)})) == 0",
+            f"min by (uuid) ({s('gpu_up')}) == 0",
             "critical",
             "GPU {{ $labels.uuid }} does not answer",
             f"On {_NODE}: lost, hanging or gone.",
@@ -265,8 +266,8 @@ def _xid(p: Parameters, name: str, severity: Severity, what: str) -> Alert:
 def of_exporters(p: Parameters) -> list[Alert]:
     """Return the alerts whose identity is an exporter."""
     s = Selectors(p)
-    driver = f"max by (instance) (last_over_time({s('gpugauge_driver_up', p.lookback)})) == 0"
-    age = f"time() - max by (instance) (last_over_time({s('gpugauge_snapshot_timestamp_seconds', p.lookback)}))"
+    driver = f"max by (instance) ({s('gpugauge_driver_up')}) == 0"
+    age = f"time() - max by (instance) ({s('gpugauge_snapshot_timestamp_seconds')})"
     return [
         Alert(
             "ExporterBlind",

@@ -65,13 +65,18 @@ def by_job(operator: str, expr: str, *more: str) -> str:
     )
 
 
+def alive(p: Parameters) -> str:
+    """Return the jobs with a process that is there now: with its end, nothing may begin to fire."""
+    return by_job("max", Selectors(p)("training_state"))
+
+
 def of_jobs(p: Parameters) -> list[Recording]:
     """Return the rules that must run before the alerts about jobs, in this order."""
     s = Selectors(p)
     lost = by_job("sum", f"rate({s('training_lost_seconds_total', p.patience)})", "cause")
     held = by_job("sum", f"rate({s('training_gpu_held_seconds_total', p.patience)})")
     training = by_job("max", f"rate({s('training_seconds_total', p.patience, state='training')})")
-    start = by_job("min", f"min_over_time({s('training_start_timestamp_seconds', p.patience)})")
+    start = by_job("min", f"min_over_time({s('training_start_timestamp_seconds', p.memory)})")
     return [
         Recording(PROCESS_JOB, _process_job(p)),
         # A held time of nothing is no denominator.
@@ -80,7 +85,8 @@ def of_jobs(p: Parameters) -> list[Recording]:
         Recording(DOMINANT, f"topk by ({JOB}) (1, {LOST} >= {_MAIN_SHARE:g})"),
         Recording(
             ARMED,
-            f"({training} >= bool {_TRAINING_SHARE:g} > 0)\nand on ({JOB}) (time() - {start} >= {p.min_job_age})",
+            f"({training} >= bool {_TRAINING_SHARE:g} > 0)\nand on ({JOB}) (time() - {start} >= {p.min_job_age})\n"
+            f"and on ({JOB}) {alive(p)}",
         ),
     ]
 
@@ -96,16 +102,16 @@ def of_cards(p: Parameters) -> list[Recording]:
 
 
 def _process_job(p: Parameters) -> str:
-    """Give each process one job: what it was called for most of the window, so that a change never doubles it.
+    """Give each process one job: what it was called for most of the time, so that a change never doubles it.
 
     What only the hook knows, without /proc, belongs to its run, or to the exporter that stands beside it.
     """
     s = Selectors(p)
     known = [
-        f"sum by (process, {JOB}) (count_over_time({s(name, p.patience)}))"
+        f"sum by (process, {JOB}) (count_over_time({s(name, p.memory)}))"
         for name in ("gpu_process_host_info", "gpu_process_info")
     ]
-    hook = f"sum by (process, instance, run_id) (count_over_time({s('torch_process_info', p.patience)}))"
+    hook = f"sum by (process, instance, run_id) (count_over_time({s('torch_process_info', p.memory)}))"
     beside = (
         f'label_replace(label_replace(label_replace({hook},\n  "workload_kind", "run", "", ""), '
         f'"workload_job_id", "$1", "instance", "(.*)"), "workload_job_id", "$1", "run_id", "(.+)")'

@@ -87,6 +87,11 @@ class Parameters(BaseModel):
         return min(self.patience, self.idle_patience, self.lookback)
 
     @property
+    def memory(self) -> int:
+        """How long an ended process still tells whose it was and since when its job trains, seconds."""
+        return 4 * self.patience
+
+    @property
     def lookback(self) -> int:
         """How long a gauge may be missing before its value is forgotten, seconds: as in Prometheus itself."""
         return max(300, 4 * self.scrape_interval)

@@ -84,7 +84,7 @@ def sparkline(history: Sequence[Sequence[float | None]]) -> str:
         f"M{x} 0V{_HEIGHT}" for x in range(0, _SPAN + 1, 60)
     )
     return (
-        f'<svg class="spark" viewBox="0 0 {_SPAN} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'<svg class="spark" viewBox="0 -1 {_SPAN} {_HEIGHT + 2}" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}"><path class="grid" d="{grid}"/>{areas}{lines}</svg>'
     )
 

@@ -194,6 +194,7 @@ def _processes(processes: Sequence[Facts], caption: str, now: float) -> str:
     rows = "".join(_process(process, now) for process in processes)
     return (
         f'<table><caption class="hidden">{caption}</caption>'
+        f"<colgroup>{'<col>' * len(_COLUMNS)}</colgroup>"
         f'<thead class="hidden"><tr>{names}</tr></thead>\n<tbody>\n{rows}</tbody></table>\n'
     )
 
@@ -238,7 +239,7 @@ def _who(workload: Mapping[str, str]) -> str:
         pod = f"container {workload['container']}" if workload.get("container") else ""
         job = f"Slurm job {job}" if kind == "slurm" and job else job
     else:
-        job = "" if workload.get("pod") else f"pod {job}"
+        job = "" if workload.get("pod") else f"pod {job[:8]}"
     user = workload.get("user", "")
     return text(" · ".join(filter(None, (pod, job, f"user {user}" if user else ""))))
 

@@ -47,7 +47,7 @@ _ALL = (
     ),
     Cause(
         "driver_mismatch",
-        "a CUDA build trains on the CPU, and the driver is older than that CUDA needs (450 for 11, 525 for 12, 580 for 13)",
+        "a CUDA build trains on the CPU, and the driver is too old for its CUDA (11: 450, 12: 525, 13: 580)",
         "update the driver, or install a build for an older CUDA",
         (),
     ),
@@ -67,7 +67,7 @@ _ALL = (
         "data_loading",
         "the training thread waits for batches while the GPU has nothing to do",
         "more loader workers, pinned memory, prefetching, faster storage or decoding",
-        ("simulated",),
+        ("cpu", "simulated"),
     ),
     Cause(
         "host_bound",
@@ -97,7 +97,7 @@ _ALL = (
         "waiting_for_peers",
         "the rank's own work is shorter than its step: it waits in a collective for slower ranks",
         "find the rank with the highest torch_local_work_seconds_total and look for its cause",
-        ("simulated",),
+        ("cpu", "simulated"),
     ),
     Cause(
         "throttled",
@@ -121,7 +121,7 @@ _ALL = (
         "cpu_limited",
         "the kernel withholds CPU time: the cgroup's quota is used up",
         "raise the CPU limit; as many CPUs as ranks and loader workers together",
-        ("simulated",),
+        ("cpu", "simulated"),
     ),
     Cause(
         "memory_swap_io",

@@ -40,6 +40,7 @@ class Evidence:
     slow_step: float | None = None  # 99th percentile of the job's own steps
     data_wait: float | None = None  # the training thread's wait for batches
     data_wait_exposed: float | None = None  # the part in which the GPU had nothing to do
+    pinned: bool | None = None  # batches come in pinned memory
     paused: float = 0.0  # phases in which nobody expects steps: evaluation, checkpoints, compilation
     local_work: float | None = None  # the rank's own work
     world_size: int | None = None

@@ -146,7 +146,9 @@ def _gaps(e: Evidence, card: Card, idle: float) -> dict[str, float]:
         shares[name] = min(share, left)
         left -= shares[name]
     # A hook that counts steps has seen the loader's part; what remains of the gaps is the host's own work.
-    known = e.inside and e.steps > 0 and waited is not None
+    # Copies of pinned memory run beside the kernels; where nobody counts the bytes, others may be what fills the gaps.
+    copies_known = card.transfer is not None or e.pinned is True
+    known = e.inside and e.steps > 0 and waited is not None and copies_known
     shares["host_bound" if known else "unknown"] = left
     return shares
 

@@ -104,9 +104,7 @@ def _session(name: str, start_unix: float, cards: list[Card], process: Process, 
     )
     progress = _Progress(start_unix, process, activity.pipeline, t)
     snap, page = progress.snap(name, cards), progress.page()
-    return Session(
-        hello, process.pid, process.uid, start_unix + t, snap, ended, "finished" if ended else "", page
-    )
+    return Session(hello, process.pid, process.uid, start_unix + t, snap, ended, "finished" if ended else "", page)
 
 
 def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:

@@ -1,0 +1,132 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugauge.history import History
+from gpugauge.page.routes import page_routes
+from gpugauge.server import Reply, Request, Route, Server
+from gpugauge.snapshot import Snapshot
+from tests.e2e.programs import daemon, need, wait_for
+from tests.statusfacts import snapshot
+
+pytestmark = pytest.mark.e2e
+
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+FLAGS += " --disable-component-update --disable-sync --enable-logging=stderr --window-size=1280,1000"
+HOSTILE = "</th><script>document.title='taken'</script><img src=x onerror=document.title='taken'>"
+MEASURE = """<!DOCTYPE html><title>wait</title><iframe src="/framed" width="320" height="900"></iframe>
+<script>document.querySelector("iframe").onload = (event) => {
+  const root = event.target.contentDocument.documentElement;
+  document.title = `width ${root.scrollWidth} of ${root.clientWidth}`;
+}</script>"""
+
+
+class Recorded(History):
+    """Ten minutes of half load."""
+
+    def loads(self, _uuid: str) -> list[tuple[float, float | None]]:
+        return [(600.0 - 5 * n, 0.5 if n else None) for n in range(121)]
+
+
+@contextmanager
+def serving(scenario: str | None = None, command: str = "train-{}.py") -> Iterator[tuple[str, list[int]]]:
+    """Serve the page with another snapshot at each answer, `command` with its number; yield url and the numbers."""
+    numbers: list[int] = []
+
+    def current() -> Snapshot:
+        numbers.append(len(numbers) + 1)
+        return replace(snapshot(command.format(numbers[-1])), monotonic=time.monotonic())
+
+    routes = page_routes(current, Recorded(), lambda: None, "/metrics", scenario)
+    page = routes["/"].handler
+
+    def framed(request: Request) -> Reply:
+        return page(request)._replace(headers=())
+
+    routes["/framed"] = Route(framed)
+    routes["/measure"] = Route(lambda _: Reply(200, MEASURE.encode(), "text/html"))
+    server = Server([("127.0.0.1", 0)], routes)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.addresses[0][1]}", numbers
+    finally:
+        server.stop()
+
+
+def dom(folder: Path, url: str, *flags: str) -> str:
+    """Return the document as the browser has it; a refused resource or a failing script is an error."""
+    command = [need("chromium"), *FLAGS.split(), f"--user-data-dir={folder / 'browser'}", *flags, "--dump-dom", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert said == []
+    return done.stdout
+
+
+def test_content_without_a_word_on_the_console(tmp_path: Path) -> None:
+    with serving("node") as (url, _):
+        page = dom(tmp_path, url)
+
+    assert "Simulated: these GPUs do not exist." in page
+    assert "train-1.py" in page
+    assert "mean 50 %, from 50 % to 50 %" in page
+
+
+def test_it_updates_itself(tmp_path: Path) -> None:
+    with serving() as (url, numbers):
+        page = dom(tmp_path, url, "--virtual-time-budget=12000")
+
+    shown = re.search(r"train-(\d+)\.py", page)
+    assert shown
+    assert 1 < int(shown[1]) <= len(numbers)
+    assert 'id="lost" class="banner bad" role="status" hidden' in page
+
+
+def test_without_script_it_loads_itself_again(tmp_path: Path) -> None:
+    # The open port keeps the browser running.
+    flags = ["--blink-settings=scriptEnabled=false", "--remote-debugging-port=0", f"--user-data-dir={tmp_path}"]
+    with serving() as (url, numbers):
+        command = [need("chromium"), *FLAGS.split(), *flags, url]
+        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: len(numbers) >= 3, 60, "the page was loaded three times")
+        finally:
+            browser.terminate()
+            browser.wait(20)
+
+
+def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
+    with serving(HOSTILE, HOSTILE) as (url, _):
+        page = dom(tmp_path, url, "--virtual-time-budget=7000")
+
+    assert "<title>gpugauge</title>" in page
+    assert "&lt;script&gt;document.title='taken'&lt;/script&gt;" in page
+    assert page.count("<script") == 1
+
+
+def test_a_narrow_window_needs_no_scrolling_sideways(tmp_path: Path) -> None:
+    with serving("node", "a-long-name-without-a-space" * 6) as (url, _):
+        page = dom(tmp_path, f"{url}/measure", "--virtual-time-budget=3000")
+
+    measured = re.search(r"<title>width (\d+) of (\d+)</title>", page)
+    assert measured
+    assert 280 < int(measured[2]) <= 320
+    assert int(measured[1]) <= int(measured[2])
+
+
+def test_the_daemon_serves_it(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--simulate=node") as running:
+        page = dom(tmp_path, running.url)
+
+    assert page.count('<section class="gpu') == 8
+    assert "finetune.py" in page
+    assert "Slurm job 88123" in page
