@@ -61,6 +61,13 @@ def test_every_metric_is_in_the_catalogue() -> None:
     assert named <= set(ROWS)
 
 
+def test_runbook_names_only_what_exists() -> None:
+    recorded = {rule["record"] for rule in all_rules() if "record" in rule}
+    named = set(re.findall(r"(?<![\w:])(?:gpu|torch|training|gpugauge)[_:][a-z0-9_:]+", RUNBOOK))
+
+    assert named <= set(ROWS) | recorded | {label for row in ROWS.values() for label in row.labels}
+
+
 def test_stories_use_rows_of_the_catalogue() -> None:
     for row in (
         row for rows in (*(s.rows for s in STORIES), *(q.rows for q in QUIET)) for row in rows if row.name != "up"

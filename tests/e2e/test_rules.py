@@ -166,7 +166,7 @@ def test_without_a_job_the_user_is_the_identity(tmp_path: Path) -> None:
 def test_annotations_tell_job_numbers_and_causes(tmp_path: Path) -> None:
     annotations = {
         "summary": "Training pod ml/uid-0 uses 25% of its GPU time",
-        "description": "Mean over 15m, below 50%. Lost to: data_loading 70%; unknown 5%; ",
+        "description": "Mean over 15m, below 50%. Lost to: data_loading 70%; unknown 5%; Programs: trainer-0 fit.py;",
         "runbook_url": "docs/runbook.md#trainingloadverylow",
     }
     told = {
@@ -175,14 +175,17 @@ def test_annotations_tell_job_numbers_and_causes(tmp_path: Path) -> None:
         "exp_alerts": [{"exp_labels": identity(LOW), "exp_annotations": annotations}],
     }
 
-    promtool(tmp_path, LOW.rows, [("bad", 61)], [], LOW.alert, [told])
+    named = {"workload_pod": "trainer-0", "workload_command": "fit.py"}
+    rows = [replace(row, labels={**row.labels, **named}) if "info" in row.name else row for row in LOW.rows]
+
+    promtool(tmp_path, rows, [("bad", 61)], [], LOW.alert, [told])
 
 
 def test_annotations_tell_the_node_of_a_card(tmp_path: Path) -> None:
     lost = next(story for story in STORIES if story.alert == "GpuLost")
     annotations = {
         "summary": "GPU GPU-0 does not answer",
-        "description": "On node-1 : lost, hanging or gone.",
+        "description": "On node-1: lost, hanging or gone.",
         "runbook_url": "docs/runbook.md#gpulost",
     }
     told = {

@@ -82,7 +82,7 @@ def test_the_exporter_itself() -> None:
 def test_state_cause_and_advice(cause: str) -> None:
     text = read(with_process(state="held_idle", limited_by=cause, limited_by_ratio=0.62)).text
 
-    assert "held idle Limited by " + cause.replace("_", " ") + " , 62 % of the GPU time held: " in text
+    assert "held idle Limited by " + cause.replace("_", " ") + " , costing 62 % of its GPU time: " in text
     assert CAUSES[cause].advice in text
 
 

@@ -38,8 +38,15 @@ _WHO = (
     "{{ $labels.workload_kind }} {{ $labels.workload_namespace }}{{ if $labels.workload_namespace }}/{{ end }}"
     "{{ $labels.workload_job_id }}{{ $labels.workload_user }}"
 )
-_CAUSES = _each(LOST, " >= 0.05", "{{ .Labels.cause }} {{ .Value | humanizePercentage }}; ")
-_NODE = '{{ range printf "gpu_up{uuid=%q}" $labels.uuid | query }}{{ .Labels.instance }} {{ end }}'
+_CAUSES = _each(LOST, " >= 0.05", " {{ .Labels.cause }} {{ .Value | humanizePercentage }};")
+# A pod's job id is its uid: people know it by its name. Where there is a job, its processes are of any user.
+_PROGRAMS = (
+    'Programs:{{ range printf "count by (workload_pod, workload_command) (gpu_process_host_info'
+    '{workload_namespace=%q,workload_job_id=%q,workload_user=~%q})" $labels.workload_namespace '
+    '$labels.workload_job_id (printf "%s.*" $labels.workload_user) | query }}'
+    " {{ .Labels.workload_pod }} {{ .Labels.workload_command }};{{ end }}"
+)
+_NODE = '{{ range printf "gpu_up{uuid=%q}" $labels.uuid | query }} {{ .Labels.instance }}{{ end }}'
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ def _load(p: Parameters) -> list[Alert]:
             f"{LOAD} < {below:g}\nand on ({JOB}) {ARMED}",
             severity,
             f"Training {_WHO} uses {{{{ $value | humanizePercentage }}}} of its GPU time",
-            f"Mean over {duration(p.patience)}, below {below:.0%}. Lost to: {_CAUSES}",
+            f"Mean over {duration(p.patience)}, below {below:.0%}. Lost to:{_CAUSES} {_PROGRAMS}",
             _SETTLE,
         )
         for name, below, severity in levels
@@ -115,7 +122,7 @@ def _causes(p: Parameters) -> list[Alert]:
             f'sum by ({JOB}) ({DOMINANT}{{cause="{cause.name}"}})\n{low}',
             severity_of_cause(cause),
             f"Training {_WHO} loses {{{{ $value | humanizePercentage }}}} of its GPU time to {cause.name}",
-            f"Seen: {cause.evidence}. Advice: {cause.advice}. Lost to: {_CAUSES}",
+            f"Seen: {cause.evidence}. Advice: {cause.advice}. Lost to:{_CAUSES} {_PROGRAMS}",
             _SETTLE,
         )
         for cause in CAUSES.values()
@@ -132,7 +139,7 @@ def _idle(p: Parameters) -> list[Alert]:
             f"{held} >= 0.9",
             "warning",
             f"{_WHO} holds GPUs and does not use them",
-            f"Idle for {{{{ $value | humanizePercentage }}}} of the last {duration(p.idle_patience)}.",
+            f"Idle for {{{{ $value | humanizePercentage }}}} of the last {duration(p.idle_patience)}. {_PROGRAMS}",
             _SETTLE,
         )
     ]
@@ -155,7 +162,7 @@ def _on_cpu(p: Parameters) -> list[Alert]:
             f"{share} >= 0.8\nand on ({JOB}) {on_cpu}",
             "warning",
             f"Training {_WHO} runs on the CPU while a GPU is there",
-            f"On the CPU for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}.",
+            f"On the CPU for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}. {_PROGRAMS}",
             _SETTLE,
         ),
         Alert(
@@ -163,7 +170,7 @@ def _on_cpu(p: Parameters) -> list[Alert]:
             f"{busy} >= 1\nunless on ({JOB}) {hooked}",
             "info",
             f"{_WHO} computes with a CPU build of PyTorch on a machine with GPUs",
-            f"{{{{ $value | humanize }}}} CPUs busy over {duration(p.idle_patience)}; whether it trains is not known.",
+            f"{{{{ $value | humanize }}}} CPUs busy for {duration(p.idle_patience)}; it may or may not train. {_PROGRAMS}",
             p.idle_patience,
         ),
     ]
@@ -182,7 +189,7 @@ def _progress(p: Parameters) -> list[Alert]:
             by_job("max", f"({stalled})") + there,
             "warning",
             f"Training {_WHO} makes no steps any more",
-            f"No step or batch for more than {duration(p.stall_patience)}.",
+            f"No step or batch for more than {duration(p.stall_patience)}. {_PROGRAMS}",
             p.stall_patience,
         ),
         Alert(
@@ -237,7 +244,7 @@ def of_cards(p: Parameters) -> list[Alert]:
             f"min by (uuid) ({s('gpu_up')}) == 0",
             "critical",
             "GPU {{ $labels.uuid }} does not answer",
-            f"On {_NODE}: lost, hanging or gone.",
+            f"On{_NODE}: lost, hanging or gone.",
             120,
         ),
         Alert(
@@ -245,7 +252,7 @@ def of_cards(p: Parameters) -> list[Alert]:
             f"max by (uuid) ({held}) >= 0.2\nand on (uuid) {CARD_BUSY} >= 0.2",
             "warning",
             "GPU {{ $labels.uuid }} lowers its clocks for heat or a power brake",
-            f"On {_NODE}: for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}.",
+            f"On{_NODE}: for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}.",
             _SETTLE,
         ),
         *(_xid(p, name, severity, what) for name, (severity, what) in _XIDS.items()),
@@ -259,7 +266,7 @@ def _xid(p: Parameters, name: str, severity: Severity, what: str) -> Alert:
         f"max by (uuid) (increase({errors})) > 0",
         severity,
         f"GPU {{{{ $labels.uuid }}}} had Xid errors of the class {name}",
-        f"On {_NODE}: {{{{ $value | humanize }}}} in {duration(p.patience)}; {what}.",
+        f"On{_NODE}: {{{{ $value | humanize }}}} in {duration(p.patience)}; {what}.",
     )
 
 

@@ -222,7 +222,7 @@ def _cause(process: Facts) -> str:
     if not name:
         return ""
     ratio = process.get("limited_by_ratio")
-    share = "" if ratio is None else f", {percent(ratio)} of the GPU time held"
+    share = "" if ratio is None else f", costing {percent(ratio)} of its GPU time"
     cause = CAUSES.get(name)
     advice = f" <span>{text(cause.evidence)}. <b>To do:</b> {text(cause.advice)}</span>" if cause else ""
     return (
