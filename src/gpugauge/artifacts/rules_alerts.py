@@ -170,7 +170,7 @@ def _on_cpu(p: Parameters) -> list[Alert]:
             f"{busy} >= 1\nunless on ({JOB}) {hooked}",
             "info",
             f"{_WHO} computes with a CPU build of PyTorch on a machine with GPUs",
-            f"{{{{ $value | humanize }}}} CPUs busy for {duration(p.idle_patience)}; it may or may not train. {_PROGRAMS}",
+            f"{{{{ $value | humanize }}}} CPUs busy for {duration(p.idle_patience)}; perhaps no training. {_PROGRAMS}",
             p.idle_patience,
         ),
     ]

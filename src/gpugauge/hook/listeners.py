@@ -18,8 +18,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from gpugauge.hook import phases
 from gpugauge.hook.observer import Observer
 
-# Since torch 2.3; what 2.1 has instead is true in every kind of compilation, which serves as well.
-_is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch.compiler.is_compiling
+# Since torch 2.3; what 2.1 and 2.2 have instead is true in every kind of compilation, which serves as well.
+_is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling  # noqa: SLF001
 
 
 def install(observer: Observer) -> None:

@@ -132,7 +132,7 @@ _ALL = (
     Cause(
         "unused_gpus",
         "cards are held and never busy",
-        "use DistributedDataParallel over all cards, or ask for fewer",
+        "end what holds cards it does not use; a training over several: DistributedDataParallel, or ask for fewer",
         ("simulated",),
     ),
     Cause(
