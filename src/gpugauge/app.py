@@ -259,9 +259,13 @@ class _Daemon:
 
     def _watch(self) -> None:
         """End the process when the sampler is stuck: fresh values will not come back by themselves."""
+        seen, waited = self._last_tick, 0
         while True:
             time.sleep(1.0)
-            if time.monotonic() - self._last_tick > _DEAD_SECONDS:
+            # Counted in own rounds: a process that was stopped and goes on has not been stuck.
+            waited = waited + 1 if self._last_tick == seen else 0
+            seen = self._last_tick
+            if waited > max(_DEAD_SECONDS, 3 * self._settings.sampling.interval_seconds):
                 log.critical("the sampler is stuck, ending the process", extra=fields(seconds=_DEAD_SECONDS))
                 faulthandler.dump_traceback()
                 os._exit(_EXIT_DEAD)

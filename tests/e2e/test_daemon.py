@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gpugauge import wire
 from tests.e2e.programs import GPUGAUGE, Daemon, daemon, http, new_pid_namespace, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -265,3 +266,34 @@ def test_bad_message_on_the_hooks_socket_is_counted_and_its_connection_closed(tm
 
     assert closed == b""
     assert log.count("connection of a hook closed") == 1
+
+
+def test_thousand_training_processes_are_told_apart_and_gone_when_they_end(tmp_path: Path) -> None:
+    # One process a session would be seen under one pid here; without a pid that can be seen the session is the process.
+    with daemon(
+        tmp_path,
+        "--driver.mode=off",
+        "--path.procfs=/nonexistent",
+        "--collector.disable-defaults",
+        "--collector.training",
+    ) as running:
+        clients = []
+        for number in range(1000):
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            client.connect(str(running.socket))
+            session = f"{number:032x}"
+            client.send(wire.encode(wire.Hello(session, 1)))
+            client.send(wire.encode(wire.Snap(session, 2, steps=wire.Progress(number, 1.0))))
+            clients.append(client)
+        told = time.monotonic()
+        wait_for(lambda: running.series("gpugauge_hook_sessions")[()] == 1000, 5, "all are connected")
+        steps = running.series("torch_steps_total", "process")
+        seconds = time.monotonic() - told
+        for client in clients:
+            client.close()
+        wait_for(lambda: running.series("gpugauge_hook_sessions")[()] == 0, 5, "all are gone")
+        killed = running.series("gpugauge_trainings_ended_total", "reason")["killed",]
+
+    assert sorted(steps.values()) == list(range(1000))
+    assert seconds < 5
+    assert killed == 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gpugauge.collectors.base import Tick
@@ -14,6 +13,7 @@ from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.facts import WANTED, Progress, evidence, processes
 from gpugauge.verdict.judge import LEAST_SECONDS, STALLED_SECONDS, Verdict, judge
+from gpugauge.verdict.summary import Summary
 from gpugauge.verdict.window import Window
 
 log = logging.getLogger("gpugauge.verdict")
@@ -36,9 +36,7 @@ class _Account:
     started: float = 0.0
     seen: float = 0.0
     live: bool = True
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    card_seconds: float = 0.0
+    summary: Summary = field(default_factory=Summary)
 
     def states(self) -> dict[str, int]:
         return {state: int(state == self.verdict.state) for state in STATES}
@@ -87,20 +85,20 @@ LASTING: tuple[Metric, ...] = (
         "training_seconds_total",
         "Time that the process spent in each state.",
         SECONDS,
-        lambda a: dict(a.seconds),
+        lambda a: dict(a.summary.seconds),
         "state",
     ),
     _process.counter(
         "training_gpu_held_seconds_total",
         "GPU time that the process held: cards times seconds.",
         SECONDS,
-        lambda a: a.card_seconds,
+        lambda a: a.summary.held,
     ),
     _process.counter(
         "training_lost_seconds_total",
         "GPU time lost by cause; all causes, unknown included, add up to the GPU time lost.",
         SECONDS,
-        lambda a: dict(a.lost),
+        lambda a: dict(a.summary.lost),
         "cause",
     ),
 )
@@ -150,10 +148,17 @@ class VerdictCollector:
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         verdict = self._settle(account, judge(found, account.verdict, self._stalled_seconds), found, now)
         account.verdict, account.held = verdict, len(found.cards) + found.unused_cards
-        account.seconds[verdict.state] += elapsed
-        account.card_seconds += elapsed * account.held
+        summary = account.summary
+        summary.seconds[verdict.state] += elapsed
+        summary.held += elapsed * account.held
+        summary.saw_load([card.busy for card in found.cards if card.busy is not None], elapsed)
+        summary.peak_memory = max(summary.peak_memory, self._memory(process))
         for cause in CAUSES if account.held else ():
-            account.lost[cause] += elapsed * account.held * verdict.causes.get(cause, 0.0)
+            summary.lost[cause] += elapsed * account.held * verdict.causes.get(cause, 0.0)
+
+    def _memory(self, process: str) -> float:
+        peaks = self._window.now("torch_memory_allocated_peak_bytes", "process", process)
+        return sum(float(value) for _, value in peaks if isinstance(value, (int, float)))
 
     def _progress(self, process: str, before: Progress | None, tick: Tick) -> Progress | None:
         steps, batches = (self._window.last(f"torch_{what}_total", process) for what in ("steps", "batches"))
@@ -185,25 +190,13 @@ class VerdictCollector:
         for process, account in list(self._accounts.items()):
             if process not in present and account.live:
                 account.live = False
-                _summary(process, account, tick.monotonic)
+                _tell_end(process, account, tick.monotonic)
             if tick.monotonic - account.seen > _LINGER:
                 del self._accounts[process]
 
 
-def _summary(process: str, account: _Account, now: float) -> None:
+def _tell_end(process: str, account: _Account, now: float) -> None:
     """One line about a process that trained, when it has ended."""
-    if not account.seconds.get("training") and not account.seconds.get("training_on_cpu"):
-        return
-    lost = sorted(((seconds, cause) for cause, seconds in account.lost.items() if seconds >= 1.0), reverse=True)
-    held = account.card_seconds
-    log.info(
-        "a training has ended",
-        extra=fields(
-            process=process,
-            seconds=round(now - account.started),
-            gpu_seconds_held=round(held),
-            gpu_seconds_used=round(held - sum(account.lost.values())),
-            lost_to=",".join(f"{cause}:{seconds:.0f}" for seconds, cause in lost) or "nothing",
-            states=",".join(f"{state}:{seconds:.0f}" for state, seconds in sorted(account.seconds.items()) if seconds),
-        ),
-    )
+    if account.summary.seconds.keys() & {"training", "training_on_cpu"}:
+        told = account.summary.line()
+        log.info("a training has ended", extra=fields(process=process, seconds=round(now - account.started), **told))

@@ -26,7 +26,12 @@ WANTED = frozenset(
         *("gpu_process_host_info", "gpu_process_cgroup_throttled_seconds_total"),
         *("gpu_process_cgroup_pressure_seconds_total", "gpu_process_cpu_seconds_total"),
         *("torch_process_info", "torch_build_info", "torch_parameter_bytes", "torch_parameter_elements"),
-        *("torch_memory_allocated_bytes", "torch_memory_alloc_retries_total", "torch_memory_ooms_total"),
+        *(
+            "torch_memory_allocated_peak_bytes",
+            "torch_memory_allocated_bytes",
+            "torch_memory_alloc_retries_total",
+            "torch_memory_ooms_total",
+        ),
         *("torch_steps_total", "torch_batches_total", "torch_step_duration_seconds", "torch_phase"),
         *("torch_phase_seconds_total", "torch_device_info", "torch_loader_info"),
         *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total", "torch_local_work_seconds_total"),

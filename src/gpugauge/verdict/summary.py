@@ -1,0 +1,49 @@
+"""What one line can tell of a training when it has ended."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Summary:
+    """Sums over the life of a process; times in seconds, GPU time in cards times seconds."""
+
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by state
+    lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU time by cause
+    held: float = 0.0  # GPU time
+    busy: float = 0.0  # GPU time
+    peak_memory: float = 0.0  # bytes that the caching allocator handed out at most, all cards together
+    _loads: Counter[int] = field(default_factory=Counter)  # minutes by their mean load in percent
+
+    def saw_load(self, loads: list[float], elapsed: float) -> None:
+        """Take in the load of each card over the last minute."""
+        self.busy += elapsed * sum(loads)
+        if loads:
+            self._loads[round(100 * sum(loads) / len(loads))] += 1
+
+    def load_percentile(self, share: float) -> int | None:
+        """Return the load in percent below which `share` of the time was spent, None if none was seen."""
+        enough, seen = share * self._loads.total(), 0
+        for percent in sorted(self._loads):
+            seen += self._loads[percent]
+            if seen >= enough:
+                return percent
+        return None
+
+    def line(self) -> dict[str, Any]:
+        """Return the fields of the log line; what was never seen is left out."""
+        lost = sorted(((seconds, cause) for cause, seconds in self.lost.items() if seconds >= 1.0), reverse=True)
+        states = sorted((state, seconds) for state, seconds in self.seconds.items() if seconds)
+        told: dict[str, Any] = {"states": ",".join(f"{state}:{seconds:.0f}" for state, seconds in states)}
+        if self.held:
+            told |= {"gpu_seconds_held": round(self.held), "gpu_seconds_busy": round(self.busy)}
+            told["gpu_seconds_lost"] = ",".join(f"{cause}:{seconds:.0f}" for seconds, cause in lost) or "none"
+        if self._loads:
+            told["load_percent_mean"] = round(sum(p * n for p, n in self._loads.items()) / self._loads.total())
+            told |= {f"load_percent_p{100 * share:.0f}": self.load_percentile(share) for share in (0.05, 0.5, 0.95)}
+        if self.peak_memory:
+            told["peak_memory_bytes"] = round(self.peak_memory)
+        return told
