@@ -26,7 +26,7 @@ class _SettingsCommand(click.Command):
 
 @functools.cache
 def _setting_options() -> tuple[click.Option, ...]:
-    from gpugauge.config import walk  # noqa: PLC0415
+    from gpugauge.config import walk
 
     return tuple(map(_setting_option, walk()))
 
@@ -63,13 +63,13 @@ def main() -> None:
 )
 def serve(config_file: Path | None, **values: object) -> NoReturn:
     """Serve the metrics of this machine until told to stop."""
-    from gpugauge import app, logs  # noqa: PLC0415
-    from gpugauge.config import walk  # noqa: PLC0415
-    from gpugauge.config_load import ConfigError, load  # noqa: PLC0415
-    from gpugauge.driver.simulated.scenario import ScenarioError  # noqa: PLC0415
-    from gpugauge.listen import ListenError  # noqa: PLC0415
-    from gpugauge.selection import SelectionError  # noqa: PLC0415
-    from gpugauge.sessions import SessionsError  # noqa: PLC0415
+    from gpugauge import app, logs
+    from gpugauge.config import walk
+    from gpugauge.config_load import ConfigError, load
+    from gpugauge.driver.simulated.scenario import ScenarioError
+    from gpugauge.listen import ListenError
+    from gpugauge.selection import SelectionError
+    from gpugauge.sessions import SessionsError
 
     given = ((setting.key, values[_parameter(setting)]) for setting in walk())
     try:
@@ -89,7 +89,7 @@ def serve(config_file: Path | None, **values: object) -> NoReturn:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...]) -> NoReturn:
     """Run a training program so that it reports to the daemon: gpugauge run -- python train.py."""
-    from gpugauge import launch  # noqa: PLC0415
+    from gpugauge import launch
 
     if obstacle := launch.obstacle(command):
         click.echo(f"gpugauge: {obstacle}", err=True)
@@ -105,7 +105,7 @@ def run(command: tuple[str, ...]) -> NoReturn:
 @click.option("--watch", is_flag=True, help="Print it again every two seconds until interrupted.")
 def status(url: str, as_json: bool, watch: bool) -> None:
     """Show each GPU, its load, and who uses it, as the running daemon sees it."""
-    from gpugauge import statusview  # noqa: PLC0415
+    from gpugauge import statusview
 
     try:
         statusview.status(url, as_json, watch)
@@ -117,7 +117,7 @@ def status(url: str, as_json: bool, watch: bool) -> None:
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def export_hook(folder: Path) -> None:
     """Copy the hook to FOLDER, for images in which nothing is installed, and print what PYTHONPATH must be there."""
-    from gpugauge import launch  # noqa: PLC0415
+    from gpugauge import launch
 
     try:
         click.echo(launch.export(folder))
@@ -128,7 +128,7 @@ def export_hook(folder: Path) -> None:
 @main.command()
 def scenarios() -> None:
     """List the scenarios for serve --simulate."""
-    from gpugauge.driver.simulated.scenario import list_scenarios  # noqa: PLC0415
+    from gpugauge.driver.simulated.scenario import list_scenarios
 
     for name, description in list_scenarios():
         click.echo(f"{name}  {description}")
@@ -138,7 +138,7 @@ def scenarios() -> None:
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
 def metrics(form: str) -> None:
     """Print every metric that gpugauge can export."""
-    from gpugauge.artifacts.reference import FORMATS  # noqa: PLC0415
+    from gpugauge.artifacts.reference import FORMATS
 
     click.echo(FORMATS[form](), nl=False)
 
@@ -147,7 +147,7 @@ class _RulesCommand(click.Command):
     """`gpugauge rules`; its flags are made from a model only when it is really called."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        from gpugauge.artifacts.rules_command import options  # noqa: PLC0415
+        from gpugauge.artifacts.rules_command import options
 
         return [*options(), *super().get_params(ctx)]
 
@@ -163,9 +163,9 @@ class _RulesCommand(click.Command):
 @click.option("--format", "form", type=click.Choice(["prometheus", "kubernetes"]), default="prometheus")
 def rules(config_file: Path | None, form: str, severity: tuple[str, ...], **values: object) -> None:
     """Print recording and alerting rules for Prometheus, or as a PrometheusRule for its operator."""
-    from gpugauge.artifacts import rules as made  # noqa: PLC0415
-    from gpugauge.artifacts.rules_command import given  # noqa: PLC0415
-    from gpugauge.artifacts.rules_settings import RulesError, load  # noqa: PLC0415
+    from gpugauge.artifacts import rules as made
+    from gpugauge.artifacts.rules_command import given
+    from gpugauge.artifacts.rules_settings import RulesError, load
 
     try:
         text = made.FORMATS[form](load(config_file, given(values, severity)))
