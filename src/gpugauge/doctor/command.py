@@ -45,11 +45,11 @@ def doctor(
 
     Exits with 0 if nothing is wrong, 1 after a warning, 2 after a failure.
     """
-    from gpugauge.doctor import report  # noqa: PLC0415
-    from gpugauge.doctor.case import Case, Options  # noqa: PLC0415
-    from gpugauge.doctor.finding import exit_code  # noqa: PLC0415
-    from gpugauge.doctor.table import examine  # noqa: PLC0415
-    from gpugauge.driver.simulated.scenario import ScenarioError, load_scenario  # noqa: PLC0415
+    from gpugauge.doctor import report
+    from gpugauge.doctor.case import Case, Options
+    from gpugauge.doctor.finding import exit_code
+    from gpugauge.doctor.table import examine
+    from gpugauge.driver.simulated.scenario import ScenarioError, load_scenario
 
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None
