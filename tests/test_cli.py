@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 import gpugauge
 from gpugauge import __version__, cli, logs
-from gpugauge.config import Settings, walk
+from gpugauge.config import Settings
+from gpugauge.config_catalog import walk
 from gpugauge.listen import ListenError
 
 

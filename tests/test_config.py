@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpugauge.catalog import CATALOG
-from gpugauge.config import ListenAddress, Settings, parse_listen_address, walk
+from gpugauge.config import ListenAddress, Settings, parse_listen_address
+from gpugauge.config_catalog import walk
 from gpugauge.config_load import ConfigError, load
 from gpugauge.config_reference import reference
 

@@ -14,7 +14,7 @@ from gpugauge import __version__
 from gpugauge.doctor.command import doctor
 
 if TYPE_CHECKING:
-    from gpugauge.config import Setting
+    from gpugauge.config_catalog import Setting
 
 
 class _SettingsCommand(click.Command):
@@ -26,7 +26,7 @@ class _SettingsCommand(click.Command):
 
 @functools.cache
 def _setting_options() -> tuple[click.Option, ...]:
-    from gpugauge.config import walk
+    from gpugauge.config_catalog import walk
 
     return tuple(map(_setting_option, walk()))
 
@@ -64,7 +64,7 @@ def main() -> None:
 def serve(config_file: Path | None, **values: object) -> NoReturn:
     """Serve the metrics of this machine until told to stop."""
     from gpugauge import app, logs
-    from gpugauge.config import walk
+    from gpugauge.config_catalog import walk
     from gpugauge.config_load import ConfigError, load
     from gpugauge.driver.simulated.scenario import ScenarioError
     from gpugauge.listen import ListenError

@@ -1,12 +1,11 @@
-"""The settings: one model, from which the file's keys, the environment names, the flags and the reference are taken."""
+"""The settings: one model, from which the file's keys, the environment names, the flags and the reference are taken
+(config_catalog.py).
+"""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -54,6 +53,16 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class WebConfig(Section):
+    """Who may connect."""
+
+    file: Path | None = Field(
+        default=None,
+        description="File with TLS certificates, client certificates and users, in the format that Prometheus' own "
+        "programs read (docs/security.md); read again when it changes.",
+    )
+
+
 class Web(Section):
     """The HTTP side."""
 
@@ -72,6 +81,11 @@ class Web(Section):
         ge=8,
         le=65536,
         description="Connections held at the same time. One more evicts the oldest that has not sent a request.",
+    )
+    config: WebConfig = WebConfig()
+    enable_lifecycle: bool = Field(
+        default=False,
+        description="Serve what changes something by HTTP: `POST /-/reload`, `/-/release` and `/-/attach`.",
     )
 
 
@@ -97,6 +111,23 @@ class Driver(Section):
         ge=0.1,
         le=60,
         description="Longest time that one request to the driver may take before its worker process is replaced.",
+    )
+    worker_max_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=32 * 1024 * 1024,
+        description="Resident memory past which the worker process is replaced by a fresh one: the driver's library "
+        "may leak.",
+    )
+    worker_max_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="Age at which the worker process is replaced by a fresh one; 0 means never.",
+    )
+    lost_exit_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="End the process with exit code 69 once a driver that has answered fails for this long, so that "
+        "a container is started again with the new library; 0 means never. The image sets 300.",
     )
 
 
@@ -249,64 +280,3 @@ class Settings(Section):
         description="Simulate the GPUs of this scenario (a name from `gpugauge scenarios`, or a file) instead of "
         "asking the driver.",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One leaf of the model. `key` is its place, `web.listen_address`; the other spellings follow from it."""
-
-    key: str
-    annotation: Any
-    default: Any
-    description: str
-
-    @property
-    def environment(self) -> str:
-        """The environment variable: `GPUGAUGE_WEB_LISTEN_ADDRESS`."""
-        return "GPUGAUGE_" + self.key.replace(".", "_").upper()
-
-    @property
-    def flag(self) -> str:
-        """The command line's flag: `--web.listen-address`."""
-        return "--" + self.key.replace("_", "-")
-
-    @property
-    def negative_flag(self) -> str | None:
-        """The flag that switches a boolean off: `--no-collector.device`."""
-        return "--no-" + self.key.replace("_", "-") if self.annotation is bool else None
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether the setting is a list: the flag may be repeated, text is split at commas."""
-        return get_origin(self.annotation) is tuple
-
-    @property
-    def kind(self) -> str:
-        """The type in words."""
-        options = [option for option in _options(self.annotation) if option is not type(None)]
-        return "one of " + ", ".join(map(str, options)) if len(options) > 1 else _KINDS.get(options[0], "list")
-
-    @property
-    def default_text(self) -> str:
-        """The default as one writes it in a file."""
-        if self.default is None or self.default == ():
-            return "not set"
-        if self.repeatable:
-            return ", ".join(map(str, self.default))
-        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
-
-
-_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
-
-
-def _options(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in {Literal, Union, types.UnionType} else (annotation,)
-
-
-def walk(model: type[Section] = Settings, prefix: str = "") -> Iterator[Setting]:
-    """Yield every setting in the order of the model."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from walk(field.annotation, f"{prefix}{name}.")
-        else:
-            yield Setting(prefix + name, field.annotation, field.default, field.description or "")

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from gpugauge.config import Settings, walk
+from gpugauge.config import Settings
+from gpugauge.config_catalog import walk
 
 # Kubernetes puts GPUGAUGE_SERVICE_HOST, GPUGAUGE_PORT_10478_TCP_ADDR and their like into every pod beside a service
 # called gpugauge; https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from gpugauge.config import Setting, Settings, walk
+from gpugauge.config import Settings
+from gpugauge.config_catalog import Setting, walk
 
 _INTRODUCTION = """\
 # Settings
