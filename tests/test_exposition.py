@@ -119,14 +119,14 @@ def test_text_is_byte_equal_to_the_official_encoder() -> None:
 
 
 def test_openmetrics_is_byte_equal_to_the_official_encoder() -> None:
-    expected = reference_openmetrics.generate_latest(Registry(sections()))  # type: ignore[no-untyped-call]
+    expected = reference_openmetrics.generate_latest(Registry(sections()))  # type: ignore[no-untyped-call]  # prometheus_client
 
     assert expected == body(published(*sections()), OPENMETRICS_ACCEPT)
 
 
 def test_both_formats_parse_to_the_same_samples() -> None:
     text = parse_text(body(published(*sections())).decode())
-    openmetrics = parse_openmetrics(body(published(*sections()), OPENMETRICS_ACCEPT).decode())  # type: ignore[no-untyped-call]
+    openmetrics = parse_openmetrics(body(published(*sections()), OPENMETRICS_ACCEPT).decode())  # type: ignore[no-untyped-call]  # prometheus_client
 
     assert [s[:3] for f in text for s in f.samples] == [s[:3] for f in openmetrics for s in f.samples]
 
@@ -163,7 +163,7 @@ def test_two_lone_surrogates_stay_two_series() -> None:
 
 @given(st.one_of(st.floats(), st.integers(-(2**70), 2**70)))
 def test_numbers_are_written_as_the_official_client_does(value: float) -> None:
-    assert floatToGoString(value) == go_float(value)  # type: ignore[no-untyped-call]
+    assert floatToGoString(value) == go_float(value)  # type: ignore[no-untyped-call]  # prometheus_client
 
 
 def test_what_is_no_number_has_no_series() -> None:

@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # PyYAML
             raise yaml.MarkedYAMLError(problem="aliases are not used in settings", problem_mark=mark)
         return super().compose_node(parent, index)
 

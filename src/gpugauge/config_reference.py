@@ -42,7 +42,7 @@ def _heading(section: str) -> str:
         return "## Top level\n"
     model: type = Settings
     for name in section.split("."):
-        model = model.model_fields[name].annotation  # type: ignore[attr-defined]
+        model = model.model_fields[name].annotation  # type: ignore[attr-defined]  # a Section
     return f"## {section}\n\n{model.__doc__}\n"
 
 

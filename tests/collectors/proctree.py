@@ -39,9 +39,9 @@ def write(
     (folder / "fd").mkdir(parents=True, exist_ok=True)
     (folder / f"task/{pid}").mkdir(parents=True, exist_ok=True)
     figures = {"parent": parent, "state": state, "reaped": reaped, "faults": faults, "start": start}
-    (folder / "stat").write_text(stat(pid, cpu=cpu, **figures))  # type: ignore[arg-type]
+    (folder / "stat").write_text(stat(pid, cpu=cpu, **figures))  # type: ignore[arg-type]  # one dict for several
     if main is not None:
-        (folder / f"task/{pid}/stat").write_text(stat(pid, cpu=main, **figures))  # type: ignore[arg-type]
+        (folder / f"task/{pid}/stat").write_text(stat(pid, cpu=main, **figures))  # type: ignore[arg-type]  # one dict for several
     (folder / "status").write_text(
         f"Name:\tpython\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t{pid}\nCpus_allowed:\t{cpus}\n"
     )

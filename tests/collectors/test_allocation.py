@@ -33,7 +33,7 @@ def tick(*readings: DeviceReading) -> Tick:
 
 
 def card(index: int, **more: object) -> DeviceReading:
-    return DeviceReading(uuid=f"GPU-{index}", index=index, minor_number=index, **more)  # type: ignore[arg-type]
+    return DeviceReading(uuid=f"GPU-{index}", index=index, minor_number=index, **more)  # type: ignore[arg-type]  # one dict for several
 
 
 def told(collector: AllocationCollector, *readings: DeviceReading) -> dict[str, dict[tuple[str, ...], object]]:

@@ -29,7 +29,7 @@ def tick(now: float, *gpu_pids: int) -> Tick:
 
 def values(collector: HostCollector, now: float, *gpu_pids: int) -> Values:
     """Return the samples by metric and by labels after the first, with the pid in the first's place."""
-    found: Values = {f.metric.name: dict(f.samples) for f in collector.collect(tick(now, *gpu_pids)).families}  # type: ignore[arg-type]
+    found: Values = {f.metric.name: dict(f.samples) for f in collector.collect(tick(now, *gpu_pids)).families}  # type: ignore[arg-type]  # all here are of one kind
     pids = {process: pid for (process, pid, *_) in found.get("gpu_process_host_info", {})}
     return {
         name: {(pids.get(labels[0], labels[0]), *labels[1:]) if labels else (): value for labels, value in of.items()}
@@ -87,7 +87,7 @@ def test_facts_of_a_process(tmp_path: Path) -> None:
     devices = ("/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm", "/tmp/x")
     environ = {"CUDA_VISIBLE_DEVICES": "0,3", "AWS_SECRET": "x"}
     figures = {"cpu": 900, "main": 200, "faults": 12, "io": (4096, 512)}
-    write(proc, 10, maps=CUDA, state="D", cpus="ff,0000000f", environ=environ, devices=devices, **figures)  # type: ignore[arg-type]
+    write(proc, 10, maps=CUDA, state="D", cpus="ff,0000000f", environ=environ, devices=devices, **figures)  # type: ignore[arg-type]  # one dict for several
     (groups / "job").mkdir(parents=True)
     (groups / "job/cpu.stat").write_text("usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000\n")
     (groups / "job/cpu.max").write_text("250000 100000\n")

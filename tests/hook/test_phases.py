@@ -21,7 +21,7 @@ class Written:
 
 def tracked() -> tuple[Phases, Written]:
     page = Written()
-    found = Phases(page, lambda: (0, 0))  # type: ignore[arg-type]
+    found = Phases(page, lambda: (0, 0))  # type: ignore[arg-type]  # a stand-in
     found._since = 0
     return found, page
 

@@ -112,7 +112,7 @@ def test_thread_looks_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeypatch
         refresh()
         looked.set()
 
-    made.refresh = noted  # type: ignore[method-assign]
+    made.refresh = noted  # type: ignore[method-assign]  # counted
     made.start()
     assert looked.wait(20)
     looked.clear()

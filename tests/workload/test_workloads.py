@@ -34,7 +34,7 @@ class Clock:
 
 
 def over(made: Made, **more: Path | Clock) -> Workloads:
-    return Workloads(Procfs(str(made.root)), **more)  # type: ignore[arg-type]
+    return Workloads(Procfs(str(made.root)), **more)  # type: ignore[arg-type]  # one dict for several
 
 
 def names(workload: Workload) -> tuple[str, str, str]:

@@ -137,7 +137,7 @@ def _fans(read: Callable[[Caller, Any, int], int]) -> Source:
 
 
 def _fan_speed(call: Caller, handle: Any, fan: int) -> int:
-    return call("nvmlDeviceGetFanSpeed_v2", handle, fan)  # type: ignore[no-any-return]
+    return call("nvmlDeviceGetFanSpeed_v2", handle, fan)  # type: ignore[no-any-return]  # ctypes
 
 
 def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
@@ -146,12 +146,12 @@ def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
     info = binding.c_nvmlFanSpeedInfo_t(version=binding.nvmlFanSpeedInfo_v1, fan=fan)
 
     def ask() -> int:
-        code = binding._nvmlGetFunctionPointer("nvmlDeviceGetFanSpeedRPM")(handle, ctypes.byref(info))  # noqa: SLF001
+        code = binding._nvmlGetFunctionPointer("nvmlDeviceGetFanSpeedRPM")(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no function for it)
         if code:
             raise binding.NVMLError(code)
-        return info.speed  # type: ignore[no-any-return]
+        return info.speed  # type: ignore[no-any-return]  # ctypes
 
-    return call.timed("nvmlDeviceGetFanSpeedRPM", ask)  # type: ignore[no-any-return]
+    return call.timed("nvmlDeviceGetFanSpeedRPM", ask)  # type: ignore[no-any-return]  # ctypes
 
 
 def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:

@@ -216,7 +216,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.simulate:
         from gpugauge.driver.simulated.install import install  # noqa: PLC0415  (needs pydantic)
-        from gpugauge.driver.simulated.scenario import load_scenario  # noqa: PLC0415
+        from gpugauge.driver.simulated.scenario import load_scenario  # noqa: PLC0415  (likewise)
 
         install(load_scenario(options.simulate).simulation())
     nvml = Nvml()

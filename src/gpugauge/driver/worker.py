@@ -70,7 +70,7 @@ class Service:
     def _start(self, simulation: dict[str, Any] | None) -> dict[str, Any]:
         if simulation is not None:
             # Only here: what a real node runs does not load the simulator.
-            from gpugauge.driver.simulated.install import install  # noqa: PLC0415
+            from gpugauge.driver.simulated.install import install  # noqa: PLC0415  (needs pydantic)
 
             install(simulation, self._clock)
         self._nvml.open()

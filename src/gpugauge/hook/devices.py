@@ -17,7 +17,7 @@ def devices() -> tuple[wire.Device, ...]:
     """
     if not torch.cuda.is_initialized():
         return ()
-    recording = getattr(torch._C, "_cuda_isHistoryEnabled", bool)()  # noqa: SLF001
+    recording = getattr(torch._C, "_cuda_isHistoryEnabled", bool)()  # noqa: SLF001  (torch has no public way)
     count = min(torch.cuda.device_count(), wire.MAX_DEVICES)
     return tuple(
         wire.Device(index, **_identity(index), **({} if recording else _figures(index))) for index in range(count)

@@ -19,7 +19,7 @@ from gpugauge.hook import phases
 from gpugauge.hook.observer import Observer
 
 # Since torch 2.3; what 2.1 and 2.2 have instead is true in every kind of compilation, which serves as well.
-_is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling  # noqa: SLF001
+_is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling  # noqa: SLF001  (older torch)
 
 
 def install(observer: Observer) -> None:
@@ -95,7 +95,7 @@ def _listen_to_wrappers(observer: Observer) -> None:
         observer.saw(parallel="dataparallel", dataparallel_devices=str(len(getattr(model, "device_ids", None) or ())))
 
     for name, take in (("DistributedDataParallel", distributed), ("DataParallel", data_parallel)):
-        replace(getattr(parallel, name, None), "__init__", lambda f, take=take: after(observer, f, take))  # type: ignore[misc]
+        replace(getattr(parallel, name, None), "__init__", lambda f, take=take: after(observer, f, take))  # type: ignore[misc]  # the lambda has a default
 
 
 def _listen_to_steps(observer: Observer) -> None:

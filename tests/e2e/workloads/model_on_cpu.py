@@ -4,6 +4,6 @@ import torch
 
 torch.version.cuda = "12.8"
 
-from tests.e2e.workloads.loop import train  # noqa: E402
+from tests.e2e.workloads.loop import train  # noqa: E402  (after torch is made to say so)
 
 train()
