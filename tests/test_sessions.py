@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge import sessions, wire, wire_page
+from gpugauge.hook.client import QUEUE
 from gpugauge.sessions import Session, Sessions, SessionsError
 from gpugauge.sessions_socket import BURST
 
@@ -248,6 +249,29 @@ def test_a_bad_message_closes_its_connection_only(
     until(lambda: 7 in [steps_of(s) for s in listener.view() if s.connected])
     assert sum(listener.counters().rejected.values()) == 1
     assert [vars(record)["fields"]["reason"] for record in caplog.records] == [reason]
+
+
+def test_what_was_sent_while_the_daemon_stood_still_is_no_fault_of_the_sender(tmp_path: Path) -> None:
+    path = tmp_path / "hook.sock"
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE)
+    away = Sessions(str(path))
+    with server, client:
+        server.bind(str(path))
+        server.listen()
+        client.connect(str(path))
+        client.send(hello())
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client.send(snap(sent + 1))
+                sent += 1
+        away.start(server)
+        until(lambda: [steps_of(s) for s in away.view()] == [sent])
+        assert sum(away.counters().rejected.values()) == 0
+        away.stop()
+    assert sent > 20
 
 
 def test_a_repeated_fault_is_logged_once(

@@ -14,7 +14,9 @@ from pathlib import Path
 from gpugauge import wire, wire_page
 from gpugauge.wire_page import PAGE_BYTES, Page
 
-BURST = 20  # messages that may come at once, above the steady rate
+# Messages that may come at once, above the steady rate: when the daemon itself stood still, all that was sent comes at
+# once, and a hook's queue (hook/client.py) holds 277 of the smallest.
+BURST = 300
 BACKLOG = 1024  # connections that wait to be accepted: a whole node's ranks begin in the same second
 
 
@@ -98,6 +100,7 @@ def _is_page(descriptor: int) -> bool:
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
         size = os.fstat(descriptor).st_size
+        os.pread(descriptor, 1, 0)  # one that was opened for writing alone has seals and size, too
     except OSError:
         return False
     wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

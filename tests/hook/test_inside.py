@@ -96,11 +96,13 @@ def test_a_blocked_training_still_tells_where(listener: Sessions, run: Run) -> N
     assert ended(listener).page is not None
 
 
-def test_facts_of_a_cpu_build(listener: Sessions, run: Run) -> None:
-    finished(run(LOOP + "    train(loader)\n", CUDA_VISIBLE_DEVICES="", WANDB_RUN_ID="abc"))
+def test_facts_of_a_training_without_a_card(listener: Sessions, run: Run) -> None:
+    # A CUDA build is one also where there is no driver.
+    tell = "    train(loader)\n    print('cuda' if torch.version.cuda else 'cpu')\n"
+    build = finished(run(LOOP + tell, CUDA_VISIBLE_DEVICES="", WANDB_RUN_ID="abc")).strip()
     session = ended(listener)
     assert session.snap is not None
-    told = {"build": "cpu", "cuda_visible_devices": "(empty)", "wandb_run": "abc", "loader_workers": "0"}
+    told = {"build": build, "cuda_visible_devices": "(empty)", "wandb_run": "abc", "loader_workers": "0"}
     told |= {"loader_batch_size": "4", "loader_pin_memory": "no", "tf32_matmul": "no"}
     assert told == {name: session.facts.get(name) for name in told}
     assert [(p.device, p.dtype, p.bytes) for p in session.snap.optimizer_state] == [("cpu", "float32", 2 * 144 + 8)]
@@ -118,14 +120,19 @@ def test_steps_of_a_compiled_optimizer_are_counted_by_batches(listener: Sessions
         model(batch).sum().backward()
         step()
         observer._observer.due = 0
+    import sys
+    print("torch._dynamo.callback" in sys.modules)
     """
     )
     process = run(program)
-    process.communicate(timeout=110)  # dynamo has something to say on stderr, with and without the hook
+    tells, _ = process.communicate(timeout=110)  # dynamo has something to say on stderr, with and without the hook
     assert process.returncode == 0
     session = ended(listener)
     assert session.snap is not None
     assert (session.snap.step_source, steps_of(session)) == ("batches", 8)
+    if tells == "False\n":  # torch 2.1
+        assert session.snap.compilations is None
+        return
     assert session.snap.compilations
     assert session.facts["compiled"] == "yes"
     assert seconds(session, "compiling") > 0

@@ -82,6 +82,23 @@ def test_errors_end_the_hook_and_not_the_training(listener: Sessions, run: Run, 
     assert finished(run(program, PYTHONPATH=site)) == "batch 10\n"
 
 
+@pytest.mark.parametrize(("loaded", "told"), [("import torch._dynamo", None), ("", 0)])
+def test_what_a_silent_dynamo_compiles_is_unknown(
+    loaded: str, told: int | None, tmp_path: Path, listener: Sessions, run: Run, site: str
+) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "_dynamo.py").touch()
+    program = f"""
+        import torch
+        torch.__path__.append({str(tmp_path / "parts")!r})
+        {loaded}
+        torch.Optimizer().step()
+    """
+    finished(run(program, PYTHONPATH=site))
+    until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
+    assert [s.snap.compilations for s in listener.view() if s.snap] == [told]
+
+
 def test_watch_opens_the_session_before_the_first_step(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import gpugauge.hook

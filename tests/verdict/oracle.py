@@ -95,6 +95,12 @@ def evidence(p: Pipeline) -> Evidence:
     )
 
 
+def without_counters(e: Evidence) -> Evidence:
+    """Return what is known of the same minute on a card that has no performance counters."""
+    cards = (replace(card, sm_active=None, tensor_active=None, dram_active=None, transfer=None) for card in e.cards)
+    return replace(e, cards=tuple(cards))
+
+
 def confusion(number: int, seed: int) -> Counter[tuple[str, str]]:
     """Return how often each (true cause, named cause) came up; `none` is a healthy run, or nobody blamed."""
     r = random.Random(seed)

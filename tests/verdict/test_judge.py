@@ -79,8 +79,8 @@ def test_healthy_run_is_never_blamed() -> None:
         (replace(HEALTHY, pinned=False, cards=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
         # The loader is waited for, but the card has work meanwhile: the wait costs nothing.
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
-        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.6), "cpu_limited"),
-        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.6), "memory_swap_io"),
+        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.65), "cpu_limited"),
+        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.65), "memory_swap_io"),
         (starved(0.5, retries=40), "memory_pressure"),
         (replace(HEALTHY, cards=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
         (replace(HEALTHY, cards=(replace(BUSY, sm_active=0.2),)), "underfilled"),
@@ -101,6 +101,13 @@ def test_healthy_run_is_never_blamed() -> None:
 )
 def test_cause(evidence: Evidence, cause: str) -> None:
     assert judge(evidence).limited_by == cause
+
+
+def test_a_loader_that_is_slow_by_itself_shares_the_gaps_with_what_withholds_the_cpu() -> None:
+    verdict = judge(starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.35))
+
+    assert verdict.limited_by == "data_loading"
+    assert verdict.causes == {"data_loading": pytest.approx(0.4667), "cpu_limited": pytest.approx(0.2333)}
 
 
 def test_idle_time_of_pauses_is_nobodys_fault() -> None:

@@ -18,6 +18,7 @@ def install(observer: Observer) -> None:
     """Adapt what is loaded already, and the rest when it is."""
     adapters: dict[str, Callable[[Any], None]] = {
         "torch._dynamo.callback": functools.partial(_dynamo, observer),
+        "torch._dynamo": functools.partial(_silent_dynamo, observer),
         "torch.distributed.checkpoint.state_dict_saver": functools.partial(_checkpoint, observer),
         "safetensors.torch": functools.partial(_safetensors, observer),
         "transformers.generation.utils": functools.partial(_generation, observer),
@@ -43,7 +44,7 @@ def _dynamo(observer: Observer, module: Any) -> None:
     entered: list[bool] = []
 
     def start(_: Any = None) -> None:
-        observer.compilations += 1
+        observer.compilations = (observer.compilations or 0) + 1
         observer.saw(compiled="yes")
         entered.append(observer.enter_phase(phases.COMPILING))
 
@@ -53,6 +54,12 @@ def _dynamo(observer: Observer, module: Any) -> None:
 
     module.callback_handler.register_start_callback(start)
     module.callback_handler.register_end_callback(end)
+
+
+def _silent_dynamo(observer: Observer, _: Any) -> None:
+    """Take that dynamo is there; where it has loaded no callbacks (torch 2.1), nobody knows what it compiles."""
+    if "torch._dynamo.callback" not in sys.modules:
+        observer.compilations = None
 
 
 def _checkpoint(observer: Observer, module: Any) -> None:

@@ -13,6 +13,10 @@ SECOND = 1_000_000_000  # nanoseconds
 _WELCOME = 10 * SECOND
 _LONGEST_PAUSE = 30 * SECOND
 
+# Bytes, of which Linux grants twice as many: what waits for a daemon that stands still. Some machines grant megabytes
+# by default, and what waited is old news when it is read.
+QUEUE = 106_496
+
 
 class Client:
     """One seqpacket connection. Times are perf_counter_ns; no method waits, and none raises OSError."""
@@ -41,6 +45,7 @@ class Client:
         for path in self._paths:
             candidate = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             try:
+                candidate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE)
                 candidate.connect(path)
                 data, descriptor = hello()
                 socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)

@@ -50,7 +50,7 @@ class Observer:
         self.stepping: set[int] = set()
         self.seen: dict[str, str | None] = {}
         self.evaluated: weakref.ref[Any] | None = None
-        self.compilations = 0
+        self.compilations: int | None = 0  # None: they cannot be known
         self.errors = 0
         self.reset()
 

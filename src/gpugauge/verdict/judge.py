@@ -18,6 +18,7 @@ _FILLED = 0.7  # share of the multiprocessors below which kernels are too small 
 _LEAST = 0.05  # a cause below this share is noise
 _PRIMARY = 0.10  # what a cause must take to be named
 _LEAD = 0.05  # and by how much it must lead the one named before
+_ROOT = 0.9  # the share of the gaps from which on what is withheld explains them alone
 
 # What cannot be told without the performance counters of the card (GPM).
 NEED_COUNTERS = frozenset({"underfilled", "precision_unused", "transfer"})
@@ -190,6 +191,9 @@ def _rooted(e: Evidence, causes: dict[str, float]) -> dict[str, float]:
     if share < 0.2 or not total:
         return causes
     taken = min(total, share)
+    if taken < _ROOT * total:
+        # Work that is slow also when nothing is withheld: both are in the gap, each by what the run would gain without.
+        taken = total * taken / (total + taken)
     return causes | {name: part * (1.0 - taken / total) for name, part in slow.items()} | {root: taken}
 
 

@@ -43,20 +43,29 @@ class Window:
     def __init__(self, wanted: frozenset[str], seconds: float = 60.0) -> None:
         self._wanted, self._seconds = wanted, seconds
         self._points: deque[Point] = deque()
+        self._names: frozenset[str] = frozenset()  # of the families that any of the points has
         self._grouped: dict[tuple[str, str], dict[str, list[tuple[Labels, Value]]]] = {}
+        # What processes on the same cards ask alike until the next tick: parts by their points' times, means by series.
+        self._parts: dict[tuple[float, ...], Window] = {}
+        self._means: dict[tuple[str, LabelValues], float | None] = {}
 
     def add(self, time: float, sections: Iterable[Section]) -> None:
         """Take in one tick (monotonic seconds)."""
         self._points.append(Point(time, sections, self._wanted))
         while self._points[0].time < time - self._seconds:
             self._points.popleft()
-        self._grouped = {}
+        self._names = frozenset().union(*(point.families for point in self._points))
+        self._grouped, self._parts, self._means = {}, {}, {}
 
     def since_shown(self, name: str, label: str, value: str) -> Window:
         """Return the part of the window in which a family has had a series with `label` = `value`."""
-        part = Window(self._wanted, self._seconds)
-        part._points = deque(point for point in self._points if value in point.shown(name, label))
-        part._grouped = self._grouped  # it is about the last point only
+        points = deque(point for point in self._points if value in point.shown(name, label))
+        times = tuple(point.time for point in points)
+        part = self._parts.get(times)
+        if part is None:
+            part = self._parts[times] = Window(self._wanted, self._seconds)
+            part._points, part._names = points, self._names
+            part._grouped = self._grouped  # it is about the last point only
         return part
 
     @property
@@ -110,14 +119,29 @@ class Window:
         return found[0] / found[1] if found else None
 
     def _rise(self, name: str, labels: LabelValues) -> tuple[float, float] | None:
-        seen = [(p.time, s) for p in self._points if (s := p.samples(name).get(labels)) is not None]
-        if len(seen) < 2:
+        # Most of what is asked for no program tells: without the hook there is none of its families.
+        newest = _first(reversed(self._points), name, labels) if name in self._names else None
+        oldest = _first(self._points, name, labels) if newest else None
+        if oldest is None or newest is None or oldest[0] == newest[0]:
             return None
-        first, last = (v.total if isinstance(v, HistogramValue) else float(v) for _, v in (seen[0], seen[-1]))
+        first, last = (v.total if isinstance(v, HistogramValue) else float(v) for _, v in (oldest, newest))
         # A counter of the hardware that began anew has risen by at least what it shows.
-        return (last - first if last >= first else last), seen[-1][0] - seen[0][0]
+        return (last - first if last >= first else last), newest[0] - oldest[0]
 
     def mean(self, name: str, *labels: str) -> float | None:
         """Return the mean of a gauge over the points that have it."""
-        seen = [float(s) for p in self._points if isinstance(s := p.samples(name).get(labels), (int, float))]
-        return sum(seen) / len(seen) if seen else None
+        key = (name, labels)
+        if key not in self._means:
+            points = self._points if name in self._names else ()
+            seen = [float(s) for p in points if isinstance(s := p.samples(name).get(labels), (int, float))]
+            self._means[key] = sum(seen) / len(seen) if seen else None
+        return self._means[key]
+
+
+def _first(points: Iterable[Point], name: str, labels: LabelValues) -> tuple[float, Value] | None:
+    """Return time and value of the first of some points that has a series."""
+    for point in points:
+        value = point.samples(name).get(labels)
+        if value is not None:
+            return point.time, value
+    return None

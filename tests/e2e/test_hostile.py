@@ -1,0 +1,261 @@
+"""What happens to the daemon and to the trainings: the trainings end as they would alone, and what the daemon shows is
+true within 2 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpugauge import launch, wire
+from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, need, wait_for
+from tests.hook import wire_1_0
+
+pytestmark = pytest.mark.e2e
+FRESH = 2.0  # seconds
+UNTIL_TOLD = str(Path(__file__).parent / "workloads" / "until_told.py")
+FEW_STEPS = """
+import sys, torch
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+loader = DataLoader([torch.full((8,), float(i)) for i in range(96)], batch_size=2, num_workers=int(sys.argv[1]))
+for batch in loader:
+    loss = model(batch).sum()
+    loss.backward()
+    optimizer.step()
+print(loss.item())
+"""
+OUT_OF_MEMORY = 'raise torch.OutOfMemoryError("planted")\n'
+Ended = tuple[int, bytes, bytes]
+
+
+def start(command: list[str], path: Path | None, **variables: str) -> subprocess.Popen[bytes]:
+    """Start a program; the hook, where it has one, looks for the daemon at `path`."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **variables} | (
+        {wire.SOCKET_VARIABLE: str(path)} if path else {}
+    )
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+class Training:
+    """The training that goes on until told, under the hook, with the daemon at `path`."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self._steps, self._enough = folder / "steps", folder / "enough"
+        command = [GPUGAUGE, "run", "--", sys.executable, UNTIL_TOLD, str(self._steps), str(self._enough)]
+        self.process = start(command, path)
+
+    @property
+    def steps(self) -> int:
+        """How many it has taken, as it knows itself."""
+        return self._steps.stat().st_size if self._steps.exists() else 0
+
+    def goes_on(self) -> None:
+        """Wait for 50 more steps."""
+        enough = self.steps + 50
+        wait_for(lambda: self.steps >= enough, 30, "the training goes on")
+
+    def end(self) -> Ended:
+        """Tell it that it is enough."""
+        self._enough.touch()
+        return ended(self.process)
+
+
+@contextlib.contextmanager
+def training(folder: Path, path: Path) -> Iterator[Training]:
+    running = Training(folder, path)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def ended(process: subprocess.Popen[bytes]) -> Ended:
+    """Wait for the end; return the exit code, and what was printed."""
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+AS_ALONE: Ended = (3, b"enough\n", b"")
+
+
+def program(text: str, workers: int, path: Path | None, *prefix: str) -> Ended:
+    """Run a program to its end, under the hook if there is a path."""
+    hook = [] if path is None else [GPUGAUGE, "run", "--"]
+    return ended(start([*prefix, *hook, sys.executable, "-c", text, str(workers)], path))
+
+
+def steps(running: Daemon) -> Series:
+    return running.series("torch_steps_total", "process")
+
+
+def reached(running: Daemon, count: int, process: tuple[str, ...] | None = None) -> Series | None:
+    """Return the steps if there is one process, which has taken `count` or more."""
+    found = steps(running)
+    (only,) = found or [None]
+    return found if only and found[only] >= count and process in {None, only} else None
+
+
+def serve(folder: Path) -> contextlib.AbstractContextManager[Daemon]:
+    return daemon(folder, "--driver.mode=off")
+
+
+def begun(running: Daemon, trained: Training) -> tuple[str, ...]:
+    """Wait until the training is seen; return what it is called."""
+    found: Series = wait_for(lambda: reached(running, 10), 60, "the training is seen")
+    (process,) = found
+    assert trained.steps >= 10
+    return process
+
+
+def test_killed_daemon_costs_the_training_nothing_and_its_successor_finds_it(tmp_path: Path) -> None:
+    with serve(tmp_path) as first, training(tmp_path, first.socket) as trained:
+        process = begun(first, trained)
+        known = trained.steps
+        first.stop(signal.SIGKILL)
+        trained.goes_on()
+        with serve(tmp_path) as second:
+            wait_for(lambda: reached(second, known, process), FRESH, "its successor has found the training")
+            assert trained.end() == AS_ALONE
+            told = trained.steps
+            wait_for(lambda: steps(second) == {process: told}, FRESH, "the last steps are known")
+
+
+def test_stopped_daemon_costs_the_training_nothing_and_then_knows_what_it_missed(tmp_path: Path) -> None:
+    with serve(tmp_path) as running, training(tmp_path, running.socket) as trained:
+        process = begun(running, trained)
+        running.process.send_signal(signal.SIGSTOP)
+        trained.goes_on()
+        known = trained.steps
+        trained.goes_on()
+        running.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: reached(running, known, process), FRESH, "the daemon knows what it missed")
+        assert trained.end() == AS_ALONE
+        rejected = running.series("gpugauge_hook_rejected_total", "reason")
+
+    assert set(rejected.values()) == {0}
+
+
+def test_training_that_ends_while_the_daemon_is_stopped(tmp_path: Path) -> None:
+    with serve(tmp_path) as running, training(tmp_path, running.socket) as trained:
+        begun(running, trained)
+        running.process.send_signal(signal.SIGSTOP)
+        assert trained.end() == AS_ALONE
+        running.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: gone(running, "finished"), FRESH, "the daemon knows that it ended")
+
+
+def gone(running: Daemon, reason: str) -> bool:
+    """Whether one training has ended for this reason, and what was true of the living is no longer told."""
+    why = running.series("gpugauge_trainings_ended_total", "reason")
+    held = running.series("torch_parameter_bytes", "process")
+    return {name for (name,), count in why.items() if count} == {reason} and not held
+
+
+def test_kill_is_seen_at_once(tmp_path: Path) -> None:
+    with serve(tmp_path) as running, training(tmp_path, running.socket) as trained:
+        process = begun(running, trained)
+        assert len(running.series("torch_parameter_bytes", "process")) == 1
+        trained.process.send_signal(signal.SIGKILL)
+        assert ended(trained.process) == (-signal.SIGKILL, b"", b"")
+        wait_for(lambda: gone(running, "killed"), FRESH, "the kill is seen")
+        lingering = steps(running)
+
+    assert lingering[process] >= 10
+
+
+def test_uncaught_out_of_memory_is_the_programs_own_and_is_told_at_once(tmp_path: Path) -> None:
+    text = FEW_STEPS + OUT_OF_MEMORY
+    alone = program(text, 0, None)
+    with serve(tmp_path) as running:
+        watched = program(text, 0, running.socket)
+        wait_for(lambda: gone(running, "out_of_memory"), FRESH, "the reason is known")
+        counted = steps(running)
+
+    assert watched == alone
+    assert alone[0] == 1
+    assert alone[2].endswith(b"OutOfMemoryError: planted\n")
+    assert list(counted.values()) == [48]
+
+
+def test_dozens_of_forked_workers_are_one_training(tmp_path: Path) -> None:
+    alone = program(FEW_STEPS, 36, None)
+    with serve(tmp_path) as running:
+        watched = program(FEW_STEPS, 36, running.socket)
+        wait_for(lambda: list(steps(running).values()) == [48], FRESH, "all steps are known")
+        batches = running.series("torch_batches_total", "process")
+        why = running.series("gpugauge_trainings_ended_total", "reason")
+
+    assert watched == alone
+    assert (alone[0], alone[2]) == (0, b"")
+    assert list(batches.values()) == [48]
+    assert {reason: count for (reason,), count in why.items() if count} == {"finished": 1}
+
+
+def test_socket_that_the_training_may_not_reach(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    path = folder / "hook.sock"
+    # Root may do everything, unless it gives that up.
+    mere = (need("setpriv"), "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    knock = f"import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({str(path)!r})"
+    alone = program(FEW_STEPS, 0, None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(path))
+        server.listen()
+        folder.chmod(0)
+        refused = program(knock, 0, None, *mere)
+        watched = program(FEW_STEPS, 0, path, *mere)
+        folder.chmod(0o700)
+
+    assert b"PermissionError" in refused[2]
+    assert watched == alone
+    assert (alone[0], alone[2]) == (0, b"")
+
+
+def test_hook_of_the_next_minor_version(tmp_path: Path) -> None:
+    # What tells of steps today has one key more tomorrow.
+    bootstrap = launch.export(tmp_path / "next")
+    source = tmp_path / "next" / "gpugauge" / "wire.py"
+    major, minor = wire.VERSION
+    now = (f"VERSION = ({major}, {minor})", '"kind": _NAMES[type(message)]}')
+    then = (f"VERSION = ({major}, {minor + 1})", '"kind": _NAMES[type(message)], "news": {"of": [1.5, None]}}')
+    text = source.read_text()
+    for old, new in zip(now, then, strict=True):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    source.write_text(text)
+    alone = program(FEW_STEPS, 0, None)
+    with serve(tmp_path) as running:
+        watched = ended(start([sys.executable, "-c", FEW_STEPS, "0"], running.socket, PYTHONPATH=bootstrap))
+        wait_for(lambda: list(steps(running).values()) == [48], FRESH, "it is understood")
+        rejected = running.series("gpugauge_hook_rejected_total", "reason")
+
+    assert watched == alone
+    assert set(rejected.values()) == {0}
+
+
+def test_hook_of_the_minor_version_before(tmp_path: Path) -> None:
+    session = "5" * 32
+    with serve(tmp_path) as running, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
+        hook.connect(str(running.socket))
+        hook.send(wire_1_0.encode(wire_1_0.Hello(session, 1, os.getpid(), facts={"torch": "2.1.2"})))
+        hook.send(wire_1_0.encode(wire_1_0.Snap(session, 2, 1, wire_1_0.Progress(7, 0.5))))
+        wait_for(lambda: list(steps(running).values()) == [7], FRESH, "it is understood")
+        versions = running.series("torch_process_info", "torch")
+        hook.send(wire_1_0.encode(wire_1_0.Bye(session, 3, "finished")))
+        hook.close()
+        wait_for(lambda: gone(running, "finished"), FRESH, "its end is understood")
+
+    assert list(versions) == [("2.1.2",)]

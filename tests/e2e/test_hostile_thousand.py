@@ -1,0 +1,109 @@
+"""A thousand real processes that train beside each other, on a torch of one file: they need no more than its hooks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
+from tests.e2e.test_daemon import Scraper
+from tests.e2e.test_hostile import FRESH
+from tests.hook.conftest import FAKE_TORCH
+
+pytestmark = pytest.mark.e2e
+NUMBER = 1000
+# Forked from one process that has imported torch. The nth takes n steps, then a batch a second. When a line comes every
+# fifth ends by itself (that takes much more than being killed) and the others are killed; told is when all have begun,
+# and when all are gone.
+THOUSAND = """
+import gc, os, select, signal, sys, torch
+
+number = int(sys.argv[1])
+begun, enough = os.pipe(), os.pipe()
+
+def train(steps):
+    os.close(enough[1])
+    optimizer, batches = torch.Optimizer(), torch.Iterator()
+    for _ in range(steps - 1):
+        optimizer.step()
+    while not select.select([enough[0]], [], [], 1.0)[0]:
+        if steps:
+            optimizer.step()
+            os.write(begun[1], b".")
+            steps = 0
+        next(batches)
+    raise SystemExit
+
+gc.freeze()  # what is forked stays shared
+pids = []
+for count in range(1, number + 1):
+    pid = os.fork()
+    if not pid:
+        train(count)
+    pids.append(pid)
+os.close(begun[1])
+for _ in pids:
+    assert os.read(begun[0], 1), "they ended"
+print("begun", flush=True)
+sys.stdin.readline()
+for number, pid in enumerate(pids):
+    if number % 5:
+        os.kill(pid, signal.SIGKILL)
+os.close(enough[1])
+for _ in pids:
+    os.wait()
+print("gone", flush=True)
+sys.stdin.readline()
+"""
+
+
+def lines(running: Daemon, name: str) -> dict[str, float]:
+    """Return the series of one metric as they are written: to parse all of a thousand processes takes seconds."""
+    begins = (name + "{", name + " ")
+    found = (line.rpartition(" ") for line in running.metrics().splitlines() if line.startswith(begins))
+    return {series: float(value) for series, _, value in found}
+
+
+def values(running: Daemon, name: str) -> list[float]:
+    return sorted(lines(running, name).values())
+
+
+def test_thousand_processes_are_seen_and_gone_when_they_end(tmp_path: Path) -> None:
+    torch = tmp_path / "site" / "torch" / "__init__.py"
+    torch.parent.mkdir(parents=True)
+    torch.write_text(FAKE_TORCH)
+    pipe, each = subprocess.PIPE, list(range(1, NUMBER + 1))
+    with daemon(tmp_path, "--driver.mode=off") as running:
+        path = os.pathsep.join(filter(None, [str(torch.parents[1]), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "GPUGAUGE_HOOK_SOCKET": str(running.socket)}
+        command = [GPUGAUGE, "run", "--", sys.executable, "-c", THOUSAND, str(NUMBER)]
+        with (
+            Scraper(running) as scraper,
+            subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as trainings,
+        ):
+            assert trainings.stdin
+            assert trainings.stdout
+            try:
+                assert trainings.stdout.readline() == "begun\n"
+                wait_for(lambda: values(running, "torch_steps_total") == each, FRESH, "what each has done is known")
+                assert values(running, "gpugauge_hook_sessions") == [NUMBER]
+                print("enough", file=trainings.stdin, flush=True)
+                assert trainings.stdout.readline() == "gone\n"
+                wait_for(lambda: values(running, "gpugauge_hook_sessions") == [0], FRESH, "all are gone")
+                ended = lines(running, "gpugauge_trainings_ended_total")
+                rejected = lines(running, "gpugauge_hook_rejected_total")
+                print("enough", file=trainings.stdin, flush=True)
+                assert trainings.wait(20) == 0
+            finally:
+                trainings.kill()
+
+    assert {series.split('"')[1]: count for series, count in ended.items() if count} == {
+        "killed": NUMBER * 4 / 5,
+        "finished": NUMBER / 5,
+    }
+    assert set(rejected.values()) == {0}
+    assert set(scraper.statuses) == {200}
