@@ -1,7 +1,8 @@
 """Error of a mean utilization over a window: our counters, and a gauge averaged over scrapes, of one simulated card.
 
 `python -m bench.accuracy` prints the table, with --write into docs/accuracy.md. Nothing waits: the card, its sample
-ring, the worker's drains and the scrapes run in simulated time, and the seed is fixed: the table can be made again.
+ring, the daemon's readings and ticks (its own pace, timetable and account) and the scrapes run in simulated time, and
+the seed is fixed: the table can be made again.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from gpugauge.assembly import PACE
 from gpugauge.collectors.busy import EngineAccount
+from gpugauge.driver.pace import Pace, Schedule
 from gpugauge.driver.simulated.load import Load, load
+from gpugauge.driver.source import LEAD as READ_LEAD
+from gpugauge.sampler import LEAD as TICK_LEAD
+from gpugauge.timetable import Timetable
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "accuracy.md"
 BEGIN, END = "<!-- table: python -m bench.accuracy --write -->", "<!-- end of table -->"
@@ -27,62 +32,120 @@ SCRAPES = (5, 15, 30, 60)
 SECONDS = 2 * 3600
 SAMPLE = 1 / 6  # nvml.h: 1/6 s to 1 s by product
 JITTER = 0.05  # of a sample's width
-TICK_JITTER = 0.03  # seconds by which a drain comes early or late
 ENTRIES = 72
+INTERVAL = 1.0  # the default of sampling.interval_seconds
+LATE = 0.01  # seconds by which a thread wakes late, and a scrape comes late
+READING, TICKING = 0.05, 0.03  # seconds that a reading and a tick take: generous for a node of 8 cards
+SETTLING = 4  # scrapes, after which the daemon knows the scraper's rhythm
 
 
 @dataclass(frozen=True)
 class Course:
-    """What the exporters showed over time: at `times`, our two counters and the driver's percentage."""
+    """What a scraper got: at `times`, our two counters and the driver's percentage."""
 
     times: list[float]
     busy: list[float]
     observed: list[float]
     gauge: list[float]
 
-    def at(self, t: float) -> int:
-        """The index of what a scrape at `t` gets."""
-        return bisect_right(self.times, t) - 1
+
+class Card:
+    """A ring of samples under a load, and the percentage of the last one."""
+
+    def __init__(self, shape: Load, random: Random) -> None:
+        self._shape, self._random = shape, random
+        self._sampled, self._due = 0.0, SAMPLE
+        self._ring: list[list[int]] = []
+        self.percent = 0
+
+    def advance(self, now: float) -> None:
+        """Take the samples that end by now."""
+        while self._due <= now:
+            busy = self._shape.integral(self._due) - self._shape.integral(self._sampled)
+            self.percent = round(100 * busy / (self._due - self._sampled))
+            self._ring.append([round((1000 + self._due) * 1e6), self.percent])
+            width = SAMPLE * self._random.uniform(1 - JITTER, 1 + JITTER)
+            self._sampled, self._due = self._due, self._due + width
+
+    def drain(self) -> list[list[int]]:
+        """Return what the ring still has of the samples since the last call."""
+        samples, self._ring = self._ring[-ENTRIES:], []
+        return samples
 
 
-def run(shape: Load, seconds: float, seed: int) -> Course:
-    """Let a card run under a load, and drain its ring once a second."""
-    random, account = Random(seed), EngineAccount()
-    course = Course([], [], [], [])
-    ring: list[list[int]] = []
-    sampled, due, percent = 0.0, SAMPLE, 0
-    for second in range(1, int(seconds)):
-        now = second + random.uniform(-TICK_JITTER, TICK_JITTER)
-        while due <= now:
-            percent = round(100 * (shape.integral(due) - shape.integral(sampled)) / (due - sampled))
-            ring.append([round((1000 + due) * 1e6), percent])
-            sampled, due = due, due + SAMPLE * random.uniform(1 - JITTER, 1 + JITTER)
-        account.drain(ring[-ENTRIES:], now, percent)
-        ring.clear()
+class Daemon:
+    """The daemon's two loops in simulated time: readings of the card, and ticks that take the answers and publish."""
+
+    def __init__(self, card: Card, random: Random) -> None:
+        self._card, self._random = card, random
+        self._account, self._schedule, self.timetable = EngineAccount(), Schedule(), Timetable()
+        self._reads, self._ticks = 0.0, random.uniform(0, INTERVAL)  # when the next of each is due
+        self._answers: list[tuple[float, list[list[int]], int]] = []
+        self._published = [(0.0, 0.0, 0.0)]
+
+    def run(self, until: float) -> None:
+        """Do what is due until then."""
+        while min(self._reads, self._ticks) < until:
+            late = self._random.uniform(0, LATE)
+            if self._reads < self._ticks:
+                self._read(self._reads + late)
+                self._reads = self.timetable.next_tick(self._reads, INTERVAL, READ_LEAD + READING)
+            else:
+                self._tick(self._ticks + late)
+                self._ticks = self.timetable.next_tick(self._ticks, INTERVAL, TICK_LEAD + TICKING)
+
+    def shown(self, now: float) -> tuple[float, float]:
+        """Return busy and observed seconds as a scrape finds them."""
+        return next((busy, observed) for since, busy, observed in reversed(self._published) if since <= now)
+
+    def _read(self, now: float) -> None:
+        self._card.advance(now)
+        near = self.timetable.is_near(now, INTERVAL, READ_LEAD + READING)
+        if "samples" in self._schedule.take(Pace(PACE), now, scrape=near):
+            self._answers.append((now + READING, self._card.drain(), self._card.percent))
+
+    def _tick(self, now: float) -> None:
+        while self._answers and self._answers[0][0] <= now:
+            received, samples, percent = self._answers.pop(0)
+            self._account.drain(samples, received, percent)
+        self._published = [self._published[-1], (now + TICKING, self._account.busy, self._account.observed)]
+
+
+def run(shape: Load, scrape: float, seconds: float, seed: int) -> Course:
+    """Let a card run under a load, and the daemon beside it, scraped at an interval."""
+    random = Random(seed)
+    card = Card(shape, random)
+    daemon, course = Daemon(card, random), Course([], [], [], [])
+    due = random.uniform(0, scrape)
+    while due < seconds:
+        now = due + random.uniform(0, LATE)
+        daemon.run(now)
+        daemon.timetable.heard("prometheus", now)
+        card.advance(now)
         for values, value in zip(
             (course.times, course.busy, course.observed, course.gauge),
-            (now, account.busy, account.observed, percent / 100),
+            (now, *daemon.shown(now), card.percent / 100),
             strict=True,
         ):
             values.append(value)
+        due += scrape
     return course
 
 
-def errors(shape: Load, course: Course, scrape: int, seed: int) -> tuple[list[float], list[float]]:
+def errors(shape: Load, course: Course, scrape: int) -> tuple[list[float], list[float]]:
     """Return the errors, in percentage points, of our mean and of the mean of the gauge, over windows that slide by one
     scrape: at least a minute and four scrapes, from one scrape to another.
     """
     count = max(4, 60 // scrape)
-    first = 20 + Random(seed).uniform(0, scrape)
-    scrapes = [first + i * scrape for i in range(int((course.times[-1] - first) / scrape))]
-    indexes = [course.at(t) for t in scrapes]
     ours, gauges = [], []
-    for i in range(count, len(scrapes)):
-        start, end = indexes[i - count], indexes[i]
-        true = (shape.integral(scrapes[i]) - shape.integral(scrapes[i - count])) / (scrapes[i] - scrapes[i - count])
+    for end in range(count + SETTLING, len(course.times)):
+        start = end - count
+        true = (shape.integral(course.times[end]) - shape.integral(course.times[start])) / (
+            course.times[end] - course.times[start]
+        )
         mean = (course.busy[end] - course.busy[start]) / (course.observed[end] - course.observed[start])
         ours.append(100 * (mean - true))
-        gauges.append(100 * (statistics.fmean(course.gauge[j] for j in indexes[i - count + 1 : i + 1]) - true))
+        gauges.append(100 * (statistics.fmean(course.gauge[start + 1 : end + 1]) - true))
     return ours, gauges
 
 
@@ -91,9 +154,8 @@ def rows() -> list[dict[str, Any]]:
     result = []
     for number, (period, duty) in enumerate(LOADS):
         shape = load({"shape": "square", "high": 1.0, "low": 0.0, "period": period, "duty": duty})
-        course = run(shape, SECONDS, seed=number)
         for scrape in SCRAPES:
-            ours, gauges = errors(shape, course, scrape, seed=scrape)
+            ours, gauges = errors(shape, run(shape, scrape, SECONDS, seed=100 * number + scrape), scrape)
             result.append(
                 {
                     "on/off period s": f"{period:g}",

@@ -1,5 +1,6 @@
 """From the worker's answers to rows: which source feeds which engine, and what stays when a card goes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,6 +115,37 @@ def test_percentage_that_failed_is_not_taken_for_idle() -> None:
 
     assert told["gpu_observed_seconds_total"] == {(UUID, "gpu"): 0}
     assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 1}, abs=0.1)
+
+
+def test_ring_of_a_driver_opened_again_is_another_ring() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(100, 0)}, utilization_percent=0))
+    run.tick(reply({"gpu": ring(101, 0)}, utilization_percent=0))
+    # Its clock counts from anew; what the old ring had is lost.
+    told = run.tick(replace(reply({"gpu": ring(5, 100)[:5]}, utilization_percent=100), worker=1))
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
+    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
+
+
+def test_new_worker_goes_on_in_the_ring_that_it_finds() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    told = run.tick(replace(reply({"gpu": ring(0, 0) + ring(1, 100)}, utilization_percent=100), worker=1))
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1})
+    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
+
+
+def test_tick_long_after_the_answer_is_no_clock_that_was_set() -> None:
+    run = Run()
+    for second in range(6):
+        received = second + (0.2 if second % 2 else 0.9)
+        samples = {"gpu": ring(0, 0) if second == 0 else []}
+        told = run.tick(replace(reply(samples, utilization_percent=0), received=received))
+
+    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
+    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 4.2})
 
 
 def test_samples_of_processes_are_no_engine() -> None:

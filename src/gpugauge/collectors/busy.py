@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 
 from gpugauge.metric import HistogramValue
 
@@ -18,10 +19,11 @@ BUCKETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.8, 0.9, 0.95, 1.0)
 _BUCKET = tuple(bisect_left(BUCKETS, percent / 100) for percent in range(101))
 
 _FIRST_PERIOD = 1 / 6  # until the ring tells its own: nvml.h names 1/6 s to 1 s by product
-_LONGEST_PERIOD = 2.0  # samples further apart are no neighbours
+_LONGEST_PERIOD = 1.25  # samples further apart are no neighbours
 _LONGEST_POLL = 120.0
 _GAP = 2.5  # sample periods between two samples that still tile time
 _IDLE_GAP = 1.5  # the same after a sample of zero, where a driver that stops keeping zeros leaves the gap
+_STEP = 0.25  # sample periods by which Unix time must move to be a clock that was set
 _RING = 64  # sample periods that a ring surely holds: the smallest known has 72 entries
 _REMEMBERED = 31  # distances between neighbours, of which the lower quartile is the period: gaps only lengthen them
 _RELEARN = 16  # new distances after which the period is taken again
@@ -56,12 +58,12 @@ class EngineAccount:
         self._distances: deque[float] = deque(maxlen=_REMEMBERED)
         self._unlearned, self._learned = 0, False
         self._presumed = 0.0  # idle seconds counted since the last sample
-        self._open = 0.0  # seconds that the drain before left undecided
         self._idle = False  # since the last sample a dry ring and a percentage of 0 agreed
         self._blind_until = 0.0  # the ring was dry although the engine worked: it is not believed for a while
         self._offset: float | None = None  # Unix time less monotonic time
         self._hidden_until = 0.0  # a clock set back hides new samples behind old ones until then
         self._hidden = False  # it did so since the drain before
+        self._stepped = 0  # drains in which a clock that was set may show between two samples
 
     @property
     def histogram(self) -> HistogramValue:
@@ -71,6 +73,11 @@ class EngineAccount:
             total += count
             cumulative.append(total)
         return HistogramValue(tuple(cumulative), self._percents / 100)
+
+    @property
+    def _next(self) -> float:
+        """Seconds that the next sample is left to tell: one period, none while its length is not known."""
+        return self._period if self._learned else 0.0
 
     def mean(self, now: float) -> float | None:
         """Return the busy share of about the last 5 s observed, None if nothing was observed in them."""
@@ -85,52 +92,69 @@ class EngineAccount:
         """Take one polled percentage for the time since the poll before; `now` in monotonic seconds."""
         self.drain([[round(now * 1e6), percent]], now, percent)
 
-    def drain(self, samples: Samples, now: float, percent: int | None, unix: float | None = None) -> None:
+    def drain(
+        self, samples: Samples, now: float, percent: int | None, unix: float | None = None, *, anew: bool = False
+    ) -> None:
         """Take the samples of one drain, whole rings again included; `percent` is what the driver says of its last
-        sample period, None if it does not; `now` and `unix` are the drain's monotonic and Unix time in seconds.
+        sample period, None if it does not; `now` and `unix` are the drain's monotonic and Unix time in seconds. `anew`
+        tells that a new worker opened the driver and read its whole ring, which may be another than before.
         """
         if self._start is None:
             self._start = self._drained = now
-        timely = now - self._drained <= _RING * self._period
         self._watch_clock(now, unix)
+        # A late drain may have found the ring overrun: what stood before its oldest sample is lost.
+        timely = now - self._drained <= _RING * self._period
+        trusted = timely and not (anew or self._hidden or self._stepped)
         self._drained = now
+        if anew and all(s[0] != self._last for s in samples):
+            self._last = 0  # another ring, with a clock of its own
         last = self._last
         fresh = [s for s in samples if s[0] > last and 0 <= s[1] <= 100]
+        mixed = self._hidden and any(b[0] < a[0] for a, b in pairwise(fresh))  # from before and after a clock was set
         fresh.sort()
         if not self._seeded:
             self._idle = not fresh and percent == 0
             self._seed(fresh)
             self._decide(self._missing(now), idle=False)
+        elif mixed:
+            self._last, self._level = fresh[-1]
+            self._decide(self._missing(now), idle=False)
         elif fresh:
             gaps, idle_gaps = self._credit(fresh, now - self._start)
-            if gaps or self._missing(now) > self._period:
-                # A late drain may have found the ring overrun: what stood before its oldest sample is lost.
-                self._settle_gaps(now, gaps, idle_gaps if timely else 0.0)
+            if gaps:
+                self._settle_gaps(now, gaps, idle_gaps if trusted else 0.0)
             self._presumed, self._idle, self._blind_until = 0.0, False, 0.0
-            self._settle_rest(now, percent, fresh=True, timely=timely)
+            self._settle_rest(now, percent, fresh=True, trusted=trusted)
+        elif self._begun_anew(samples):
+            self._idle = False
+            self._decide(self._missing(now), idle=False)
         else:
-            known = None if self._begun_anew(samples) else percent
-            self._settle_rest(now, known, fresh=False, timely=timely)
+            self._settle_rest(now, percent, fresh=False, trusted=trusted)
         self._recent.append((now, self.busy, self.observed))
         if len(self._recent) > 8:
             self.mean(now)  # forgets what is too old
 
     def _watch_clock(self, now: float, unix: float | None) -> None:
-        """Sample clocks that follow Unix time are set back with it, and the ring then looks dry for as long."""
+        """Sample clocks that follow Unix time are set with it. Set back, the ring then looks dry for as long; set
+        forward, two neighbours look further apart than they are.
+        """
         if unix is None:
             return
         offset, before = unix - now, self._offset
         self._offset = offset
-        if before is not None and before - offset > self._period:
-            self._hidden_until = now + before - offset
+        self._stepped = max(0, self._stepped - 1)
+        if before is not None and abs(before - offset) > _STEP * self._period:
+            self._stepped = 2
+            if offset < before:
+                self._hidden_until = now + before - offset
         self._hidden = self._drained < self._hidden_until
 
     def _learn(self, distances: list[float]) -> None:
         """Take in the distances between neighbours, and from time to time the period that they tell."""
         self._distances += distances
         self._unlearned += len(distances)
-        if self._distances and (self._unlearned >= _RELEARN or not self._learned):
-            self._unlearned, self._learned = 0, True
+        if self._unlearned and (self._unlearned >= _RELEARN or len(self._distances) < _REMEMBERED):
+            self._unlearned, self._learned = 0, len(self._distances) > 1  # one may be across a clock that was set
             self._period = sorted(self._distances)[len(self._distances) // 4]
 
     def _learn_first(self, samples: Samples) -> None:
@@ -143,24 +167,29 @@ class EngineAccount:
         self._seeded = True
         if samples:
             self._learn_first(samples)
+            self._learned = bool(self._distances)
             self._last, self._level = samples[-1]
 
     def _credit(self, fresh: Samples, wall: float) -> tuple[float, float]:
         """Count each sample for the time since its neighbour, or for one period after a gap, within the wall time.
         Return the seconds of all gaps and of those that are idle, by the driver's clock.
         """
-        before, level, idle, counts = self._last, self._level, self._idle, self._counts
-        if not self._learned:
-            self._learn_first([[before, level], *fresh] if before else fresh)
+        before, level, idle, counts = self._last or -inf, self._level, self._idle, self._counts
+        learned = self._learned
+        if not learned:
+            self._learn_first([[self._last, level], *fresh] if self._last else fresh)
+        if not (self._last and self._learned):
+            level, idle = 100, False  # how much time there was before this sample, nobody can say
         period, longest = self._period, self._longest
-        limit, idle_limit = _GAP * period, _IDLE_GAP * period
+        idle_limit = _IDLE_GAP * period
+        limit = idle_limit if self._stepped else _GAP * period
         seconds = weighted = gaps = idle_gaps = 0.0
         distances = []
         for ts, percent in fresh:
             width = (ts - before) * 1e-6
             if width <= 0:
                 continue  # the same sample twice
-            if width <= longest and before:
+            if width <= longest:
                 distances.append(width)
             if width > idle_limit and (width > limit or not level):
                 gaps += width - period
@@ -172,9 +201,10 @@ class EngineAccount:
             weighted += width * percent
             counts[_BUCKET[percent]] += 1
             self._percents += percent
-        self._last, self._level = before, level
-        self._learn(distances)
-        room = max(0.0, wall + period - self.observed - self.unobserved)
+        self._last, self._level = fresh[-1]
+        if learned:
+            self._learn(distances)
+        room = max(0.0, wall + self._next - self.observed - self.unobserved)
         counted = min(seconds, room)
         # What was already presumed idle turns out to be busy: it is observed, but was not counted as busy.
         corrected = min(seconds - counted, self._presumed)
@@ -203,29 +233,25 @@ class EngineAccount:
         decided = min(gaps, self._missing(now))
         self._decide(min(idle, decided), idle=True)
         self._decide(max(0.0, decided - idle), idle=False)
-        # Left open after the drain before, and no gap of the driver's clock accounts for it: that clock jumped.
-        lost = min(self._open - decided, self._missing(now))
-        if lost > self._period:
-            self._decide(lost, idle=False)
 
-    def _settle_rest(self, now: float, percent: int | None, *, fresh: bool, timely: bool) -> None:
-        """Decide what lies behind the newest sample, if it is more than the next sample can still cover: a ring that is
-        dry while the driver says 0 percent is an idle engine's.
+    def _settle_rest(self, now: float, percent: int | None, *, fresh: bool, trusted: bool) -> None:
+        """Decide what lies behind the newest sample, but for the one period that the next sample ends: a ring that is
+        dry while the driver says 0 percent is an idle engine's. What else is older is not observed; should a sample
+        come for it after all, it is counted in full and the wall time bounds the sum.
         """
-        missing = self._open = self._missing(now)
-        if fresh and missing <= self._period:
+        older = self._missing(now) - self._next
+        if older <= 0:
             return
-        trusted = timely and not self._hidden
         if percent == 0 and trusted and now >= self._blind_until:
             self._idle = True
-            self._presumed += missing
-            self._decide(missing, idle=True)
-        elif missing > _GAP * self._period and not (fresh and trusted):
+            self._presumed += older
+            self._decide(older, idle=True)
+            return
+        if older > self._period and not (fresh and trusted):
             self._idle = False
             if percent and not fresh:
                 self._blind_until = now + _BLIND
-            self._decide(missing - self._period / 2, idle=False)
-        self._open = self._missing(now)
+        self._decide(older, idle=False)
 
     def _decide(self, seconds: float, *, idle: bool) -> None:
         if not idle:

@@ -37,7 +37,7 @@ class _Card:
     """The engines of one card. It stays when the card is lost, so that its counters go on where they were."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now, self.worker = 0.0, 0
         self.engines: dict[str, _Engine] = {}
         self.live: list[tuple[str, EngineAccount]] = []
         self.percents: dict[str, int] = {}
@@ -49,6 +49,9 @@ class _Card:
             self.percents.clear()
             return
         polled = self._read_percents(reply)
+        anew = reply.worker != self.worker
+        if reply.samples:
+            self.worker = reply.worker
         for engine, samples in reply.samples.items():
             if engine not in _PERCENT:
                 continue
@@ -56,7 +59,7 @@ class _Card:
             if known is None:
                 known = self.engines[engine] = _Engine(polled=False)
             known.feed_from(polled=False, now=now)
-            known.account.drain(samples, now, self.percents.get(engine), unix)
+            known.account.drain(samples, now, self.percents.get(engine), unix, anew=anew)
         for engine, percent in polled.items():
             if engine in reply.samples:
                 continue
@@ -179,7 +182,8 @@ class UtilizationCollector:
                 card = self._cards.get(reply.uuid)
                 if card is None:
                     card = self._cards[reply.uuid] = _Card()
-                card.take(reply, reply.received or tick.monotonic, tick.timestamp)
+                received = reply.received or tick.monotonic
+                card.take(reply, received, tick.timestamp - tick.monotonic + received)
                 taken = True
         seen = [(d.uuid, d.up, d.generations.get("fast", 0)) for d in tick.driver.devices]
         if taken or seen != self._seen:
