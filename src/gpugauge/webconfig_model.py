@@ -1,0 +1,115 @@
+"""The keys of the web configuration file, as Prometheus documents them.
+
+https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gpugauge.config import Section
+
+# How Go writes a duration: https://pkg.go.dev/time#ParseDuration
+_PARTS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
+_BCRYPT_COSTS = range(4, 17)
+
+
+def _duration(value: object) -> object:
+    """Read `1m30s` as seconds; raises ValueError on anything else."""
+    if value in (0, "0"):
+        return 0.0
+    if not isinstance(value, str) or not value or _PART.sub("", value):
+        raise ValueError("expected a duration like 500ms, 1s or 1m30s")
+    return sum(float(number) * _PARTS[unit] for number, unit in _PART.findall(value))
+
+
+def _hash(value: object) -> object:
+    """Take a bcrypt hash; raises ValueError, which never shows it."""
+    found = _BCRYPT.fullmatch(value) if isinstance(value, str) else None
+    if not found:
+        raise ValueError("expected a bcrypt hash like $2y$10$ and 53 characters (htpasswd -nBC 10 NAME makes one)")
+    if int(found[1]) not in _BCRYPT_COSTS:
+        raise ValueError(f"cost {int(found[1])} is not from 4 to 16: 10 to 12 is usual, each step takes twice as long")
+    return value
+
+
+def _header(value: object) -> object:
+    if not isinstance(value, str) or not value.isascii() or not all(c.isprintable() for c in value):
+        raise ValueError("expected one line of plain ASCII text")
+    return value
+
+
+HashText = Annotated[str, BeforeValidator(_hash)]
+HeaderText = Annotated[str, BeforeValidator(_header)]
+Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
+ClientAuth = Literal[
+    "NoClientCert",
+    "RequestClientCert",
+    "RequireAnyClientCert",
+    "RequireClientCert",  # the former spelling of RequireAnyClientCert
+    "VerifyClientCertIfGiven",
+    "RequireAndVerifyClientCert",
+]
+
+
+class TlsServer(Section):
+    """`tls_server_config`; the paths are as written."""
+
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    client_ca_file: Path | None = None
+    client_auth_type: ClientAuth = "NoClientCert"
+    client_allowed_sans: tuple[str, ...] | None = None
+    min_version: Version = "TLS12"
+    max_version: Version = "TLS13"
+    cipher_suites: tuple[str, ...] = ()
+    prefer_server_cipher_suites: bool = True
+    curve_preferences: tuple[Literal["CurveP256", "CurveP384", "CurveP521", "X25519"], ...] = ()
+
+
+class Headers(Section):
+    """`http_server_config.headers`: the ones that may be set; an empty one is not set."""
+
+    content_security_policy: HeaderText = Field(default="", alias="Content-Security-Policy")
+    x_frame_options: Literal["", "deny", "sameorigin"] = Field(default="", alias="X-Frame-Options")
+    x_content_type_options: Literal["", "nosniff"] = Field(default="", alias="X-Content-Type-Options")
+    x_xss_protection: HeaderText = Field(default="", alias="X-XSS-Protection")
+    strict_transport_security: HeaderText = Field(default="", alias="Strict-Transport-Security")
+
+
+class HttpServer(Section):
+    """`http_server_config`. `http2` changes nothing: this server speaks HTTP/1.1, to which every client agrees."""
+
+    http2: bool = True
+    headers: Headers = Headers()
+
+
+class RateLimit(Section):
+    """`rate_limit`: a token every `interval` seconds, at most `burst` of them kept."""
+
+    interval: Annotated[float, BeforeValidator(_duration)] = 0.0
+    burst: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _some_may_pass(self) -> RateLimit:
+        if self.interval and not self.burst:
+            raise ValueError("with an interval burst must be at least 1, or no request would ever be answered")
+        return self
+
+
+class WebConfigFile(Section):
+    """The whole file."""
+
+    tls_server_config: TlsServer | None = None
+    http_server_config: HttpServer = HttpServer()
+    basic_auth_users: dict[str, HashText] = Field(default_factory=dict)
+    rate_limit: RateLimit = RateLimit()
