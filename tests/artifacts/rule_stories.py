@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.artifacts.rules_alerts import alert_of_cause, severity_of_cause
+from gpugauge.artifacts.rules_jobs import alert_of_cause, severity_of_cause
 from gpugauge.verdict.causes import CAUSES
 
 MINUTE = 60
@@ -105,6 +105,35 @@ def _unused() -> tuple[Row, ...]:
     )
 
 
+def _ranks(slow: float) -> tuple[Row, ...]:
+    """Four ranks on two nodes; the last is slow."""
+    ranks = range(4)
+    work = {rank: 0.9 if rank == 3 else 0.9 / slow for rank in ranks}
+    return tuple(
+        row
+        for rank in ranks
+        for row in (
+            Row(
+                "torch_local_work_seconds_total",
+                {"process": f"p{rank}", "instance": f"node-{1 + rank // 2}"},
+                work[rank],
+                0.9,
+                counter=True,
+            ),
+            *(
+                _same(name, 1, {"process": f"p{rank}", "instance": f"node-{1 + rank // 2}", **labels})
+                for name, labels in (
+                    ("gpu_process_host_info", {"workload_user": "1000", **JOB}),
+                    ("torch_process_info", {"rank": str(rank), "world_size": "4", "run_id": "r"}),
+                    ("training_state", {"state": "training"}),
+                )
+            ),
+            _same("training_start_timestamp_seconds", -7200, {"process": f"p{rank}"}),
+            _same("training_seconds_total", 1, {"process": f"p{rank}", "state": "training"}, counter=True),
+        )
+    )
+
+
 _THROTTLED = (
     Row("gpu_clocks_event_seconds_total", {**UUID, "reason": "hw_thermal_slowdown"}, 0.5, 0.01, counter=True),
     _same("gpu_busy_seconds_total", 0.8, {**UUID, "engine": "gpu"}, counter=True),
@@ -139,6 +168,7 @@ STORIES = (
             *("throttled", "memory_pressure", "contention", "cpu_limited", "memory_swap_io", "unused_gpus"),
         )
     ),
+    Story("TrainingStraggler", JOB, _ranks(2.0)),
     Story("GpuHeldIdle", JOB, (*_PROCESS, *_state("held_idle"))),
     Story("TrainingOnCpu", JOB, _ON_CPU),
     Story("TorchCpuBuildBusy", JOB, _CPU_BUILD, "info"),
@@ -155,6 +185,7 @@ STORIES = (
     _xid("recovery", "warning"),
     _xid("other", "info"),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
+    Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),
     Story("ExporterDown", _EXPORTER, (Row("up", {"job": "gpugauge"}, 0, 1),)),
 )
 
@@ -189,5 +220,15 @@ QUIET = (
     Quiet("a young training", _only("training", start=0), [("bad", 14)]),
     # It starved, but only for as long as its last minutes were.
     Quiet("the end of a job", _lost("data_loading", 0.9), [("good", 60), ("bad", 5), ("gone", 30)]),
+    # For less than the half hour after which it is told.
+    Quiet(
+        "a released driver",
+        (
+            Row("gpugauge_driver_released", {}, 1, 0),
+            Row("gpugauge_driver_up", {"reason": "released"}, 0, None),
+            Row("gpugauge_driver_up", {"reason": "ok"}, None, 1),
+        ),
+        [("good", 20), ("bad", 28), ("good", 30)],
+    ),
     Quiet("a training that uses its card", _lost("data_loading", 0.1)),
 )

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from gpugauge import catalog
 from gpugauge.artifacts import rules
-from gpugauge.artifacts.rules_alerts import alert_of_cause, severity_of_cause
-from gpugauge.artifacts.rules_recording import JOB, Selectors, UnknownMetricError
+from gpugauge.artifacts.rules_jobs import alert_of_cause, severity_of_cause
+from gpugauge.artifacts.rules_recording import ARMED, JOB, Selectors, UnknownMetricError
 from gpugauge.artifacts.rules_settings import Parameters, RulesError, load
 from gpugauge.cli import main
 from gpugauge.collectors.events import XID_CLASSES
@@ -30,8 +30,11 @@ def called(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["rules", *arguments])
 
 
-def test_committed_file_is_current() -> None:
-    assert rules.as_prometheus(Parameters()) == (ROOT / "deploy/prometheus/rules/gpugauge.yaml").read_text()
+@pytest.mark.parametrize(
+    ("form", "file"), [("prometheus", "rules/gpugauge.yaml"), ("kubernetes", "prometheusrule.yaml")]
+)
+def test_committed_file_is_current(form: str, file: str) -> None:
+    assert rules.FORMATS[form](Parameters()) == (ROOT / "deploy/prometheus" / file).read_text()
 
 
 def test_every_alert_has_a_story_and_a_section() -> None:
@@ -72,7 +75,7 @@ def test_stories_use_rows_of_the_catalogue() -> None:
     for row in (
         row for rows in (*(s.rows for s in STORIES), *(q.rows for q in QUIET)) for row in rows if row.name != "up"
     ):
-        assert set(row.labels) <= set(ROWS[row.name].labels), row.name
+        assert set(row.labels) - {"instance"} <= set(ROWS[row.name].labels), row.name
         assert row.counter == (ROWS[row.name].kind == "counter"), row.name
 
 
@@ -92,8 +95,35 @@ def test_severity_is_the_only_label_of_a_rule() -> None:
     assert {tuple(rule["labels"]) for rule in all_rules() if "alert" in rule} == {("severity",)}
 
 
+def test_without_matchers_nobody_is_a_training_from_outside() -> None:
+    armed = {
+        matchers: next(
+            rule["expr"]
+            for rule in all_rules(Parameters(training_matchers=matchers, matchers='cluster="a"'))
+            if rule.get("record") == ARMED
+        )
+        for matchers in ("", 'workload_namespace="train"')
+    }
+
+    assert 'state="unknown"' not in armed[""]
+    assert 'gpu_process_host_info{workload_namespace="train",cluster="a"}' in armed['workload_namespace="train"']
+
+
 def test_every_alert_keeps_firing() -> None:
     assert {rule["keep_firing_for"] for rule in all_rules(Parameters(keep_firing=1200)) if "alert" in rule} == {"20m"}
+
+
+def test_every_condition_holds_for_as_long_as_is_asked() -> None:
+    def holds(settle: int) -> dict[str, str]:
+        tree = rules.groups(Parameters(settle=settle))
+        return {r["alert"]: r["for"] for group in tree["groups"] for r in group["rules"] if "for" in r}
+
+    usual, short = holds(300), holds(7)
+
+    assert {usual[alert] for alert, wait in short.items() if wait == "7s"} == {"5m"}
+    assert {alert for alert, wait in short.items() if wait == usual[alert]} == {
+        *("GpuLost", "DriverReleasedLong", "TrainingStalled", "TrainingBusyWithoutProgress", "TorchCpuBuildBusy")
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,11 +31,29 @@ def need(program: str) -> str:
     """Return the program's path; without it the test is skipped on a user's machine and fails in CI."""
     path = shutil.which(program)
     if path is None:
-        message = f"{program} is not installed (make e2e-packages lists what is needed)"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        give_up(f"{program} is not installed (make e2e-packages lists what is needed)")
     return path
+
+
+def give_up(reason: str) -> NoReturn:
+    """Skip the test on a user's machine, fail it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def prometheus3(program: str) -> str:
+    """Return the path of a program of the current Prometheus, which is fetched once; skips or fails as need() does."""
+    folder = Path(__file__).parents[2] / ".cache" / "prometheus3"
+    fetch = [str(Path(__file__).with_name("fetch-prometheus3")), str(folder)]
+    with contextlib.ExitStack() as stack:
+        folder.parent.mkdir(exist_ok=True)
+        lock = stack.enter_context((folder.parent / "prometheus3.lock").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of tests that run beside each other only one fetches
+        fetched = subprocess.run(fetch, check=False, capture_output=True, text=True)
+    if fetched.returncode:
+        give_up(f"the current Prometheus cannot be fetched: {fetched.stderr.strip()}")
+    return str(folder / "usr" / "bin" / program)
 
 
 def new_pid_namespace() -> tuple[str, ...]:
@@ -157,14 +176,14 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, *targets: str, interval: str = "1s") -> Iterator[Prometheus]:
-    """Run Prometheus against the targets (host:port)."""
+def prometheus(folder: Path, *targets: str, interval: str = "1s", scrape: str = "") -> Iterator[Prometheus]:
+    """Run Prometheus against the targets (host:port); `scrape` is more of the job, `scheme: https, `."""
     port = free_port()
     config = folder / "prometheus.yml"
     listed = ", ".join(f'"{target}"' for target in targets)
     config.write_text(
         f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}, evaluation_interval: {interval}}}\n"
-        f"scrape_configs: [{{job_name: gpugauge, static_configs: [{{targets: [{listed}]}}]}}]\n"
+        f"scrape_configs: [{{job_name: gpugauge, {scrape}static_configs: [{{targets: [{listed}]}}]}}]\n"
     )
     command = [
         need("prometheus"),

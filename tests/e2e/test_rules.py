@@ -14,7 +14,7 @@ import yaml
 from gpugauge.artifacts import rules
 from gpugauge.artifacts.rules_settings import Parameters
 from tests.artifacts.rule_stories import QUIET, STORIES, Quiet, Row, Story
-from tests.e2e.programs import need
+from tests.e2e.programs import need, prometheus3
 
 pytestmark = pytest.mark.e2e
 
@@ -22,6 +22,12 @@ FILE = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "gpugauge
 Phases = list[tuple[str, int]]
 LOW = next(story for story in STORIES if story.alert == "TrainingLoadVeryLow")
 by_alert = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.alert)
+
+
+@pytest.fixture(params=["oldest", "current"], scope="module")
+def tool(request: pytest.FixtureRequest) -> str:
+    """Prometheus' rule tester: the machine's, Debian's 2.42 or newer, and that of the current Prometheus."""
+    return need("promtool") if request.param == "oldest" else prometheus3("promtool")
 
 
 def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -40,15 +46,17 @@ def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Map
 
 
 def promtool(
+    tool: str,
     folder: Path,
     rows: Sequence[Row],
     phases: Phases,
     expected: list[dict[str, Any]],
     alert: str | None = None,
     told: Sequence[dict[str, Any]] = (),
+    parameters: Parameters | None = None,
 ) -> None:
     """Run the rules over the phases; with `alert` only that one and what is recorded, which is much faster."""
-    tree = rules.groups(Parameters())
+    tree = rules.groups(parameters or Parameters())
     for group in tree["groups"]:
         group["rules"] = [rule for rule in group["rules"] if alert is None or rule.get("alert", alert) == alert]
     (folder / "rules.yaml").write_text(yaml.safe_dump(tree))
@@ -66,7 +74,7 @@ def promtool(
         yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, width=1000)
     )
     done = subprocess.run(
-        [need("promtool"), "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
+        [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -75,55 +83,55 @@ def identity(story: Story) -> dict[str, str]:
     return {"severity": story.severity, **story.identity}
 
 
-def test_the_file_is_valid() -> None:
-    subprocess.run([need("promtool"), "check", "rules", str(FILE)], check=True, capture_output=True)
+def test_the_file_is_valid(tool: str) -> None:
+    subprocess.run([tool, "check", "rules", str(FILE)], check=True, capture_output=True)
 
 
 @by_alert
-def test_fires_with_the_identity_and_then_resolves(tmp_path: Path, story: Story) -> None:
+def test_fires_with_the_identity_and_then_resolves(tool: str, tmp_path: Path, story: Story) -> None:
     expected = [
         firing(story.alert, 60, 1, 1, identity(story)),
         firing(story.alert, 150, 30, None, {}),
     ]
 
-    promtool(tmp_path, story.rows, [("good", 20), ("bad", 41), ("good", 90)], expected, story.alert)
+    promtool(tool, tmp_path, story.rows, [("good", 20), ("bad", 41), ("good", 90)], expected, story.alert)
 
 
 @by_alert
-def test_restart_and_gap_do_not_resolve(tmp_path: Path, story: Story) -> None:
+def test_restart_and_gap_do_not_resolve(tool: str, tmp_path: Path, story: Story) -> None:
     phases = [("bad", 60), ("restart", 2), ("bad", 30), ("gap", 10), ("bad", 30)]
 
     expected = [firing(story.alert, 131, 72, 72, identity(story))]
 
-    promtool(tmp_path, story.rows, phases, expected, story.alert)
+    promtool(tool, tmp_path, story.rows, phases, expected, story.alert)
 
 
 @by_alert
-def test_good_restart_gap_and_vanishing_do_not_fire(tmp_path: Path, story: Story) -> None:
+def test_good_restart_gap_and_vanishing_do_not_fire(tool: str, tmp_path: Path, story: Story) -> None:
     phases = [("good", 60), ("restart", 2), ("good", 30), ("gap", 10), ("good", 30), ("gone", 40)]
 
-    promtool(tmp_path, story.rows, phases, [firing(story.alert, 170, 171, None, {})], story.alert)
+    promtool(tool, tmp_path, story.rows, phases, [firing(story.alert, 170, 171, None, {})], story.alert)
 
 
 @by_alert
-def test_vanished_series_do_not_resolve_at_once(tmp_path: Path, story: Story) -> None:
+def test_vanished_series_do_not_resolve_at_once(tool: str, tmp_path: Path, story: Story) -> None:
     expected = [firing(story.alert, 70, 10, 10, identity(story)), firing(story.alert, 130, 20, None, {})]
 
-    promtool(tmp_path, story.rows, [("bad", 60), ("gone", 71)], expected, story.alert)
+    promtool(tool, tmp_path, story.rows, [("bad", 60), ("gone", 71)], expected, story.alert)
 
 
 @pytest.mark.parametrize("story", [s for s in STORIES if s.lasting], ids=lambda story: story.alert)
-def test_a_moment_before_the_end_does_not_fire(tmp_path: Path, story: Story) -> None:
+def test_a_moment_before_the_end_does_not_fire(tool: str, tmp_path: Path, story: Story) -> None:
     phases = [("good", 40), ("bad", 1), ("gone", 40)]
 
-    promtool(tmp_path, story.rows, phases, [firing(story.alert, 80, 81, None, {})], story.alert)
+    promtool(tool, tmp_path, story.rows, phases, [firing(story.alert, 80, 81, None, {})], story.alert)
 
 
 def renamed(row: Row, process: str) -> Row:
     return replace(row, labels={**row.labels, "process": process})
 
 
-def test_restarted_rank_is_the_same_alert(tmp_path: Path) -> None:
+def test_restarted_rank_is_the_same_alert(tool: str, tmp_path: Path) -> None:
     """The only process of the job ends, another begins five minutes later and does as badly."""
     old = [replace(row, good=None) for row in LOW.rows]
     rows = [renamed(row, "p9") for row in LOW.rows if row.labels["process"] == "p0"]
@@ -133,10 +141,10 @@ def test_restarted_rank_is_the_same_alert(tmp_path: Path) -> None:
 
     expected = [firing(LOW.alert, 150, 90, 90, identity(LOW))]
 
-    promtool(tmp_path, [*old, *new], [("bad", 70), ("gap", 5), ("good", 76)], expected, LOW.alert)
+    promtool(tool, tmp_path, [*old, *new], [("bad", 70), ("gap", 5), ("good", 76)], expected, LOW.alert)
 
 
-def test_changed_cause_is_the_same_alert(tmp_path: Path) -> None:
+def test_changed_cause_is_the_same_alert(tool: str, tmp_path: Path) -> None:
     rows = [row for row in LOW.rows if row.labels.get("cause") != "data_loading"]
     labels = {"process": "p0", "cause": "data_loading"}
     first = Row("training_lost_seconds_total", labels, 0.7, 0.05, counter=True)
@@ -144,26 +152,26 @@ def test_changed_cause_is_the_same_alert(tmp_path: Path) -> None:
 
     expected = [firing(LOW.alert, 130, 70, 70, identity(LOW))]
 
-    promtool(tmp_path, [*rows, first, then], [("bad", 70), ("good", 61)], expected, LOW.alert)
+    promtool(tool, tmp_path, [*rows, first, then], [("bad", 70), ("good", 61)], expected, LOW.alert)
 
 
-def test_without_proc_the_run_is_the_job(tmp_path: Path) -> None:
+def test_without_proc_the_run_is_the_job(tool: str, tmp_path: Path) -> None:
     rows = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
     hook = Row("torch_process_info", {"process": "p0", "run_id": "wandb:abc"}, 1, 1)
     labels = {"severity": "warning", "workload_kind": "run", "workload_job_id": "wandb:abc"}
 
-    promtool(tmp_path, [*rows, hook], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
+    promtool(tool, tmp_path, [*rows, hook], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
 
 
-def test_without_a_job_the_user_is_the_identity(tmp_path: Path) -> None:
+def test_without_a_job_the_user_is_the_identity(tool: str, tmp_path: Path) -> None:
     rows = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
     info = Row("gpu_process_host_info", {"process": "p0", "workload_kind": "user", "workload_user": "ann"}, 1, 1)
     labels = {"severity": "warning", "workload_kind": "user", "workload_user": "ann"}
 
-    promtool(tmp_path, [*rows, info], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
+    promtool(tool, tmp_path, [*rows, info], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
 
 
-def test_annotations_tell_job_numbers_and_causes(tmp_path: Path) -> None:
+def test_annotations_tell_job_numbers_and_causes(tool: str, tmp_path: Path) -> None:
     annotations = {
         "summary": "Training pod ml/uid-0 uses 25% of its GPU time",
         "description": "Mean over 15m, below 50%. Lost to: data_loading 70%; unknown 5%; Programs: trainer-0 fit.py;",
@@ -178,10 +186,71 @@ def test_annotations_tell_job_numbers_and_causes(tmp_path: Path) -> None:
     named = {"workload_pod": "trainer-0", "workload_command": "fit.py"}
     rows = [replace(row, labels={**row.labels, **named}) if "info" in row.name else row for row in LOW.rows]
 
-    promtool(tmp_path, rows, [("bad", 61)], [], LOW.alert, [told])
+    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [told])
 
 
-def test_annotations_tell_the_node_of_a_card(tmp_path: Path) -> None:
+def test_straggler_is_told_with_its_node(tool: str, tmp_path: Path) -> None:
+    story = next(story for story in STORIES if story.alert == "TrainingStraggler")
+    annotations = {
+        "summary": "A rank of training pod ml/uid-0 needs 2 times as long as the others",
+        "description": "Slow: rank 3 on node-2 works 90% of the time; the rank in the middle 45%, over 15m. "
+        "Programs:  fit.py;",
+        "runbook_url": "docs/runbook.md#trainingstraggler",
+    }
+    told = {
+        "eval_time": "60m",
+        "alertname": story.alert,
+        "exp_alerts": [{"exp_labels": identity(story), "exp_annotations": annotations}],
+    }
+
+    named = {"workload_command": "fit.py"}
+    rows = [replace(row, labels={**row.labels, **named}) if "host_info" in row.name else row for row in story.rows]
+
+    promtool(tool, tmp_path, rows, [("bad", 61)], [], story.alert, [told])
+
+
+def test_throttled_is_told_with_drivers_that_count_no_seconds(tool: str, tmp_path: Path) -> None:
+    story = next(story for story in STORIES if story.alert == "GpuThrottled")
+    rows = [Row("gpu_clocks_event_active", row.labels, 1, 0) if "clocks" in row.name else row for row in story.rows]
+
+    promtool(tool, tmp_path, rows, [("bad", 61)], [firing(story.alert, 60, 1, 1, identity(story))], story.alert)
+
+
+def test_ranks_of_two_runs_are_not_compared(tool: str, tmp_path: Path) -> None:
+    story = next(story for story in STORIES if story.alert == "TrainingStraggler")
+    rows = [
+        replace(row, labels={**row.labels, "run_id": "other"})
+        if row.name == "torch_process_info" and row.labels["process"] == "p3"
+        else row
+        for row in story.rows
+    ]
+
+    promtool(tool, tmp_path, rows, [("bad", 90)], [firing("", 89, 89, None, {})])
+
+
+LABELLED = Parameters(training_matchers='workload_namespace="ml"')
+
+
+@pytest.mark.parametrize(("parameters", "count"), [(LABELLED, 1), (Parameters(), None)])
+def test_load_from_outside_is_judged_where_the_operator_says_so(
+    tool: str, tmp_path: Path, parameters: Parameters, count: int | None
+) -> None:
+    """A process without the hook whose card is idle for most of the time."""
+    rows = [
+        *(row for row in LOW.rows if row.name == "gpu_process_host_info"),
+        Row("gpu_process_start_timestamp_seconds", {"process": "p0"}, -7200, None),
+        Row("training_state", {"process": "p0", "state": "unknown"}, 1, None),
+        Row("training_seconds_total", {"process": "p0", "state": "unknown"}, 1, None, counter=True),
+        Row("training_gpu_held_seconds_total", {"process": "p0"}, 1, None, counter=True),
+        Row("training_lost_seconds_total", {"process": "p0", "cause": "unknown"}, 0.7, None, counter=True),
+    ]
+
+    expected = [firing(LOW.alert, 60, 1, count, identity(LOW))]
+
+    promtool(tool, tmp_path, rows, [("bad", 61)], expected, LOW.alert, parameters=parameters)
+
+
+def test_annotations_tell_the_node_of_a_card(tool: str, tmp_path: Path) -> None:
     lost = next(story for story in STORIES if story.alert == "GpuLost")
     annotations = {
         "summary": "GPU GPU-0 does not answer",
@@ -194,15 +263,15 @@ def test_annotations_tell_the_node_of_a_card(tmp_path: Path) -> None:
         "exp_alerts": [{"exp_labels": identity(lost), "exp_annotations": annotations}],
     }
 
-    promtool(tmp_path, lost.rows, [("bad", 61)], [], lost.alert, [told])
+    promtool(tool, tmp_path, lost.rows, [("bad", 61)], [], lost.alert, [told])
 
 
-def test_without_any_series_nothing_fires(tmp_path: Path) -> None:
-    promtool(tmp_path, (), [("gone", 60)], [firing("", 60, 60, None, {})])
+def test_without_any_series_nothing_fires(tool: str, tmp_path: Path) -> None:
+    promtool(tool, tmp_path, (), [("gone", 60)], [firing("", 60, 60, None, {})])
 
 
 @pytest.mark.parametrize("quiet", QUIET, ids=lambda quiet: quiet.what)
-def test_nothing_fires_for(tmp_path: Path, quiet: Quiet) -> None:
+def test_nothing_fires_for(tool: str, tmp_path: Path, quiet: Quiet) -> None:
     end = sum(minutes for _, minutes in quiet.phases) - 1
 
-    promtool(tmp_path, quiet.rows, quiet.phases, [firing("", end, end, None, {})])
+    promtool(tool, tmp_path, quiet.rows, quiet.phases, [firing("", end, end, None, {})])

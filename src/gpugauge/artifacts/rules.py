@@ -7,9 +7,15 @@ from typing import Any
 
 import yaml
 
-from gpugauge.artifacts import rules_alerts, rules_recording
+from gpugauge.artifacts import rules_cards, rules_jobs, rules_recording
+from gpugauge.artifacts.rules_alert import Alert
 from gpugauge.artifacts.rules_settings import Parameters, RulesError, duration
 
+BUILDERS: dict[str, Callable[[Parameters], list[Alert]]] = {
+    "gpugauge-cards": rules_cards.of_cards,
+    "gpugauge-jobs": rules_jobs.of_jobs,
+    "gpugauge-exporters": rules_cards.of_exporters,
+}
 _HEADER = "# Made by `gpugauge rules`; a test proves that it is current. Prometheus 2.42 or newer; docs/runbook.md.\n"
 
 
@@ -25,9 +31,9 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def alerts(p: Parameters) -> list[rules_alerts.Alert]:
+def alerts(p: Parameters) -> list[Alert]:
     """Return all alerts; raises RulesError for a severity of an alert that does not exist."""
-    found = [alert for build in rules_alerts.BUILDERS.values() for alert in build(p)]
+    found = [alert for build in BUILDERS.values() for alert in build(p)]
     unknown = sorted(p.severities.keys() - {alert.name for alert in found})
     if unknown:
         raise RulesError(f"severities.{unknown[0]}: there is no such alert")
@@ -48,7 +54,7 @@ def groups(p: Parameters) -> dict[str, Any]:
                     *(alert.as_dict(p) for alert in build(p)),
                 ],
             }
-            for name, build in rules_alerts.BUILDERS.items()
+            for name, build in BUILDERS.items()
         ]
     }
 

@@ -14,6 +14,8 @@ LOST = "gpugauge:job_training_lost:ratio"
 LOAD = "gpugauge:job_training_load:ratio"
 ARMED = "gpugauge:job_training_armed:bool"
 DOMINANT = "gpugauge:job_training_dominant_cause:ratio"
+HELD = "gpugauge:job_training_held:gpus"
+RANK_WORK = "gpugauge:rank_local_work:ratio"
 CARD_BUSY = "gpugauge:gpu_busy:ratio"
 # Share of the window that a job must spend in training steps for its load to be judged.
 _TRAINING_SHARE = 0.5
@@ -44,18 +46,26 @@ class Selectors:
     parameters: Parameters
 
     def __call__(self, name: str, window: int | None = None, **labels: str) -> str:
-        """Return `name{label="value",…}[window]`; a value that begins with ~ is a regular expression."""
+        """Return `name{label="value",…}[window]`; a value that begins with ~ is a regular expression,
+        one with ! is what must not be.
+        """
         row = next((row for row in catalog.metrics() if row.name == name), None)
         unknown = labels.keys() - set(row.labels) if row else {name}
         if unknown:
             raise UnknownMetricError(f"{name}: {', '.join(sorted(unknown))} is not in the catalogue")
-        matchers = [f'{k}=~"{v[1:]}"' if v.startswith("~") else f'{k}="{v}"' for k, v in labels.items()]
+        signs = {"~": "=~", "!": "!="}
+        matchers = [f'{k}{signs.get(v[:1], "=")}"{v.lstrip("~!")}"' for k, v in labels.items()]
         text = ",".join([*matchers, *filter(None, [self.parameters.matchers])])
         return name + (f"{{{text}}}" if text else "") + (f"[{duration(window)}]" if window else "")
 
     def up(self) -> str:
         """Return the selector of Prometheus' own series about the exporters."""
         return f"up{{{','.join(filter(None, [self.parameters.up_matchers, self.parameters.matchers]))}}}"
+
+
+def by_process(expr: str) -> str:
+    """Leave one series for each process, whatever else the scrape put on it."""
+    return f"max by (process) ({expr})"
 
 
 def by_job(operator: str, expr: str, *more: str) -> str:
@@ -75,20 +85,53 @@ def of_jobs(p: Parameters) -> list[Recording]:
     s = Selectors(p)
     lost = by_job("sum", f"rate({s('training_lost_seconds_total', p.patience)})", "cause")
     held = by_job("sum", f"rate({s('training_gpu_held_seconds_total', p.patience)})")
-    training = by_job("max", f"rate({s('training_seconds_total', p.patience, state='training')})")
-    start = by_job("min", f"min_over_time({s('training_start_timestamp_seconds', p.memory)})")
     return [
         Recording(PROCESS_JOB, _process_job(p)),
+        Recording(HELD, held),
         # A held time of nothing is no denominator.
-        Recording(LOST, f"{lost}\n/ on ({JOB}) group_left () ({held} > 0)"),
+        Recording(LOST, f"{lost}\n/ on ({JOB}) group_left () ({HELD} > 0)"),
         Recording(LOAD, f"clamp_min(1 - sum by ({JOB}) ({LOST}), 0)"),
         Recording(DOMINANT, f"topk by ({JOB}) (1, {LOST} >= {_MAIN_SHARE:g})"),
-        Recording(
-            ARMED,
-            f"({training} >= bool {_TRAINING_SHARE:g} > 0)\nand on ({JOB}) (time() - {start} >= {p.min_job_age})\n"
-            f"and on ({JOB}) {alive(p)}",
-        ),
+        Recording(ARMED, _armed(p)),
+        Recording(RANK_WORK, _rank_work(p)),
     ]
+
+
+def _armed(p: Parameters) -> str:
+    """Find the jobs whose load may be judged: they train for long enough, mostly in training steps, and are there."""
+    s = Selectors(p)
+    training = by_job("max", f"rate({s('training_seconds_total', p.patience, state='training')})")
+    start = by_job("min", f"min_over_time({s('training_start_timestamp_seconds', p.memory)})")
+    told = _judged(p, training, start)
+    if not p.training_matchers:
+        return told
+    # Without the hook: the operator says which processes are trainings, and they are as old as they are.
+    labelled = Selectors(p.model_copy(update={"matchers": ",".join(filter(None, [p.training_matchers, p.matchers]))}))
+    chosen = by_process(f"max_over_time({labelled('gpu_process_host_info', p.patience)})")
+    hooked = by_process(f"max_over_time({s('torch_process_info', p.patience)})")
+    unknown = f"rate({s('training_seconds_total', p.patience, state='unknown')})"
+    outside = f"({unknown} and on (process) {chosen} unless on (process) {hooked})"
+    began = f"min_over_time({s('gpu_process_start_timestamp_seconds', p.memory)})"
+    return f"{told}\nor on ({JOB}) (\n{_judged(p, by_job('max', outside), by_job('min', began))}\n)"
+
+
+def _judged(p: Parameters, share: str, start: str) -> str:
+    return (
+        f"({share} >= bool {_TRAINING_SHARE:g} > 0)\nand on ({JOB}) (time() - {start} >= {p.min_job_age})\n"
+        f"and on ({JOB}) {alive(p)}"
+    )
+
+
+def _rank_work(p: Parameters) -> str:
+    """Give the share of its time that each rank works itself; with its place, and what tells its run from others."""
+    s = Selectors(p)
+    work = f"max by (process, instance) (rate({s('torch_local_work_seconds_total', p.patience)}))"
+    ranks = f"sum by (process, rank, world_size, run_id) (count_over_time({s('torch_process_info', p.patience)}))"
+    rank = f"topk by (process) (1, {ranks}) > bool 0"
+    return (
+        f"{work}\n* on (process) group_left (rank, world_size, run_id) ({rank})\n"
+        f"* on (process) group_left ({JOB}) {PROCESS_JOB}"
+    )
 
 
 def of_cards(p: Parameters) -> list[Recording]:

@@ -56,6 +56,15 @@ class Parameters(BaseModel):
     keep_firing: Duration = Field(
         default=900, description="Time for which an alert stays after its last sign: gaps do not resolve it."
     )
+    settle: Duration = Field(
+        default=300, description="Time for which most conditions must hold before they fire: blips are nothing to tell."
+    )
+    straggler_above: float = Field(
+        default=1.25, gt=1, description="Own work of the slowest rank over that of the one in the middle: a straggler."
+    )
+    release_patience: Duration = Field(
+        default=1800, description="Time for which the driver may be released before somebody is told."
+    )
     scrape_interval: Duration = Field(default=15, description="The longest scrape interval of the exporters.")
     evaluation_interval: Duration = Field(default=60, description="Time between two evaluations of the rules.")
     matchers: str = Field(
@@ -67,6 +76,12 @@ class Parameters(BaseModel):
         default='job=~".*gpugauge.*"',
         pattern=rf"^{_MATCHER}(,{_MATCHER})*$",
         description="Label matchers that find the exporters among all scrape targets (`up`).",
+    )
+    training_matchers: str = Field(
+        default="",
+        pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
+        description="Label matchers of gpu_process_host_info that say which processes without the hook are trainings, "
+        'such as workload_namespace="train"; their load is judged from outside.',
     )
     runbook: str = Field(default="docs/runbook.md", description="Address of the runbook.")
     severities: Mapping[str, Severity] = Field(default_factory=dict, description="Severities by alert.")

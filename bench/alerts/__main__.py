@@ -1,0 +1,78 @@
+"""Records the stories and scores the rules over them, beside naive ones.
+
+`python -m bench.alerts` scores what is recorded (src/gpugauge/artifacts/stories); with --record all stories are made
+anew first, with --write the tables go into docs/alerts-score.md. Needs promtool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import subprocess
+from concurrent.futures import ProcessPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+
+from bench.alerts import kept_back, tuned
+from bench.alerts.record import Planned, record
+from gpugauge.artifacts import rules
+from gpugauge.artifacts.rules_settings import Parameters
+from gpugauge.artifacts.score import Rules, naive, score_all
+from gpugauge.artifacts.score_report import by_story, failures, summary
+from gpugauge.artifacts.score_story import SHIPPED, Group, read_all, write
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "alerts-score.md"
+GROUPS: dict[Group, tuple[Planned, ...]] = {"tuned": tuned.STORIES, "kept back": kept_back.STORIES}
+
+
+def record_one(group: Group, planned: Planned) -> str:
+    logging.disable(logging.WARNING)  # what goes wrong is the story
+    return write(record(planned, group), SHIPPED).name
+
+
+def record_all(names: set[str]) -> None:
+    """Make stories anew, all of them without names."""
+    SHIPPED.mkdir(exist_ok=True)
+    with ProcessPoolExecutor() as pool:
+        wanted = [(g, p) for g, stories in GROUPS.items() for p in stories if not names or p.name in names]
+        for name in pool.map(record_one, *zip(*wanted, strict=True)):
+            print(name, flush=True)
+
+
+def tables(promtool: str) -> dict[str, str]:
+    stories = sorted(read_all(SHIPPED), key=lambda story: (story.group != "tuned", not story.tells, story.name))
+    ours = Rules("gpugauge", rules.groups(Parameters()), names_jobs=True)
+    scored = score_all(stories, [ours, *naive()], promtool)
+    version = subprocess.run([promtool, "--version"], check=True, capture_output=True, text=True)
+    number = re.search(r"version (\d+\.\d+)", version.stdout + version.stderr)
+    date = datetime.now(timezone.utc).date()
+    about = f"Figures of {date}, promtool {number[1] if number else '?'}."
+    faults = failures(scored[0][1]["all"])
+    listed = "\n".join(f"- {line}" for line in faults) or "Nothing was missed and nothing was a false alarm."
+    return {"summary": f"{about}\n\n{summary(stories, scored)}\n\n{listed}", "stories": by_story(stories, scored)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", nargs="*", metavar="STORY", help="record all stories anew, or these")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/alerts-score.md")
+    parser.add_argument("--promtool", default="promtool")
+    options = parser.parse_args()
+    if options.record is not None:
+        record_all(set(options.record))
+    text = DOCUMENT.read_text() if options.write else ""
+    for name, table in tables(options.promtool).items():
+        if options.write:
+            begin, end = f"<!-- {name}: python -m bench.alerts --write -->", f"<!-- end of {name} -->"
+            before, _, rest = text.partition(begin)
+            _, _, after = rest.partition(end)
+            text = f"{before}{begin}\n\n{table}\n\n{end}{after}"
+        else:
+            print(table)
+    if options.write:
+        DOCUMENT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""A reduced set of the stories, replayed by a real promtool; two of them recorded anew through the real verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench.alerts import tuned
+from bench.alerts.record import record
+from click.testing import CliRunner
+
+from gpugauge.artifacts import rules
+from gpugauge.artifacts.rules_settings import Parameters
+from gpugauge.artifacts.score import Rules, Score, naive, score_all
+from gpugauge.artifacts.score_story import SHIPPED, Story, read, write
+from gpugauge.cli import main
+from tests.e2e.programs import need, prometheus3
+
+pytestmark = pytest.mark.e2e
+
+ANEW = ("data-loading", "healthy")
+REDUCED = (
+    *("throttled", "hang-at-full-load", "held-idle", "on-cpu", "quiet-serving", "long-evaluation", "scrape-gaps"),
+    *("full-house", "starved-between-evaluations", "uneven-ranks", "card-comes-back", "straggler"),
+)
+OURS = Rules("gpugauge", rules.groups(Parameters()), names_jobs=True)
+
+
+def scored(stories: list[Story], tool: str, *sets: Rules) -> list[Score]:
+    return [scores["all"] for _, scores in score_all(stories, sets, tool)]
+
+
+@pytest.fixture(params=["oldest", "current"])
+def tool(request: pytest.FixtureRequest) -> str:
+    return need("promtool") if request.param == "oldest" else prometheus3("promtool")
+
+
+def test_the_rules_are_right_and_the_naive_ones_less(tool: str) -> None:
+    stories = [read(SHIPPED / f"{name}.json.gz") for name in REDUCED]
+
+    ours, *others = scored(stories, tool, OURS, *naive())
+
+    assert (ours.wrong, ours.missed) == ([], [])
+    assert all(other.recall is not None and other.recall < 0.95 for other in others)
+
+
+def test_stories_recorded_anew_score_as_those_that_ship(tmp_path: Path) -> None:
+    planned = [replace(story, minutes=40) for story in tuned.STORIES if story.name in ANEW]
+    stories = [record(story) for story in planned]
+
+    (ours,) = scored(stories, need("promtool"), OURS)
+    (before,) = scored([read(SHIPPED / f"{story.name}.json.gz") for story in planned], need("promtool"), OURS)
+
+    assert (ours.told, ours.wrong, ours.missed, ours.named) == (1, [], [], 1)
+    assert ours.delays == before.delays
+    assert read(write(stories[0], tmp_path)) == stories[0]
+
+
+def test_the_command_scores_a_folder(tmp_path: Path) -> None:
+    write(read(SHIPPED / "held-idle.json.gz"), tmp_path)
+
+    arguments = ["rules", "--idle-patience", "20m", "score", "--promtool", need("promtool"), str(tmp_path)]
+    result = CliRunner().invoke(main, arguments)
+
+    assert result.exit_code == 0, result.output
+    assert "| gpugauge | all (1) | 1 of 1 | 0 | 1.00 | 1.00 |" in result.output
