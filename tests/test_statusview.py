@@ -24,7 +24,7 @@ def test_table() -> None:
 
     assert text.splitlines() == [
         "SIMULATED: these GPUs do not exist.",
-        "Failing collectors: host",
+        "Collector host fails: no",
         "GPU  NAME                      LOAD  5 MIN     MEMORY GiB    POWER W  TEMP",
         "  0  H100 80GB HBM3            93 %      -      41.0/80.0    612/700    64",
         "           4001    -   40.0    2h  ml/trainer-0 train.py",
@@ -35,6 +35,25 @@ def test_table() -> None:
         "With torch, but on no GPU:",
         "             77    -      -     -  ann fit.py",
     ]
+
+
+def test_driver_that_is_down_with_what_to_do() -> None:
+    facts = {"driver": {"up": False, "reason": "driver_not_loaded", "advice": "load the module " * 8}, "gpus": []}
+
+    first, *advice, _ = table(facts, False, NOW).splitlines()
+
+    assert first == "The driver is not available: driver_not_loaded"
+    assert " ".join(" ".join(advice).split()) == " ".join(["load the module"] * 8)
+    assert max(map(len, advice)) <= 80
+
+
+def test_released_driver_is_no_failure() -> None:
+    facts = {"driver": {"up": False, "reason": "released", "released_until": NOW}, "gpus": []}
+
+    text = table(facts, False, NOW)
+
+    assert text.splitlines()[0] == "The driver is released until 22:13:20 UTC on 14 November: the GPUs are not watched."
+    assert "no GPU" not in text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpugauge.driver.advice import ADVICE
 from gpugauge.history import History, by_labels, by_name
 from gpugauge.metric import Family
 from gpugauge.server import Reply, Request, Route, sentence
@@ -22,6 +23,7 @@ _FIGURES = {
     "power_limit_watts": "gpu_power_limit_watts",
 }
 _WORKLOAD = "workload_"
+_LONGEST_ERROR = 200  # characters; the log has all
 
 Families = Mapping[str, Family]
 Facts = dict[str, Any]
@@ -37,7 +39,7 @@ def status(snapshot: Snapshot, history: History) -> Facts:
         "version": build[0].get("version") if build else None,
         "simulated": bool(build) and build[0].get("simulated") == "true",
         "driver": _driver(found),
-        "failing_collectors": sorted(name for name, health in snapshot.health.items() if not health.success),
+        "failing_collectors": _failing(snapshot),
         "gpus": _gpus(found, history, processes),
         "without_gpu": [p for p in processes if not p["devices"]],
     }
@@ -64,9 +66,20 @@ def _facts(family: Family | None) -> list[dict[str, str]]:
 
 
 def _driver(found: Families) -> Facts:
+    released = by_labels(found.get("gpugauge_driver_released_until_timestamp_seconds"))
     for (reason,), up in by_labels(found.get("gpugauge_driver_up"), "reason").items():
-        return {"up": bool(up), "reason": reason}
+        advice = {"advice": ADVICE[reason]} if not up and reason in ADVICE else {}
+        return {"up": bool(up), "reason": reason} | ({"released_until": released[()]} if released else advice)
     return {"up": False, "reason": "unknown"}
+
+
+def _failing(snapshot: Snapshot) -> dict[str, str]:
+    """Return what is wrong, by collector."""
+    return {
+        name: " ".join(health.error.split())[:_LONGEST_ERROR]
+        for name, health in sorted(snapshot.health.items())
+        if not health.success
+    }
 
 
 def _gpus(found: Families, history: History, processes: list[Facts]) -> list[Facts]:

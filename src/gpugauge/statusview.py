@@ -7,9 +7,11 @@ import os
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any, TextIO
+
+from gpugauge.webclient import opener
 
 _WIDTH = 80
 _PATIENCE = 5.0
@@ -47,7 +49,7 @@ def fetch(url: str) -> Facts:
     if not address.startswith(("http://", "https://")):
         raise StatusError(f"{url}: the address begins with http:// or https://")
     try:
-        with urllib.request.urlopen(address, timeout=_PATIENCE) as response:  # noqa: S310 - http(s) only, see above
+        with opener().open(address, timeout=_PATIENCE) as response:
             facts = json.loads(response.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
         with error:
@@ -75,7 +77,7 @@ def table(facts: Facts, colour: bool, now: float) -> str:
     if facts.get("without_gpu"):
         lines += ["", paint("With torch, but on no GPU:", _BOLD)]
         lines += [_process(p, paint, now) for p in facts["without_gpu"]]
-    if not facts["gpus"]:
+    if not facts["gpus"] and (facts.get("driver") or {}).get("up"):
         lines.append("no GPU")
     return "\n".join(lines) + "\n"
 
@@ -85,10 +87,17 @@ def _heading(facts: Facts, paint: Any) -> list[str]:
     if facts.get("simulated"):
         lines.append(paint("SIMULATED: these GPUs do not exist.", _YELLOW))
     driver = facts.get("driver") or {}
-    if not driver.get("up"):
+    if driver.get("released_until"):
+        until = time.strftime("%H:%M:%S UTC on %-d %B", time.gmtime(driver["released_until"]))
+        lines.append(paint(f"The driver is released until {until}: the GPUs are not watched.", _YELLOW))
+    elif not driver.get("up"):
         lines.append(paint(f"The driver is not available: {_safe(driver.get('reason'))}", _RED))
+        lines += wrap(_safe(driver.get("advice")), _WIDTH, initial_indent="  ", subsequent_indent="  ")
     if facts.get("failing_collectors"):
-        lines.append(paint(f"Failing collectors: {', '.join(map(_safe, facts['failing_collectors']))}"[:_WIDTH], _RED))
+        lines += [
+            paint(_cut(f"Collector {_safe(name)} fails: {_safe(error)}", _WIDTH), _RED)
+            for name, error in facts["failing_collectors"].items()
+        ]
     return lines
 
 

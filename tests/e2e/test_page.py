@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tornado.websocket import websocket_connect
 
 from gpugauge.history import History
 from gpugauge.page.routes import page_routes
 from gpugauge.server import Reply, Request, Route, Server
 from gpugauge.snapshot import Snapshot
-from tests.e2e.programs import daemon, need, wait_for
+from tests.e2e.programs import daemon, http, need, wait_for
+from tests.serving import answer
 from tests.statusfacts import snapshot
 
 pytestmark = pytest.mark.e2e
@@ -48,10 +53,10 @@ def serving(scenario: str | None = None, command: str = "train-{}.py") -> Iterat
         return replace(snapshot(command.format(numbers[-1])), monotonic=time.monotonic())
 
     routes = page_routes(current, Recorded(), lambda: None, "/metrics", scenario)
-    page = routes["/"].handler
+    page = routes["/"]
 
     def framed(request: Request) -> Reply:
-        return page(request)._replace(headers=())
+        return answer(page, request)._replace(headers=())
 
     routes["/framed"] = Route(framed)
     routes["/measure"] = Route(lambda _: Reply(200, MEASURE.encode(), "text/html"))
@@ -72,6 +77,45 @@ def dom(folder: Path, url: str, *flags: str) -> str:
     return done.stdout
 
 
+@contextmanager
+def opened(folder: Path, url: str) -> Iterator[Callable[[str], Any]]:
+    """Keep the page open in a browser; yield what evaluates an expression in it."""
+    profile = folder / "browser"
+    flags = [*FLAGS.split(), "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    browser = subprocess.Popen([need("chromium"), *flags, url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def tab() -> str:
+        port = profile / "DevToolsActivePort"
+        _, listed = http(f"http://127.0.0.1:{port.read_text().split()[0]}/json/list") if port.exists() else (0, b"")
+        return next((t["webSocketDebuggerUrl"] for t in json.loads(listed or b"[]") if t["type"] == "page"), "")
+
+    try:
+        socket = wait_for(tab, 60, "the browser is open")
+        yield lambda expression: asyncio.run(evaluated(socket, expression))
+    finally:
+        browser.terminate()
+        browser.wait(20)
+
+
+async def evaluated(socket: str, expression: str) -> Any:
+    """Ask the browser: https://chromedevtools.github.io/devtools-protocol/tot/Runtime/#method-evaluate."""
+    connection = await websocket_connect(socket)
+    try:
+        question = {"expression": expression, "returnByValue": True}
+        await connection.write_message(json.dumps({"id": 1, "method": "Runtime.evaluate", "params": question}))
+        while True:
+            message = await connection.read_message()
+            assert message is not None, "the browser hung up"
+            answer = json.loads(message)
+            if answer.get("id") == 1:
+                assert "exceptionDetails" not in answer["result"], answer
+                return answer["result"]["result"].get("value")
+    finally:
+        connection.close()
+        while await connection.read_message() is not None:
+            """The rest, until the other side has closed, too."""
+
+
 def test_content_without_a_word_on_the_console(tmp_path: Path) -> None:
     with serving("node") as (url, _):
         page = dom(tmp_path, url)
@@ -79,6 +123,7 @@ def test_content_without_a_word_on_the_console(tmp_path: Path) -> None:
     assert "Simulated: these GPUs do not exist." in page
     assert "train-1.py" in page
     assert "mean 50 %, from 50 % to 50 %" in page
+    assert "<strong>Collector host:</strong> no" in page
 
 
 def test_it_updates_itself(tmp_path: Path) -> None:
@@ -121,6 +166,36 @@ def test_a_narrow_window_needs_no_scrolling_sideways(tmp_path: Path) -> None:
     assert measured
     assert 280 < int(measured[2]) <= 320
     assert int(measured[1]) <= int(measured[2])
+
+
+def test_it_says_since_when_nobody_answers_until_somebody_does(tmp_path: Path) -> None:
+    with ExitStack() as exits:
+        running = exits.enter_context(daemon(tmp_path, "--simulate=healthy"))
+        look = exits.enter_context(opened(tmp_path, running.url))
+        wait_for(lambda: look("document.querySelectorAll('section.gpu').length") == 2, 30, "the page is there")
+        assert look("lost.hidden")
+
+        running.stop()
+        said = wait_for(lambda: not look("lost.hidden") and look("lost.textContent"), 30, "the page says so")
+
+        assert re.fullmatch(r"No answer since \d.*: these figures are old\.", said)
+        assert look("getComputedStyle(lost).display") != "none"
+        assert look("getComputedStyle(document.querySelector('main')).opacity") == "0.5"
+        assert look("document.querySelectorAll('section.gpu').length") == 2
+        again = tmp_path / "again"
+        again.mkdir()
+        address = running.url.removeprefix("http://")
+        exits.enter_context(daemon(again, "--simulate=idle", f"--web.listen-address={address}"))
+        wait_for(lambda: look("lost.hidden"), 30, "the page goes on")
+        assert look("getComputedStyle(document.querySelector('main')).opacity") == "1"
+
+
+def test_a_driver_that_is_down_comes_with_what_to_do(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--simulate=no-driver") as running:
+        page = dom(tmp_path, running.url)
+
+    assert "not available: driver_not_loaded" in page
+    assert "<strong>Driver:</strong> the NVIDIA library is there but its kernel driver is not loaded" in page
 
 
 def test_the_daemon_serves_it(tmp_path: Path) -> None:

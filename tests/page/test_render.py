@@ -73,9 +73,26 @@ def test_each_card_with_its_figures_and_who_uses_it() -> None:
 
 
 def test_the_exporter_itself() -> None:
-    text = read(told(driver={"up": False, "reason": "timeout"})).text
+    text = read(told(driver={"up": False, "reason": "timeout", "advice": "look for Xid errors"})).text
 
     assert "Driver not available: timeout Collectors failing: host Snapshot 22:13:20 UTC , 0 s old Version 9.9" in text
+    assert "Version 9.9 Driver: look for Xid errors Collector host: no GPUs 2" in text
+
+
+def test_nothing_is_said_where_all_is_well() -> None:
+    page = read(told(failing_collectors={}))
+
+    assert "Collectors all well" in page.text
+    assert page.elements.count("p") == read(told()).elements.count("p") - 1
+
+
+def test_released_driver_is_no_failure() -> None:
+    driver = {"up": False, "reason": "released", "released_until": 1.7e9}
+
+    text = read(told(driver=driver, gpus=[])).text
+
+    assert "released until 2023-11-14 22:13:20 UTC: the GPUs are not watched" in text
+    assert "No GPU." not in text
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -106,7 +123,8 @@ def test_hostile_facts_of_a_card_are_text(key: str) -> None:
 def test_hostile_names_are_text() -> None:
     workload = dict.fromkeys(("namespace", "pod", "container", "job_id", "user"), HOSTILE)
     facts = with_process(command=HOSTILE, workload=workload, state=HOSTILE, limited_by=HOSTILE)
-    facts |= {"failing_collectors": [HOSTILE], "driver": {"up": False, "reason": HOSTILE}, "version": HOSTILE}
+    facts |= {"failing_collectors": {HOSTILE: HOSTILE}, "version": HOSTILE}
+    facts |= {"driver": {"up": False, "reason": HOSTILE, "advice": HOSTILE}}
     facts["gpus"][1]["allocated_to"] = [{"kind": HOSTILE, "pod": HOSTILE}]
     page = read(facts, HOSTILE)
 
@@ -138,6 +156,10 @@ def test_nothing_known_is_dashes() -> None:
 
 def test_no_gpu() -> None:
     assert "No GPU." in read(told(gpus=[], without_gpu=[])).text
+
+
+def test_without_a_driver_nobody_knows_how_many_gpus_there_are() -> None:
+    assert "No GPU." not in read(told(gpus=[], driver={"up": False, "reason": "timeout"})).text
 
 
 def test_many_cards_with_many_processes_stay_bounded() -> None:

@@ -9,12 +9,13 @@ from gpugauge.page.routes import page_routes
 from gpugauge.server import Reply, Request
 from gpugauge.snapshot import Snapshot
 from gpugauge.status import Facts
+from tests.serving import answer
 from tests.statusfacts import snapshot
 
 
 def get(current: Snapshot | None, path: str = "/", reason: str | None = None, scenario: str | None = None) -> Reply:
     table = page_routes(lambda: current, History(), lambda: reason, "/own/metrics", scenario)
-    return table[path].handler(Request("GET", path, "", {}, b"", "127.0.0.1"))
+    return answer(table[path], Request("GET", path, "", {}, b"", "127.0.0.1"))
 
 
 def test_links_are_relative_and_all_is_our_own() -> None:
@@ -59,11 +60,11 @@ def test_made_once_per_snapshot_with_its_age_at_each_answer(monkeypatch: pytest.
 
     monkeypatch.setattr(routes, "content", content)
     current = [replace(snapshot(), monotonic=time.monotonic() - 7)]
-    handler = page_routes(lambda: current[0], History(), lambda: None, "/metrics")["/"].handler
+    route = page_routes(lambda: current[0], History(), lambda: None, "/metrics")["/"]
     request = Request("GET", "/", "", {}, b"", "127.0.0.1")
 
-    first, second = handler(request), handler(request)
+    first, second = answer(route, request), answer(route, request)
     assert (len(made), b"<p>7 s old</p>" in first.body, second.status) == (1, True, 200)
     current[0] = replace(current[0])
-    handler(request)
+    answer(route, request)
     assert len(made) == 2

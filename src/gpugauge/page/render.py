@@ -75,7 +75,7 @@ def content(facts: Facts, scenario: str | None) -> tuple[str, str]:
     gpus: Sequence[Facts] = facts["gpus"]
     before, after = _exporter(facts)
     parts = [after, _overview(gpus), *(_gpu(gpu, number, facts["timestamp"]) for number, gpu in enumerate(gpus))]
-    if not gpus:
+    if not gpus and facts["driver"]["up"]:
         parts.append('<p class="none">No GPU.</p>\n')
     if facts["without_gpu"]:
         parts.append(
@@ -89,6 +89,9 @@ def _exporter(facts: Facts) -> tuple[str, str]:
     """How the exporter itself is, around the place of the snapshot's age."""
     driver, failing = facts["driver"], facts["failing_collectors"]
     state = _mark("good", "answers") if driver["up"] else _mark("bad", f"not available: {driver['reason']}")
+    if driver.get("released_until"):
+        until = datetime.fromtimestamp(driver["released_until"], timezone.utc)
+        state = _mark("poor", f"released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched")
     collectors = _mark("bad", f"failing: {', '.join(failing)}") if failing else _mark("good", "all well")
     at = datetime.fromtimestamp(facts["timestamp"], timezone.utc)
     before = (
@@ -96,7 +99,13 @@ def _exporter(facts: Facts) -> tuple[str, str]:
         f"<div><dt>Driver</dt><dd>{state}</dd></div>\n<div><dt>Collectors</dt><dd>{collectors}</dd></div>\n"
         f'<div><dt>Snapshot</dt><dd><time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%H:%M:%S} UTC</time>, '
     )
-    return before, f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(facts['version'])}</dd></div>\n</dl></section>\n"
+    after = f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(facts['version'])}</dd></div>\n</dl></section>\n"
+    troubles = {f"Collector {name}:": error for name, error in failing.items() if error}
+    if driver.get("advice"):
+        troubles = {"Driver:": driver["advice"], **troubles}
+    return before, after + "".join(
+        f'<p class="banner bad"><strong>{text(what)}</strong> {text(why)}</p>\n' for what, why in troubles.items()
+    )
 
 
 def _overview(gpus: Sequence[Facts]) -> str:

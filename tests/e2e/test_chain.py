@@ -1,0 +1,237 @@
+"""The whole way of an alert: trainings on simulated cards, the exporter, Prometheus with the rules, Alertmanager with
+the example configuration, a webhook. The programs are those of `make demo-stack`, which is tried here, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.documents import ROOT
+from tests.e2e.programs import Prometheus, http, need, wait_for
+
+pytestmark = pytest.mark.e2e
+
+STACK = [sys.executable, str(ROOT / "deploy" / "demo" / "stack.py")]
+MAKE = ["--no-print-directory", "--old-file=.venv/run", f"BIN={Path(sys.executable).parent}", "demo-stack"]
+PATIENCE = 20
+# Two H100 of the scenario `twins`: the same training with 2 loader workers and with 10.
+STARVED, FED = "7201", "7210"
+# 2 workers take 0.8 s for a batch that the card computes in 0.1 s.
+LOST = 0.75
+CAUSE = "TrainingLimitedByDataLoading"
+GENERAL = {"TrainingLoadLow", "TrainingLoadVeryLow"}
+Alert = dict[str, Any]
+
+
+@dataclass
+class Webhook:
+    """What an HTTP server on the loopback address was sent, by the path that was asked for."""
+
+    url: str
+    notifications: list[tuple[str, dict[str, Any]]]
+
+    def alerts(self) -> list[Alert]:
+        return [alert for _, told in self.notifications for alert in told["alerts"]]
+
+
+@contextlib.contextmanager
+def webhook() -> Iterator[Webhook]:
+    notifications: list[tuple[str, dict[str, Any]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            notifications.append((self.path, json.loads(body)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing to say."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Webhook(f"http://127.0.0.1:{server.server_port}", notifications)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass
+class Stack:
+    """A running demo-stack: what it prints, and the addresses in it."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    urls: dict[str, str]
+
+    @property
+    def printed(self) -> str:
+        return self.output.read_text()
+
+    @property
+    def folder(self) -> Path:
+        return Path(re.findall(r"data and logs\s+([^\s,]+)", self.printed)[0])
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C: the whole group gets it, make and all."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.process.wait(40)
+
+
+@contextlib.contextmanager
+def stack(folder: Path, *command: str) -> Iterator[Stack]:
+    for package in ("prometheus", "prometheus-alertmanager"):
+        need(package)
+    output = folder / "stack.out"
+    with output.open("wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+    running = Stack(process, output, {})
+
+    def told() -> bool:
+        assert process.poll() is None, running.printed
+        return "Ctrl-C ends everything" in running.printed
+
+    try:
+        wait_for(told, 60, "the stack is up")
+        running.urls = dict(re.findall(r"^ +(\w+) +(http://\S+)$", running.printed, re.MULTILINE))
+        yield running
+    finally:
+        if process.poll() is None:
+            running.interrupt()
+
+
+@dataclass
+class Chain:
+    """The chain in the moment in which somebody is told."""
+
+    prometheus: Prometheus
+    alertmanager: str
+    webhook: Webhook
+
+    def held(self) -> list[Alert]:
+        """Return what Alertmanager has, told or not."""
+        status, body = http(f"{self.alertmanager}/api/v2/alerts")
+        assert status == 200
+        alerts: list[Alert] = json.loads(body)
+        return alerts
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    folder = tmp_path_factory.mktemp("chain")
+    with webhook() as hook, stack(folder, *STACK, f"--patience={PATIENCE}", f"--webhook={hook.url}") as running:
+        wait_for(hook.alerts, 90, "somebody is told")
+        yield Chain(Prometheus(running.urls["Prometheus"]), running.urls["Alertmanager"], hook)
+
+
+def test_the_owner_is_told_the_cause_the_job_and_the_numbers(chain: Chain) -> None:
+    path, told = chain.webhook.notifications[0]
+    (alert,) = told["alerts"]
+
+    assert (path, told["receiver"], told["status"]) == ("/owners", "owners", "firing")
+    assert alert["labels"] == {
+        "alertname": CAUSE,
+        "severity": "warning",
+        "workload_kind": "slurm",
+        "workload_job_id": STARVED,
+    }
+    summary, description = alert["annotations"]["summary"], alert["annotations"]["description"]
+    share = re.fullmatch(rf"Training slurm {STARVED} loses ([\d.]+)% of its GPU time to data_loading", summary)
+    assert share
+    assert float(share[1]) / 100 == pytest.approx(LOST, abs=0.1)
+    assert re.search(r"Lost to: data_loading [\d.]+%", description)
+    assert "Advice: more loader workers" in description
+    assert "starved.py" in description
+    assert alert["annotations"]["runbook_url"] == f"docs/runbook.md#{CAUSE.lower()}"
+
+
+def test_the_cause_inhibits_the_general_alerts(chain: Chain) -> None:
+    held = {alert["labels"]["alertname"]: alert for alert in chain.held()}
+    inhibited = {name: alert["status"] for name, alert in held.items() if alert["status"]["state"] == "suppressed"}
+
+    assert held.keys() == {CAUSE, *GENERAL}
+    assert inhibited.keys() == GENERAL
+    assert held[CAUSE]["fingerprint"] in inhibited["TrainingLoadVeryLow"]["inhibitedBy"]
+    assert {alert["labels"]["alertname"] for alert in chain.webhook.alerts()} == {CAUSE}
+
+
+def test_the_healthy_twin_is_judged_and_nobody_is_told(chain: Chain) -> None:
+    job = f'{{workload_job_id="{FED}"}}'
+    armed = chain.prometheus.value(f"gpugauge:job_training_armed:bool{job}")
+    load = chain.prometheus.value(f"gpugauge:job_training_load:ratio{job}")
+    judged = chain.prometheus.value(f"count_over_time(gpugauge:job_training_load:ratio{job}[{PATIENCE}s])")
+    of_starved = chain.prometheus.value(f'count_over_time(ALERTS{{workload_job_id="{STARVED}"}}[5m])')
+
+    assert armed == 1
+    assert load is not None
+    assert load > 0.9
+    assert judged is not None
+    assert judged > PATIENCE / 2
+    assert of_starved
+    # Neither fired nor pending, at any time.
+    assert chain.prometheus.query(f"count_over_time(ALERTS{job}[5m])") == []
+    assert {alert["labels"]["workload_job_id"] for alert in (*chain.held(), *chain.webhook.alerts())} == {STARVED}
+
+
+def test_demo_stack_prints_what_it_is_told_and_ends_all_on_an_interrupt(tmp_path: Path) -> None:
+    alert = {
+        "labels": {"alertname": "GpuLost", "severity": "critical", "uuid": "GPU-1"},
+        "annotations": {"summary": "GPU GPU-1 does not answer"},
+    }
+    with stack(tmp_path, need("make"), *MAKE, "ARGS=--scenario=idle --patience=10") as running:
+        before = dict(running.urls)
+        request = urllib.request.Request(
+            f"{running.urls['Alertmanager']}/api/v2/alerts",
+            json.dumps([alert]).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            assert reply.status == 200
+        wait_for(lambda: "GPU-1 does not answer" in running.printed, 20, "the notification is printed")
+        folder = running.folder
+        assert folder.is_dir()
+        running.interrupt()
+
+    assert "FIRING to on-call, critical: GpuLost" in running.printed
+    assert running.printed.startswith("SIMULATED")
+    assert before.keys() == {"gpugauge", "Prometheus", "Alertmanager"}
+    assert {name: http(url)[0] for name, url in before.items()} == dict.fromkeys(before, 0)
+    assert not folder.exists()
+
+
+def test_demo_stack_gives_up_with_the_last_words_of_what_ended(tmp_path: Path) -> None:
+    need("prometheus-alertmanager")
+    command = [*STACK, "--scenario=nowhere"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1
+    assert re.search(
+        r"gpugauge ended with \d+; its last words:\n.*there is no scenario 'nowhere'", done.stdout, re.DOTALL
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_stack_names_the_packages_that_are_missing(tmp_path: Path) -> None:
+    done = subprocess.run(STACK, env={"PATH": str(tmp_path)}, check=False, capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 1
+    assert "apt-get install prometheus prometheus-alertmanager" in done.stdout
