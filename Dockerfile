@@ -8,15 +8,17 @@ FROM ${BUILD_IMAGE} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+# The repository is not here to be asked for the commit.
+ARG REVISION=unknown
 # The compiled modules are part of the image, because nothing can be written where it runs.
 RUN python3 -m venv /opt/gpugauge \
-    && /opt/gpugauge/bin/pip install --no-cache-dir --disable-pip-version-check ".[kubernetes]" \
+    && GPUGAUGE_REVISION="${REVISION}" /opt/gpugauge/bin/pip install --no-cache-dir --disable-pip-version-check ".[kubernetes]" \
     && /opt/gpugauge/bin/pip uninstall --quiet --yes pip setuptools \
     && python3 -m compileall -q /opt/gpugauge/lib
 
 # hadolint ignore=DL3006
 FROM ${BASE_IMAGE}
-ARG VERSION=unknown
+ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpugauge" \
       org.opencontainers.image.description="Prometheus exporter that tells whether PyTorch really uses the GPU" \
@@ -33,6 +35,7 @@ COPY --from=build /opt/gpugauge /opt/gpugauge
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=utility \
     GPUGAUGE_WEB_LISTEN_ADDRESS=:10478 \
+    GPUGAUGE_DRIVER_LOST_EXIT_SECONDS=300 \
     PATH=/opt/gpugauge/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1
 

@@ -23,10 +23,10 @@ $(VENV)/dev: $(VENV)/run
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# Debian packages that the end-to-end tests start.
-E2E_PACKAGES := prometheus util-linux chromium
-DEPLOY_PACKAGES := prometheus prometheus-alertmanager mmdebstrap systemd-container podman buildah runc netavark \
-  aardvark-dns catatonit fuse-overlayfs
+# Debian packages that the end-to-end tests start. They need kubectl as well (1.32 was
+# tried): that of Debian 12 is too old for kustomize's components.
+E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose
+DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs
 
 run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node
 	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
@@ -63,8 +63,15 @@ test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 
 e2e-packages: ## the Debian packages that `make e2e` needs
 	@echo $(E2E_PACKAGES)
 
-deploy-check: $(VENV)/dev ## systemd unit, image, sidecar and manifests tried for real; root, kubectl and packages of its own
-	@echo "Debian packages: $(DEPLOY_PACKAGES)"
+.PHONY: deploy-packages
+deploy-packages: ## the Debian packages that `make deploy-check` needs
+	@echo $(DEPLOY_PACKAGES)
+
+.PHONY: demo-stack
+demo-stack: $(VENV)/run ## the way of an alert, SIMULATED: exporter, Prometheus, Alertmanager; docs/demo.md
+	@exec $(BIN)/python deploy/demo/stack.py $(ARGS)
+
+deploy-check: $(VENV)/dev ## systemd unit, image and sidecar tried for real; needs root and the packages of `make deploy-packages`
 	@$(BIN)/python -m pytest -q -m deploy --timeout=900 tests/e2e
 
 bench: $(VENV)/dev ## measurements, ours beside the peers'

@@ -1,7 +1,51 @@
-"""Every bench, one after the other: `python -m bench`, with --json a line of JSON each."""
+"""Every bench, one after the other: `python -m bench [NAME …] [--write]`.
 
-from bench import accuracy, attribution, cost, hook, scrape, verdict, worker
+--write puts the figures into bench/results and docs/performance.md; leave names out for that.
+"""
 
-for bench in (scrape, cost, worker, attribution, accuracy, verdict, hook):
-    bench.main()
-    print()
+import argparse
+import io
+import sys
+import time
+from contextlib import redirect_stdout
+
+from bench import accuracy, attribution, cost, growth, hook, scrape, startup, tick, verdict, worker
+from bench.report import sentence, write
+
+BENCHES = {
+    bench.__name__.removeprefix("bench."): bench
+    for bench in (scrape, cost, startup, tick, worker, attribution, growth, accuracy, verdict, hook)
+}
+
+
+class Tee(io.StringIO):
+    """What is printed, and a copy."""
+
+    def write(self, text: str) -> int:
+        if sys.__stdout__:
+            sys.__stdout__.write(text)
+            sys.__stdout__.flush()
+        return super().write(text)
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("names", nargs="*", choices=[[], *BENCHES], help="which; all if none is named")
+parser.add_argument("--write", action="store_true", help="bench/results/DATE.{txt,json} and docs/performance.md")
+parser.add_argument("--json", action="store_true", help="a line of JSON each")
+options = parser.parse_args()
+if options.write and options.names:
+    parser.error("--write takes the figures of one run of all benches: leave the names out")
+sys.argv[1:] = ["--json"] if options.json else []  # the benches have flags of their own
+with redirect_stdout(Tee()) as printed:
+    if not options.json:
+        print(sentence() + "\n")
+    for name in options.names or BENCHES:
+        began = time.monotonic()
+        if not options.json:
+            print(f"$ python -m bench.{name}")
+        BENCHES[name].main()
+        if not options.json:
+            print()
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+if options.write:
+    write(printed.getvalue())

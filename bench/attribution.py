@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.collectors.proctree import CUDA, write
 
-from bench.measure import report
+from bench.report import report
 from gpugauge.collectors.allocation import AllocationCollector
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.host import HostCollector
@@ -92,7 +92,8 @@ def main() -> None:
         "% of a core": 100 * sum(spent.values()) / TICKS,
         "first look ms": 1000 * sum(first.values()),
     }
-    report(f"attribution: {CARDS} cards with {EACH} processes each, {OTHERS} other processes", [*rows, total])
+    title = f"Attribution: {CARDS} cards with {EACH} processes each, {OTHERS} other processes"
+    report(title, [*rows, total], "python -m bench.attribution")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
 """Microseconds a training step that the hook costs: the same loop with and without it, in alternating runs.
 
-`python bench/hook.py [--json] [--runs N]` needs torch and uses the CPU. The runs alternate within one process, because
+It needs torch and uses the CPU. The runs alternate within one process, because
 two processes differ by more than the hook costs. "added" is the median difference of neighbouring runs, "spread" the
 median distance from it; "a publication" comes once a second, "a batch" is what the hook adds to each wait for a batch.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
+from bench.report import report
 from gpugauge import launch
 from gpugauge.sessions import Sessions
 
@@ -81,7 +82,7 @@ print(json.dumps([without, watched, published, [statistics.median(took) for took
 """
 
 
-def measure(socket: str, *arguments: int) -> dict[str, float]:
+def measure(socket: str, *arguments: int) -> dict[str, Any]:
     """Return µs a step without and with the hook, what it adds, how far runs lie apart, and µs a publication."""
     environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", LOOP, *map(str, arguments)]
@@ -91,35 +92,22 @@ def measure(socket: str, *arguments: int) -> dict[str, float]:
     )
     added = [b - a for a, b in zip(without, watched, strict=True)]
     return {
-        "without_us": statistics.median(without),
-        "with_us": statistics.median(watched),
-        "added_us": statistics.median(added),
-        "spread_us": statistics.median(abs(value - statistics.median(added)) for value in added),
-        "publication_us": statistics.median(published),
-        "batch_added_us": hooked_wait - wait,
+        "without": statistics.median(without),
+        "with": statistics.median(watched),
+        "added": statistics.median(added),
+        "spread": statistics.median(abs(value - statistics.median(added)) for value in added),
+        "a publication": statistics.median(published),
+        "a batch": hooked_wait - wait,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--runs", type=int, default=40, help="runs with and without the hook, each")
-    options = parser.parse_args()
+def main(runs: int = 40) -> None:
     with tempfile.TemporaryDirectory() as directory:
         listener = Sessions(f"{directory}/hook.sock")
         listener.start()
-        results = {name: measure(str(listener.path), *load, options.runs) for name, load in LOADS.items()}
+        rows = [{"µs a step": name, **measure(str(listener.path), *load, runs)} for name, load in LOADS.items()]
         listener.stop()
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return
-    print(f"{'µs a step':22}{'without':>10}{'with':>10}{'added':>9}{'spread':>9}{'a publication':>16}{'a batch':>9}")
-    for name, row in results.items():
-        print(
-            f"{name:22}{row['without_us']:>10.1f}{row['with_us']:>10.1f}"
-            f"{row['added_us']:>9.2f}{row['spread_us']:>9.2f}{row['publication_us']:>16.0f}"
-            f"{row['batch_added_us']:>9.2f}"
-        )
+    report(f"The hook, {runs} runs with and without it by turns", rows, "python -m bench.hook")
 
 
 if __name__ == "__main__":

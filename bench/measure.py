@@ -1,26 +1,40 @@
-"""What the benches share: the programs under measurement, their CPU time and memory, latencies, the printed result."""
+"""What the benches share: the programs under measurement, their CPU time and memory, and latencies."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
-import json
-import os
-import platform
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-_TICK = os.sysconf("SC_CLK_TCK")
+from bench.report import report
+
+__all__ = [
+    "HEADERS",
+    "Program",
+    "gpugauge",
+    "nvitop_exporter",
+    "ours",
+    "percentile",
+    "report",
+    "running",
+    "series",
+]
+
+# As Prometheus asks.
+HEADERS = {
+    "Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5",
+    "Accept-Encoding": "gzip",
+}
+_CPU_OF = 2  # CPUCLOCK_SCHED in linux/include/uapi/linux/time.h: what the scheduler counted, in nanoseconds
+_PATIENCE = 60.0
 
 
 @dataclass
@@ -31,7 +45,7 @@ class Program:
     process: subprocess.Popen[bytes]
     port: int
     path: str = "/metrics"
-    started: float = 0.0
+    ready_seconds: float = 0.0  # from its start to the first scrape that shows every device
 
     def pids(self) -> list[int]:
         """Return the process and its children."""
@@ -42,12 +56,10 @@ class Program:
         return found
 
     def cpu_seconds(self) -> dict[int, float]:
-        """Return user + system time by pid; the clock tick (10 ms) is the resolution."""
-        times = {}
-        for pid in self.pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            times[pid] = (int(fields[11]) + int(fields[12])) / _TICK
-        return times
+        """Return user + system time by pid, as the scheduler counts it: the clock ticks of /proc/PID/stat miss what
+        runs between two ticks, which is all that a sampler does.
+        """
+        return {pid: time.clock_gettime((~pid << 3) | _CPU_OF) for pid in self.pids()}
 
     def pss_megabytes(self) -> dict[int, float]:
         """Return the proportional set size by pid."""
@@ -59,9 +71,8 @@ class Program:
         return sizes
 
     def scrape(self, connection: http.client.HTTPConnection) -> bytes:
-        """Ask as Prometheus does: over a kept connection, gzip, OpenMetrics preferred."""
-        accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-        connection.request("GET", self.path, headers={"Accept": accept, "Accept-Encoding": "gzip"})
+        """Ask as Prometheus does, over a kept connection."""
+        connection.request("GET", self.path, headers=HEADERS)
         return connection.getresponse().read()
 
     def connect(self) -> http.client.HTTPConnection:
@@ -71,32 +82,31 @@ class Program:
     def plain(self) -> str:
         """Return the text format, not compressed."""
         connection = self.connect()
-        connection.request("GET", self.path)
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return text
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+        try:
+            connection.request("GET", self.path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
 
 
 @contextlib.contextmanager
-def _running(name: str, command: list[str], port: int, ready: str) -> Iterator[Program]:
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    program = Program(name, process, port, started=started)
+def running(name: str, command: Callable[[int], list[str]], complete: Callable[[str], bool]) -> Iterator[Program]:
+    """Run a program, made for a free port, from the moment at which what it serves is complete."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+    began = time.monotonic()
+    process = subprocess.Popen(command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    program = Program(name, process, port)
     try:
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):
-                if ready in program.plain():
+                if complete(program.plain()):
                     break
-            if process.poll() is not None or time.monotonic() - started > 30:
-                raise SystemExit(f"{name} does not serve")
-            time.sleep(0.01)
+            if process.poll() is not None or time.monotonic() - began > _PATIENCE:
+                raise SystemExit(f"{name} does not serve: {' '.join(command(port))}")
+            time.sleep(0.005)
+        program.ready_seconds = time.monotonic() - began
         yield program
     finally:
         process.terminate()
@@ -105,22 +115,38 @@ def _running(name: str, command: list[str], port: int, ready: str) -> Iterator[P
 
 @contextlib.contextmanager
 def gpugauge(scenario: str, *flags: str) -> Iterator[Program]:
-    """Run our daemon on a scenario, until every device is in the scrape."""
-    port = _free_port()
+    """Run our daemon on a scenario, as `--simulate` does, until devices are in the scrape."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(Path(sys.executable).parent / "gpugauge"), "serve", f"--web.listen-address=127.0.0.1:{port}"]
-        command += [f"--simulate={scenario}", f"--hook.socket={folder}/hook.sock", *flags]
-        with _running("gpugauge", command, port, "gpu_memory_used_bytes{") as program:
-            yield program
+        program = [str(Path(sys.executable).parent / "gpugauge"), "serve", f"--simulate={scenario}"]
+        program += [f"--hook.socket={folder}/hook.sock", *flags]
+        with running("gpugauge", _listening(program), lambda text: "gpu_memory_used_bytes{" in text) as started:
+            yield started
 
 
 @contextlib.contextmanager
-def nvitop_exporter(scenario: str) -> Iterator[Program]:
-    """Run nvitop-exporter on the same simulated driver, with its default interval of a second."""
-    port = _free_port()
-    command = [sys.executable, "-m", "bench.peer", scenario, "--port", str(port), "--bind-address", "127.0.0.1"]
-    with _running("nvitop-exporter", [*command, "--interval", "1.0"], port, "gpu_utilization_Percentage{") as program:
-        yield program
+def ours(simulation: str, cards: int) -> Iterator[Program]:
+    """Run our daemon as on a real node, with the simulated library in its worker (bench.ours, bench.nodes.node)."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "bench.ours", simulation, "serve", f"--hook.socket={folder}/hook.sock"]
+        with running("gpugauge", _listening(program), _shows("gpu_memory_used_bytes{", cards)) as started:
+            yield started
+
+
+@contextlib.contextmanager
+def nvitop_exporter(simulation: str, cards: int) -> Iterator[Program]:
+    """Run nvitop-exporter on the same library, with its default interval of a second."""
+    program = [sys.executable, "-m", "bench.peer", simulation, "--bind-address", "127.0.0.1", "--interval", "1.0"]
+    command: Callable[[int], list[str]] = lambda port: [*program, "--port", str(port)]  # noqa: E731  (typed)
+    with running("nvitop-exporter", command, _shows("gpu_utilization_Percentage{", cards)) as started:
+        yield started
+
+
+def _listening(program: list[str]) -> Callable[[int], list[str]]:
+    return lambda port: [*program, f"--web.listen-address=127.0.0.1:{port}"]
+
+
+def _shows(series: str, number: int) -> Callable[[str], bool]:
+    return lambda text: text.count(series) >= number
 
 
 def series(text: str) -> int:
@@ -131,24 +157,3 @@ def series(text: str) -> int:
 def percentile(values: list[float], share: float) -> float:
     """Return the value below which `share` of the values lie."""
     return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]
-
-
-def report(title: str, rows: list[dict[str, Any]]) -> None:
-    """Print the rows as a table, or with --json as one JSON object with machine and versions."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true")
-    arguments, _ = parser.parse_known_args()
-    cores = os.cpu_count()
-    names = ("gpugauge", "nvitop-exporter", "nvidia-ml-py", "tornado", "torch")
-    machine = {"python": platform.python_version(), "cores": cores, "kernel": platform.release()}
-    versions = {name: version(name) for name in names}
-    if arguments.json:
-        print(json.dumps({"title": title, "date": time.strftime("%Y-%m-%d"), **machine, **versions, "rows": rows}))
-        return
-    print(f"# {title}")
-    print("# " + ", ".join(f"{key} {value}" for key, value in {**machine, **versions}.items()))
-    keys = list(rows[0])
-    cells = [keys] + [[f"{row[k]:.4g}" if isinstance(row[k], float) else str(row[k]) for k in keys] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(keys))]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

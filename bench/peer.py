@@ -1,14 +1,15 @@
-"""Runs nvitop-exporter on our simulated driver: `python -m bench.peer SCENARIO [its own arguments]`."""
+"""Runs nvitop-exporter on our simulated driver: `python -m bench.peer SIMULATION.json [its own arguments]`."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gpugauge.driver.nvml import use_library
 from gpugauge.driver.simulated.install import install
-from gpugauge.driver.simulated.scenario import load_scenario
 
 # Functions that only the peer calls, answered at once with one number: in its favour, a real card takes 20 ms for each
 # PCIe throughput.
@@ -42,7 +43,7 @@ def _answer(argument: Any, value: int) -> int:
 
 
 if __name__ == "__main__":
-    use_library(PeerLibrary(install(load_scenario(sys.argv.pop(1)).simulation())))
+    use_library(PeerLibrary(install(json.loads(Path(sys.argv.pop(1)).read_text()))))
     from nvitop_exporter.cli import main
 
     sys.exit(main())

@@ -1,37 +1,66 @@
-"""Latency and size of a scrape, ours and nvitop-exporter's, on the same simulated node in alternating rounds."""
+"""Latency and size of a scrape, ours beside nvitop-exporter's and a static file's, one after the other.
+
+The file has the size of our page and is served by our server in a process that does nothing else: the limit.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from bench.measure import gpugauge, nvitop_exporter, percentile, report, series
+from bench.measure import Program, nvitop_exporter, ours, percentile, running, series
+from bench.nodes import node
+from bench.report import report
 
-ROUNDS, SCRAPES = 10, 100
+CARDS, PROCESSES = 8, 64
+_SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+SCRAPES, PAUSE = 2000, 0.003  # of each, and seconds between two
 
 
-def main(scenario: str = "bench-64") -> None:
+@contextlib.contextmanager
+def static_file(body: bytes) -> Iterator[Program]:
+    """Serve a page that never changes."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(body)
+        file.flush()
+        program = [sys.executable, "-m", "bench.still", file.name]
+        with running("static file", lambda port: [*program, str(port)], lambda _: True) as started:
+            yield started
+
+
+def main() -> None:
     latencies: dict[str, list[float]] = {}
-    rows = []
-    with gpugauge(scenario) as ours, nvitop_exporter(scenario) as peer:
-        programs = (ours, peer)
-        connections = {program.name: program.connect() for program in programs}
-        for _ in range(ROUNDS):
-            for program in programs:
-                for _ in range(SCRAPES):
+    with node(CARDS, PROCESSES) as path, ours(path, CARDS) as daemon, nvitop_exporter(path, CARDS) as peer:
+        time.sleep(8)  # every group has been read
+        with static_file(daemon.scrape(daemon.connect())) as still:
+            programs = (daemon, still, peer)
+            connections = {program.name: program.connect() for program in programs}
+            for _ in range(SCRAPES):
+                for program in programs:
                     start = time.perf_counter()
                     program.scrape(connections[program.name])
                     latencies.setdefault(program.name, []).append((time.perf_counter() - start) * 1000)
-                    time.sleep(0.003)
-        for program in programs:
-            text, values = program.plain(), latencies[program.name]
-            row: dict[str, Any] = {"exporter": program.name, "series": series(text), "bytes": len(text)}
-            row["gzip bytes"] = len(gzip.compress(text.encode()))
-            for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
-                row[f"{name} ms"] = percentile(values, share)
-            rows.append(row)
-    report(f"scrape of {scenario}", rows)
+                    time.sleep(PAUSE)
+            rows = [_row(program, latencies) for program in programs]
+    report(
+        f"A scrape of {CARDS} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",
+        rows,
+        "python -m bench.scrape",
+    )
+
+
+def _row(program: Program, latencies: dict[str, list[float]]) -> dict[str, Any]:
+    body = program.scrape(program.connect())
+    text = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+    found = {f"{name} ms": percentile(latencies[program.name], share) for name, share in _SHARES.items()}
+    still = percentile(latencies["static file"], _SHARES["p99"])
+    row = {"served": program.name, "series": series(text.decode()), "bytes": len(text)}
+    return row | {"bytes, gzip": len(gzip.compress(text)), **found, "p99 / file's": found["p99 ms"] / still}
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from bench.measure import report
-from gpugauge.driver.api import Reply, send_frame
+from bench.report import report
+from gpugauge.assembly import PACE
+from gpugauge.driver.api import Reply
+from gpugauge.driver.frames import send_frame
 from gpugauge.driver.nvml import use_library, used_library
 from gpugauge.driver.simulated.scenario import load_scenario
 from gpugauge.driver.worker import Service
 
-PACE = {"fast": 1, "samples": 1, "profiling": 1, "normal": 5, "processes": 5, "mig": 5, "slow": 30}
 TICKS, WARM = 300, 60
 _FIELDS = tuple(field.name for field in fields(Reply))
 
@@ -73,13 +74,11 @@ def main(scenario: str = "bench-24") -> None:
             for function, (number, seconds, _) in reply.calls.items():
                 counted = called.setdefault(function, [0, 0.0])
                 counted[0], counted[1] = counted[0] + number, counted[1] + seconds
-    _tell(scenario, total, sending, called, watch.seconds)
+    _tell(total, sending, called, watch.seconds)
     service.close()
 
 
-def _tell(
-    scenario: str, total: float, sending: float, called: dict[str, list[float]], simulator: dict[str, float]
-) -> None:
+def _tell(total: float, sending: float, called: dict[str, list[float]], simulator: dict[str, float]) -> None:
     """Print milliseconds a tick by part, and the functions that take the most."""
     library = sum(seconds for _, seconds in called.values())
     simulated = sum(simulator.values())
@@ -103,7 +102,7 @@ def _tell(
                 "calls a tick": number / TICKS,
             }
         )
-    report(f"worker on {scenario}, 1 s ticks, {TICKS} of them", rows)
+    report("The worker by part, 8 H100 with 24 processes, ms a second", rows, "python -m bench.worker")
 
 
 if __name__ == "__main__":

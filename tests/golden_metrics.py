@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge import wire
-from gpugauge.app import make_collectors
+from gpugauge.assembly import make_collectors
 from gpugauge.collectors import background
-from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
+from gpugauge.collectors.exporter import ExporterCollector
+from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.simulated.procfs import ProcTree
 from gpugauge.driver.simulated.scenario import Scenario
+from gpugauge.driver.upkeep import RECYCLES
 from gpugauge.driver.worker import Service
 from gpugauge.exposition import Exposition
 from gpugauge.sampler import Sampler
@@ -37,6 +39,7 @@ _VARYING = (
     (re.compile(r"(?m)^(gpugauge_host_scan_cpu_seconds_total) .*"), r"\1 0.001"),
     (re.compile(r"(gpugauge_(?:cpu|resident|open|start)_?[a-z_]*\{[^}]*\}) .*"), r"\1 1.0"),
     (re.compile(r'python="[^"]*"'), 'python="3.x"'),
+    (re.compile(r'revision="[^"]*"'), 'revision="1a2b3c4"'),
 )
 
 
@@ -97,9 +100,10 @@ def metrics(
     seconds: int,
     *trainings: Callable[[float], Session],
     insides: tuple[int, ...] = (),
+    released: bool = False,
 ) -> dict[str, str]:
     """Return /metrics as it is `seconds` after the scenario began, in both formats, by format. Of the processes in
-    `insides` everything can be seen, and a Slurm job has been given card 0 then.
+    `insides` everything can be seen, and a Slurm job has been given card 0 then. `released` for ten minutes at the end.
     """
     now = 0.0
     scenario._start |= {"monotonic": 0.0, "unix": START}
@@ -117,10 +121,14 @@ def metrics(
 
     def news() -> tuple[DriverView, tuple[Reply, ...]]:
         heard, replies[:] = tuple(replies), []
-        return DriverView(True, "ok", facts, inventory.devices(now), worker_starts=1), heard
+        view = DriverView(True, "ok", facts, inventory.devices(now), 1, worker_recycles=dict.fromkeys(RECYCLES, 0))
+        if released and now > seconds:
+            view = replace(view, up=False, reason=RELEASED, facts=None, simulated=True, released_until=START + 600)
+        return view, heard
 
     ear = Ear(*trainings)
-    sampler = Sampler(make_collectors(node, ear, node, workloads), news, exposition.publish, 1.0)
+    exporter = ExporterCollector(lambda: (True, START), lambda: (True, START))
+    sampler = Sampler(make_collectors(node, ear, node, workloads), news, exposition.publish, 1.0, exporter=exporter)
     while now <= seconds:
         tree.update(now)
         ear.second = now
@@ -131,6 +139,9 @@ def metrics(
         sampler.tick(START + now, now)
         now += 2.0
     service.close()
+    if released:
+        inventory.release()
+        sampler.tick(START + now, now)
     formats = {"text": None, "openmetrics": OPENMETRICS}
     return {name: _stable(exposition.respond(accept, None, now).body.decode()) for name, accept in formats.items()}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpugauge.app import make_collectors
+from gpugauge.assembly import make_collectors
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.simulated.procfs import ProcTree

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import gpugauge
-from gpugauge import __version__, cli, logs
+from gpugauge import buildinfo, cli, logs
 from gpugauge.config import Settings
 from gpugauge.config_catalog import walk
 from gpugauge.listen import ListenError
@@ -24,7 +25,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings with which the daemon was started; the daemon itself is a stand-in."""
     started: list[Settings] = []
 
-    def run(settings: Settings) -> int:
+    def run(settings: Settings, load: Callable[[], Settings]) -> int:
+        assert load() == settings
         started.append(settings)
         return 0
 
@@ -37,7 +39,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 def test_version() -> None:
-    assert invoke("--version").output == f"gpugauge {__version__}\n"
+    assert invoke("--version").output == f"gpugauge {buildinfo.build()}\n"
 
 
 def test_every_setting_has_its_flag_in_the_help() -> None:
@@ -93,7 +95,7 @@ def test_an_unknown_flag_exits_2_and_names_the_nearest() -> None:
 
 
 def test_an_address_that_is_taken_exits_1(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(_: Settings) -> int:
+    def taken(*_: object) -> int:
         raise ListenError("cannot listen on :1: address already in use")
 
     monkeypatch.setattr("gpugauge.app.run", taken)
@@ -104,7 +106,7 @@ def test_an_address_that_is_taken_exits_1(served: list[Settings], monkeypatch: p
 
 
 def test_the_exit_code_is_the_daemons(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpugauge.app.run", lambda _: 3)
+    monkeypatch.setattr("gpugauge.app.run", lambda *_: 3)
 
     assert invoke("serve").exit_code == 3
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gpugauge import exposition as exposition_module
+from gpugauge import exposition_text
 from gpugauge.exposition import OPENMETRICS, TEXT, Exposition, Response, Variant, go_float, negotiate
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
@@ -197,25 +198,26 @@ def test_gzip_follows_a_changed_section() -> None:
     assert b'gpu_memory_used_bytes{uuid="GPU-1"} 5.0\n' in gzip.decompress(body(exposition, None, "gzip", now=101))
 
 
-def test_an_unchanged_section_is_neither_written_nor_compressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_change_is_neither_written_nor_compressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first = sections()
     exposition = published(*first)
     body(exposition, None, "gzip")
-    lines = Mock(wraps=exposition_module._lines)
+    lines = Mock(wraps=exposition_text._lines)
     deflate = Mock(wraps=exposition_module._deflate)
-    monkeypatch.setattr(exposition_module, "_lines", lines)
+    monkeypatch.setattr(exposition_text, "_lines", lines)
     monkeypatch.setattr(exposition_module, "_deflate", deflate)
 
     changed = sections(used=5)[0]
     exposition.publish(snapshot(changed, *first[1:], monotonic=101))
 
     written = [call.args[0] for call in lines.call_args_list]
-    assert (list(changed.families), 2) == (written, deflate.call_count)  # the section, and the empty last block
+    # The one family of the section that changed; the section, and the empty last block.
+    assert ([changed.families[0]], 2) == (written, deflate.call_count)
 
 
 def test_only_variants_asked_for_lately_are_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Mock(wraps=exposition_module._heading)
-    monkeypatch.setattr(exposition_module, "_heading", made)
+    made = Mock(wraps=exposition_text.heading)
+    monkeypatch.setattr(exposition_module, "heading", made)
     exposition = published(family_section())
     before_any_scrape = made.call_count
 
@@ -224,6 +226,28 @@ def test_only_variants_asked_for_lately_are_made_ahead(monkeypatch: pytest.Monke
     exposition.publish(snapshot(family_section(), monotonic=401))
 
     assert (0, [call(FACTS, True), call(FACTS, True)]) == (before_any_scrape, made.call_args_list)
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "made_ahead"),
+    [
+        pytest.param([1], range(2, 41), id="one: it may come back at any time"),
+        pytest.param([1, 16], range(29, 41), id="every 15 s, and then late"),
+        pytest.param([1, 2], range(3, 41), id="every second"),
+        pytest.param([1, 3, 16], range(17, 41), id="two scrapers, 2 and 13 s apart"),
+    ],
+)
+def test_bytes_are_made_ahead_when_a_scrape_is_near(scrapes: list[int], made_ahead: Iterable[int]) -> None:
+    exposition, made = published(family_section()), []
+    for second in range(1, 41):
+        exposition.publish(snapshot(family_section(), monotonic=100.0 + second))
+        assert exposition._current
+        if second > max(scrapes) and exposition._current.page._bodies:
+            made.append(second)
+        if second in scrapes:
+            body(exposition, now=100.0 + second)
+
+    assert list(made_ahead) == made
 
 
 def test_before_the_first_snapshot_it_says_so() -> None:
@@ -310,4 +334,4 @@ def test_label_sets_that_are_gone_are_forgotten() -> None:
         exposition.publish(snapshot(Section("x", (family(FACTS, *gone),))))
         body(exposition)
 
-    assert len(exposition._labels._texts["version",]) <= 4 * 1000 + 4096 + 1000
+    assert len(exposition._lines._labels._texts["version",]) <= 4 * 1000 + 4096 + 1000

@@ -54,6 +54,12 @@ def test_own_scenario(name: str, tmp_path: Path) -> None:
     compare(FOLDER / f"{name}.text", metrics(own(name), tmp_path, 10)["text"])
 
 
+def test_released_driver(tmp_path: Path) -> None:
+    made = metrics(load_scenario("workstation"), tmp_path, 10, released=True)
+
+    compare(FOLDER / "released.text", made["text"])
+
+
 @pytest.mark.parametrize(("name", "second"), SHIPPED.items())
 def test_shipped_scenario(name: str, second: int, tmp_path: Path) -> None:
     compare(FOLDER / f"{name}.text", metrics(load_scenario(name), tmp_path, second)["text"])

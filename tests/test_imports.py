@@ -12,45 +12,58 @@ ALLOWED = {
     "metric": set(),
     "snapshot": {"metric"},
     "wire": set(),
+    "buildinfo": set(),
     "architecture": set(),
-    "driver": {"logs", "sessions", "wire"},
+    "timetable": set(),
+    "driver": {"logs", "sessions", "timetable", "wire"},
     "workload": {"logs"},
     "verdict": {"architecture", "metric", "snapshot"},
     "hook": {"wire"},
     "sessions": {"logs", "wire"},
     "launch": {"hook", "wire"},
-    "collectors": {"verdict", "logs", "driver", "workload", "wire", "sessions", "metric", "snapshot"},
+    "collectors": {"buildinfo", "verdict", "logs", "driver", "workload", "wire", "sessions", "metric", "snapshot"},
     "catalog": {"collectors", "metric"},
     "artifacts": {"catalog", "metric", "verdict"},
     "selection": {"snapshot"},
-    "sampler": {"collectors", "driver", "logs", "snapshot"},
+    "sampler": {"collectors", "driver", "logs", "snapshot", "timetable"},
     "exposition": {"catalog", "metric", "snapshot"},
     "history": {"metric", "snapshot"},
-    "status": {"history", "metric", "server", "snapshot"},
-    "statusview": set(),
+    "status": {"driver", "history", "metric", "server", "snapshot"},
+    "statusview": {"webclient"},
+    "webclient": set(),
     "listen": set(),
     "server": {"listen", "logs"},
+    "guard": {"server"},
+    "webconfig": {"config", "logs", "server"},
     "page": {"history", "server", "snapshot", "status", "verdict"},
-    "routes": {"exposition", "server"},
+    "routes": {"exposition", "server", "timetable"},
     "activation": set(),
     "logs": set(),
     "sdnotify": set(),
+    "simulation": {"driver", "sessions", "workload"},
     "config": set(),
-    "app": {
+    "duration": set(),
+    "lifecycle": {"driver", "duration", "guard", "server"},
+    "reload": {"config", "logs", "selection"},
+    "remote": set(),
+    "app": {"assembly", "config", "driver", "logs", "reload"},
+    "assembly": {
         *("activation", "catalog", "collectors", "config", "driver", "exposition", "history", "logs", "status"),
         *("listen", "page", "routes", "sampler", "sdnotify", "selection", "server", "sessions", "snapshot", "wire"),
-        "workload",
+        *("guard", "lifecycle", "reload", "simulation", "timetable", "webconfig", "workload"),
     },
-    "doctor": {"architecture", "collectors", "driver", "logs", "verdict", "workload"},
+    "doctor": {"architecture", "collectors", "driver", "logs", "verdict", "webclient", "workload"},
     "cli": {
         "app",
         "artifacts",
+        "buildinfo",
         "config",
         "doctor",
         "driver",
         "launch",
         "listen",
         "logs",
+        "remote",
         "selection",
         "sessions",
         "statusview",
@@ -104,6 +117,14 @@ def test_hook_loads_the_standard_library_only() -> None:
 
 def test_daemon_never_loads_torch() -> None:
     assert "torch" not in loaded_by("import gpugauge.app, gpugauge.cli")
+
+
+def test_a_real_node_loads_neither_simulator_nor_client_library() -> None:
+    code = "import sys, gpugauge.app, gpugauge.cli\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    # The package itself holds an exception; what it consists of is for --simulate.
+    assert [name for name in loaded if name.startswith(("gpugauge.driver.simulated.", "prometheus_client"))] == []
 
 
 def test_worker_loads_the_driver_only() -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -17,16 +19,28 @@ log = logging.getLogger("gpugauge.test")
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    root, tornado = logging.getLogger(), logging.getLogger("tornado")
-    before = root.handlers[:], root.level, tornado.level
+    root, tornado, general = (logging.getLogger(name) for name in (None, "tornado", "tornado.general"))
+    before = root.handlers[:], root.level, tornado.level, general.level
     yield
-    root.handlers[:], root.level, tornado.level = before
+    root.handlers[:], root.level, tornado.level, general.level = before
 
 
 def stream(format: Literal["logfmt", "json"] = "logfmt", level: str = "info") -> io.StringIO:
     output = io.StringIO()
     setup(level, format, output)
     return output
+
+
+def test_a_port_scan_does_not_fill_the_log() -> None:
+    output = stream()
+
+    logging.getLogger("tornado.general").warning("SSL Error on 7")
+    logging.getLogger("tornado.access").info("400 GET /")
+    assert output.getvalue() == ""
+
+    output = stream(level="debug")
+    logging.getLogger("tornado.general").warning("SSL Error on 7")
+    assert "SSL Error on 7" in output.getvalue()
 
 
 def without_time(output: io.StringIO) -> list[str]:
@@ -122,3 +136,32 @@ def test_a_condition_logs_its_start_and_its_end_once() -> None:
         'level=info logger=test msg="driver is back" after="no library" seconds=0.0 failures=3 version=550',
         'level=warning logger=test msg="no driver"',
     ]
+
+
+def test_reader_that_stands_still_holds_up_nobody_and_is_told_what_it_missed() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as writer:
+        setup("info", "logfmt", writer)
+        for _ in range(2000):  # more than a pipe holds
+            log.info("%s", "x" * 100)
+        os.set_blocking(reading, False)
+        kept = b"".join(iter(lambda: reader.read(1 << 16) or b"", b""))
+        log.info("after")
+        last = (reader.read(1 << 16) or b"").decode().splitlines()
+
+    lines = kept.decode().splitlines()
+    assert 100 < len(lines) < 2000
+    assert f"lines={2000 - len(lines)}" in last[0]
+    assert "dropped" in last[0]
+    assert "msg=after" in last[1]
+
+
+def test_full_disk_and_closed_reader_are_no_errors(capfd: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone, Path("/dev/full").open("w") as full:
+        for stream in (gone, full):
+            setup("info", "logfmt", stream)
+            log.error("nobody hears this")
+
+    assert capfd.readouterr() == ("", "")

@@ -7,6 +7,7 @@ from gpugauge.driver.api import DriverView, Reply
 from gpugauge.metric import NONE, Metric, Table, families
 from gpugauge.sampler import Sampler
 from gpugauge.snapshot import Section, Snapshot
+from gpugauge.timetable import Timetable
 
 ROWS = (Table().gauge("gpu_pci_devices", "Cards on the bus.", NONE, lambda v: v),)
 
@@ -73,6 +74,21 @@ def test_failure_is_logged_when_it_starts_and_when_it_ends(caplog: pytest.LogCap
     assert [r.message for r in caplog.records] == ["a collector fails", "a collector works again"]
 
 
+def test_collector_that_is_switched_off_and_on_again_keeps_its_accounts() -> None:
+    bad, good = Fake("bad", (1.0,)), Fake("good")
+    s = sampler(bad, good)
+    name = "gpugauge_collector_failures_total"
+
+    before = values(s.tick(1.0, 1.0), name)
+    s.configure([good], 5.0, lambda section: section)
+    off = s.tick(2.0, 2.0)
+    s.configure([bad, good], 5.0, lambda section: section)
+    after = values(s.tick(3.0, 3.0), name)
+
+    assert before == after == {("bad",): 1, ("good",): 0}
+    assert (values(off, name), set(off.health)) == ({("good",): 0}, {"good"})
+
+
 def test_run_ticks_until_it_is_stopped() -> None:
     published: list[Snapshot] = []
     stop = threading.Event()
@@ -80,3 +96,28 @@ def test_run_ticks_until_it_is_stopped() -> None:
     sampler(Fake("good"), published=published).run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
 
     assert len(published) == 3
+
+
+class Expecting(Timetable):
+    """Wants every tick at once, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[float, float]] = []
+
+    def next_tick(self, last: float, interval: float, lead: float) -> float:
+        self.asked.append((interval, lead))
+        return last
+
+
+def test_run_ticks_when_the_timetable_says_so() -> None:
+    published: list[Snapshot] = []
+    stop, expecting = threading.Event(), Expecting()
+    driver = DriverView(up=False, reason="off")
+    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, timetable=expecting)
+
+    hourly.run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
+
+    assert len(published) == 3
+    assert {interval for interval, _ in expecting.asked} == {3600.0}
+    assert all(0 < lead < 1800.1 for _, lead in expecting.asked)

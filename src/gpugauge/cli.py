@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gpugauge import __version__
+from gpugauge.artifacts.dashboards_command import dashboards
 from gpugauge.doctor.command import doctor
+from gpugauge.remote import attach, release
 
 if TYPE_CHECKING:
     from gpugauge.config_catalog import Setting
@@ -46,8 +47,18 @@ def _parameter(setting: Setting) -> str:
     return setting.environment.lower()  # a Python identifier, and different for each setting
 
 
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from gpugauge import buildinfo
+
+        click.echo(f"gpugauge {buildinfo.build()}")
+        ctx.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="gpugauge", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Version and commit."
+)
 def main() -> None:
     """Tell whether PyTorch is really using the GPU, how well, and if not, why."""
 
@@ -66,20 +77,22 @@ def serve(config_file: Path | None, **values: object) -> NoReturn:
     from gpugauge import app, logs
     from gpugauge.config_catalog import walk
     from gpugauge.config_load import ConfigError, load
-    from gpugauge.driver.simulated.scenario import ScenarioError
+    from gpugauge.driver.simulated import ScenarioError
     from gpugauge.listen import ListenError
     from gpugauge.selection import SelectionError
     from gpugauge.sessions import SessionsError
 
     given = ((setting.key, values[_parameter(setting)]) for setting in walk())
+    flags = {key: value for key, value in given if value not in (None, ())}
+    read = functools.partial(load, config_file, os.environ, flags)
     try:
-        settings = load(config_file, os.environ, {key: value for key, value in given if value not in (None, ())})
+        settings = read()
     except ConfigError as error:
         _fail(2, error)
     logs.setup(settings.log.level, settings.log.format)
     try:
-        sys.exit(app.run(settings))
-    except (ScenarioError, SelectionError) as error:
+        sys.exit(app.run(settings, read))
+    except (ConfigError, ScenarioError, SelectionError) as error:
         _fail(2, error)
     except (ListenError, SessionsError) as error:
         _fail(1, error)
@@ -143,16 +156,24 @@ def metrics(form: str) -> None:
     click.echo(FORMATS[form](), nl=False)
 
 
-class _RulesCommand(click.Command):
-    """`gpugauge rules`; its flags are made from a model only when it is really called."""
+class _RulesCommand(click.Group):
+    """`gpugauge rules`; its flags are made from a model only when it is really called, as is `gpugauge rules score`."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         from gpugauge.artifacts.rules_command import options
 
         return [*options(), *super().get_params(ctx)]
 
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return ["score"]
 
-@main.command(cls=_RulesCommand)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's
+        from gpugauge.artifacts.score_command import score
+
+        return score if cmd_name == "score" else None
+
+
+@main.group(cls=_RulesCommand, invoke_without_command=True)
 @click.option(
     "--config.file",
     "config_file",
@@ -161,20 +182,28 @@ class _RulesCommand(click.Command):
     help="File with the same parameters, YAML: info_below, severities, …; flags go before it.",
 )
 @click.option("--format", "form", type=click.Choice(["prometheus", "kubernetes"]), default="prometheus")
-def rules(config_file: Path | None, form: str, severity: tuple[str, ...], **values: object) -> None:
+@click.pass_context
+def rules(
+    ctx: click.Context, /, config_file: Path | None, form: str, severity: tuple[str, ...], **values: object
+) -> None:
     """Print recording and alerting rules for Prometheus, or as a PrometheusRule for its operator."""
     from gpugauge.artifacts import rules as made
     from gpugauge.artifacts.rules_command import given
     from gpugauge.artifacts.rules_settings import RulesError, load
 
     try:
-        text = made.FORMATS[form](load(config_file, given(values, severity)))
+        ctx.obj = load(config_file, given(values, severity))
+        text = made.FORMATS[form](ctx.obj)
     except RulesError as error:
         _fail(2, error)
-    click.echo(text, nl=False)
+    if ctx.invoked_subcommand is None:
+        click.echo(text, nl=False)
 
 
 main.add_command(doctor)
+main.add_command(release)
+main.add_command(attach)
+main.add_command(dashboards)
 
 
 def _fail(code: int, reason: object) -> NoReturn:

@@ -120,7 +120,12 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, prefix: str, file: Path, p
         if isinstance(value_node, yaml.MappingNode) and value_node.tag == _MAPPING:
             tree[key_node.value] = _mapping(loader, value_node, key + ".", file, places)
         else:
-            value = loader.construct_object(value_node, deep=True)
+            try:
+                value = loader.construct_object(value_node, deep=True)
+            except (LookupError, AttributeError, TypeError):  # what PyYAML makes of `!!bool 5`
+                raise ConfigError(
+                    f"{place}: {key}: the value does not fit the tag before it, leave the tag out"
+                ) from None
             if value is not None:  # `web:` with nothing below it sets nothing
                 tree[key_node.value] = value
     return tree

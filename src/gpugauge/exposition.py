@@ -1,41 +1,33 @@
-"""The bytes of /metrics, made ahead of the scrape: two text formats, each plain or gzip, from the current snapshot.
-
-Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ (text 0.0.4) and OpenMetrics 1.0.
-"""
+"""The bytes of /metrics, made ahead of the scrape: two text formats, each plain or gzip, from the current snapshot."""
 
 from __future__ import annotations
 
-import itertools
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
-from gpugauge.metric import TIMESTAMP, Family, HistogramValue, LabelValues, Metric
+from gpugauge.exposition_accept import VARIANTS, Variant, negotiate
+from gpugauge.exposition_text import Lines, go_float, heading
+from gpugauge.metric import Metric
 from gpugauge.snapshot import Section, Snapshot
+
+__all__ = ["OPENMETRICS", "TEXT", "Exposition", "Response", "Variant", "go_float", "negotiate"]
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 # A variant that nobody asked for this long (seconds) is no longer made ahead; Prometheus scrapes every 15 to 120 s.
 KEPT_WARM = 300.0
+# Seconds before the next scrape is expected from which on its bytes are made ahead again.
+_EARLY = 1.5
+# How many gaps between scrapes are remembered. The shortest counts, for there may be two scrapers, or a person.
+_GAPS = 4
 # The families about the exporter itself, which stay when everything else is too old to be shown.
 OWN_PREFIX = "gpugauge_"
 
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 # Level 1 takes a third of the default's time, for bodies a sixth larger.
 _GZIP_LEVEL = 1
-
-
-class Variant(NamedTuple):
-    """One way to ask for the same families."""
-
-    openmetrics: bool
-    gzip: bool
-
-
-VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), repeat=2)))
 
 
 class Response(NamedTuple):
@@ -47,6 +39,27 @@ class Response(NamedTuple):
     status: int = 200
 
 
+class _Demand:
+    """When a variant was asked for, and how soon it may be asked for again (monotonic seconds).
+
+    A scraper keeps its rhythm to the millisecond: bytes that nobody would fetch before the next tick are not made. Who
+    comes unexpected waits the few milliseconds that making them takes.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._last = now
+        self._gaps: tuple[float, ...] = ()  # rebound, never changed: the other thread reads it
+
+    def ask(self, now: float) -> None:
+        """Take note of a scrape."""
+        self._gaps = (*self._gaps, now - self._last)[-_GAPS:]
+        self._last = now
+
+    def expected(self, begin: float, end: float) -> bool:
+        """Whether a scrape may come between two times."""
+        return begin - self._last <= KEPT_WARM and end >= self._last + min(self._gaps, default=0.0) - _EARLY
+
+
 class Exposition:
     """Turns each published snapshot into bytes. `stale_after`: seconds after which a snapshot's values are withheld.
 
@@ -54,19 +67,24 @@ class Exposition:
     """
 
     def __init__(self, stale_after: float) -> None:
-        self._stale_after = stale_after
-        self._labels = _Labels()
-        self._asked: dict[Variant, float] = {}
+        self.stale_after = stale_after
+        self._lines = Lines()
+        self._asked: dict[Variant, _Demand] = {}
         self._current: _Publication | None = None
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make the variants that were asked for lately, reusing the bytes of sections that did not change."""
-        known = self._current.page.pieces if self._current else {}
-        page = _Page({section: known.get(section) or _Piece(section, self._labels) for section in snapshot.sections})
+        """Make the variants that may be asked for before the next snapshot, reusing the bytes of sections that did not
+        change.
+        """
+        before, now = self._current, snapshot.monotonic
+        known = before.page.pieces if before else {}
+        page = _Page({section: known.get(section) or _Piece(section, self._lines) for section in snapshot.sections})
+        step = now - before.monotonic if before else 0.0
         for variant in VARIANTS:
-            if snapshot.monotonic - self._asked.get(variant, float("-inf")) <= KEPT_WARM:
+            demand = self._asked.get(variant)
+            if demand and demand.expected(now, now + step):
                 page.body(variant)
-        self._current = _Publication(snapshot.monotonic, page, self._labels)
+        self._current = _Publication(now, page, self._lines)
 
     def age(self, now_monotonic: float) -> float | None:
         """Return the seconds since the current snapshot was taken, None before the first one."""
@@ -78,19 +96,26 @@ class Exposition:
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
         variant = negotiate(accept or "", accept_encoding or "")
-        self._asked[variant] = now_monotonic
-        page = current.page if now_monotonic - current.monotonic <= self._stale_after else current.own_page()
+        self._ask(variant, now_monotonic)
+        page = current.page if now_monotonic - current.monotonic <= self.stale_after else current.own_page()
         content_type = OPENMETRICS if variant.openmetrics else TEXT
         return Response(page.body(variant), content_type, "gzip" if variant.gzip else None)
+
+    def _ask(self, variant: Variant, now: float) -> None:
+        demand = self._asked.get(variant)
+        if demand is None:
+            self._asked[variant] = _Demand(now)
+        else:
+            demand.ask(now)
 
 
 class _Publication:
     """One snapshot's page, and, made on demand, the page with nothing but the families about the exporter."""
 
-    def __init__(self, monotonic: float, page: _Page, labels: _Labels) -> None:
+    def __init__(self, monotonic: float, page: _Page, lines: Lines) -> None:
         self.monotonic = monotonic
         self.page = page
-        self._labels = labels
+        self._lines = lines
         self._own: _Page | None = None
 
     def own_page(self) -> _Page:
@@ -99,7 +124,7 @@ class _Publication:
                 Section(section.collector, tuple(f for f in section.families if f.metric.name.startswith(OWN_PREFIX)))
                 for section in self.page.pieces
             ]
-            self._own = _Page({section: _Piece(section, self._labels) for section in sections})
+            self._own = _Page({section: _Piece(section, self._lines) for section in sections})
         return self._own
 
 
@@ -134,20 +159,20 @@ class _Page:
 class _Piece:
     """One section's bytes in every form that was needed so far."""
 
-    def __init__(self, section: Section, labels: _Labels) -> None:
+    def __init__(self, section: Section, lines: Lines) -> None:
         self._section = section
-        self._labels = labels
-        self._lines: list[tuple[Metric, str]] | None = None
+        self._lines = lines
+        self._families: list[tuple[Metric, str]] | None = None
         self._texts: dict[bool, bytes] = {}
         self._deflated: dict[bool, bytes] = {}
 
     def text(self, openmetrics: bool) -> bytes:
         text = self._texts.get(openmetrics)
         if text is None:
-            if self._lines is None:  # the samples' lines are the same in both formats
-                lines = [(family.metric, "".join(_lines(family, self._labels))) for family in self._section.families]
-                self._lines = [(metric, text) for metric, text in lines if text]
-            body = "".join([_heading(metric, openmetrics) + lines for metric, lines in self._lines])
+            if self._families is None:
+                written = [(family.metric, self._lines.of(family)) for family in self._section.families]
+                self._families = [(metric, lines) for metric, lines in written if lines]
+            body = "".join([heading(metric, openmetrics) + lines for metric, lines in self._families])
             text = self._texts[openmetrics] = body.encode()
         return text
 
@@ -166,138 +191,3 @@ def _ending(openmetrics: bool) -> bytes:
 def _deflate(data: bytes, mode: int) -> bytes:
     compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(data) + compressor.flush(mode)
-
-
-# --- lines ---
-
-
-class _Labels:
-    """Label sets as text, `{a="b",c="d"}`, by names and values; a set that is gone is forgotten soon after."""
-
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, ...], dict[LabelValues, str]] = {}
-
-    def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, str]:
-        """Return what is known for these names; far more than the `expected` number are remains, and are dropped."""
-        texts = self._texts.setdefault(names, {})
-        if len(texts) > 4 * expected + 4096:
-            texts.clear()
-        return texts
-
-
-def _lines(family: Family, labels: _Labels) -> Iterator[str]:
-    metric = family.metric
-    if metric.kind == "histogram":
-        yield from _histogram_lines(family, labels)
-        return
-    name, names = metric.name, metric.labels
-    texts = labels.texts(names, len(family.samples))
-    for values, value in family.samples:
-        number = _number(value)  # type: ignore[arg-type]  # only histograms hold HistogramValue
-        if number is not None:
-            label_text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
-            yield f"{name}{label_text} {number}\n"
-
-
-def _histogram_lines(family: Family, labels: _Labels) -> Iterator[str]:
-    metric = family.metric
-    bounds = [go_float(bound) for bound in (*metric.buckets, float("inf"))]
-    names, bucket_names = metric.labels, (*metric.labels, "le")
-    texts = labels.texts(names, len(family.samples))
-    bucket_texts = labels.texts(bucket_names, len(family.samples) * len(bounds))
-    for values, value in family.samples:
-        assert isinstance(value, HistogramValue)
-        total = _number(value.total)
-        if total is None:
-            continue
-        for bound, count in zip(bounds, value.counts, strict=True):
-            key = (*values, bound)
-            text = bucket_texts.get(key) or bucket_texts.setdefault(key, _label_text(bucket_names, key))
-            yield f"{metric.name}_bucket{text} {go_float(count)}\n"
-        text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
-        yield f"{metric.name}_count{text} {go_float(value.counts[-1])}\n{metric.name}_sum{text} {total}\n"
-
-
-def _label_text(names: tuple[str, ...], values: LabelValues) -> str:
-    pairs = sorted(zip(names, values, strict=True))
-    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in pairs) + "}" if pairs else ""
-
-
-def _escape(text: str) -> str:
-    """Escape a label's value. A lone surrogate, which UTF-8 cannot carry, is written out: two values stay two."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-@lru_cache(maxsize=1024)
-def _heading(metric: Metric, openmetrics: bool) -> str:
-    name, help_text = metric.name, metric.help.replace("\\", r"\\").replace("\n", r"\n")
-    unit = ""
-    if openmetrics:
-        name, help_text = name.removesuffix("_total"), help_text.replace('"', r"\"")
-        if metric.unit:
-            unit = f"# UNIT {name} {'seconds' if metric.unit == TIMESTAMP else metric.unit}\n"
-    return f"# HELP {name} {help_text}\n# TYPE {name} {metric.kind}\n{unit}"
-
-
-def go_float(value: float) -> str:
-    """Format as Go does, and the official clients with it; raises OverflowError for integers beyond any float."""
-    text = repr(float(value))
-    if -1e6 < value < 1e6:
-        return text
-    if text in _SPECIAL:
-        return _SPECIAL[text]
-    whole, dot, fraction = text.partition(".")
-    if value > 0 and dot and "e" not in fraction:  # Go changes to exponents sooner than Python
-        return f"{whole[0]}.{whole[1:]}{fraction}".rstrip("0").rstrip(".") + f"e+{len(whole) - 1:02d}"
-    return text
-
-
-_SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
-
-
-def _number(value: float) -> str | None:
-    """Return the value's text, None for what is no number: a reader's slip costs its sample, not the scrape."""
-    try:
-        return go_float(value) if value == value else None  # noqa: PLR0124  # not a number is unequal to itself
-    except OverflowError:
-        return None
-
-
-# --- negotiation ---
-# Not prometheus_client's choose_encoder: it ignores q-values, raises on `version=abc` and claims any version asked for.
-
-
-@lru_cache(maxsize=16)
-def negotiate(accept: str, accept_encoding: str) -> Variant:
-    """Choose the variant for a request's Accept and Accept-Encoding headers, both "" where absent."""
-    return Variant(_prefers_openmetrics(accept), _prefers_gzip(accept_encoding))
-
-
-def _prefers_openmetrics(accept: str) -> bool:
-    openmetrics = text = 0.0
-    for kind, parameters, quality in _ranges(accept):
-        if kind == "application/openmetrics-text" and parameters.get("version", "1.0.0") == "1.0.0":
-            openmetrics = max(openmetrics, quality)
-        elif kind == "text/plain":
-            text = max(text, quality)
-    return openmetrics > 0 and openmetrics >= text
-
-
-def _prefers_gzip(accept_encoding: str) -> bool:
-    qualities = {coding: quality for coding, _, quality in _ranges(accept_encoding)}
-    gzip = qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0)))
-    return gzip > 0 and gzip >= qualities.get("identity", 0.0)
-
-
-def _ranges(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
-    """Split `value;key=text;q=0.5, …` into (value, parameters, quality); a quality that is no number counts as 0."""
-    for part in header.split(","):
-        value, *rest = (item.strip().lower() for item in part.split(";"))
-        pairs = (item.partition("=") for item in rest)
-        parameters = {key.strip(): text.strip().strip('"') for key, _, text in pairs}
-        try:
-            quality = float(parameters.pop("q", "1"))
-        except ValueError:
-            quality = 0.0
-        yield value, parameters, quality

@@ -5,9 +5,12 @@ Use: `log.info("worker restarted", extra=fields(device=uuid, seconds=1.5))`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import re
+import select
 import sys
 import time
 from datetime import datetime, timezone
@@ -20,13 +23,16 @@ _MAX_TEXT = 4096
 
 def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", stream: TextIO | None = None) -> None:
     """Send all logging to `stream` (standard error) in one format; may be called again after a reload."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Handler(stream or sys.stderr)
     handler.setFormatter(_JsonFormatter() if format == "json" else _LogfmtFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # A port scan must not fill the log: tornado tells of every malformed request at info.
     logging.getLogger("tornado").setLevel(max(root.level, logging.WARNING))
+    # … and of every TLS handshake that fails at warning.
+    handshakes = logging.DEBUG if root.level <= logging.DEBUG else logging.ERROR
+    logging.getLogger("tornado.general").setLevel(handshakes)
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -64,6 +70,44 @@ class Condition:
         ended = fields(after=self._sentence, seconds=seconds, failures=self._failures, **values)
         self._sentence, self._failures = None, 0
         self._log.info(sentence, extra=ended)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes a line if the other end takes it at once: a reader that stands still (a stopped journal, a full pipe) must
+    not hold up whoever has something to say. What it does not take is counted, and told when it reads again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._dropped = 0
+        self._poll: select.poll | None = None
+        with contextlib.suppress(OSError, ValueError):  # memory, which always takes it
+            self._descriptor = stream.fileno()
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        if self._poll is None:
+            super().emit(record)
+            return
+        if self._dropped and self._poll.poll(0):
+            dropped, self._dropped = self._dropped, 0
+            told = {"name": __name__, "levelname": "WARNING", "msg": "lines of this log were dropped: nobody took them"}
+            self._write(logging.makeLogRecord(told | fields(lines=dropped)))
+        self._write(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        assert self._poll
+        data = (self.format(record) + "\n").encode()
+        try:
+            for start in range(0, len(data), select.PIPE_BUF):  # what a pipe that is ready takes without waiting
+                if not self._poll.poll(0):
+                    self._dropped += 1
+                    return
+                os.write(self._descriptor, data[start : start + select.PIPE_BUF])
+        except OSError:  # a full disk, a reader that is gone
+            self._dropped += 1
 
 
 class _Formatter(logging.Formatter):

@@ -7,16 +7,20 @@ from collections.abc import Callable
 
 from gpugauge.exposition import Exposition
 from gpugauge.server import Reply, Request, Route, sentence
+from gpugauge.timetable import Timetable
 
 
 def standard_routes(
-    exposition: Exposition, telemetry_path: str, not_ready: Callable[[], str | None]
+    exposition: Exposition, telemetry_path: str, not_ready: Callable[[], str | None], timetable: Timetable | None = None
 ) -> dict[str, Route]:
-    """Return the table of routes. `not_ready` gives the reason or None."""
+    """Return the table of routes. `not_ready` gives the reason or None; the timetable is told of scrapes."""
 
     def metrics(request: Request) -> Reply:
         accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
-        response = exposition.respond(accept, encoding, time.monotonic())
+        now = time.monotonic()
+        if timetable:
+            timetable.heard(request.remote, now)
+        response = exposition.respond(accept, encoding, now)
         headers = [("Vary", "Accept, Accept-Encoding")]
         if response.content_encoding:
             headers.append(("Content-Encoding", response.content_encoding))

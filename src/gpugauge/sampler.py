@@ -13,8 +13,13 @@ from gpugauge.collectors.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
 from gpugauge.logs import fields
 from gpugauge.snapshot import Health, Section, Snapshot
+from gpugauge.timetable import Timetable
 
 log = logging.getLogger("gpugauge.sampler")
+
+# Seconds before an expected scrape at which a tick begins, besides what the last one took: scrapes and threads come
+# within some milliseconds of their time.
+LEAD = 0.08
 
 
 class Sampler:
@@ -27,20 +32,29 @@ class Sampler:
         publish: Callable[[Snapshot], None],
         interval: float,
         select: Callable[[Section], Section] = lambda section: section,
+        exporter: ExporterCollector | None = None,
+        timetable: Timetable | None = None,
     ) -> None:
         self._collectors, self._driver, self._publish, self._interval = collectors, driver, publish, interval
         self._select = select
-        self._exporter = ExporterCollector()
+        self._exporter = exporter or ExporterCollector()
+        self._timetable = timetable or Timetable()
         self._health: dict[str, Health] = {}
+
+    def configure(self, collectors: Sequence[Collector], interval: float, select: Callable[[Section], Section]) -> None:
+        """Go on with these from the next tick; collectors that were there before keep their accounts."""
+        self._collectors, self._interval, self._select = collectors, interval, select
 
     def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
         """Tick until `stop` is set; `alive` is called after each tick (the service manager's watchdog)."""
         next_tick = time.monotonic()
         while not stop.is_set():
-            self.tick(time.time(), time.monotonic())
+            began = time.monotonic()
+            self.tick(time.time(), began)
             alive()
+            lead = LEAD + min(0.5 * self._interval, time.monotonic() - began)
             # A tick that came late (a stopped or busy machine) is not made up for.
-            next_tick = max(next_tick + self._interval, time.monotonic())
+            next_tick = max(self._timetable.next_tick(next_tick, self._interval, lead), time.monotonic())
             stop.wait(next_tick - time.monotonic())
 
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
@@ -48,12 +62,14 @@ class Sampler:
         view, replies = self._driver()
         sections: list[Section] = []
         tick = Tick(timestamp, monotonic, view, replies, sections=sections)
-        for collector in self._collectors:
+        collectors, select = self._collectors, self._select
+        for collector in collectors:
             section = self._collect(collector, tick)
             if section:
                 sections.append(section)
-        sections.append(self._exporter.collect(replace(tick, health=self._health)))
-        snapshot = Snapshot(timestamp, monotonic, tuple(map(self._select, sections)), dict(self._health))
+        health = {collector.name: self._health[collector.name] for collector in collectors}
+        sections.append(self._exporter.collect(replace(tick, health=health)))
+        snapshot = Snapshot(timestamp, monotonic, tuple(map(select, sections)), health)
         self._publish(snapshot)
         return snapshot
 

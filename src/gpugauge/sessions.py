@@ -85,7 +85,7 @@ class Sessions:
     ) -> None:
         self.path = Path(path)
         self._mode = mode
-        self._linger = linger_seconds
+        self.linger_seconds = linger_seconds
         self._max_connections = max_connections
         self._max_per_user = max_connections_per_user
         self._max_rate = max_rate
@@ -95,6 +95,7 @@ class Sessions:
         self._warned: dict[tuple[int, str], float] = {}
         self._thread: threading.Thread | None = None
         self._inode: int | None = None
+        self._swept = time.monotonic()
         # The lock guards what follows: the thread writes, anybody reads.
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
@@ -162,18 +163,22 @@ class Sessions:
             return self._counters
 
     def _run(self) -> None:
-        swept = time.monotonic()
-        while True:
-            for key, _ in self._selector.select(timeout=SWEEP_SECONDS):
-                if key.fileobj is self._woken:
-                    return
-                if key.fileobj is self._listener:
-                    self._accept()
-                else:
-                    self._serve(key.data)
-            if time.monotonic() - swept >= SWEEP_SECONDS:
-                swept = time.monotonic()
-                self._sweep(swept)
+        while self._turn(SWEEP_SECONDS):
+            pass
+
+    def _turn(self, seconds: float) -> bool:
+        """Wait so long for something to be ready, serve it, and sweep when it is time; return False when told to stop."""
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._woken:
+                return False
+            if key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._serve(key.data)
+        if time.monotonic() - self._swept >= SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            self._sweep(self._swept)
+        return True
 
     def _accept(self) -> None:
         try:
@@ -249,7 +254,7 @@ class Sessions:
             self._sessions[connection.session] = replace(
                 session, ended_at=time.time(), end_reason=reason, page=connection.page
             )
-            self._expiry[connection.session] = time.monotonic() + self._linger
+            self._expiry[connection.session] = time.monotonic() + self.linger_seconds
             self._ended[reason] += 1
             self._view = self._counters = None
 

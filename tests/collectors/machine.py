@@ -46,6 +46,7 @@ class Machine:
     starts: int = 1
     generation: int = 0
     listed: tuple[ProcessReading, ...] | None = None
+    up: bool = True
     lag: float = 0.0  # of the card's own counter
     garbage: list[list[int]] = field(default_factory=list)
     uptime: Path | None = None
@@ -81,8 +82,8 @@ class Machine:
     def tick(self, *replies: Reply) -> Tick:
         if self.uptime:
             self.uptime.write_text(f"{self.now:.2f} 0.00\n")
-        reading = DeviceReading(uuid=UUID, processes=self.listed)
-        device = Device(UUID, True, "ok", reading, {"processes": self.generation})
+        reading = DeviceReading(uuid=UUID, processes=self.listed if self.up else None)
+        device = Device(UUID, self.up, "ok" if self.up else "released", reading, {"processes": self.generation})
         view = DriverView(True, "ok", devices=(device,), worker_starts=self.starts)
         return Tick(1.7e9 + self.now, self.now, view, replies)
 

@@ -192,6 +192,23 @@ def test_card_that_is_down_shows_counters_only(tmp_path: Path) -> None:
     assert len(seen["gpu_process_busy_seconds_total"]) == 1
 
 
+def test_counter_goes_on_after_a_card_was_not_seen_for_longer_than_ended_processes_stay(tmp_path: Path) -> None:
+    machine = Machine([long(10, 1.0)])
+    watched = collector(machine, tmp_path, linger=60)
+    (before,) = run(machine, watched, 21)["gpu_process_busy_seconds_total"].values()
+
+    machine.up = False
+    for second in range(21, 600):
+        machine.now = float(second)
+        seen = values(watched, machine.tick())
+    machine.up = True
+    machine.restart_worker()
+    (after,) = run(machine, watched, 21, begin=600)["gpu_process_busy_seconds_total"].values()
+
+    assert list(seen["gpu_process_busy_seconds_total"].values()) == [before]
+    assert before <= after <= before + 21
+
+
 def history(random: Random) -> list[Process]:
     """Processes on three pids that follow each other closely; together they never use more than the card."""
     processes = []

@@ -8,7 +8,7 @@ from gpugauge.collectors.device import DeviceCollector
 from gpugauge.collectors.health import HealthCollector
 from gpugauge.collectors.links import LinksCollector
 from gpugauge.collectors.mig import MigCollector
-from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
+from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView, MigReading
 
 Values = dict[tuple[str, ...], object]
 
@@ -48,6 +48,17 @@ def test_card_that_is_down_keeps_its_identity_only() -> None:
 
     assert told["gpu_up"] == {("GPU-a",): 0}
     assert told.keys() == {"gpu_up", "gpu_info"}
+
+
+def test_card_whose_driver_is_released_is_neither_up_nor_down() -> None:
+    reading = DeviceReading(name="H100")
+    collector = DeviceCollector()
+
+    lost = values(collector, card(reading, up=False))
+    released = values(collector, Device("GPU-a", False, RELEASED, reading, card(reading).generations))
+
+    assert lost.keys() == {"gpu_up", "gpu_info"}
+    assert released.keys() == {"gpu_info"}
 
 
 def test_same_section_until_something_is_new() -> None:

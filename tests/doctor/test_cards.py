@@ -35,7 +35,7 @@ class Scripted(Worker):
             raise answer
         return answer
 
-    def end(self, *, polite: bool = True) -> bool:
+    def end(self, *, polite: bool = True, patience: float = 0.3) -> bool:
         self.ended.append(polite)
         return True
 

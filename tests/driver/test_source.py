@@ -1,100 +1,11 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gpugauge.driver.api import DriverView, Reply
-from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
-from gpugauge.driver.source import DriverSource, Pace
-
-PACE = Pace({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)
-
-
-class Node:
-    """A node with cards by index; each answers with its uuid, an NVML code, or the exception that its worker meets."""
-
-    def __init__(self, *cards: str | int | Exception) -> None:
-        self.cards = list(cards)
-        self.opening: int | Exception | None = None
-        self.killable = True
-        self.workers: list[FakeWorker] = []
-
-    def spawn(self) -> Worker:
-        self.workers.append(FakeWorker(self))
-        return self.workers[-1]
-
-
-class FakeWorker(Worker):
-    """Answers from the node's present state, without a process."""
-
-    pid = 1
-
-    def __init__(self, node: Node) -> None:
-        self.node, self.requests, self.ended = node, [], False  # type: ignore[var-annotated] # filled by send
-
-    def send(self, op: str, **arguments: Any) -> int:
-        self.requests.append((op, arguments))
-        return len(self.requests)
-
-    def receive(self, number: int, deadline: float) -> Reply:
-        op, arguments = self.requests[number - 1]
-        if op == "open":
-            if isinstance(self.node.opening, Exception):
-                raise self.node.opening
-            return Reply(
-                number, op, values={"driver": {"device_count": len(self.node.cards)}}, failed=self.node.opening
-            )
-        card = self.node.cards[arguments["index"]]
-        if isinstance(card, Exception):
-            raise card
-        if isinstance(card, int):
-            return Reply(number, op, arguments["index"], failed=card)
-        values = {group: {"utilization_percent": 50} if group == "fast" else {} for group in arguments["groups"]}
-        if "static" in values:
-            values["static"] = {"uuid": card, "index": arguments["index"]}
-        return Reply(number, op, arguments["index"], values)
-
-    def interrupt(self) -> None:
-        pass
-
-    def end(self, *, polite: bool = True) -> bool:
-        self.ended = True
-        return self.node.killable
-
-    def reaped(self) -> bool:
-        return self.ended and self.node.killable
-
-    def ending(self) -> str:
-        return "was ended"
-
-
-def until(source: DriverSource, what: Callable[[DriverView], bool]) -> DriverView:
-    deadline = time.monotonic() + 10
-    while not what(source.view()):
-        assert time.monotonic() < deadline, source.view()
-        time.sleep(0.005)
-    return source.view()
-
-
-def up(view: DriverView) -> dict[str, bool]:
-    return {d.uuid: d.up for d in view.devices}
-
-
-@pytest.fixture
-def run() -> Any:
-    sources: list[DriverSource] = []
-
-    def start(node: Node, **arguments: Any) -> DriverSource:
-        sources.append(DriverSource(PACE, worker=node.spawn, **arguments))
-        sources[-1].start()
-        return sources[-1]
-
-    yield start
-    for source in sources:
-        source.stop()
+from gpugauge.driver.client import WorkerGoneError, WorkerHangsError
+from tests.driver.fakeworker import Node, until, up
 
 
 def test_cards_are_read(run: Any) -> None:
@@ -192,7 +103,7 @@ def test_no_third_worker_beside_two_that_cannot_be_ended(run: Any) -> None:
 
 
 def test_only_chosen_devices_are_read(run: Any) -> None:
-    source = run(Node("GPU-a", "GPU-b"), allowed=lambda index, _uuid: index == 1)
+    source = run(Node("GPU-a", "GPU-b"), devices=["1"])
 
     until(source, lambda v: bool(v.devices))
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpugauge.driver.api import Reply, receive_frame, send_frame
+from gpugauge.driver.api import Reply
+from gpugauge.driver.frames import receive_frame, send_frame
 from gpugauge.driver.worker import Service, main
 from tests.driver.simulated.build import scenario
 

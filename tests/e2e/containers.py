@@ -1,4 +1,4 @@
-"""Real containers: images built from this machine's distribution, run by podman and runc in a storage of their own."""
+"""Real containers: images of this machine's distribution, built and run by podman and runc in their own storage."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ events_logger = "file"
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 netns = "host"
 """
-_ULIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 
 
 @dataclass
 class Podman:
-    """podman and buildah with a storage below `folder`."""
+    """podman with a storage below `folder`."""
 
     folder: Path
 
-    @property
-    def environment(self) -> dict[str, str]:
+    def environment(self, conf: str = "containers.conf") -> dict[str, str]:
+        """Return the environment in which podman works; with "build.conf", pip takes wheels from a folder."""
+        places = {"CONTAINERS_CONF": conf, "CONTAINERS_STORAGE_CONF": "storage.conf"}
+        # The kind of isolation that needs no systemd.
         return {
             **os.environ,
-            "CONTAINERS_CONF": str(self.folder / "containers.conf"),
-            "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
+            **{name: str(self.folder / file) for name, file in places.items()},
+            "BUILDAH_ISOLATION": "oci",
         }
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -48,22 +49,20 @@ class Podman:
     def out(self, *arguments: str) -> str:
         """Run podman and return its standard output only."""
         command = [need("podman"), *arguments]
-        done = subprocess.run(command, env=self.environment, text=True, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, env=self.environment(), text=True, stdout=subprocess.PIPE, check=True)
         return done.stdout.strip()
 
     def build(self, name: str, **arguments: str) -> None:
         """Build the repository's Dockerfile, with packages from a folder instead of an index."""
-        pip = self.folder / "pip.conf"
-        pip.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
-        options = ["--format=docker", "--isolation=oci", "--runtime=runc", "--network=host", "--pull-never", *_ULIMITS]
-        options += [f"--volume={pip}:/etc/pip.conf:ro", f"--volume={wheels()}:/wheels:ro"]
-        options += [f"--build-arg={key}={value}" for key, value in arguments.items()]
-        self._run([need("buildah"), "bud", *options, f"--tag={name}", str(ROOT)], check=True)
+        options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        self._run(
+            [need("podman"), "build", "--format=docker", *options, f"--tag={name}", str(ROOT)], True, "build.conf"
+        )
 
-    def _run(self, command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: list[str], check: bool, conf: str = "containers.conf") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             command,
-            env=self.environment,
+            env=self.environment(conf),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -76,17 +75,20 @@ class Podman:
 
 @contextlib.contextmanager
 def podman(folder: Path) -> Iterator[Podman]:
-    """Yield podman with the image `gpugauge`, and end all its containers."""
+    """Yield podman with two images, `base` with python3, `build` with venv as well; end its containers afterwards."""
     need_root()
     need("runc")
+    need("buildah")
     runner = Podman(folder)
+    pip = folder / "pip.conf"
+    pip.write_text("[global]\nno-index = true\nfind-links = /wheels\n")
     (folder / "containers.conf").write_text(_CONF)
+    (folder / "build.conf").write_text(_CONF + f'volumes = ["{pip}:/etc/pip.conf:ro", "{wheels()}:/wheels:ro"]\n')
     storage = f'[storage]\ndriver = "overlay"\nrunroot = "{folder / "run"}"\ngraphroot = "{folder / "storage"}"\n'
     (folder / "storage.conf").write_text(storage)
     try:
         runner("import", str(rootfs("base", "python3", "ca-certificates")), "localhost/base:1")
         runner("import", str(rootfs("build", "python3-venv")), "localhost/build:1")
-        runner.build("gpugauge", BASE_IMAGE="localhost/base:1", BUILD_IMAGE="localhost/build:1", VERSION="1.2.3")
         yield runner
     finally:
         runner("rm", "--all", "--force", check=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.documents import ROOT
+from tests.e2e.documents import ROOT, fresh_checkout
 from tests.e2e.programs import need, wait_for
 
 CACHE = ROOT / ".cache" / "e2e"
@@ -90,6 +90,17 @@ class Machine:
         assert process.returncode != 0, f"{command}\n{output}"
         return output
 
+    @contextlib.contextmanager
+    def program(self, *command: str, log: Path) -> Iterator[None]:
+        """Run a program of this machine here, with the booted one's network in the place of its own."""
+        with log.open("wb") as out:
+            process = subprocess.Popen(["nsenter", f"--target={self.init}", "-n", *command], stdout=out, stderr=out)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
     def show(self, unit: str, name: str) -> str:
         """Return a property of a unit."""
         return self.run(f"systemctl show --property={name} --value {unit}").strip()
@@ -97,14 +108,20 @@ class Machine:
 
 @contextlib.contextmanager
 def boot(folder: Path) -> Iterator[Machine]:
-    """Boot a fresh machine; the checkout is at /source, the wheels at /wheels, this Python and its torch as here."""
+    """Boot a machine: a copy of the checkout at /source, the wheels at /wheels, this Python and its torch as here."""
     need_root()
     nspawn = need("systemd-nspawn")
     packages = ("systemd", "systemd-sysv", "dbus", "python3-venv", "curl", "procps")
     tar, root = rootfs("machine", *packages), folder / "machine"
     root.mkdir()
     subprocess.run(["tar", "-C", str(root), "-xf", str(tar), "--exclude=./dev/*"], check=True)
-    places = {str(ROOT): "/source", str(wheels()): "/wheels", sys.base_prefix: sys.base_prefix, sys.prefix: sys.prefix}
+    source = fresh_checkout(folder)
+    places = {
+        str(source): "/source",
+        str(wheels()): "/wheels",
+        sys.base_prefix: sys.base_prefix,
+        sys.prefix: sys.prefix,
+    }
     binds = [f"--bind-ro={here}:{there}" for here, there in places.items() if not there.startswith("/usr")]
     flags = ["--register=no", "--keep-unit", "--console=pipe", f"--machine=gpugauge{os.getpid()}"]
     flags += ["--private-network", "--capability=CAP_SYSLOG"]

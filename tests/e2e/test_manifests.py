@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e.documents import ROOT, blocks
-from tests.e2e.programs import need
-from tests.e2e.tools import tool
-
-pytestmark = pytest.mark.deploy
-
-FOLDER = ROOT / "deploy" / "kubernetes"
-# What is applied as it stands; components are part of these.
-TARGETS = sorted(
-    str(path.parent.relative_to(FOLDER))
-    for path in FOLDER.rglob("kustomization.yaml")
-    if yaml.safe_load(path.read_text())["kind"] == "Kustomization"
+from gpugauge.artifacts import dashboards
+from tests.e2e.manifests import (
+    FOLDER,
+    SIDECARS,
+    TARGETS,
+    VERSIONS,
+    Manifest,
+    containers,
+    matches,
+    objects,
+    of_kind,
+    pods,
+    rendered,
+    validate,
 )
-SIDECARS = ["sidecar/job", "sidecar/pod"]
-VERSIONS = ["1.29", "1.32", "1.35"]
-Manifest = dict[str, Any]
 
-
-@functools.cache
-def rendered(target: str) -> str:
-    command = [need("kubectl"), "kustomize", str(FOLDER / target)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def objects(target: str) -> list[Manifest]:
-    return list(yaml.safe_load_all(rendered(target)))
-
-
-def of_kind(target: str, *kinds: str) -> list[Manifest]:
-    return [item for item in objects(target) if item["kind"] in kinds]
-
-
-def pods(target: str) -> Iterator[tuple[Manifest, Manifest]]:
-    """Yield each pod's metadata and spec, of templates, too."""
-    for item in of_kind(target, "DaemonSet", "Job", "Pod"):
-        pod = item if item["kind"] == "Pod" else item["spec"]["template"]
-        yield pod["metadata"], pod["spec"]
-
-
-def containers(spec: Manifest) -> list[Manifest]:
-    return [*spec.get("initContainers", []), *spec["containers"]]
-
-
-def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
-    return bool(selector) and selector.items() <= labels.items()
-
-
-def validate(file: Path, version: str) -> tuple[int, str]:
-    command = [tool("kubernetes-validate"), "--strict", f"--kubernetes-version={version}", str(file)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize("target", [target for target in TARGETS if target != "sidecar/podmonitor"])
@@ -258,7 +220,7 @@ def test_hook_by_node() -> None:
     """The description for the container runtime and the paths of the DaemonSet are about the same folders."""
     ((_, spec),) = pods("overlays/full")
     places = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
-    (config,) = of_kind("overlays/full", "ConfigMap")
+    (config,) = [item for item in of_kind("overlays/full", "ConfigMap") if "gpugauge.json" in item["data"]]
     cdi = json.loads(config["data"]["gpugauge.json"])
     edits = cdi["devices"][0]["containerEdits"]
     by_target = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
@@ -269,35 +231,12 @@ def test_hook_by_node() -> None:
     assert f'"{cdi["kind"]}={cdi["devices"][0]["name"]}"' in (FOLDER / "components/cdi/kustomization.yaml").read_text()
 
 
-def test_commands_of_the_document_name_what_exists() -> None:
-    for heading in ("On each node", "Beside a training"):
-        for block in blocks("install-kubernetes.md", heading):
-            folders = [word for word in block.split() if word.startswith("deploy/kubernetes")]
-            assert folders
-            assert all((ROOT / folder / "kustomization.yaml").exists() for folder in folders)
+@pytest.mark.parametrize("target", ["overlays/standard", "overlays/full"])
+def test_dashboards(target: str) -> None:
+    """Each is there once, as it is made, and small enough for the annotation in which kubectl apply keeps it."""
+    maps = [item for item in of_kind(target, "ConfigMap") if "grafana_dashboard" in item["metadata"].get("labels", {})]
+    found = {file: text for item in maps for file, text in item["data"].items()}
 
-
-@pytest.mark.parametrize("name", ["prometheus.yaml", "prometheus-kubernetes.yaml", "remote-write.yaml"])
-def test_prometheus_takes_the_configuration(name: str, tmp_path: Path) -> None:
-    text = (ROOT / "deploy" / "prometheus" / name).read_text()
-    # Debian's Prometheus is built without Kubernetes' discovery.
-    file = tmp_path / name
-    file.write_text(
-        text.replace("kubernetes_sd_configs:", "static_configs:").replace("- role: pod", "- targets: [pod]")
-    )
-    done = subprocess.run([need("promtool"), "check", "config", str(file)], check=False, capture_output=True, text=True)
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_alertmanager_takes_the_configuration_and_routes_by_cause() -> None:
-    file = str(ROOT / "deploy" / "prometheus" / "alertmanager.yaml")
-
-    def route(*labels: str) -> str:
-        command = [need("amtool"), "config", "routes", "test", f"--config.file={file}", *labels]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    assert route("cause=throttled", "severity=warning") == "platform"
-    assert route("cause=data_loading", "severity=warning") == "owners"
-    assert route("severity=critical") == "on-call"
-    assert route("cause=unknown") == "platform"
+    assert found == {f"{name}.json": dashboards.as_json(name) for name in dashboards.DASHBOARDS}
+    assert {item["metadata"]["labels"]["grafana_dashboard"] for item in maps} == {"1"}
+    assert max(len(json.dumps(item)) for item in maps) < 256 * 1024

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.e2e.containers import Podman, podman
+from tests.e2e.manifests import of_kind
 from tests.e2e.programs import free_port, prometheus, wait_for
-from tests.e2e.test_manifests import of_kind
 
 pytestmark = pytest.mark.deploy
 
@@ -24,8 +24,10 @@ SECONDS = 15
 
 @pytest.fixture
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    with podman(tmp_path_factory.mktemp("podman")) as built:
-        yield built
+    """Return podman with the image built, from a base that has nothing for building."""
+    with podman(tmp_path_factory.mktemp("podman")) as runner:
+        runner.build("gpugauge", BASE_IMAGE="localhost/base:1", BUILD_IMAGE="localhost/build:1", VERSION="1.2.3")
+        yield runner
 
 
 def for_podman(pod: dict[str, Any], port: int, out: Path) -> dict[str, Any]:

@@ -104,6 +104,48 @@ def test_metrics_are_well_formed(running: Machine) -> None:
     assert re.search(r"^gpugauge_build_info\{", text, re.MULTILINE)
 
 
+def test_prometheus_scrapes_it_through_reload_restart_and_stop(running: Machine, tmp_path: Path) -> None:
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+        'scrape_configs: [{job_name: gpugauge, static_configs: [{targets: ["127.0.0.1:10478"]}]}]\n'
+    )
+    files = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+
+    def value(expression: str) -> float | None:
+        ask = f"curl --silent --fail --data-urlencode 'query={expression}' http://127.0.0.1:9090/api/v1/query || true"
+        result = json.loads(running.run(ask) or '{"data": {"result": []}}')["data"]["result"]
+        return float(result[0]["value"][1]) if result else None
+
+    started, reloaded = (
+        'gpugauge_start_timestamp_seconds{part="daemon"}',
+        "gpugauge_config_last_reload_success_timestamp_seconds",
+    )
+    with running.program(need("prometheus"), *files, "--web.listen-address=127.0.0.1:9090", log=tmp_path / "log"):
+        wait_for(lambda: value("up") == 1, 30, "Prometheus scrapes it")
+        first, loaded = wait_for(lambda: value(started), 10, "its start is known"), value(reloaded)
+        running.run("systemctl reload gpugauge.service")
+        assert loaded is not None
+        wait_for(lambda: (value(reloaded) or 0) > loaded, 20, "the settings were read again")
+        assert value(started) == first
+        running.run("systemctl restart gpugauge.service")
+        wait_for(lambda: (value(started) or 0) > first, 20, "Prometheus scrapes the next daemon")
+        running.run("systemctl stop gpugauge.service")
+        wait_for(lambda: value("up") == 0, 20, "Prometheus sees that it has stopped")
+
+    assert running.show("gpugauge", "Result") == "success"
+    assert running.show("gpugauge", "ExecMainStatus") == "0"
+
+
+def test_update(running: Machine) -> None:
+    first = running.show("gpugauge", "MainPID")
+    for block in blocks(DOCUMENT, "Change settings, update"):
+        running.run(f"cd /source\n{block}")
+
+    assert running.show("gpugauge", "MainPID") != first
+    assert running.show("gpugauge", "ActiveState") == "active"
+
+
 @pytest.mark.parametrize("signal", ["KILL", "SEGV"])
 def test_comes_back_when_killed(running: Machine, signal: str) -> None:
     before = int(running.show("gpugauge", "NRestarts"))

@@ -24,7 +24,7 @@ class ByDevice:
     def collect(self, tick: Tick) -> Section:
         """Return the rows of every card that answers; the same section until one has something new."""
         devices = tick.driver.devices
-        seen = [(d.uuid, d.up, *(d.generations.get(group, 0) for group in self.groups)) for d in devices]
+        seen = [(d.uuid, d.up, d.reason, *(d.generations.get(group, 0) for group in self.groups)) for d in devices]
         if seen != self._seen:
             self._section, self._seen = self.section(devices), seen
         return self._section

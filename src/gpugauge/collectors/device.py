@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.collectors.bydevice import ByDevice
-from gpugauge.driver.api import Device, DeviceReading
+from gpugauge.driver.api import RELEASED, Device, DeviceReading
 from gpugauge.metric import (
     BYTES,
     CELSIUS,
@@ -36,9 +36,9 @@ def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
 IDENTITY: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_up",
-        "1 while the card answers, 0 while it is lost, hanging or gone.",
+        "1 while the card answers, 0 while it is lost, hanging or gone; absent while the driver is released.",
         NONE,
-        lambda d: int(d.up),
+        lambda d: None if d.reason == RELEASED else int(d.up),
     ),
     _device.gauge(
         "gpu_info",

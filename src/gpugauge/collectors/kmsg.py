@@ -15,7 +15,7 @@ from typing import NamedTuple
 # "6,1234,5678901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 # With MIG "(PCI:0000:3b:00 GPU-I:05)", with old drivers "(0000:3b:00)".
 _RECORD = re.compile(
-    rb"(\d+),[^;\n]*;NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2})[^)\n]*\): (\d{1,5})\b"
+    rb"(\d{1,9}),[^;\n]*;NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2})[^)\n]*\): (\d{1,5})\b"
 )
 _LARGEST = 8192  # the kernel's own limit of a record
 _MOST = 1000  # records in one call: a log that is flooded must not hold up the others

@@ -66,7 +66,7 @@ class Owners:
         if owner.start is None:
             return None
         if self._boot is None:
-            self._boot = _boot_time(self._procfs.root)
+            self._boot = boot_time(self._procfs.root)
         return None if self._boot is None else self._boot + owner.start / _TICKS
 
     def _look(self, pid: int) -> Owner:
@@ -100,7 +100,7 @@ def uptime(root: Path) -> float | None:
         return None
 
 
-def _boot_time(root: Path) -> float | None:
+def boot_time(root: Path) -> float | None:
     """Return the Unix time of the boot, from proc_stat(5)."""
     try:
         lines = (root / "stat").read_text().splitlines()

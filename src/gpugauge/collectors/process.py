@@ -115,7 +115,7 @@ class ProcessCollector:
     ) -> None:
         self._owners = Owners(procfs)
         self._device_busy, self._workloads = device_busy, workloads
-        self._most, self._linger = max_per_device, linger_seconds
+        self.max_per_device, self._linger = max_per_device, linger_seconds
         self._cards: dict[str, CardProcesses] = {}
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
@@ -132,7 +132,12 @@ class ProcessCollector:
             self._cards.setdefault(device.uuid, CardProcesses())
         used, listed = self._drain(tick), self._list(tick)
         self._owners.end()
-        left = [card.forget(tick.monotonic, self._linger, self._most) for card in self._cards.values()]
+        # While a card is not seen nobody knows which of its processes have left: a counter would begin again at 0.
+        left = [
+            self._cards[device.uuid].forget(tick.monotonic, self._linger, self.max_per_device)
+            for device in tick.driver.devices
+            if device.up
+        ]
         if listed:
             self._describe(tick.driver.devices)
         answered = self._take_answers()
@@ -157,7 +162,7 @@ class ProcessCollector:
             card = self._cards[uuid]
             card.split = card.split or BusySplit()
             given = card.split.drain(rows, came[uuid], self._device_busy(uuid), self._owner)
-            card.credit(given, tick.monotonic, self._most)
+            card.credit(given, tick.monotonic, self.max_per_device)
         return bool(batches)
 
     def _owner(self, pid: int, since: float) -> str | None:
@@ -190,7 +195,7 @@ class ProcessCollector:
                 identity = self._identity(self._owners.of(listed.pid))
                 identity.kind = min(listed.kind, identity.kind or listed.kind, key=KINDS.index)
                 uses[identity.owner.process] = Use(listed.used_memory_bytes, seen=tick.monotonic)
-            card.take_list(uses, tick.monotonic, self._most)
+            card.take_list(uses, tick.monotonic, self.max_per_device)
         return changed
 
     def _describe(self, devices: Sequence[Device]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpugauge import wire
-from gpugauge.metric import BYTES, NONE, TIMESTAMP, Metric, Table
+from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
 from gpugauge.sessions import Session
 from gpugauge.wire_page import PHASES
 
@@ -124,21 +124,21 @@ LASTING: tuple[Metric, ...] = (
     _process.counter(
         "torch_phase_seconds_total",
         "Time that the training thread spent in each phase; they add up to the life of the session.",
-        NONE,
+        SECONDS,
         lambda s: s.page.seconds if s.page else None,
         "phase",
     ),
     _process.counter(
         "torch_data_wait_exposed_seconds_total",
         "The part of the waits for batches in which the device had nothing to do; absent where that cannot be known.",
-        NONE,
+        SECONDS,
         lambda s: s.snap.exposed_wait_seconds if s.snap else None,
         source="torch.cuda.Event",
     ),
     _process.counter(
         "torch_local_work_seconds_total",
         "Time of the steps less the waits for other ranks in them; absent without DistributedDataParallel.",
-        NONE,
+        SECONDS,
         lambda s: s.snap.local_work_seconds if s.snap else None,
         source="DistributedDataParallel, backward_comm_time less backward_compute_comm_overlap_time",
     ),

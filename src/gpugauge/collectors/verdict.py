@@ -113,7 +113,7 @@ class VerdictCollector:
     metrics = LIVE + LASTING
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
-        self._stalled_seconds = stalled_seconds
+        self.stalled_seconds = stalled_seconds
         self._window = Window(WANTED)
         self._accounts: dict[str, _Account] = {}
         self._due = 0.0
@@ -146,7 +146,7 @@ class VerdictCollector:
         account.live, account.seen = True, now
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
-        verdict = self._settle(account, judge(found, account.verdict, self._stalled_seconds), found, now)
+        verdict = self._settle(account, judge(found, account.verdict, self.stalled_seconds), found, now)
         account.verdict, account.held = verdict, len(found.cards) + found.unused_cards
         summary = account.summary
         summary.seconds[verdict.state] += elapsed

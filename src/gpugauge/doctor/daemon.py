@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from gpugauge.webclient import opener
 
 _SECONDS = 5.0
 _MOST_BYTES = 64 << 20
@@ -53,10 +54,8 @@ def ask_daemon(url: str) -> Daemon:
     """Read the metrics. Never raises: what goes wrong is the problem that it returns."""
     if not url.startswith(("http://", "https://")):
         return Daemon(problem=f"{url}: the address begins with http:// or https://")
-    # A proxy that the environment names is for the world outside.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=_SECONDS) as response:
+        with opener().open(url, timeout=_SECONDS) as response:
             text = response.read(_MOST_BYTES).decode()
         samples: dict[str, list[tuple[Labels, float]]] = {}
         for family in text_string_to_metric_families(text):

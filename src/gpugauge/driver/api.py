@@ -1,4 +1,4 @@
-"""The typed boundary to the driver: error codes, what one device tells, and the messages between daemon and worker.
+"""The typed boundary to the driver: error codes, what one device tells, and the answers of the worker.
 
 The worker sends raw readings in the driver's own units; the field names carry the unit. All accounting is the parent's.
 Standard library only: the worker imports this too.
@@ -6,9 +6,7 @@ Standard library only: the worker imports this too.
 
 from __future__ import annotations
 
-import json
-import socket
-import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
@@ -19,6 +17,7 @@ Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "
 LIFECYCLE = frozenset({1, 9, 12, 18, 28})  # uninitialized, no driver, no library, version mismatch, GPU not found
 DEVICE_GONE = frozenset({15, 16})  # lost, reset required
 UNSUPPORTED = frozenset({3, 13, 25})  # not supported, no such symbol, argument version mismatch: final for this driver
+RELEASED = "released"  # as the reason of a driver that was given back on request, and of its cards
 IMPLAUSIBLE = -1  # ours, not NVML's: the call succeeded with a value that cannot be true
 
 CODE_NAMES = {
@@ -242,9 +241,11 @@ class Reply:
     # engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[list[int]]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
-    # Put in by the parent: what the worker's index means, and when the answer came (monotonic seconds).
+    # Put in by the parent: what the worker's index means, when the answer came (monotonic seconds), and the number of
+    # workers started until then.
     uuid: str = ""
     received: float = 0.0
+    worker: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,34 +273,7 @@ class DriverView:
     worker_restarts: int = 0
     workers_unkillable: int = 0
     worker_pid: int | None = None
-
-
-_HEADER = struct.Struct("!I")
-MAX_FRAME = 16 << 20
-
-
-def send_frame(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Write one length-prefixed JSON frame; raises OSError when the other end is gone."""
-    body = json.dumps(message, separators=(",", ":")).encode()
-    channel.sendall(_HEADER.pack(len(body)) + body)
-
-
-def receive_frame(channel: socket.socket) -> dict[str, Any]:
-    """Read one frame; raises EOFError at the end, TimeoutError past the socket's time-out, ValueError on garbage."""
-    (length,) = _HEADER.unpack(_receive_exactly(channel, _HEADER.size))
-    if length > MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME}")
-    message = json.loads(_receive_exactly(channel, length))
-    if not isinstance(message, dict):
-        raise TypeError("a frame holds a JSON object")
-    return message
-
-
-def _receive_exactly(channel: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = channel.recv(size - len(parts))
-        if not part:
-            raise EOFError("the other end closed the pipe")
-        parts += part
-    return bytes(parts)
+    worker_recycles: Mapping[str, int] = field(default_factory=dict)  # planned replacements by reason (upkeep.RECYCLES)
+    simulated: bool = False
+    released_until: float | None = None  # Unix seconds; None unless the driver was given back on request
+    lost_since: float | None = None  # monotonic seconds: a driver that has answered does not any more

@@ -9,6 +9,9 @@ from typing import Any
 from gpugauge.driver.api import IMPLAUSIBLE, DriverError
 
 _FUNCTION_NOT_FOUND = 13
+# member(structure, name): the binding's structures look at each attribute in Python, for the few that are text. Numbers
+# need none of that, and thousands of them are read every second.
+member = object.__getattribute__
 # Symbols whose function in the binding has another name.
 _BOUND_AS = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",

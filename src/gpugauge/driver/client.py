@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from gpugauge.driver.api import Reply, receive_frame, send_frame
+from gpugauge.driver.api import Reply
+from gpugauge.driver.frames import receive_frame, send_frame
 
-# How long a worker may take to end after each of: a polite request, SIGTERM, SIGKILL.
+# How long a worker may take to end after each of: a polite request (unless told otherwise), SIGTERM, SIGKILL.
 _GRACE_SECONDS = 0.3
 
 
@@ -35,6 +39,8 @@ class Worker:
                 command, pass_fds=[fd], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
             )
         self._next_id = 0
+        self._poll = select.poll()
+        self._poll.register(self._channel, select.POLLIN)
 
     @property
     def pid(self) -> int:
@@ -53,6 +59,10 @@ class Worker:
         except OSError as error:
             raise WorkerGoneError(str(error)) from error
         return self._next_id
+
+    def answered(self, seconds: float) -> bool:
+        """Wait so long for an answer, or for the worker's end; tell whether `receive` has something to say at once."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def receive(self, number: int, deadline: float) -> Reply:
         """Wait at most `deadline` seconds for the answer to request `number`."""
@@ -76,9 +86,10 @@ class Worker:
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
-    def end(self, *, polite: bool = True) -> bool:
-        """End the process, politely first (a killed owner of the driver once froze a MIG card, dcgm-exporter#84).
-        Returns False when even SIGKILL did not end it within the grace time: it hangs inside the kernel.
+    def end(self, *, polite: bool = True, patience: float = _GRACE_SECONDS) -> bool:
+        """End the process, politely first, which may take `patience` seconds: a killed owner of the driver once froze
+        a MIG card (dcgm-exporter#84). Returns False when even SIGKILL did not end it within the grace time: it hangs
+        inside the kernel.
         """
         if polite:
             with contextlib.suppress(WorkerGoneError, WorkerHangsError):
@@ -90,14 +101,30 @@ class Worker:
             if number is not None:
                 self._process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE_SECONDS)
+                self._process.wait(patience if number is None else _GRACE_SECONDS)
                 break
         self._channel.close()
         return self.reaped()
 
+    def kill(self) -> None:
+        """Send SIGKILL, for an `end` under way in another thread that has become too patient."""
+        self._process.kill()
+
     def reaped(self) -> bool:
         """Whether the process has ended; collects its exit status."""
         return self._process.poll() is not None
+
+    def was_killed(self) -> bool:
+        """Whether the process was ended by a signal that comes from outside: nothing that it did brought it about."""
+        return self._process.poll() in {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
+
+    def resident_bytes(self) -> int | None:
+        """Return the process's resident memory; None once it has ended."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except (OSError, IndexError):
+            return None
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def ending(self) -> str:
         """How the process ended, for the log."""

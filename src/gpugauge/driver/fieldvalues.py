@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpugauge.driver.api import Group
-from gpugauge.driver.caller import Caller
+from gpugauge.driver.caller import Caller, member
 from gpugauge.driver.plausible import CELSIUS, COUNTER, FLAG, MILLIWATTS, MODE, Check
 
 _ALL_LINKS = _NOT_AVAILABLE = 0xFFFFFFFF
@@ -173,7 +173,8 @@ def read_field_values(
 ) -> list[tuple[FieldValue, int, int | float]]:
     """Ask for all rows in one call; returns each with its NVML code and its value. Raises DriverError."""
     answers = call("nvmlDeviceGetFieldValues", handle, [(row.id, row.scope) for row in rows])
-    return [
-        (row, answer.nvmlReturn, 0 if answer.nvmlReturn else decoded(answer.valueType, answer.value))
-        for row, answer in zip(rows, answers, strict=True)
-    ]
+    found: list[tuple[FieldValue, int, int | float]] = []
+    for row, answer in zip(rows, answers, strict=True):
+        code = member(answer, "nvmlReturn")
+        found.append((row, code, 0 if code else decoded(member(answer, "valueType"), member(answer, "value"))))
+    return found

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpugauge.driver.api import DriverError
-from gpugauge.driver.caller import Caller
+from gpugauge.driver.caller import Caller, member
 from gpugauge.driver.plausible import MIB_PER_SECOND, PERCENT, Check
 
 # By field: NVML's metric id, and what its value can be.
@@ -81,6 +81,7 @@ class Gpm:
         self._call("nvmlGpmMetricsGet", request)
         found = {}
         for metric, (field, (_, check)) in zip(request.metrics, _METRICS.items(), strict=False):
-            if metric.nvmlReturn == 0 and check(metric.value):
-                found[field] = metric.value
+            value = member(metric, "value")
+            if member(metric, "nvmlReturn") == 0 and check(value):
+                found[field] = value
         return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any
 
 from gpugauge.driver.api import (
     DEVICE_FIELDS,
+    RELEASED,
     Device,
     DeviceReading,
     Group,
@@ -32,7 +34,7 @@ class _Card:
         if values is None:
             self.values.pop(group, None)
         else:
-            self.values[group] = values
+            self.values[group] = _typed(values)
         self.times[group] = now
         self.generations[group] = self.generations.get(group, 0) + 1
         self.view = None
@@ -45,7 +47,7 @@ class _Card:
             for values in groups.values():
                 merged.update(values)
             reason = self.reason if self.reason != "ok" or up else "stale"
-            self.view = Device(self.uuid, up, reason, _reading(merged), dict(self.generations))
+            self.view = Device(self.uuid, up, reason, DeviceReading(**merged), dict(self.generations))
         return self.view
 
 
@@ -53,7 +55,7 @@ class Inventory:
     """Merges answers into devices. Values older than their group's limit (seconds) are dropped, never shown as new."""
 
     def __init__(self, limits: dict[Group, float]) -> None:
-        self._limits = limits
+        self.limits = limits
         self._cards: dict[str, _Card] = {}
         self._by_index: dict[int, _Card] = {}
 
@@ -97,24 +99,36 @@ class Inventory:
         """Mark the cards that the present worker does not enumerate as gone."""
         present = {self._by_index[i].uuid for i in indexes if i in self._by_index}
         for uuid, card in self._cards.items():
-            if uuid not in present and card.reason == "ok":
+            if uuid not in present and card.reason in {"ok", RELEASED}:
                 self.fail(uuid, "not_enumerated")
+
+    def release(self) -> None:
+        """Drop all readings, and what is known of any card being up: nobody looks any more."""
+        self.reset_indexes()
+        for uuid in self._cards:
+            self.fail(uuid, RELEASED)
+
+    def forget(self, uuid: str) -> None:
+        """Take out a card that is no longer to be read."""
+        self._cards.pop(uuid, None)
 
     def devices(self, now: float) -> tuple[Device, ...]:
         """Return every card in the order of the last known index, without what is too old."""
         for card in self._cards.values():
-            for group, limit in self._limits.items():
+            for group, limit in self.limits.items():
                 if group in card.values and now - card.times[group] > limit:
                     card.set(group, None, card.times[group])
         return tuple(card.device() for card in sorted(self._cards.values(), key=lambda c: (c.index, c.uuid)))
 
 
-def _reading(values: dict[str, Any]) -> DeviceReading:
-    known = {key: value for key, value in values.items() if key in DEVICE_FIELDS}
+def _typed(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a group's values as DeviceReading has them; once when they come, not with each new reading of others."""
+    # Interned as the parameters' own names are: a hundred keywords are matched by identity, and not each with each.
+    known = {intern(key): value for key, value in values.items() if key in DEVICE_FIELDS}
     if known.get("compute_capability"):
         known["compute_capability"] = tuple(known["compute_capability"])
     if known.get("processes") is not None:
         known["processes"] = tuple(ProcessReading(**p) for p in known["processes"])
     if known.get("mig_instances") is not None:
         known["mig_instances"] = tuple(MigReading(**m) for m in known["mig_instances"])
-    return DeviceReading(**known)
+    return known

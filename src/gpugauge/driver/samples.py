@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.driver.api import ENGINES, UNSUPPORTED, DriverError
-from gpugauge.driver.caller import Caller
+from gpugauge.driver.caller import Caller, member
 from gpugauge.driver.fieldvalues import decoded
 
 _SUCCESS = 0  # pynvml raises it when the sizing call of an empty list succeeds
@@ -14,6 +14,7 @@ _INVALID_ARGUMENT = 2  # what an older driver says to an engine that it does not
 _NOT_FOUND = 6
 
 _PROCESS = "process"
+_ROW = ("timeStamp", "pid", "smUtil", "memUtil", "encUtil", "decUtil")
 _TYPES = dict(zip(ENGINES, (1, 2, 3, 4, 8, 9), strict=True))  # nvmlSamplingType_t
 # Rings have about 100 entries. A broken driver once returned garbage without end.
 _MOST = 512
@@ -71,7 +72,7 @@ class Samples:
         # The first reading is a mean over the whole ring, processes that ended long ago included.
         if cursor == 0:
             return []
-        return [[row.timeStamp, row.pid, row.smUtil, row.memUtil, row.encUtil, row.decUtil] for row in rows]
+        return [[member(row, name) for name in _ROW] for row in rows]
 
 
 def _read(call: Caller, handle: Any, engine: str, cursor: int) -> list[list[int]]:
@@ -81,4 +82,4 @@ def _read(call: Caller, handle: Any, engine: str, cursor: int) -> list[list[int]
         if error.code == _NOT_FOUND:
             return []
         raise
-    return [[s.timeStamp, int(decoded(value_type, s.sampleValue))] for s in samples[-_MOST:]]
+    return [[member(s, "timeStamp"), int(decoded(value_type, member(s, "sampleValue")))] for s in samples[-_MOST:]]

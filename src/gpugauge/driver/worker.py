@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from gpugauge.driver.api import DriverError, Reply, receive_frame, send_frame
+from gpugauge.driver.api import DriverError, Reply
+from gpugauge.driver.frames import receive_frame, send_frame
 from gpugauge.driver.nvml import Nvml
 
 _INVALID_ARGUMENT = 2
@@ -35,15 +37,19 @@ class Service:
 
     def answer(self, request: dict[str, Any]) -> Reply:
         """Do what a request asks and return the answer, a failure included."""
-        reply = Reply(id=request.get("id", -1), op=str(request.get("op")), index=request.get("index"))
+        told: dict[str, Any] = {
+            "id": request.get("id", -1),
+            "op": str(request.get("op")),
+            "index": request.get("index"),
+        }
         try:
-            reply = replace(reply, **self._perform(request))
+            told |= self._perform(request)
         except DriverError as error:
-            reply = replace(reply, failed=error.code, failed_call=error.call)
+            told |= {"failed": error.code, "failed_call": error.call}
         except Exception as error:  # noqa: BLE001  (the parent logs it; a process that dies of it could not say why)
-            reply = replace(reply, failed=_UNKNOWN, failed_call=f"{type(error).__name__}: {error}")
+            told |= {"failed": _UNKNOWN, "failed_call": f"{type(error).__name__}: {error}"}
         # The events of a read that failed too: they may say why.
-        return replace(reply, calls=self._nvml.take_calls(), events=self._nvml.take_events())
+        return Reply(**told, calls=self._nvml.take_calls(), events=self._nvml.take_events())
 
     def close(self) -> None:
         """Let go of the driver, so that a card can be reset or the driver upgraded. Raises DriverError."""
@@ -106,6 +112,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     service = Service()
+    gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again
     with channel, contextlib.suppress(DriverError):
         try:
             serve(channel, service)

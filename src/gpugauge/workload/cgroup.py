@@ -14,8 +14,8 @@ _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0
 # containerd's `….slice:cri-containerd:<id>` where it and the kubelet disagree about the driver.
 _CONTAINER = re.compile(r"[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 # A Slurm job: `/system.slice/[<node>_]slurmstepd.scope/job_<id>` with v2, `/slurm[_<node>]/uid_<uid>/job_<id>` with v1.
-_SLURM = re.compile(r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_(\d+)(?=/|$)")
-_OWNER = re.compile(r"^/user\.slice/user-(\d+)\.slice(?=/|$)")
+_SLURM = re.compile(r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_([0-9]{1,20})(?=/|$)")
+_OWNER = re.compile(r"^/user\.slice/user-([0-9]{1,10})\.slice(?=/|$)")
 # Paths outside of our own cgroup namespace, as cgroup_namespaces(7) shows them.
 _OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
@@ -58,7 +58,14 @@ def directory(text: str, root: Path, controller: str) -> Path | None:
             candidates += [root / controllers / path[1:], root / controller / path[1:]]
         elif not controllers:
             candidates += [root / "unified" / path[1:], root / path[1:]]
-    return next((folder for folder in candidates if folder.is_dir()), None)
+    return next((folder for folder in candidates if _is_directory(folder)), None)
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # longer than a path may be from here, or below what we must not enter
+        return False
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

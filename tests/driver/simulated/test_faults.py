@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +67,16 @@ def test_value_in_field_values() -> None:
     nvml = opened(H100 + "faults: [{call: nvmlDeviceGetFieldValues, value: 99}]")
 
     assert nvml.read(0, ["normal"])[0]["normal"]["memory_temperature_celsius"] == 99
+
+
+def test_fault_is_switched_by_hand(tmp_path: Path) -> None:
+    switch = tmp_path / "switch"
+    nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetPowerUsage, while_exists: {switch}, code: 999}}]")
+
+    codes = [code(nvml)]
+    switch.touch()
+    codes.append(code(nvml))
+    switch.unlink()
+    codes.append(code(nvml))
+
+    assert codes == [None, 999, None]

@@ -168,10 +168,17 @@ ERRORS = [
         "description: d\ngpus: {model: t4, idle_watts: 80}",
         "f.yaml:2: gpus: idle_watts must be less than power_limit_watts",
     ),
+    (
+        "description: d\ngpus: {model: h100, back_at: 5, lost_at: 7}",
+        "f.yaml:2: gpus: back_at must come after lost_at",
+    ),
     ("description: d\ngpus: {model: t4, memory: 1MiB}", "f.yaml:2: gpus: memory_reserved is more than memory"),
     ("description: 2026-99-99", "f.yaml: not valid YAML: month must be in 1..12"),
     ("[" * 5000, "f.yaml: nested too deeply"),
-    (HEAD + "faults: [{gpu: 1}]", "f.yaml:3: faults[0]: a fault has exactly one of code, delay, hang, crash, value"),
+    (
+        HEAD + "faults: [{gpu: 1}]",
+        "f.yaml:3: faults[0]: a fault has exactly one of code, delay, hang, crash, value, leak, stat",
+    ),
     (
         HEAD + "faults: [{code: gpu_lost}]",
         "f.yaml:3: faults[0].code: unknown NVML code gpu_lost (did you mean gpu_is_lost?)",

@@ -47,7 +47,10 @@ class Card:
         self.power_limit_watts: float = min([figures["power_limit_watts"], *lowered])
         self.health = Health(self._with_throttling(plain.get("health") or {}))
         self.ring = Ring(figures["ring"])
-        self.lost_at: float = float("inf") if plain.get("lost_at") is None else plain["lost_at"]
+        self.lost_at, self.back_at = (
+            float("inf") if plain.get(key) is None else float(plain[key]) for key in ("lost_at", "back_at")
+        )
+        self.plugged_at = float(plain.get("plugged_at") or 0.0)
         self._clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
         self.instances: tuple[Instance, ...] | None = (
             None if plain.get("mig") is None else instances(figures, digest, self.processes)
@@ -73,6 +76,10 @@ class Card:
     def supports(self, function: str) -> bool:
         """Whether the card answers a function of the library."""
         return not any(fnmatchcase(function, pattern) for pattern in self._unsupported)
+
+    def present(self, t: float) -> bool:
+        """Whether the bus shows the card; a library that was opened before it came or came back does not."""
+        return self.plugged_at <= t and not self.lost_at <= t < self.back_at
 
     def busy(self, t: float) -> float:
         """Seconds in which a kernel ran, from the start of the scenario to `t`."""

@@ -9,13 +9,14 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NoReturn
 
 
 class Fault:
     """A rule of the scenario: which calls, on which card, from when to when (seconds), how often in this process, and
-    what happens: an NVML code, a delay in seconds, a hang, a crash, or a value in the place of every answer, or of one
-    member of structures.
+    what happens: an NVML code, a delay in seconds, a hang, a crash, bytes that are never freed, a look at a file that
+    does not come back from the kernel, or a value in the place of every answer, or of one member of structures.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -24,10 +25,14 @@ class Fault:
         self._start: float = plain["start"]
         self._end: float = float("inf") if plain["end"] is None else plain["end"]
         self._left: float = float("inf") if plain["times"] is None else plain["times"]
+        self._switch: str | None = plain.get("while_exists")
         self._code: int | None = plain["code"]
         self._delay: float | None = plain["delay"]
         self._hang: bool = plain["hang"]
         self._crash: bool = plain["crash"]
+        self._stat: str | None = plain.get("stat")
+        self._leak: int = plain.get("leak") or 0
+        self._leaked: list[bytes] = []
         self.value: int | None = plain["value"]
         self.member: str | None = plain["member"]
 
@@ -43,6 +48,8 @@ class Fault:
             return False
         if self._gpu is not None and self._gpu not in (index, uuid):
             return False
+        if self._switch is not None and not os.path.lexists(self._switch):
+            return False
         self._left -= 1
         return True
 
@@ -52,6 +59,10 @@ class Fault:
             time.sleep(self._delay)
         if self._hang:
             _hang()
+        if self._stat is not None:
+            Path(self._stat).stat()
+        if self._leak:
+            self._leaked.append(b"\1" * self._leak)
         if self._crash:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.kill(os.getpid(), signal.SIGSEGV)

@@ -160,7 +160,8 @@ class MigDevice(StrictModel):
 
 class Gpu(StrictModel):
     """`count` cards of a model. What is given overrides the model's figures; `load` is work without a process, `mig`
-    the layout of a card with MIG enabled, `lost_at` the second from which it is gone: a new worker does not find it.
+    the layout of a card with MIG enabled. `lost_at` is the second from which it is gone, `back_at` that from which a
+    new worker finds it again, `plugged_at` that from which it is there at all.
     """
 
     model: Annotated[str, AfterValidator(_model)]
@@ -179,6 +180,8 @@ class Gpu(StrictModel):
     health: Health | None = None
     mig: list[MigDevice] | None = None
     lost_at: float | None = None
+    back_at: float | None = None
+    plugged_at: float | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Gpu:
@@ -186,6 +189,8 @@ class Gpu(StrictModel):
             raise PydanticCustomError("uuid", "a uuid belongs to one card, so count must be 1")
         if self.free_for_processes < 0:
             raise PydanticCustomError("memory", "memory_reserved is more than memory")
+        if self.back_at is not None and (self.lost_at is None or self.back_at <= self.lost_at):
+            raise PydanticCustomError("back_at", "back_at must come after lost_at")
         slices = sum(int(device.profile[0]) * device.count for device in self.mig or () if device.start <= 0)
         if self.mig is not None and not PRESETS[self.model]["mig_slice_sms"]:
             raise PydanticCustomError("mig", "{model} has no MIG", {"model": self.model})

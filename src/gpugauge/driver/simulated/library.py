@@ -37,6 +37,7 @@ class Library:
     def __init__(self, world: World) -> None:
         self._world = world
         self._cards: list[Card] | None = None  # as enumerated at init; None before
+        self._opened = 0.0
         self.objects = Objects(frozen=world.frozen_at is not None)
 
     def __getattr__(self, function: str) -> Callable[..., int]:
@@ -75,7 +76,7 @@ class Library:
                 return INVALID_ARGUMENT
 
             def normal(t: float) -> int:
-                if t >= card.lost_at:
+                if self._opened < card.lost_at <= t:
                     return GPU_IS_LOST
                 if number >> _MIG_SHIFT:
                     instance = (card.instances or ())[(number >> _MIG_SHIFT) - 1]
@@ -118,7 +119,8 @@ class Library:
 
     def init(self, t: float, _flags: Any) -> int:
         """Initialise, and enumerate the cards that are there now; without cards too."""
-        self._cards = [card for card in self._world.cards if t < card.lost_at]
+        self._cards = [card for card in self._world.cards if card.present(t)]
+        self._opened = t
         return SUCCESS
 
     def shutdown(self, _t: float) -> int:

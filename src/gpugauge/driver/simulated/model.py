@@ -98,6 +98,8 @@ class Job(StrictModel):
 class Fault(StrictModel):
     """What goes wrong with the calls that match, and when; `times` counts within one worker process. Without `call` it
     is every call about a card, without `gpu` every card. `member` is of the structures that are answered, with `value`.
+    With `while_exists` it is switched by hand: it strikes while there is such a file. `stat` looks at a file, of a file
+    system that hangs for example: unlike a `hang` the kernel holds the process then, and no signal ends it.
     """
 
     call: Pattern | None = None
@@ -109,14 +111,20 @@ class Fault(StrictModel):
     delay: Annotated[float, Field(gt=0, le=3600)] | None = None
     hang: bool = False
     crash: bool = False
+    leak: Bytes | None = None
+    stat: str | None = None
+    while_exists: str | None = None
     value: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
     member: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Fault:
         effects = [self.code is not None, self.delay is not None, self.hang, self.crash, self.value is not None]
+        effects += [self.leak is not None, self.stat is not None]
         if sum(effects) != 1:
-            raise PydanticCustomError("effect", "a fault has exactly one of code, delay, hang, crash, value")
+            raise PydanticCustomError(
+                "effect", "a fault has exactly one of code, delay, hang, crash, value, leak, stat"
+            )
         if self.member and self.value is None:
             raise PydanticCustomError("member", "member needs a value")
         return self

@@ -12,6 +12,9 @@ from typing import Any
 from gpugauge.driver.recording import FORMAT, argument_of, target
 
 _NOT_SUPPORTED = 3
+_MOST_FIELD_VALUES = 1000  # in one call; the binding asks for some dozens
+# What a line that no recorder wrote may end in.
+_GARBAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
 _FIELD_VALUES = "nvmlDeviceGetFieldValues"
 _FIELD_VALUE = struct.Struct("=IIqqII8s")  # id, scope, time, latency, type, code, value
 # Arguments that differ each time: the time of the last sample seen.
@@ -21,10 +24,14 @@ _VARYING = {"nvmlDeviceGetSamples": {2}, "nvmlDeviceGetProcessUtilization": {3}}
 def check_recording(path: Path) -> str:
     """Return the version of the driver that was recorded. Raises OSError, or ValueError if this is no recording."""
     with path.open(encoding="utf-8") as lines:
-        facts = json.loads(lines.readline())
-    if not isinstance(facts, dict) or facts.get("recording") != FORMAT:
-        raise ValueError("the first line is not that of a recording")
-    return str(facts["driver_version"])
+        try:
+            facts = json.loads(lines.readline())
+        except (ValueError, RecursionError):
+            facts = None
+    version = facts.get("driver_version") if isinstance(facts, dict) and facts.get("recording") == FORMAT else None
+    if not isinstance(version, str):
+        raise ValueError("the first line is not that of a recording: make one with python -m gpugauge.driver.gpucheck")
+    return version
 
 
 class _Answers:
@@ -53,8 +60,11 @@ class Replay:
         self._similar: dict[Hashable, _Answers] = {}
         with path.open(encoding="utf-8") as lines:
             next(lines)
-            for line in lines:
-                self._learn(**json.loads(line))
+            for number, line in enumerate(lines, 2):
+                try:
+                    self._learn(**json.loads(line))
+                except _GARBAGE as error:
+                    raise ValueError(f"{path}:{number}: this is no call of a recording: {error}") from None
 
     def __getattr__(self, function: str) -> Callable[..., int]:
         """Return a function that was recorded; AttributeError for others."""
@@ -78,7 +88,11 @@ class Replay:
     def _learn(self, f: str, a: list[Any], r: int, o: dict[str, str], us: float) -> None:  # noqa: ARG002  (the line's keys)
         self._functions.add(f)
         outputs = {int(position): bytes.fromhex(data) for position, data in o.items()}
+        if outputs and not 0 <= min(outputs) <= max(outputs) < len(a):
+            raise ValueError("outputs that are no arguments")
         if f == _FIELD_VALUES:  # by value: another time other fields are asked together
+            if not 0 <= a[1] <= _MOST_FIELD_VALUES:
+                raise ValueError(f"{a[1]} field values in one call")
             data = outputs[2].ljust(a[1] * _FIELD_VALUE.size, b"\0")
             for value in _FIELD_VALUE.iter_unpack(data) if r == 0 else ():
                 answers = self._exact.setdefault((f, a[0], value[0], value[1]), _Answers())

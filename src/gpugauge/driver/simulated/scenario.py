@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
+from gpugauge.driver.simulated import ScenarioError
 from gpugauge.driver.simulated.loadspec import hint
 from gpugauge.driver.simulated.model import Scenario
 from gpugauge.driver.simulated.replay import check_recording
@@ -20,6 +22,7 @@ SHIPPED = (
     "workstation",
     "healthy",
     "starved",
+    "twins",
     "bottlenecks",
     "lost-card",
     "hanging-card",
@@ -42,10 +45,6 @@ SHIPPED = (
     "bench-64",
 )
 _FOLDER = Path(__file__).parent / "scenarios"
-
-
-class ScenarioError(Exception):
-    """A scenario cannot be used; the message is one sentence that names file, line, key and what was expected."""
 
 
 def list_scenarios() -> list[tuple[str, str]]:
@@ -102,6 +101,8 @@ def parse_scenario(text: str, file: str, name: str) -> Scenario:
         raise ScenarioError(f"{file}:{line}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date of impossible digits
         raise ScenarioError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except (LookupError, AttributeError, TypeError):  # what PyYAML makes of `!!bool 5`
+        raise ScenarioError(f"{file}: a value does not fit the tag before it, leave the tag out") from None
     except RecursionError:
         raise ScenarioError(f"{file}: nested too deeply") from None
     if root is None or not isinstance(plain, dict):
@@ -109,7 +110,11 @@ def parse_scenario(text: str, file: str, name: str) -> Scenario:
     try:
         return Scenario.model_validate({"name": name, **plain})
     except ValidationError as error:
-        raise ScenarioError(_sentence(file, root, error)) from None
+        try:
+            sentence = _sentence(file, root, error)
+        except UnicodeEncodeError:  # "\\ud800" in a text: half a character, of which pydantic can write no message
+            sentence = f"{file}: a text in it is no valid Unicode"
+        raise ScenarioError(sentence) from None
 
 
 def _sentence(file: str, root: yaml.Node, error: ValidationError) -> str:
@@ -131,6 +136,6 @@ def _sentence(file: str, root: yaml.Node, error: ValidationError) -> str:
                 key = f"{key}.{part}".lstrip(".")
     message = first["msg"][:1].lower() + first["msg"][1:]
     # Our own messages name what they complain about; pydantic's say only what should be.
-    value = f", not {first['input']!r}" if message.startswith("input should") else ""
+    value = f", not {reprlib.repr(first['input'])}" if message.startswith("input should") else ""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{file}:{line + 1}: {key + ': ' if key else ''}{message}{value}{more}"

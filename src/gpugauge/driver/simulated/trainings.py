@@ -48,7 +48,7 @@ class SimulatedSessions:
         self._world = World(scenario.simulation())
         self._cards = {card.index: card for card in self._world.cards}
         self._trainings = {_id(self._world, p): p for p in self._world.processes if p.activity.pipeline and p.hook}
-        self._real, self._linger, self._clock = real, linger, clock
+        self._real, self.linger_seconds, self._clock = real, linger, clock
         self._seen: tuple[float, tuple[Session, ...] | None] | None = None
         self._view: tuple[Session, ...] = ()
         self._told: tuple[int, Counters | None] | None = None
@@ -82,7 +82,7 @@ class SimulatedSessions:
         for name, process in self._trainings.items():
             begin, end = process.activity.start, process.activity.end
             # Like a hook, which connects when the program has got somewhere: its pid can be seen before.
-            if begin + 1 <= t < end + self._linger:
+            if begin + 1 <= t < end + self.linger_seconds:
                 cards = [self._cards[gpu] for gpu in process.gpus]
                 yield _session(name, self._world.start_unix, cards, process, min(t, end))
 

@@ -1,0 +1,70 @@
+"""How cost grows with the node: CPU, bytes, latency and memory by cards and processes, scraped each second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from bench.measure import Program, ours, percentile, series
+from bench.nodes import node
+from bench.report import report
+
+CARDS = (1, 8, 16, 64)
+PROCESSES = (0, 64, 512)
+WARM, SECONDS, SCRAPES = 8.0, 10.0, 100
+
+
+def main() -> None:
+    rows: list[dict[str, Any]] = []
+    for cards in CARDS:
+        for processes in PROCESSES:
+            with node(cards, processes) as path, ours(path, cards) as daemon:
+                rows.append({"cards": cards, "processes": processes, **measure(daemon)})
+    report(
+        "Growth: CPU in ms a second, scraped each second; the simulator is in the worker's",
+        rows,
+        "python -m bench.growth",
+        ["Linear or better where µs a series does not rise with more cards or more processes."],
+    )
+
+
+def measure(daemon: Program) -> dict[str, Any]:
+    stop = threading.Event()
+    thread = threading.Thread(target=_scrape, args=[daemon, stop])
+    thread.start()
+    time.sleep(WARM)
+    before = daemon.cpu_seconds()
+    time.sleep(SECONDS)
+    after = daemon.cpu_seconds()
+    stop.set()
+    thread.join()
+    cpu = {pid: 1000 * (after[pid] - before[pid]) / SECONDS for pid in before}
+    parent = cpu.pop(daemon.process.pid)
+    connection, latencies = daemon.connect(), []
+    for _ in range(SCRAPES):
+        began = time.perf_counter()
+        body = daemon.scrape(connection)
+        latencies.append(1000 * (time.perf_counter() - began))
+        time.sleep(0.02)
+    number = series(daemon.plain())
+    return {
+        "series": number,
+        "bytes, gzip": len(body),
+        "parent ms": parent,
+        "worker ms": sum(cpu.values()),
+        "parent µs a series": 1000 * parent / number,
+        "p50 ms": percentile(latencies, 0.5),
+        "p99 ms": percentile(latencies, 0.99),
+        "PSS MB": sum(daemon.pss_megabytes().values()),
+    }
+
+
+def _scrape(daemon: Program, stop: threading.Event) -> None:
+    connection = daemon.connect()
+    while not stop.wait(1.0):
+        daemon.scrape(connection)
+
+
+if __name__ == "__main__":
+    main()

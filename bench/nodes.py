@@ -1,0 +1,46 @@
+"""Nodes of any size for the benches: H100s and processes, as plain data for the simulated library.
+
+The processes are real ones, asleep: who looks its processes up in /proc has the work that a real node gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpugauge.driver.simulated.scenario import parse_scenario
+
+_LOAD = "{{shape: square, high: {:.4f}, period: 4, duty: 0.5}}"
+_MEMORY_GIB = 60  # of a card, shared by its processes
+
+
+@contextlib.contextmanager
+def node(cards: int, processes: int) -> Iterator[str]:
+    """Yield the path of the simulation of `cards` H100 and `processes` in all, spread evenly."""
+    asleep = [subprocess.Popen(["sleep", "infinity"]) for _ in range(processes)]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{cards}-cards-{processes}-processes.json"
+            made = parse_scenario(scenario(cards, [process.pid for process in asleep]), path.name, path.stem)
+            path.write_text(json.dumps(made.simulation()))
+            yield str(path)
+    finally:
+        for process in asleep:
+            process.kill()
+        for process in asleep:
+            process.wait()
+
+
+def scenario(cards: int, pids: list[int]) -> str:
+    """Return the scenario's text; process i is on card i modulo `cards`."""
+    each = max(1, -(-len(pids) // cards))
+    memory, load = f"{_MEMORY_GIB / each:.3f}GiB", _LOAD.format(0.9 / each)
+    lines = [f"description: for measurements; {cards} H100 with {len(pids)} processes"]
+    lines += [f"gpus: {{model: h100, count: {cards}}}"]
+    lines += ["processes:"] if pids else []
+    lines += [f"  - {{pid: {pid}, gpus: [{i % cards}], memory: {memory}, load: {load}}}" for i, pid in enumerate(pids)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,31 @@
+"""Runs our daemon on the same simulated library as the peer: `python -m bench.ours SIMULATION.json serve [flags]`.
+
+It believes itself on a real node: /proc is the real one and the simulator is in the worker alone, in the place of
+libnvidia-ml. So the parent is what it is on a node with cards, in memory and in work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpugauge import cli
+from gpugauge.driver.pace import Pace
+from gpugauge.driver.source import DriverSource
+
+
+def main() -> None:
+    simulation = json.loads(Path(sys.argv.pop(1)).read_text())
+    begin = DriverSource.__init__
+
+    def simulated(self: DriverSource, pace: Pace, _: object = None, *rest: Any, **more: Any) -> None:
+        begin(self, pace, simulation, *rest, **more)
+
+    DriverSource.__init__ = simulated  # type: ignore[method-assign, assignment]  # no setting of the daemon does this
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

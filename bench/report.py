@@ -1,0 +1,118 @@
+"""A bench's result: printed as a table, and kept for `python -m bench --write`, which writes it into files."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent
+_DOCUMENT = _FOLDER.parent / "docs" / "performance.md"
+_BEGIN, _END = "<!-- bench: python -m bench --write -->", "<!-- end of bench -->"
+_LOAD = round(os.getloadavg()[0], 1)  # what others made the machine do when the bench began
+_VERSIONS = ("gpugauge", "nvitop-exporter", "nvidia-ml-py", "tornado", "pydantic", "torch")
+
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One table and the command that makes it."""
+
+    title: str
+    rows: Rows
+    command: str
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> list[list[str]]:
+        keys = list(self.rows[0])
+        return [keys] + [[_text(row.get(key, "")) for key in keys] for row in self.rows]
+
+    def plain(self) -> str:
+        cells = self.cells()
+        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+        return "\n".join([f"# {self.title}", *lines, *self.notes])
+
+    def markdown(self) -> str:
+        head, *body = (f"| {' | '.join(line)} |" for line in self.cells())
+        rule = "|---" + "|---:" * (len(self.rows[0]) - 1) + "|"
+        notes = [f"\n{note}" for note in self.notes]
+        return "\n".join([f"### {self.title}\n", f"`{self.command}`\n", head, rule, *body, *notes])
+
+
+reported: list[Report] = []
+
+
+def report(title: str, rows: Rows, command: str = "", notes: Sequence[str] = ()) -> None:
+    """Print the rows as a table, or with --json as one JSON object with machine and versions."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true")
+    arguments, _ = parser.parse_known_args()
+    made = Report(title, rows, command, tuple(notes))
+    reported.append(made)
+    if arguments.json:
+        print(json.dumps({"title": title, **machine(), "rows": list(rows), "notes": list(notes)}))
+    else:
+        print(made.plain())
+
+
+def machine() -> dict[str, Any]:
+    """Return the date, the machine and the versions that a figure belongs to."""
+    facts: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
+    facts |= {"processor": _processor(), "kernel": platform.release(), "load average before": _LOAD}
+    return facts | dict(_versions())
+
+
+def sentence() -> str:
+    """Return the same for a reader."""
+    facts = machine()
+    date, rest = facts.pop("date"), ", ".join(f"{key} {value}" for key, value in facts.items())
+    return f"Measured on {date} without a GPU, on a simulated driver: {rest}."
+
+
+def write(text: str) -> None:
+    """Put the figures into bench/results, as text and as JSON, and the tables into the document."""
+    stem = _FOLDER / "results" / machine()["date"]
+    stem.with_suffix(".txt").write_text(text)
+    tables = [{"title": r.title, "command": r.command, "rows": list(r.rows), "notes": list(r.notes)} for r in reported]
+    stem.with_suffix(".json").write_text(json.dumps({**machine(), "tables": tables}, indent=1) + "\n")
+    before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise SystemExit(f"{_DOCUMENT} lacks the lines {_BEGIN} and {_END}: put them where the tables belong")
+    made = "\n\n".join([sentence(), *(r.markdown() for r in reported)])
+    _DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _versions() -> list[tuple[str, str]]:
+    found = []
+    for name in _VERSIONS:
+        with contextlib.suppress(PackageNotFoundError):
+            found.append((name, version(name)))
+    return found
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

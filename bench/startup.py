@@ -1,0 +1,42 @@
+"""Seconds from the start to the first scrape that shows every card, ours and nvitop-exporter's by turns."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from bench.measure import nvitop_exporter, ours
+from bench.nodes import node
+from bench.report import report
+
+CARDS, PROCESSES = 8, 24
+STARTS = 9
+
+
+def main() -> None:
+    found: dict[str, list[float]] = {}
+    spent: dict[str, list[float]] = {}
+    with node(CARDS, PROCESSES) as path:
+        for _ in range(STARTS):
+            for start in (ours, nvitop_exporter):
+                with start(path, CARDS) as program:
+                    found.setdefault(program.name, []).append(program.ready_seconds)
+                    spent.setdefault(program.name, []).append(sum(program.cpu_seconds().values()))
+    rows: list[dict[str, Any]] = [
+        {
+            "exporter": name,
+            "median s": statistics.median(seconds),
+            "least s": min(seconds),
+            "most s": max(seconds),
+            "CPU s": statistics.median(spent[name]),
+        }
+        for name, seconds in found.items()
+    ]
+    title = (
+        f"From the start to the first complete scrape, {CARDS} H100 with {PROCESSES} processes, {STARTS} starts of each"
+    )
+    report(title, rows, "python -m bench.startup")
+
+
+if __name__ == "__main__":
+    main()

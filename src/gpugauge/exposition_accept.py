@@ -1,0 +1,56 @@
+"""Which of the formats a request prefers, by its Accept and Accept-Encoding headers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Variant(NamedTuple):
+    """One way to ask for the same families."""
+
+    openmetrics: bool
+    gzip: bool
+
+
+VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), repeat=2)))
+
+
+# Not prometheus_client's choose_encoder: it ignores q-values, raises on `version=abc` and claims any version asked for.
+
+
+@lru_cache(maxsize=16)
+def negotiate(accept: str, accept_encoding: str) -> Variant:
+    """Choose the variant for a request's Accept and Accept-Encoding headers, both "" where absent."""
+    return Variant(_prefers_openmetrics(accept), _prefers_gzip(accept_encoding))
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    openmetrics = text = 0.0
+    for kind, parameters, quality in _ranges(accept):
+        if kind == "application/openmetrics-text" and parameters.get("version", "1.0.0") == "1.0.0":
+            openmetrics = max(openmetrics, quality)
+        elif kind == "text/plain":
+            text = max(text, quality)
+    return openmetrics > 0 and openmetrics >= text
+
+
+def _prefers_gzip(accept_encoding: str) -> bool:
+    qualities = {coding: quality for coding, _, quality in _ranges(accept_encoding)}
+    gzip = qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0)))
+    return gzip > 0 and gzip >= qualities.get("identity", 0.0)
+
+
+def _ranges(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
+    """Split `value;key=text;q=0.5, …` into (value, parameters, quality); a quality that is no number counts as 0."""
+    for part in header.split(","):
+        value, *rest = (item.strip().lower() for item in part.split(";"))
+        pairs = (item.partition("=") for item in rest)
+        parameters = {key.strip(): text.strip().strip('"') for key, _, text in pairs}
+        try:
+            quality = float(parameters.pop("q", "1"))
+        except ValueError:
+            quality = 0.0
+        yield value, parameters, quality

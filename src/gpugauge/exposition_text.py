@@ -1,0 +1,130 @@
+"""The lines of the two text formats.
+
+Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ (text 0.0.4) and OpenMetrics 1.0.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gpugauge.metric import TIMESTAMP, Family, HistogramValue, LabelValues, Metric, Value
+
+
+class Lines:
+    """The lines of families, remembered by metric: what did not change is not written again.
+
+    Used by two threads, which at worst write the same text twice.
+    """
+
+    def __init__(self) -> None:
+        self._labels = _Labels()
+        self._written: dict[Metric, tuple[tuple[tuple[LabelValues, Value], ...], str]] = {}
+
+    def of(self, family: Family) -> str:
+        """Return the samples' lines, the same in both formats; empty if no sample is a number."""
+        samples, text = self._written.get(family.metric, (None, ""))
+        if samples != family.samples:
+            text = _lines(family, self._labels)
+            self._written[family.metric] = (family.samples, text)
+        return text
+
+
+class _Labels:
+    """Label sets as text, `{a="b",c="d"}`, by names and values; a set that is gone is forgotten soon after."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, ...], dict[LabelValues, str]] = {}
+
+    def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, str]:
+        """Return what is known for these names; far more than the `expected` number are remains, and are dropped."""
+        texts = self._texts.setdefault(names, {})
+        if len(texts) > 4 * expected + 4096:
+            texts.clear()
+        return texts
+
+
+def _lines(family: Family, labels: _Labels) -> str:
+    metric = family.metric
+    if metric.kind == "histogram":
+        return _histogram_lines(family, labels)
+    name, names, lines = metric.name, metric.labels, []
+    texts = labels.texts(names, len(family.samples))
+    for values, value in family.samples:
+        # Most numbers need no more than this; a call for each would double the time of a page.
+        if type(value) is float and -1e6 < value < 1e6:
+            number: str | None = repr(value)
+        elif type(value) is int and -1_000_000 < value < 1_000_000:
+            number = f"{value}.0"
+        else:
+            number = _number(value)  # type: ignore[arg-type]  # only histograms hold HistogramValue
+        if number is not None:
+            label_text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
+            lines.append(f"{name}{label_text} {number}\n")
+    return "".join(lines)
+
+
+def _histogram_lines(family: Family, labels: _Labels) -> str:
+    metric, lines = family.metric, []
+    bounds = [go_float(bound) for bound in (*metric.buckets, float("inf"))]
+    names, bucket_names = metric.labels, (*metric.labels, "le")
+    texts = labels.texts(names, len(family.samples))
+    bucket_texts = labels.texts(bucket_names, len(family.samples) * len(bounds))
+    for values, value in family.samples:
+        assert isinstance(value, HistogramValue)
+        total = _number(value.total)
+        if total is None:
+            continue
+        for bound, count in zip(bounds, value.counts, strict=True):
+            key = (*values, bound)
+            text = bucket_texts.get(key) or bucket_texts.setdefault(key, _label_text(bucket_names, key))
+            lines.append(f"{metric.name}_bucket{text} {go_float(count)}\n")
+        text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
+        lines.append(f"{metric.name}_count{text} {go_float(value.counts[-1])}\n{metric.name}_sum{text} {total}\n")
+    return "".join(lines)
+
+
+def _label_text(names: tuple[str, ...], values: LabelValues) -> str:
+    pairs = sorted(zip(names, values, strict=True))
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in pairs) + "}" if pairs else ""
+
+
+def _escape(text: str) -> str:
+    """Escape a label's value. A lone surrogate, which UTF-8 cannot carry, is written out: two values stay two."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+@lru_cache(maxsize=1024)
+def heading(metric: Metric, openmetrics: bool) -> str:
+    """Return the HELP, TYPE and, in OpenMetrics, UNIT lines of a metric."""
+    name, help_text = metric.name, metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    unit = ""
+    if openmetrics:
+        name, help_text = name.removesuffix("_total"), help_text.replace('"', r"\"")
+        if metric.unit:
+            unit = f"# UNIT {name} {'seconds' if metric.unit == TIMESTAMP else metric.unit}\n"
+    return f"# HELP {name} {help_text}\n# TYPE {name} {metric.kind}\n{unit}"
+
+
+def go_float(value: float) -> str:
+    """Format as Go does, and the official clients with it; raises OverflowError for integers beyond any float."""
+    text = repr(float(value))
+    if -1e6 < value < 1e6:
+        return text
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    whole, dot, fraction = text.partition(".")
+    if value > 0 and dot and "e" not in fraction:  # Go changes to exponents sooner than Python
+        return f"{whole[0]}.{whole[1:]}{fraction}".rstrip("0").rstrip(".") + f"e+{len(whole) - 1:02d}"
+    return text
+
+
+_SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+
+
+def _number(value: float) -> str | None:
+    """Return the value's text, None for what is no number: a reader's slip costs its sample, not the scrape."""
+    try:
+        return go_float(value) if value == value else None  # noqa: PLR0124  # not a number is unequal to itself
+    except OverflowError:
+        return None

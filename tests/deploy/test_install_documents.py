@@ -1,0 +1,40 @@
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(path.name for path in (ROOT / "docs").glob("install-*.md"))
+
+
+def headings(text: str) -> set[str]:
+    """Return the headings under which there are commands, but those that the document itself calls not run."""
+    found, heading, paragraph, in_block = set(), "", "", False
+    for line in filter(None, text.splitlines()):
+        if line.startswith("```"):
+            in_block = not in_block
+            if line == "```bash" and not paragraph.startswith("Not run by the tests: "):
+                found.add(heading)
+        elif not in_block:
+            heading = line.lstrip("# ") if line.startswith("#") else heading
+            paragraph = line
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_is_run_by_a_test(document: str) -> None:
+    """The test of a document names each heading that has commands, and runs all of them (tests/e2e/documents.py)."""
+    tests = [path.read_text() for path in (ROOT / "tests" / "e2e").glob("test_*.py")]
+    (source,) = [text for text in tests if f'DOCUMENT = "{document}"' in text]
+    named = headings((ROOT / "docs" / document).read_text())
+
+    assert named
+    assert [heading for heading in sorted(named) if f'"{heading}"' not in source] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_are_in_blocks_of_bash(document: str) -> None:
+    """Another language's name would hide commands from the tests; what only shows a command is `console`."""
+    languages = set(re.findall(r"^```(\w+)$", (ROOT / "docs" / document).read_text(), re.MULTILINE))
+
+    assert languages <= {"bash", "console", "yaml"}

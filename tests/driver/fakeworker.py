@@ -1,0 +1,101 @@
+"""A node whose worker is no process: it answers from the node's present state, or fails as told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpugauge.driver.api import DriverView, Reply
+from gpugauge.driver.client import Worker
+from gpugauge.driver.pace import Pace
+from gpugauge.driver.source import DriverSource
+
+PACE = Pace({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)
+
+
+class Node:
+    """A node with cards by index; each answers with its uuid, an NVML code, or the exception that its worker meets."""
+
+    def __init__(self, *cards: str | int | Exception) -> None:
+        self.cards = list(cards)
+        self.opening: int | Exception | None = None
+        self.silent = False  # answers neither come nor fail
+        self.killable, self.killed = True, False
+        self.resident = 1000
+        self.workers: list[FakeWorker] = []
+
+    def spawn(self) -> Worker:
+        self.workers.append(FakeWorker(self))
+        return self.workers[-1]
+
+    @property
+    def running(self) -> int:
+        return sum(not worker.ended for worker in self.workers)
+
+
+class FakeWorker(Worker):
+    """Answers from the node's present state, without a process."""
+
+    pid = 1
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.requests, self.ended = node, [], False  # type: ignore[var-annotated] # filled by send
+
+    def send(self, op: str, **arguments: Any) -> int:
+        self.requests.append((op, arguments))
+        return len(self.requests)
+
+    def answered(self, seconds: float) -> bool:
+        if self.node.silent:
+            time.sleep(min(seconds, 0.01))
+        return not self.node.silent
+
+    def receive(self, number: int, deadline: float) -> Reply:
+        op, arguments = self.requests[number - 1]
+        if op == "open":
+            if isinstance(self.node.opening, Exception):
+                raise self.node.opening
+            return Reply(
+                number, op, values={"driver": {"device_count": len(self.node.cards)}}, failed=self.node.opening
+            )
+        card = self.node.cards[arguments["index"]]
+        if isinstance(card, Exception):
+            raise card
+        if isinstance(card, int):
+            return Reply(number, op, arguments["index"], failed=card)
+        values = {group: {"utilization_percent": 50} if group == "fast" else {} for group in arguments["groups"]}
+        if "static" in values:
+            values["static"] = {"uuid": card, "index": arguments["index"]}
+        return Reply(number, op, arguments["index"], values)
+
+    def interrupt(self) -> None:
+        pass
+
+    def end(self, *, polite: bool = True, patience: float = 0.3) -> bool:
+        self.ended = True
+        return self.node.killable
+
+    def reaped(self) -> bool:
+        return self.ended and self.node.killable
+
+    def was_killed(self) -> bool:
+        return self.node.killed
+
+    def resident_bytes(self) -> int | None:
+        return self.node.resident
+
+    def ending(self) -> str:
+        return "was ended"
+
+
+def until(source: DriverSource, what: Callable[[DriverView], bool]) -> DriverView:
+    deadline = time.monotonic() + 10
+    while not what(source.view()):
+        assert time.monotonic() < deadline, source.view()
+        time.sleep(0.005)
+    return source.view()
+
+
+def up(view: DriverView) -> dict[str, bool]:
+    return {d.uuid: d.up for d in view.devices}

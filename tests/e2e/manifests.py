@@ -1,0 +1,61 @@
+"""The manifests of deploy/kubernetes as kubectl renders them, and Kubernetes' own schemas."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.e2e.documents import ROOT
+from tests.e2e.programs import need
+from tests.e2e.tools import tool
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+# What is applied as it stands; components are part of these.
+TARGETS = sorted(
+    str(path.parent.relative_to(FOLDER))
+    for path in FOLDER.rglob("kustomization.yaml")
+    if yaml.safe_load(path.read_text())["kind"] == "Kustomization"
+)
+SIDECARS = ["sidecar/job", "sidecar/pod"]
+VERSIONS = ["1.29", "1.32", "1.35"]
+Manifest = dict[str, Any]
+
+
+@functools.cache
+def rendered(target: str) -> str:
+    command = [need("kubectl"), "kustomize", str(FOLDER / target)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def objects(target: str) -> list[Manifest]:
+    return list(yaml.safe_load_all(rendered(target)))
+
+
+def of_kind(target: str, *kinds: str) -> list[Manifest]:
+    return [item for item in objects(target) if item["kind"] in kinds]
+
+
+def pods(target: str) -> Iterator[tuple[Manifest, Manifest]]:
+    """Yield each pod's metadata and spec, of templates, too."""
+    for item in of_kind(target, "DaemonSet", "Job", "Pod"):
+        pod = item if item["kind"] == "Pod" else item["spec"]["template"]
+        yield pod["metadata"], pod["spec"]
+
+
+def containers(spec: Manifest) -> list[Manifest]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return bool(selector) and selector.items() <= labels.items()
+
+
+def validate(file: Path, version: str) -> tuple[int, str]:
+    command = [tool("kubernetes-validate"), "--strict", f"--kubernetes-version={version}", str(file)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr

@@ -1,0 +1,104 @@
+"""deploy/compose.yaml, read by docker-compose; and what its services expect of each other. No Docker runs here."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from tests.e2e.documents import ROOT
+from tests.e2e.programs import need
+
+pytestmark = pytest.mark.e2e
+
+DEPLOY = ROOT / "deploy"
+FILES = ("compose.yaml", "compose.gpu.yaml")
+
+
+def read(*files: Path) -> subprocess.CompletedProcess[str]:
+    options = [option for file in files for option in ("-f", str(file))]
+    return subprocess.run([need("docker-compose"), *options, "config"], check=False, capture_output=True, text=True)
+
+
+def services(*names: str) -> dict[str, Any]:
+    done = read(*(DEPLOY / name for name in names))
+    assert (done.returncode, done.stderr) == (0, "")
+    result: dict[str, Any] = yaml.safe_load(done.stdout)["services"]
+    return result
+
+
+def mounts(service: dict[str, Any]) -> dict[str, Path]:
+    """Return what of the checkout is mounted where."""
+    split = [volume.split(":") for volume in service.get("volumes", [])]
+    return {target: Path(source) for source, target, _ in split if source.startswith(str(ROOT))}
+
+
+def mounted(service: dict[str, Any], path: str) -> Path:
+    """Return the file of the checkout that is at `path` in the service's container."""
+    (file,) = [
+        source / PurePosixPath(path).relative_to(target)
+        for target, source in mounts(service).items()
+        if PurePosixPath(path).is_relative_to(target)
+    ]
+    assert file.exists(), file
+    return file
+
+
+def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    file.write_text((DEPLOY / "compose.yaml").read_text().replace("read_only:", "readonly:"))
+
+    assert "Unsupported config option for services.gpugauge: 'readonly'" in read(file).stderr
+
+
+@pytest.mark.parametrize("files", [FILES[:1], FILES])
+def test_what_is_mounted_exists_and_cannot_be_written(files: tuple[str, ...]) -> None:
+    for service in services(*files).values():
+        assert all(path.exists() for path in mounts(service).values())
+        assert all(volume.endswith(":ro") for volume in service.get("volumes", []) if volume.startswith(str(ROOT)))
+
+
+def test_every_file_that_is_named_is_mounted() -> None:
+    found = services(FILES[0])
+    for name in ("prometheus", "alertmanager"):
+        (option,) = [word for word in found[name]["command"] if word.startswith("--config.file=")]
+        mounted(found[name], option.removeprefix("--config.file="))
+    grafana = found["grafana"]
+    mounted(grafana, grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    (provider,) = yaml.safe_load(mounted(grafana, "/etc/grafana/provisioning/dashboards/gpugauge.yaml").read_text())[
+        "providers"
+    ]
+    assert sorted(mounted(grafana, provider["options"]["path"]).glob("*.json"))
+
+
+def test_services_ask_each_other_at_the_right_ports() -> None:
+    found = services(FILES[0])
+    ports = {name: service["ports"][0].split(":")[-1].removesuffix("/tcp") for name, service in found.items()}
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus-compose.yaml").read_text())
+    asked = config["scrape_configs"][0]["static_configs"] + config["alerting"]["alertmanagers"][0]["static_configs"]
+    targets = dict(target.split(":") for entry in asked for target in entry["targets"])
+    datasource = mounted(found["grafana"], "/etc/grafana/provisioning/datasources/prometheus.yaml")
+    url = urlsplit(yaml.safe_load(datasource.read_text())["datasources"][0]["url"])
+
+    assert targets | {url.hostname: str(url.port)} == {
+        name: ports[name] for name in ("gpugauge", "alertmanager", "prometheus")
+    }
+    # Nothing of this is protected by a password.
+    assert all(port.startswith("127.0.0.1:") for service in found.values() for port in service["ports"])
+
+
+def test_the_exporter_has_the_fewest_rights_and_simulates_unless_told_otherwise() -> None:
+    simulated, real = services(FILES[0])["gpugauge"], services(*FILES)["gpugauge"]
+
+    for service in (simulated, real):
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert simulated["command"] == ["serve", "--simulate=bottlenecks"]
+    assert real["command"] == ["serve"]
+    assert "deploy" not in simulated
+    assert real["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"

@@ -1,0 +1,61 @@
+"""The commands of docs/install-kubernetes.md, in a fresh copy of the checkout. No cluster is at hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.documents import blocks, fresh_checkout, shell
+from tests.e2e.manifests import VERSIONS, containers, validate
+from tests.e2e.programs import need
+
+pytestmark = pytest.mark.e2e
+
+DOCUMENT = "install-kubernetes.md"
+# What stands in for kubectl: `apply -k FOLDER` renders, and keeps what it would have sent.
+KUBECTL = """#!/bin/sh
+if [ "$1 $2 $#" = "apply -k 3" ]; then
+    {{ {real} kustomize "$3" && echo "---"; }} >> {sent}
+else
+    exec {real} "$@"
+fi
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a copy of the checkout with the document's own kustomization in it."""
+    copy = fresh_checkout(tmp_path)
+    (kustomization,) = blocks(DOCUMENT, "The image", "yaml")
+    (copy / "kustomization.yaml").write_text(kustomization)
+    return copy
+
+
+def test_document(checkout: Path, tmp_path: Path) -> None:
+    sent, programs = tmp_path / "sent.yaml", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "kubectl").write_text(KUBECTL.format(real=need("kubectl"), sent=sent))
+    (programs / "kubectl").chmod(0o755)
+    for heading in ("The image", "On each node", "Beside a training"):
+        for block in blocks(DOCUMENT, heading):
+            shell(block, checkout, {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
+    objects = [item for item in yaml.safe_load_all(sent.read_text()) if item]
+    known = [item for item in objects if not item["apiVersion"].startswith("monitoring.coreos.com/")]
+    sent.write_text(yaml.safe_dump_all(known))
+
+    assert {"DaemonSet", "Job", "PodMonitor", "PrometheusRule"} <= {item["kind"] for item in objects}
+    assert validate(sent, VERSIONS[-1])[0] == 0
+
+
+def test_the_image_is_named_in_one_place(checkout: Path) -> None:
+    """The kustomization of the document changes the image of every container of ours."""
+    command = [need("kubectl"), "kustomize", str(checkout)]
+    made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    sets = [item for item in yaml.safe_load_all(made) if item["kind"] == "DaemonSet"]
+    images = {each["image"] for item in sets for each in containers(item["spec"]["template"]["spec"])}
+
+    assert images == {"registry.example/gpugauge:0.1.0"}

@@ -1,0 +1,306 @@
+"""Release and attach, reload, planned replacements of the worker, and the end of a container whose driver is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.programs import GPUGAUGE, Daemon, daemon, prometheus, wait_for
+
+pytestmark = pytest.mark.e2e
+
+CARDS = "description: two cards, one at work\ngpus: {model: h100, count: 2}\n"
+WORK = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: 0.5}]\n"
+
+
+@contextlib.contextmanager
+def simulated(tmp_path: Path, *flags: str, more: str = "", work: str = WORK, ready: bool = True) -> Iterator[Daemon]:
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(CARDS + work + more)
+    with daemon(tmp_path, f"--simulate={scenario}", "--web.enable-lifecycle", *flags, ready=ready) as running:
+        yield running
+
+
+def workers(running: Daemon) -> list[int]:
+    """The processes that may use the driver: all that the daemon has started."""
+    tasks = Path(f"/proc/{running.process.pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def device_files(pids: list[int]) -> list[str]:
+    """NVIDIA device files that processes hold open."""
+    links = [str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists()]
+    return [link for link in links if link.startswith("/dev/nvidia")]
+
+
+def command(running: Daemon, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [GPUGAUGE, *arguments, f"--url={running.url}"], capture_output=True, text=True, check=False, timeout=30
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def post(running: Daemon, path: str) -> tuple[int, str]:
+    request = urllib.request.Request(running.url + path, data=b"", method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def value(running: Daemon, name: str) -> float | None:
+    return running.series(name).get(())
+
+
+def counters(text: str) -> dict[tuple[str, str], float]:
+    """Every counter that a page shows, by name and labels, without the CPU time of the present worker."""
+    return {
+        (sample.name, str(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if family.type == "counter" or sample.name.endswith(("_count", "_sum"))
+        if sample.labels.get("part") != "worker"
+    }
+
+
+def test_release_frees_the_driver_says_so_and_ends_by_itself(tmp_path: Path) -> None:
+    with simulated(tmp_path) as running:
+        wait_for(lambda: running.series("gpu_process_busy_seconds_total", "process"), 15, "the process is seen")
+        before = counters(running.metrics())
+        asked = time.time()
+        code, told = command(running, "release", "--for=4s")
+        left = workers(running)
+        held = device_files([running.process.pid, *left])
+        wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "metrics tell of the release")
+        names = {family.name for family in text_string_to_metric_families(running.metrics())}
+        reasons = running.series("gpugauge_driver_up", "reason")
+        until = value(running, "gpugauge_driver_released_until_timestamp_seconds")
+        wait_for(lambda: len(running.series("gpu_power_watts", "uuid")) == 2, 15, "the cards are back")
+        back = time.time()
+        after = counters(running.metrics())
+        ups = running.series("gpu_up", "uuid")
+
+    assert (code, told.startswith("the driver is free until ")) == (0, True)
+    assert (left, held) == ([], [])
+    assert reasons == {("released",): 0}
+    assert until == pytest.approx(asked + 4, abs=2)
+    assert not names & {"gpu_up", "gpu_power_watts", "gpu_memory_used_bytes", "gpu_utilization_ratio"}
+    assert "gpu_info" in names
+    assert back - asked >= 4
+    assert set(ups.values()) == {1}
+    fallen = {key: (old, after.get(key)) for key, old in before.items() if key in after and after[key] < old}
+    assert fallen == {}
+    assert {key for key in before if key[0].startswith("gpu")} <= after.keys()
+
+
+def test_attach_ends_a_release_and_a_second_release_moves_the_end(tmp_path: Path) -> None:
+    with simulated(tmp_path) as running:
+        command(running, "release", "--for=1h")
+        command(running, "release", "--for=2h")
+        wait_for(
+            lambda: (value(running, "gpugauge_driver_released_until_timestamp_seconds") or 0) > time.time() + 7000,
+            3,
+            "the end has moved",
+        )
+        attached = command(running, "attach")
+        wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the cards are back")
+        log = running.log.read_text()
+
+    assert attached == (0, "the driver answers, cards: 2")
+    assert "level=error" not in log
+
+
+def test_release_in_the_middle_of_a_call_that_hangs(tmp_path: Path) -> None:
+    hang = "faults: [{call: nvmlDeviceGetUtilizationRates, gpu: 1, start: 3, hang: true}]\n"
+    with simulated(tmp_path, "--driver.deadline-seconds=60", more=hang) as running:
+        time.sleep(4)
+        start = time.monotonic()
+        code, told = command(running, "release", "--for=1h")
+        seconds = time.monotonic() - start
+        left = workers(running)
+        wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "metrics tell of the release")
+        restarts = value(running, "gpugauge_worker_restarts_total")
+
+    assert (code, left, restarts) == (0, [], 0), told
+    assert seconds < 10
+
+
+def test_nothing_changes_by_http_unless_enabled(tmp_path: Path) -> None:
+    with simulated(tmp_path, "--no-web.enable-lifecycle") as running:
+        codes = [post(running, f"/-/{path}")[0] for path in ("release?for=1m", "attach", "reload")]
+        code, told = command(running, "release", "--for=1m")
+        alive = workers(running)
+
+    assert codes == [403, 403, 403]
+    assert (code, "--web.enable-lifecycle" in told, len(alive)) == (1, True, 1)
+
+
+def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text("metrics: {exclude: [gpu_power_*]}\n")
+    with simulated(tmp_path, f"--config.file={file}") as running:
+        (worker,) = workers(running)
+        first = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
+        before = counters(running.metrics())
+        shown = bool(running.series("gpu_power_watts", "uuid"))
+
+        file.write_text("log: {level: debug}\ncollector: {links: false}\nsampling: {interval_seconds: 0.5}\n")
+        running.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: running.series("gpu_power_watts", "uuid"), 5, "the new settings are in use")
+        second = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
+        collectors = {labels[0] for labels in running.series("gpugauge_collector_success", "collector")}
+        links = [n for n, _ in counters(running.metrics()) if n.startswith(("gpu_pcie", "gpu_nvlink"))]
+
+        file.write_text("log:\n  levle: info\n")
+        running.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: value(running, "gpugauge_config_last_reload_successful") == 0, 5, "the bad file is told")
+        third = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
+        status, said = post(running, "/-/reload")
+        still = bool(running.series("gpu_power_watts", "uuid"))
+
+        file.write_text("web: {max_connections: 100}\n")
+        good = post(running, "/-/reload")
+        wait_for(lambda: running.series("gpu_pcie_replays_total", "uuid"), 40, "the collector is back")
+        successful = value(running, "gpugauge_config_last_reload_successful")
+        after = counters(running.metrics())
+        same = workers(running) == [worker]
+        log = running.log.read_text()
+
+    assert (shown, still, same, successful) == (False, True, True, 1)
+    assert first is not None
+    assert second is not None
+    assert third == second > first
+    assert ("links" in collectors, links) == (False, [])
+    assert status == 500
+    assert f"{file}:2: log.levle" in said
+    assert "log.level" in said
+    assert f"{file}:2: log.levle" in log
+    assert good[0] == 200
+    assert "needs a restart: web.max_connections" in good[1]
+    assert {key: after[key] for key, old in before.items() if key in after and after[key] < old} == {}
+
+
+def test_worker_that_is_replaced_again_and_again_leaves_no_gap_in_the_counters(tmp_path: Path) -> None:
+    # Half of each second busy, so that a part counted twice or not at all shows.
+    work = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: {shape: square, period: 1, low: 0, high: 1}}]\n"
+    with (
+        simulated(tmp_path, "--driver.worker-max-seconds=4", work=work) as running,
+        prometheus(tmp_path, running.url.removeprefix("http://")) as server,
+    ):
+        recycles = 'gpugauge_worker_recycles_total{reason="age"}'
+        wait_for(lambda: (server.value(recycles) or 0) >= 5, 60, "the worker was replaced five times")
+        busy = 'increase(gpu_busy_seconds_total{engine="gpu"}[20s])'
+        observed = 'increase(gpu_observed_seconds_total{engine="gpu"}[20s])'
+        share = server.value(f"max({busy}) / max({observed})")
+        covered = server.value(f"min({observed})")
+        down = server.value("count_over_time(gpu_up[20s]) - sum_over_time(gpu_up[20s]) > 0")
+        restarts = server.value("gpugauge_worker_restarts_total")
+        lost = server.value("min_over_time(up[20s])")
+
+    assert share == pytest.approx(0.5, abs=0.03)
+    assert covered is not None
+    assert covered > 18.5
+    assert (down, restarts, lost) == (None, 0, 1)
+
+
+def test_card_that_is_plugged_in_and_one_that_comes_back_are_found(tmp_path: Path) -> None:
+    scenario = tmp_path / "plug.yaml"
+    scenario.write_text(
+        "description: a card comes, another is gone for a while\n"
+        "gpus:\n"
+        "  - {model: h100, uuid: GPU-stays}\n"
+        "  - {model: h100, uuid: GPU-away, lost_at: 5, back_at: 26}\n"
+        "  - {model: h100, uuid: GPU-comes, plugged_at: 8}\n"
+    )
+    with daemon(tmp_path, f"--simulate={scenario}") as running:
+
+        def ups() -> dict[str, float]:
+            return {uuid: up for (uuid,), up in running.series("gpu_up", "uuid").items()}
+
+        first = ups()
+        wait_for(lambda: ups() == {"GPU-stays": 1, "GPU-away": 0}, 10, "one is lost")
+        wait_for(lambda: ups() == {"GPU-stays": 1, "GPU-away": 0, "GPU-comes": 1}, 20, "one has come")
+        wait_for(lambda: ups() == {"GPU-stays": 1, "GPU-away": 1, "GPU-comes": 1}, 30, "one is back")
+        recycles = running.series("gpugauge_worker_recycles_total", "reason")["cards",]
+        restarts = value(running, "gpugauge_worker_restarts_total")
+
+    assert first == {"GPU-stays": 1, "GPU-away": 1}
+    assert (recycles, restarts) == (2, 0)
+
+
+def test_upgraded_driver_is_told_and_found_again_by_a_fresh_worker(tmp_path: Path) -> None:
+    upgrade = (
+        "faults:\n"
+        "  - {call: nvmlDeviceGetUtilizationRates, start: 5, end: 6.5, code: 1}\n"
+        "  - {call: nvmlInitWithFlags, start: 5, end: 9, code: 18}\n"
+    )
+    with simulated(tmp_path, more=upgrade) as running:
+        wait_for(
+            lambda: ("library_mismatch",) in running.series("gpugauge_driver_up", "reason"), 10, "it is told to be down"
+        )
+        down = running.series("gpu_up", "uuid")
+        wait_for(lambda: running.series("gpugauge_driver_up", "reason") == {("ok",): 1}, 15, "it is back")
+        wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the cards are back")
+
+    assert set(down.values()) == {0}
+
+
+@pytest.mark.parametrize("fault", ["crash: true", "hang: true"])
+def test_crash_or_hang_of_the_library_is_contained(tmp_path: Path, fault: str) -> None:
+    more = f"faults: [{{call: nvmlDeviceGetMemoryInfo_v2, gpu: 1, start: 4, {fault}}}]\n"
+    with simulated(tmp_path, more=more) as running:
+        (first,) = workers(running)
+
+        def ups() -> dict[str, float]:
+            by_uuid = running.series("gpu_up", "uuid")
+            return {index: by_uuid[uuid,] for uuid, index in running.series("gpu_info", "uuid", "index")}
+
+        wait_for(lambda: ups() == {"0": 1, "1": 0}, 15, "the card is left out, its neighbour goes on")
+        restarts = value(running, "gpugauge_worker_restarts_total")
+        reason = running.series("gpugauge_driver_up", "reason")
+        (second,) = workers(running)
+
+    assert first != second
+    assert restarts == (2 if "crash" in fault else 1)
+    assert reason == {("ok",): 1}
+
+
+def test_container_whose_driver_is_gone_ends_with_69(tmp_path: Path) -> None:
+    gone = "faults: [{call: nvml*, start: 6, code: 9}]\n"
+    with simulated(tmp_path, "--driver.lost-exit-seconds=4", more=gone) as running:
+        start = time.monotonic()
+        code = running.process.wait(40)
+        seconds = time.monotonic() - start
+        log = running.log.read_text()
+
+    assert code == 69
+    assert seconds > 4
+    (last,) = re.findall(r"level=error.*ending the process.*", log)
+    assert "modprobe nvidia" in last
+
+
+def test_driver_that_never_answered_or_is_released_ends_nothing(tmp_path: Path) -> None:
+    never = "faults: [{call: nvmlInitWithFlags, code: 9}]\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with (
+        simulated(tmp_path / "a", "--driver.lost-exit-seconds=1", more=never) as one,
+        simulated(tmp_path / "b", "--driver.lost-exit-seconds=1") as other,
+    ):
+        command(other, "release", "--for=1h")
+        time.sleep(5)
+        ended = [running.process.poll() for running in (one, other)]
+
+    assert ended == [None, None]

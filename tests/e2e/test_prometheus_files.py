@@ -1,0 +1,44 @@
+"""The configurations of deploy/prometheus, read by the programs that they are for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.documents import ROOT
+from tests.e2e.programs import need
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    "name", ["prometheus.yaml", "prometheus-compose.yaml", "prometheus-kubernetes.yaml", "remote-write.yaml"]
+)
+def test_prometheus_takes_the_configuration(name: str, tmp_path: Path) -> None:
+    folder = ROOT / "deploy" / "prometheus"
+    shutil.copytree(folder / "rules", tmp_path / "rules")
+    text = (folder / name).read_text()
+    # Beside its rules, as there. Debian's Prometheus is built without Kubernetes' discovery.
+    file = tmp_path / name
+    file.write_text(
+        text.replace("kubernetes_sd_configs:", "static_configs:").replace("- role: pod", "- targets: [pod]")
+    )
+    done = subprocess.run([need("promtool"), "check", "config", str(file)], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_alertmanager_takes_the_configuration_and_routes_by_cause() -> None:
+    file = str(ROOT / "deploy" / "prometheus" / "alertmanager.yaml")
+
+    def route(*labels: str) -> str:
+        command = [need("amtool"), "config", "routes", "test", f"--config.file={file}", *labels]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert route("alertname=TrainingLimitedByThrottled", "severity=warning") == "platform"
+    assert route("alertname=TrainingLimitedByDataLoading", "severity=warning") == "owners"
+    assert route("alertname=GpuLost", "severity=critical") == "on-call"
+    assert route("alertname=SomethingElse") == "platform"

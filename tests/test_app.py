@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpugauge.app import _Life
+from gpugauge.config import Settings
+from gpugauge.driver.api import DriverView
+
+
+def ends(view: DriverView, limit: float) -> tuple[bool, int]:
+    """Whether a tick with this view of the driver ends the daemon, and its exit code then."""
+    settings = Settings.model_validate({"driver": {"lost_exit_seconds": limit}})
+    driver = SimpleNamespace(view=lambda: view)
+    parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=SimpleNamespace(watchdog=lambda: None))
+    stop = threading.Event()
+    life = _Life(cast("Any", parts), ExitStack(), stop)
+    life._alive()
+    return stop.is_set(), life._exit_code
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds", "limit", "expected"),
+    [
+        ("library_mismatch", 301, 300, (True, 69)),
+        ("library_mismatch", 200, 300, (False, 0)),
+        ("library_mismatch", 1e6, 0, (False, 0)),  # not asked for
+        ("library_not_found", None, 300, (False, 0)),  # has never answered
+        ("worker_unkillable", 1e6, 300, (False, 0)),  # the container would not end
+        ("released", None, 300, (False, 0)),
+        ("ok", None, 300, (False, 0)),
+    ],
+)
+def test_lost_driver_ends_the_process(
+    reason: str, seconds: float | None, limit: float, expected: tuple[bool, int]
+) -> None:
+    lost_since = None if seconds is None else time.monotonic() - seconds
+
+    assert ends(DriverView(reason == "ok", reason, lost_since=lost_since), limit) == expected
