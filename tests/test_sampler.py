@@ -121,3 +121,22 @@ def test_run_ticks_when_the_timetable_says_so() -> None:
     assert len(published) == 3
     assert {interval for interval, _ in expecting.asked} == {3600.0}
     assert all(0 < lead < 1800.1 for _, lead in expecting.asked)
+
+
+def test_tick_that_fails_costs_its_snapshot_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    published: list[Snapshot] = []
+    stop = threading.Event()
+    s = sampler(Fake("good"), published=published)
+    outcomes = [MemoryError("planted"), MemoryError("planted"), None]
+
+    def publish(snapshot: Snapshot) -> None:
+        if outcomes and (error := outcomes.pop(0)):
+            raise error
+        published.append(snapshot)
+
+    s._publish = publish
+    with caplog.at_level("INFO"):
+        s.run(stop, alive=stop.set)
+
+    assert len(published) == 1
+    assert [record.message for record in caplog.records] == ["no snapshot can be made", "snapshots are made again"]

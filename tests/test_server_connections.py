@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import time
 from contextlib import ExitStack, suppress
@@ -114,3 +116,37 @@ def test_when_all_are_idle_the_longest_idle_makes_room() -> None:
             scraper.getresponse().read()
 
         assert closed_by_server(scrapers[0].sock)
+
+
+class Short(socket.socket):
+    """A listening socket for whose connections there are no descriptors at first."""
+
+    refused = 0
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self.refused < 2:
+            self.refused += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_connection_waits_while_there_are_no_descriptors(
+    short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening: list[Short] = []
+
+    def bind(host: str, port: int) -> list[socket.socket]:
+        listening.append(Short(socket.AF_INET))
+        listening[0].bind((host, port))
+        listening[0].listen()
+        return [*listening]
+
+    short.setattr(server, "bind", bind)
+    with caplog.at_level("INFO"), serving() as address:
+        assert fetch(address, "/-/healthy")[0] == 200
+
+    assert listening[0].refused == 2  # not a thousand times: it was looked at again with the sweep
+    assert [record.message for record in caplog.records] == [
+        "no connection can be accepted, open ones go on",
+        "connections are accepted again",
+    ]

@@ -372,6 +372,23 @@ def test_a_listener_that_broke_says_so(listener: Sessions, monkeypatch: pytest.M
         listener.view()
 
 
+def test_listener_goes_on_when_memory_was_short(
+    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, short = listener._accept, [MemoryError(), MemoryError()]
+
+    def sometimes() -> None:
+        if short:
+            raise short.pop()
+        accept()
+
+    monkeypatch.setattr(listener, "_accept", sometimes)
+    connect().send(hello())
+    until(lambda: len(listener.view()) == 1)
+
+    assert short == []
+
+
 def test_socket_of_the_service_manager_is_taken_and_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "hook.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:

@@ -29,17 +29,25 @@ class Lines:
         return text
 
 
+_REMAINS = 256
+
+
 class _Labels:
     """Label sets as text, `{a="b",c="d"}`, by names and values; a set that is gone is forgotten soon after."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, ...], dict[LabelValues, str]] = {}
+        self._most: dict[tuple[str, ...], int] = {}
 
     def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, str]:
-        """Return what is known for these names; far more than the `expected` number are remains, and are dropped."""
+        """Return what is known for these names. Far more than the most that a family with these names had are remains
+        of what is gone, and dropped.
+        """
         texts = self._texts.setdefault(names, {})
-        if len(texts) > 4 * expected + 4096:
+        most = self._most[names] = max(expected, self._most.get(names, 0))
+        if len(texts) > 4 * most + _REMAINS:
             texts.clear()
+            self._most[names] = expected
         return texts
 
 

@@ -91,5 +91,8 @@ def _is_address(name: str) -> bool:
 
 
 def _same_host(origin: str, host: str) -> bool:
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:  # a bracket without the other
+        return False
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()

@@ -99,14 +99,14 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def _write(self, record: logging.LogRecord) -> None:
         assert self._poll
-        data = (self.format(record) + "\n").encode()
         try:
+            data = (self.format(record) + "\n").encode()
             for start in range(0, len(data), select.PIPE_BUF):  # what a pipe that is ready takes without waiting
                 if not self._poll.poll(0):
                     self._dropped += 1
                     return
                 os.write(self._descriptor, data[start : start + select.PIPE_BUF])
-        except OSError:  # a full disk, a reader that is gone
+        except (OSError, MemoryError):  # a full disk, a reader that is gone
             self._dropped += 1
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
-from gpugauge.logs import fields
+from gpugauge.logs import Condition, fields
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.timetable import Timetable
 
@@ -40,6 +40,7 @@ class Sampler:
         self._exporter = exporter or ExporterCollector()
         self._timetable = timetable or Timetable()
         self._health: dict[str, Health] = {}
+        self._trouble = Condition(log, logging.ERROR)
 
     def configure(self, collectors: Sequence[Collector], interval: float, select: Callable[[Section], Section]) -> None:
         """Go on with these from the next tick; collectors that were there before keep their accounts."""
@@ -50,12 +51,24 @@ class Sampler:
         next_tick = time.monotonic()
         while not stop.is_set():
             began = time.monotonic()
-            self.tick(time.time(), began)
-            alive()
+            if self._ticks(began):
+                alive()
             lead = LEAD + min(0.5 * self._interval, time.monotonic() - began)
             # A tick that came late (a stopped or busy machine) is not made up for.
             next_tick = max(self._timetable.next_tick(next_tick, self._interval, lead), time.monotonic())
             stop.wait(next_tick - time.monotonic())
+
+    def _ticks(self, began: float) -> bool:
+        """Whether a tick went well. One that did not costs its snapshot; the former grows old, and if that goes on, so
+        does the watchdog.
+        """
+        try:
+            self.tick(time.time(), began)
+        except Exception as error:  # noqa: BLE001  (no memory, say; what it was is logged, once)
+            self._trouble.failing("no snapshot can be made", error=f"{type(error).__name__}: {error}")
+            return False
+        self._trouble.recovered("snapshots are made again")
+        return True
 
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
         """Collect, publish and return one snapshot."""

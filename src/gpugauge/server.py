@@ -104,6 +104,7 @@ class Server:
         stopping = asyncio.ensure_future(self._stopping.wait())
         while not stopping.done():
             listener.close_overdue(self._loop.time())
+            listener.resume()
             if self._access:
                 listener.renew(self._access.tls)
             await asyncio.wait([stopping], timeout=_SWEEP_INTERVAL)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TypeAlias
@@ -21,7 +23,10 @@ from tornado.httputil import (
 from tornado.iostream import IOStream
 from tornado.tcpserver import TCPServer
 
+from gpugauge.logs import Condition
 from gpugauge.server_messages import Reply, Request
+
+log = logging.getLogger("gpugauge.server")
 
 # Seconds: from the connection (handshake included) to the end of the first request's headers …
 HEADER_TIMEOUT = 10.0
@@ -29,6 +34,8 @@ HEADER_TIMEOUT = 10.0
 REQUEST_TIMEOUT = 20.0
 # … and from there to the next request; Prometheus keeps its connection between scrapes, 15 to 120 s apart.
 IDLE_TIMEOUT = 300.0
+# Connections that are accepted before those that are open are served again.
+_AT_ONCE = 128
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
 
@@ -65,11 +72,44 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
         )
         self.answer = answer
         self._limit = limit
+        self._listening: list[socket.socket] = []
+        self._refusals = Condition(log, logging.ERROR)
         self._fresh = _Phase(HEADER_TIMEOUT)
         self._first = _Phase(REQUEST_TIMEOUT)
         self._busy = _Phase(REQUEST_TIMEOUT)
         self._idle = _Phase(IDLE_TIMEOUT)
         self._phases = (self._fresh, self._first, self._busy, self._idle)
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        """Take connections from these from now on. Tornado's own loop would spin when no descriptor is left."""
+        self._listening += sockets
+        self.resume()
+
+    def resume(self) -> None:
+        """Look again at sockets whose connections could not be taken; they stay in the kernel's queue meanwhile."""
+        loop = asyncio.get_running_loop()
+        for sock in self._listening:
+            loop.add_reader(sock, self._accept, sock)
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        for sock in self._listening:
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        self._listening.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._refusals.failing("no connection can be accepted, open ones go on", error=error.strerror)
+                asyncio.get_running_loop().remove_reader(listening)
+                return
+            self._refusals.recovered("connections are accepted again")
+            self._handle_connection(connection, address)
 
     def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
         """Take the connection in; a TLS handshake is still to come, in the time of the first headers."""

@@ -163,11 +163,18 @@ class Sessions:
             return self._counters
 
     def _run(self) -> None:
-        while self._turn(SWEEP_SECONDS):
+        while self._goes_on():
             pass
 
+    def _goes_on(self) -> bool:
+        try:
+            return self._turn(SWEEP_SECONDS)
+        except MemoryError:  # there may be some in a moment; what was not read yet waits
+            time.sleep(0.1)
+            return True
+
     def _turn(self, seconds: float) -> bool:
-        """Wait so long for something to be ready, serve it, and sweep when it is time; return False when told to stop."""
+        """Wait so long for something to serve, and sweep when it is time; return False when told to stop."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._woken:
                 return False

@@ -108,3 +108,18 @@ def test_only_chosen_devices_are_read(run: Any) -> None:
     until(source, lambda v: bool(v.devices))
 
     assert up(source.view()) == {"GPU-b": True}
+
+
+def test_failure_of_the_thread_itself_takes_the_cards_down_and_a_fresh_worker_follows(run: Any) -> None:
+    node = Node("GPU-a", "GPU-b")
+    source = run(node)
+    until(source, lambda v: len(v.devices) == 2)
+
+    node.cards[1] = MemoryError("planted")
+    down = until(source, lambda v: v.reason == "failed")
+    node.cards[1] = "GPU-b"
+    back = until(source, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": True})
+
+    assert (down.up, up(down)) == (False, {"GPU-a": False, "GPU-b": False})
+    assert (len(node.workers), node.running) == (2, 1)
+    assert back.facts is not None

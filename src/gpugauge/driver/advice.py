@@ -15,6 +15,7 @@ ADVICE = {
     "timeout": "the driver does not answer when it is opened: look for Xid errors in the kernel log",
     "unknown": "the driver answers with an unknown error: if its device files were taken away from the container "
     "(systemctl daemon-reload does this), restart it",
+    "failed": "reading the driver failed in the daemon itself, its log says how; it tries again with a fresh worker",
     "stuck": "the thread that looks after the driver has stopped: restart the daemon, and report it with its log",
     "released": "it was given back on request and is left alone until then",
 }

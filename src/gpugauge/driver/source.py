@@ -136,6 +136,9 @@ class DriverSource:
             except _InterruptedError:
                 self._workers.end(patience=0.3 if self._stop.is_set() else _PATIENCE)
                 continue
+            except Exception:  # no memory, say: the readings must not stay as they are
+                log.exception("reading the driver failed")
+                self._down("failed", polite=False)
             self._publish()
             self.settled.set()
             now = time.monotonic()
