@@ -77,6 +77,10 @@ deploy-check: $(VENV)/dev ## systemd unit, image and sidecar tried for real; nee
 bench: $(VENV)/dev ## measurements, ours beside the peers'
 	@$(BIN)/python -m bench
 
+.PHONY: torture
+torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
+	@$(BIN)/python -m bench.torture $(ARGS)
+
 gpu-check: $(VENV)/run ## what only a card can show: needs an NVIDIA GPU; writes a recording to tests/recordings
 	@$(BIN)/python -m gpugauge.driver.gpucheck $(ARGS)
 

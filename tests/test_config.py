@@ -120,6 +120,8 @@ def test_off_is_a_word(file: Path) -> None:
         ("? [a]\n: 1\n", "FILE:1: a key must be plain text"),
         ("web: !!python/object:os.system {}\n", "FILE:1: could not determine a constructor for the tag"),
         ("simulate: !!python/name:os.system x\n", "FILE:1: could not determine a constructor"),
+        ("web:\n  telemetry_path: !!bool 5\n", "FILE:2: web.telemetry_path: the value does not fit the tag before it"),
+        ("simulate: !!timestamp x\n", "FILE:1: simulate: the value does not fit the tag before it"),
         ("web: \x00\n", "FILE: not readable as YAML: unacceptable character #x0000"),
         ("[" * 5000, "FILE: nested too deeply"),
         ("simulate: " + "x" * (1 << 20), "FILE: larger than 1048576 bytes, this is no settings file"),

@@ -334,4 +334,18 @@ def test_label_sets_that_are_gone_are_forgotten() -> None:
         exposition.publish(snapshot(Section("x", (family(FACTS, *gone),))))
         body(exposition)
 
-    assert len(exposition._lines._labels._texts["version",]) <= 4 * 1000 + 4096 + 1000
+    assert len(exposition._lines._labels._texts["version",]) <= 4 * 1000 + 256 + 1000
+
+
+def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = tuple(((f"{i}",), 1) for i in range(2000))
+    other = Table("version").gauge("gpugauge_other_info", "Other.", NONE, id)
+    exposition = published()
+    made = Mock(wraps=exposition_text._label_text)
+    monkeypatch.setattr(exposition_text, "_label_text", made)
+    for tick in range(5):
+        values = tuple((labels, tick) for labels, _ in large)
+        exposition.publish(snapshot(Section("x", (family(FACTS, *values), Family(other, ((("0",), tick),))))))
+        body(exposition)
+
+    assert made.call_count == 2000

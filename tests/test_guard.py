@@ -54,6 +54,7 @@ def test_a_program_without_host_is_let_in() -> None:
         ({"Origin": "http://localhost:8080"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost]:10478"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Origin": "http://localhost:10478", "Sec-Fetch-Site": "cross-site"}, 403),

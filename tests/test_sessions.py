@@ -64,6 +64,14 @@ def page(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: int = wire_
     return descriptor
 
 
+def opened_again(flags: int) -> int:
+    """Return another way to a sealed page, which has its seals and its size."""
+    descriptor = page()
+    again = os.open(f"/proc/self/fd/{descriptor}", flags)
+    os.close(descriptor)
+    return again
+
+
 def open_pages() -> int:
     links = list(Path("/proc/self/fd").iterdir())
     return sum("memfd:page" in str(link.readlink()) for link in links if link.is_symlink())
@@ -131,6 +139,8 @@ def test_the_page_is_read_while_the_process_says_nothing(
         lambda: page(size=1 << 20),
         lambda: os.open("/dev/zero", os.O_RDONLY),
         lambda: os.memfd_create("page"),
+        lambda: opened_again(os.O_WRONLY),
+        lambda: opened_again(os.O_PATH),
     ],
 )
 def test_what_is_no_sealed_page_is_closed_unseen(

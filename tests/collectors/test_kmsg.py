@@ -23,6 +23,7 @@ FAULT = b"4,18,90002,c;NVRM: Xid (PCI:0000:86:00): 31, pid=4242, name=python3, C
         (b"6,1,2,-;usb 1-1: NVRM: Xid (PCI:0000:3b:00): 79\n", []),
         (b"12,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, written by a program\n", []),
         (b"\xff\xfe;;\n", []),
+        (b"6" * 5000 + b",1,2,-;NVRM: Xid (PCI:0000:3b:00): 79\n", []),
     ],
 )
 def test_parse(record: bytes, found: list[KernelXid]) -> None:

@@ -81,13 +81,33 @@ def test_scenario_of_a_recording(tmp_path: Path) -> None:
     assert read.values["static"]["name"] == "NVIDIA H100 80GB HBM3"
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"recording": 2}', "[1]"])
+@pytest.mark.parametrize("text", ["", "{}", '{"recording": 2}', '{"recording": 1}', "[1]", "[" * 5000])
 def test_file_that_is_no_recording(text: str, tmp_path: Path) -> None:
     path = tmp_path / "card.jsonl"
     path.write_text(text)
 
     with pytest.raises(ScenarioError, match=r"card\.jsonl:1: "):
         load_scenario(str(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        "[" * 5000,
+        '{"f": "nvmlInit", "a": null, "r": 0, "o": {}, "us": 1}',
+        '{"f": "nvmlInit", "a": [], "r": 0, "o": {"0": "00"}, "us": 1}',
+        '{"f": "nvmlInit", "a": [1], "r": 0, "o": {"0": "xy"}, "us": 1}',
+        '{"f": "nvmlDeviceGetFieldValues", "a": [1, 1000000000000, ""], "r": 0, "o": {"2": ""}, "us": 1}',
+    ],
+)
+def test_line_that_is_no_call_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    path.write_text(f'{{"recording": 1, "driver_version": "580.95.05"}}\n{line}\n')
+
+    with pytest.raises(ValueError, match=r"card\.jsonl:2: this is no call of a recording"):
+        Replay(path)
 
 
 def test_check_of_a_simulated_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,13 @@ def test_directory(tmp_path: Path, text: str, folder: str) -> None:
     assert tmp_path / folder == directory(text, tmp_path, "cpu")
 
 
-@pytest.mark.parametrize("text", [v2("/gone"), v2("/../other"), v1("/docker/gone"), ""])
+@pytest.mark.parametrize("text", [v2("/gone"), v2("/../other"), v1("/docker/gone"), "", v2("/" + "a" * 300), v2("/\0")])
 def test_directory_that_is_not_there(tmp_path: Path, text: str) -> None:
     assert directory(text, tmp_path, "cpu") is None
+
+
+def test_numbers_of_impossible_length_are_none() -> None:
+    digits = "9" * 5000
+
+    assert parse(v2(f"/user.slice/user-{digits}.slice")).owner is None
+    assert parse(v2(f"/system.slice/slurmstepd.scope/job_{digits}/step_0")).slurm_job == ""

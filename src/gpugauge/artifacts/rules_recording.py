@@ -77,7 +77,8 @@ def by_job(operator: str, expr: str, *more: str) -> str:
 
 def alive(p: Parameters) -> str:
     """Return the jobs with a process that is there now: with its end, nothing may begin to fire."""
-    return by_job("max", Selectors(p)("training_state"))
+    # Every state is there, as 0 or 1: one of them tells, for an eleventh of the series.
+    return by_job("max", Selectors(p)("training_state", state="training"))
 
 
 def of_jobs(p: Parameters) -> list[Recording]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,11 @@ ERRORS = [
         "'hw_slowdown', 'sync_boost', 'sw_thermal_slowdown', 'hw_thermal_slowdown', 'hw_power_brake_slowdown', "
         "'display_clocks', 'board_limit' or 'reliability', not 'heat'",
     ),
+    ("description: !!bool 5\n", "f.yaml: a value does not fit the tag before it, leave the tag out"),
+    (
+        'description: d\ngpus: {model: a100, mig: [{profile: "\\ud800"}]}',
+        "f.yaml: a text in it is no valid Unicode",
+    ),
     (HEAD + "faults: [{member: timeStamp, code: 3}]", "f.yaml:3: faults[0]: member needs a value"),
     (
         HEAD + "processes: [{pid: 0, gpus: [0]}, {pid: x, gpus: [0]}]",
@@ -224,6 +230,16 @@ def test_mistake_is_named(text: str, message: str) -> None:
         parse_scenario(text, "f.yaml", "f")
 
     assert str(raised.value) == message
+
+
+def test_message_about_lists_within_lists_is_short() -> None:
+    lists = ["&a [x,x,x,x,x,x,x,x,x]"]
+    lists += [f"&{new} [{','.join([f'*{old}'] * 9)}]" for old, new in pairwise("abcdefghij")]
+
+    with pytest.raises(ScenarioError) as raised:
+        parse_scenario(f"description: [{', '.join(lists)}]", "f.yaml", "f")
+
+    assert len(str(raised.value)) < 2000
 
 
 def test_unknown_name() -> None:

@@ -136,6 +136,12 @@ def _sentence(file: str, root: yaml.Node, error: ValidationError) -> str:
                 key = f"{key}.{part}".lstrip(".")
     message = first["msg"][:1].lower() + first["msg"][1:]
     # Our own messages name what they complain about; pydantic's say only what should be.
-    value = f", not {reprlib.repr(first['input'])}" if message.startswith("input should") else ""
+    value = f", not {_short(first['input'])}" if message.startswith("input should") else ""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{file}:{line + 1}: {key + ': ' if key else ''}{message}{value}{more}"
+
+
+def _short(value: object) -> str:
+    """Return a value as it may stand in a message: lists of lists of the same list would be gigabytes."""
+    text = reprlib.repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"
