@@ -81,6 +81,14 @@ bench: $(VENV)/dev ## measurements, ours beside the peers'
 torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
 	@$(BIN)/python -m bench.torture $(ARGS)
 
+.PHONY: fuzz soak
+fuzz: $(VENV)/dev ## 100,000 inputs that are nearly right for all that reads what others wrote; some 15 minutes
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@$(BIN)/python -m bench.fuzz $(ARGS)
+
+soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 cards; some minutes
+	@$(BIN)/python -m bench.soak $(ARGS)
+
 gpu-check: $(VENV)/run ## what only a card can show: needs an NVIDIA GPU; writes a recording to tests/recordings
 	@$(BIN)/python -m gpugauge.driver.gpucheck $(ARGS)
 

@@ -13,11 +13,12 @@ from gpugauge.config import Settings
 from gpugauge.driver.api import DriverView
 
 
-def ends(view: DriverView, limit: float) -> tuple[bool, int]:
+def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool, int]:
     """Whether a tick with this view of the driver ends the daemon, and its exit code then."""
     settings = Settings.model_validate({"driver": {"lost_exit_seconds": limit}})
     driver = SimpleNamespace(view=lambda: view)
-    parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=SimpleNamespace(watchdog=lambda: None))
+    notifier, server = SimpleNamespace(watchdog=lambda: None), SimpleNamespace(serving=serving)
+    parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server)
     stop = threading.Event()
     life = _Life(cast("Any", parts), ExitStack(), stop)
     life._alive()
@@ -42,3 +43,7 @@ def test_lost_driver_ends_the_process(
     lost_since = None if seconds is None else time.monotonic() - seconds
 
     assert ends(DriverView(reason == "ok", reason, lost_since=lost_since), limit) == expected
+
+
+def test_daemon_that_nobody_can_ask_ends() -> None:
+    assert ends(DriverView(True, "ok"), 0, serving=False) == (True, 70)

@@ -99,6 +99,11 @@ class _Life:
     def _alive(self) -> None:
         """After each tick."""
         self._last_tick = time.monotonic()
+        if not self._parts.server.serving:
+            log.critical("the HTTP server has ended, ending the process")
+            self._exit_code = _EXIT_DEAD
+            self._stop.set()
+            return
         self._parts.notifier.watchdog()
         if self._parts.driver and self._has_lost(self._parts.driver):
             self._exit_code = _EXIT_LOST

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gpugauge.config import Settings
 from gpugauge.config_catalog import walk
+from gpugauge.plainyaml import PlainLoader
 
 # Kubernetes puts GPUGAUGE_SERVICE_HOST, GPUGAUGE_PORT_10478_TCP_ADDR and their like into every pod beside a service
 # called gpugauge; https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
@@ -73,7 +74,7 @@ def read_file(file: Path) -> tuple[Tree, Places]:
 # --- YAML with line numbers ---
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(PlainLoader):
     """Plain YAML: only true and false are booleans (`off` is a driver mode), no dates, no aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -120,12 +121,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, prefix: str, file: Path, p
         if isinstance(value_node, yaml.MappingNode) and value_node.tag == _MAPPING:
             tree[key_node.value] = _mapping(loader, value_node, key + ".", file, places)
         else:
-            try:
-                value = loader.construct_object(value_node, deep=True)
-            except (LookupError, AttributeError, TypeError):  # what PyYAML makes of `!!bool 5`
-                raise ConfigError(
-                    f"{place}: {key}: the value does not fit the tag before it, leave the tag out"
-                ) from None
+            value = loader.construct_object(value_node, deep=True)
             if value is not None:  # `web:` with nothing below it sets nothing
                 tree[key_node.value] = value
     return tree

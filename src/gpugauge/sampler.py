@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -41,34 +42,39 @@ class Sampler:
         self._timetable = timetable or Timetable()
         self._health: dict[str, Health] = {}
         self._trouble = Condition(log, logging.ERROR)
+        self._next = 0.0
 
     def configure(self, collectors: Sequence[Collector], interval: float, select: Callable[[Section], Section]) -> None:
         """Go on with these from the next tick; collectors that were there before keep their accounts."""
         self._collectors, self._interval, self._select = collectors, interval, select
 
     def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
-        """Tick until `stop` is set; `alive` is called after each tick (the service manager's watchdog)."""
-        next_tick = time.monotonic()
-        while not stop.is_set():
-            began = time.monotonic()
-            if self._ticks(began):
-                alive()
-            lead = LEAD + min(0.5 * self._interval, time.monotonic() - began)
-            # A tick that came late (a stopped or busy machine) is not made up for.
-            next_tick = max(self._timetable.next_tick(next_tick, self._interval, lead), time.monotonic())
-            stop.wait(next_tick - time.monotonic())
-
-    def _ticks(self, began: float) -> bool:
-        """Whether a tick went well. One that did not costs its snapshot; the former grows old, and if that goes on, so
-        does the watchdog.
+        """Tick until `stop` is set; `alive` is called after each tick that went well (the service manager's watchdog).
+        One that did not costs its snapshot; the former grows old, and if that goes on, so does the watchdog.
         """
+        self._next = time.monotonic()
+        while not stop.is_set():
+            if not self._ticks(stop, alive):
+                time.sleep(min(1.0, self._interval))
+
+    def _ticks(self, stop: threading.Event, alive: Callable[[], None]) -> bool:
         try:
-            self.tick(time.time(), began)
+            self._tick_and_wait(stop, alive)
         except Exception as error:  # noqa: BLE001  (no memory, say; what it was is logged, once)
-            self._trouble.failing("no snapshot can be made", error=f"{type(error).__name__}: {error}")
+            with contextlib.suppress(MemoryError):
+                self._trouble.failing("no snapshot can be made", error=f"{type(error).__name__}: {error}")
             return False
-        self._trouble.recovered("snapshots are made again")
         return True
+
+    def _tick_and_wait(self, stop: threading.Event, alive: Callable[[], None]) -> None:
+        began = time.monotonic()
+        self.tick(time.time(), began)
+        self._trouble.recovered("snapshots are made again")
+        alive()
+        lead = LEAD + min(0.5 * self._interval, time.monotonic() - began)
+        # A tick that came late (a stopped or busy machine) is not made up for.
+        self._next = max(self._timetable.next_tick(self._next, self._interval, lead), time.monotonic())
+        stop.wait(self._next - time.monotonic())
 
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
         """Collect, publish and return one snapshot."""

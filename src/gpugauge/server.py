@@ -87,6 +87,11 @@ class Server:
         self._thread.start()
         started.wait()
 
+    @property
+    def serving(self) -> bool:
+        """Whether the thread that answers runs."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self, timeout: float = 1.0) -> None:
         """Close everything and wait for the thread, `timeout` seconds at most; safe to call twice or before start."""
         if self._thread is None or self._loop is None or self._stopping is None:

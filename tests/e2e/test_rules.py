@@ -240,6 +240,7 @@ def test_load_from_outside_is_judged_where_the_operator_says_so(
         *(row for row in LOW.rows if row.name == "gpu_process_host_info"),
         Row("gpu_process_start_timestamp_seconds", {"process": "p0"}, -7200, None),
         Row("training_state", {"process": "p0", "state": "unknown"}, 1, None),
+        Row("training_state", {"process": "p0", "state": "training"}, 0, None),
         Row("training_seconds_total", {"process": "p0", "state": "unknown"}, 1, None, counter=True),
         Row("training_gpu_held_seconds_total", {"process": "p0"}, 1, None, counter=True),
         Row("training_lost_seconds_total", {"process": "p0", "cause": "unknown"}, 0.7, None, counter=True),

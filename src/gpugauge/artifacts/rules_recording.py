@@ -84,7 +84,12 @@ def alive(p: Parameters) -> str:
 def of_jobs(p: Parameters) -> list[Recording]:
     """Return the rules that must run before the alerts about jobs, in this order."""
     s = Selectors(p)
-    lost = by_job("sum", f"rate({s('training_lost_seconds_total', p.patience)})", "cause")
+    # Most causes take nothing from most processes: of a whole fleet only those that do are joined. What is unknown
+    # stays at 0 too, so that a job that loses nothing has a load.
+    known, unknown = (
+        f"rate({s('training_lost_seconds_total', p.patience, cause=cause)})" for cause in ("!unknown", "unknown")
+    )
+    lost = by_job("sum", f"({known} > 0 or {unknown})", "cause")
     held = by_job("sum", f"rate({s('training_gpu_held_seconds_total', p.patience)})")
     return [
         Recording(PROCESS_JOB, _process_job(p)),

@@ -85,6 +85,10 @@ ERRORS = [
         "f.yaml:3: processes[0].memory: processes on gpu 0 hold 92160 of 81008 MiB",
     ),
     (
+        HEAD + f"processes: [{{pid: 1, gpus: [0], memory: {'9' * 400}GiB}}]",
+        f"f.yaml:3: processes[0].memory: {'9' * 400}GiB is no size, write bytes as a number or like 40GiB",
+    ),
+    (
         HEAD + "processes: [{pid: 1, gpus: [0], memory: lots}]",
         "f.yaml:3: processes[0].memory: lots is no size, write bytes as a number or like 40GiB",
     ),
@@ -211,10 +215,18 @@ ERRORS = [
         "'hw_slowdown', 'sync_boost', 'sw_thermal_slowdown', 'hw_thermal_slowdown', 'hw_power_brake_slowdown', "
         "'display_clocks', 'board_limit' or 'reliability', not 'heat'",
     ),
-    ("description: !!bool 5\n", "f.yaml: a value does not fit the tag before it, leave the tag out"),
+    (
+        "description: !!bool 5\n",
+        "f.yaml:1: not valid YAML: the value does not fit the tag before it, leave the tag out",
+    ),
     (
         'description: d\ngpus: {model: a100, mig: [{profile: "\\ud800"}]}',
-        "f.yaml: a text in it is no valid Unicode",
+        "f.yaml:2: not valid YAML: \\ud800 to \\udfff alone are no characters",
+    ),
+    (
+        "description: d\ngpus: {model: a100, mig: [{profile: 1g.10gb}]}\n"
+        "processes: [{pid: 4, gpus: [0], instance: 7, memory: 4096, load: {shape: sine, period: 8}}]",
+        "f.yaml:3: processes[0].instance: gpu 0 has MIG, so that instance must be one of: 0",
     ),
     (HEAD + "faults: [{member: timeStamp, code: 3}]", "f.yaml:3: faults[0]: member needs a value"),
     (

@@ -15,7 +15,7 @@ from gpugauge.driver.simulated.library import FUNCTIONS
 from gpugauge.driver.simulated.loadspec import AnyLoad, Seconds, StrictModel, hint
 from gpugauge.driver.simulated.presets import PRESETS, WITHOUT
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE} | {"lib_rm_version_mismatch": 18}
 

@@ -166,12 +166,12 @@ class Scenario(StrictModel):
             if number >= len(cards):
                 raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(cards) - 1}")
         self._check_pids(len(cards))
+        for number, gpu in enumerate(cards):
+            self._check_room(number, gpu, len(cards))
         known = {name for card in World(self.simulation()).cards for name in (card.index, card.uuid)}
         for index, fault in enumerate(self.faults):
             if fault.gpu is not None and fault.gpu not in known:
                 raise _at("faults", index, "gpu", f"there is no gpu {fault.gpu}, the last is {len(cards) - 1}")
-        for number, gpu in enumerate(cards):
-            self._check_room(number, gpu, len(cards))
         return self
 
     def _check_pids(self, card_count: int) -> None:

@@ -28,10 +28,10 @@ def check_recording(path: Path) -> str:
             facts = json.loads(lines.readline())
         except (ValueError, RecursionError):
             facts = None
-    version = facts.get("driver_version") if isinstance(facts, dict) and facts.get("recording") == FORMAT else None
-    if not isinstance(version, str):
-        raise ValueError("the first line is not that of a recording: make one with python -m gpugauge.driver.gpucheck")
-    return version
+    match facts:
+        case {"recording": int(form), "driver_version": str(version)} if form == FORMAT:
+            return version
+    raise ValueError("the first line is not that of a recording: make one with python -m gpugauge.driver.gpucheck")
 
 
 class _Answers:
@@ -60,11 +60,12 @@ class Replay:
         self._similar: dict[Hashable, _Answers] = {}
         with path.open(encoding="utf-8") as lines:
             next(lines)
-            for number, line in enumerate(lines, 2):
-                try:
+            number = 1
+            try:
+                for number, line in enumerate(lines, 2):  # noqa: B007  (the message needs it)
                     self._learn(**json.loads(line))
-                except _GARBAGE as error:
-                    raise ValueError(f"{path}:{number}: this is no call of a recording: {error}") from None
+            except _GARBAGE as error:
+                raise ValueError(f"{path}:{number}: this is no call of a recording: {error}") from None
 
     def __getattr__(self, function: str) -> Callable[..., int]:
         """Return a function that was recorded; AttributeError for others."""

@@ -13,6 +13,7 @@ from gpugauge.driver.simulated import ScenarioError
 from gpugauge.driver.simulated.loadspec import hint
 from gpugauge.driver.simulated.model import Scenario
 from gpugauge.driver.simulated.replay import check_recording
+from gpugauge.plainyaml import PlainLoader
 
 __all__ = ["SHIPPED", "Scenario", "ScenarioError", "list_scenarios", "load_scenario", "parse_scenario"]
 
@@ -94,15 +95,12 @@ def _recorded(path: Path) -> Scenario:
 def parse_scenario(text: str, file: str, name: str) -> Scenario:
     """Read a scenario from YAML text; `file` is for messages, `name` unless the text has one. Raises ScenarioError."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        plain = yaml.safe_load(text)
+        root, plain = _read(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ScenarioError(f"{file}:{line}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date of impossible digits
         raise ScenarioError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
-    except (LookupError, AttributeError, TypeError):  # what PyYAML makes of `!!bool 5`
-        raise ScenarioError(f"{file}: a value does not fit the tag before it, leave the tag out") from None
     except RecursionError:
         raise ScenarioError(f"{file}: nested too deeply") from None
     if root is None or not isinstance(plain, dict):
@@ -110,11 +108,17 @@ def parse_scenario(text: str, file: str, name: str) -> Scenario:
     try:
         return Scenario.model_validate({"name": name, **plain})
     except ValidationError as error:
-        try:
-            sentence = _sentence(file, root, error)
-        except UnicodeEncodeError:  # "\\ud800" in a text: half a character, of which pydantic can write no message
-            sentence = f"{file}: a text in it is no valid Unicode"
-        raise ScenarioError(sentence) from None
+        raise ScenarioError(_sentence(file, root, error)) from None
+
+
+def _read(text: str) -> tuple[yaml.Node | None, Any]:
+    """Return a document with its lines, and what it says. Raises what PlainLoader raises."""
+    loader = PlainLoader(text)
+    try:
+        root = loader.get_single_node()
+        return root, None if root is None else loader.construct_document(root)
+    finally:
+        loader.dispose()
 
 
 def _sentence(file: str, root: yaml.Node, error: ValidationError) -> str:

@@ -1,0 +1,206 @@
+"""The daemon of the soak: in virtual time and one thread, from the hooks' real socket and messages to the pages."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from tests.collectors.proctree import CUDA, write
+from tests.golden_metrics import START, rank
+from tests.virtual import ACCEPT
+
+from bench.soak.driver import Driver
+from bench.soak.load import BOOTED, STEP, Happening, Job, Load
+from bench.soak.watch import BOOT_ID, LINGER, Watch, unix
+from gpugauge import catalog, sessions, sessions_socket, wire, wire_page
+from gpugauge.assembly import make_collectors
+from gpugauge.collectors import background
+from gpugauge.exposition import Exposition
+from gpugauge.history import History
+from gpugauge.page.render import content
+from gpugauge.sampler import Sampler
+from gpugauge.selection import Selection
+from gpugauge.sessions import Sessions
+from gpugauge.snapshot import Snapshot
+from gpugauge.status import status
+from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
+
+SEED = 7
+LOOK_EVERY = 6 * 3600 // STEP  # ticks between two looks at memory and descriptors
+PAGE_EVERY = 30  # ticks between two looks at the page
+
+
+class Clock:
+    """Virtual time, in the place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = BOOTED
+
+    def module(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            time=lambda: unix(self.now),
+            monotonic=lambda: self.now,
+            monotonic_ns=lambda: round(1e9 * self.now),
+            sleep=lambda _: None,
+        )
+
+
+class Ear(Sessions):
+    """The hooks' socket without its thread: serve() does what it would do."""
+
+    def begin(self) -> None:
+        self.start()
+        assert self._thread is not None
+        self._thread.join()
+        self._done, self._thread = self._thread, None
+
+    def end(self) -> None:
+        self._thread = self._done
+        self.stop()
+
+    def _run(self) -> None:
+        """Nothing: see serve()."""
+
+    def serve(self) -> None:
+        while self._selector.select(0):
+            self._turn(0)
+        self._turn(0)
+
+    def accept(self, pid: int) -> None:
+        """Take the connection that waits for one of a process of this pid: here all come from the same."""
+        before = set(self._connections)
+        self._turn(0)
+        (connection,) = self._connections - before
+        connection.pid = pid
+
+
+class Soak:
+    """The daemon and its load."""
+
+    def __init__(self, folder: Path, stack: ExitStack, ticks: int, seed: int) -> None:
+        self.load, self.clock, self.ticks = Load(ticks, seed), Clock(), ticks
+        self.watch = Watch(self.load)
+        for module in (sessions, sessions_socket):
+            stack.enter_context(patch.object(module, "time", self.clock.module()))
+        self._proc = folder / "proc"
+        (self._proc / "sys/kernel/random").mkdir(parents=True)
+        (self._proc / "sys/kernel/random/boot_id").write_text(f"{BOOT_ID}\n")
+        (self._proc / "stat").write_text(f"btime {unix(0.0):.0f}\n")
+        self._ear = Ear(str(folder / "hook.sock"), linger_seconds=LINGER)
+        self._ear.begin()
+        stack.callback(self._ear.end)
+        procfs = Procfs(str(self._proc))
+        workloads = Workloads(procfs, cgroup_root=folder, clock=lambda: self.clock.now)
+        self._driver, self.exposition, self._history = Driver(self.load), Exposition(10 * STEP), History()
+        self._news = Happening()
+        self._sampler = Sampler(
+            make_collectors(procfs, self._ear, procfs, workloads),
+            lambda: self._driver.answer(self._news),
+            self._publish,
+            float(STEP),
+            Selection([row.name for row in catalog.metrics()], (), ()).of,
+        )
+        self._sockets: dict[int, socket.socket] = {}
+        self.bytes = 0
+        self._template = rank(0, 0.0)
+
+    def run(self) -> None:
+        """Go through all ticks, and compare at the end."""
+        for tick in range(self.ticks):
+            snapshot = self.tick()
+            if tick % LOOK_EVERY == 0:
+                self.watch.look(len(self._sockets))
+        self.watch.finish(snapshot)
+
+    def tick(self) -> Snapshot:
+        """Let a minute pass."""
+        self._news = self.load.advance()
+        self.clock.now = BOOTED + self.load.tick * STEP
+        (self._proc / "uptime").write_text(f"{self.clock.now} 0.0\n")
+        for job in self._news.ended:
+            self._end(job)
+        for job in self._news.begun:
+            self._begin(job)
+        for job in self.load.jobs.values():
+            if job.hooked:
+                self._sockets[job.pid].send(self._snap(job))
+        self._ear.serve()
+        snapshot = self._sampler.tick(unix(self.clock.now), self.clock.now)
+        self.watch.see(snapshot)
+        return snapshot
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self.exposition.publish(snapshot)
+        self._history.feed(snapshot)
+        self.bytes += len(self.exposition.respond(ACCEPT, "gzip", self.clock.now).body)
+        if self.load.tick % PAGE_EVERY == 0:
+            facts = status(snapshot, self._history)
+            json.dumps(facts)
+            content(facts, None)
+
+    # --- the training processes ---
+
+    def _begin(self, job: Job) -> None:
+        write(self._proc, job.pid, start=job.start_ticks, maps=CUDA, command=("python", f"train{job.number}.py"))
+        if not job.hooked:
+            return
+        hook = self._sockets[job.pid] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        hook.connect(str(self._ear.path))
+        self._ear.accept(job.pid)
+        facts = {"command": f"train{job.number}.py", "torch": "2.13.0", "rank": "0", "world_size": "1"}
+        hello = wire.Hello(job.session, 1, job.pid, 4026531836, START + job.begin * STEP, facts)
+        page = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+        os.ftruncate(page, wire_page.PAGE_BYTES)
+        memory = bytearray(wire_page.PAGE_BYTES)
+        wire_page.write_head(memory)
+        wire_page.write(memory, 2, 2, round(1e9 * self.clock.now), 0, 0, [0] * len(wire_page.PHASES))
+        os.pwrite(page, memory, 0)
+        fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        socket.send_fds(hook, [wire.encode(hello)], [page])
+        os.close(page)
+
+    def _snap(self, job: Job) -> bytes:
+        count = job.steps(self.load.tick)
+        template = self._template.snap
+        assert template is not None
+        log2 = tuple(count if i == 16 else 0 for i in range(wire.LOG2_BUCKETS))
+        steps = wire.Progress(count, count * 0.05, unix(self.clock.now), log2)
+        devices = tuple(
+            replace(template.devices[0], index=i, uuid=self.load.cards[card].uuid) for i, card in enumerate(job.cards)
+        )
+        snap = replace(
+            template, session=job.session, sequence=2 + self.load.tick, steps=steps, batches=steps, devices=devices
+        )
+        return wire.encode(snap)
+
+    def _end(self, job: Job) -> None:
+        shutil.rmtree(self._proc / str(job.pid))
+        self.watch.ended(job)
+        if not job.hooked:
+            return
+        hook = self._sockets.pop(job.pid)
+        hook.send(self._snap(job))
+        if job.reason != "killed":
+            hook.send(wire.encode(wire.Bye(job.session, 10**6, job.reason)))
+        hook.close()
+
+
+def soak(ticks: int, seed: int = SEED) -> Soak:
+    """Run the load through the daemon; the watch of what is returned tells what was wrong."""
+    with ExitStack() as stack:
+        shared = Path("/dev/shm")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)))
+        stack.enter_context(patch.object(background, "PATIENCE", 60.0))  # a tick waits for what runs in the background
+        made = Soak(folder, stack, ticks, seed)
+        made.run()
+        return made

@@ -1,0 +1,176 @@
+"""What is seen of the daemon during a soak, and what should not have been."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.golden_metrics import START
+
+from bench.soak.load import BOOTED, MIG_CARD, STEP, Job, Load
+from gpugauge.metric import Family, HistogramValue, LabelValues, Value
+from gpugauge.snapshot import Snapshot
+from gpugauge.workload.procfs import process_hash
+
+LINGER = 300.0  # seconds, the default of hook.linger_seconds and of the others
+BOOT_ID = "soak"
+VERDICT = 15.0  # seconds that the verdict counts at most from one look to the next (collectors/verdict.py)
+_EXACT = 1e-6
+
+Series = dict[tuple[str, LabelValues], Value]
+
+
+def name_of(job: Job) -> str:
+    """Return the `process` label."""
+    return process_hash(BOOT_ID, str(job.pid), str(job.start_ticks))
+
+
+@dataclass
+class Look:
+    """The process that soaks, at one moment."""
+
+    resident: float  # MB
+    blocks: int  # of Python's memory
+    descriptors: int
+
+
+@dataclass
+class Watch:
+    """Compares every snapshot with the load, and with the one before."""
+
+    load: Load
+    looks: list[Look] = field(default_factory=list)
+    wrong: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    most_series: int = 0
+    most_processes: int = 0
+    most_expected: int = 0  # processes that live or linger
+    _counters: Series = field(default_factory=dict)
+    _lasting: Series = field(default_factory=dict)  # counters of cards, whether shown at the moment or not
+    _dead: dict[str, tuple[Job, int]] = field(default_factory=dict)  # by process: when it ended
+
+    def that(self, what: str, good: bool, example: object = "") -> None:
+        """Count it when something is not as it should be."""
+        if not good:
+            self.wrong[what] += 1
+            self.examples.setdefault(what, str(example))
+
+    def ended(self, job: Job) -> None:
+        """Take note of the end of a job."""
+        self._dead[name_of(job)] = (job, self.load.tick)
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Look at what is published."""
+        tick = self.load.tick
+        for name, health in snapshot.health.items():
+            self.that("collectors that failed", health.success, f"{name}: {health.error}")
+        self._count(snapshot)
+        counters: Series = {}
+        for family in _families(snapshot):
+            if family.metric.kind != "gauge":
+                self._compare(family, counters)
+        self._counters = counters
+        for name, (job, ended) in self._dead.items():
+            if ended == tick and job.hooked:
+                self._check_end(name, job)
+
+    def _count(self, snapshot: Snapshot) -> None:
+        processes: set[str] = set()
+        number = 0
+        for family in _families(snapshot):
+            number += len(family.samples) * (len(family.metric.buckets) + 3 if family.metric.buckets else 1)
+            if family.metric.labels[:1] == ("process",):
+                processes.update(labels[0] for labels, _ in family.samples)
+        tick = self.load.tick
+        self._dead = {name: dead for name, dead in self._dead.items() if tick - dead[1] <= LINGER / STEP + 2}
+        self.most_series = max(self.most_series, number)
+        self.most_processes = max(self.most_processes, len(processes))
+        self.most_expected = max(self.most_expected, len(self.load.jobs) + len(self._dead))
+
+    def _compare(self, family: Family, counters: Series) -> None:
+        """No counter may fall, not while the daemon lives."""
+        name, of_process = family.metric.name, "process" in family.metric.labels
+        for labels, value in family.samples:
+            key = (name, labels)
+            before = self._counters.get(key)
+            if before is None:
+                before = self._lasting.get(key)
+            if before is not None and not _not_less(value, before):
+                self.that("counters that fell", False, (key, before, value))
+            counters[key] = value
+            if not of_process:
+                self._lasting[key] = value
+
+    def _check_end(self, name: str, job: Job) -> None:
+        """A training has ended a moment ago: all that was counted about it is still there."""
+        lived = job.end - job.begin
+        steps = self._counters.get(("torch_steps_total", (name,)))
+        self.that("steps that differ", steps == job.steps(job.end), (steps, job))
+        seconds, held, lost = (self._total(f"training_{w}seconds_total", name) for w in ("", "gpu_held_", "lost_"))
+        # A card that is lost is not held.
+        self.that("seconds of trainings that differ", abs(seconds - VERDICT * lived) < _EXACT, (seconds, job))
+        self.that("held seconds above those of all its cards", held <= seconds * len(job.cards) + _EXACT, (held, job))
+        self.that("lost seconds above held ones", lost <= held + _EXACT, (lost, held, job))
+
+    def _total(self, name: str, process: str) -> float:
+        found = (value for (n, labels), value in self._counters.items() if n == name and labels[0] == process)
+        return sum(value for value in found if not isinstance(value, HistogramValue))
+
+    def counted(self, what: str, uuid: str) -> float:
+        """Return what the daemon counted of a card: busy or observed seconds."""
+        value = self._lasting[f"gpu_{what}_seconds_total", (uuid, "gpu")]
+        assert isinstance(value, float)
+        return value
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """Compare the counters at the end with what happened."""
+        load = self.load
+        for card in load.cards[:MIG_CARD]:
+            for what, true in (("busy", card.busy), ("observed", card.observed)):
+                ours = self.counted(what, card.uuid)
+                self.that(
+                    f"{what} seconds that differ", abs(ours - true) <= _EXACT * load.tick, (ours, true, card.breaks)
+                )
+        for reason, count in load.ended.items():
+            told = self._lasting["gpugauge_trainings_ended_total", (reason,)]
+            self.that("ended trainings that differ", told == count, (reason, told, count))
+        for card in load.cards:
+            told = sum(
+                value
+                for (name, labels), value in self._lasting.items()
+                if name == "gpu_xid_errors_total" and labels[0] == card.uuid and not isinstance(value, HistogramValue)
+            )
+            self.that("Xid errors that differ", told == load.xids[card.uuid], (told, load.xids[card.uuid]))
+        left = [f.metric.name for f in _families(snapshot) if "process" in f.metric.labels and f.samples]
+        self.that("families of processes that ended long ago", not left, left)
+
+    def look(self, sessions: int) -> None:
+        """Look at this process; each of the sessions has a socket at both ends and a page."""
+        process_hash.cache_clear()  # at most 8,192 names, which fills in a month: what else grows must show
+        gc.collect()
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        descriptors = len(list(Path("/proc/self/fd").iterdir())) - 3 * sessions
+        self.looks.append(Look(resident, sys.getallocatedblocks(), descriptors))
+
+
+def unix(now: float) -> float:
+    """Return the Unix time of a virtual moment."""
+    return START - BOOTED + now
+
+
+def _families(snapshot: Snapshot) -> Iterator[Family]:
+    for section in snapshot.sections:
+        yield from section.families
+
+
+def _not_less(value: Value, before: Value) -> bool:
+    if isinstance(value, HistogramValue):
+        assert isinstance(before, HistogramValue)
+        return value.total >= before.total - 1e-9 and all(map(int.__ge__, value.counts, before.counts))
+    assert not isinstance(before, HistogramValue)
+    return value >= before - 1e-9

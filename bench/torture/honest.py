@@ -1,0 +1,28 @@
+"""A training that does nothing wrong, beside strangers: `python -m bench.torture.honest SOCKET`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+
+from gpugauge import wire
+
+SESSION, STEPS = "a" * 32, 1234
+
+
+def main() -> None:
+    """Tell the same number of steps again and again."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
+        hook.connect(sys.argv[1])
+        hook.send(wire.encode(wire.Hello(SESSION, 1, os.getpid())))
+        sequence = 1
+        while True:
+            sequence += 1
+            hook.send(wire.encode(wire.Snap(SESSION, sequence, steps=wire.Progress(STEPS, 12.0))))
+            time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Strangers: what programs of this machine may send to the hook's socket, and anybody to the port."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from bench.torture.fault import Fault, Inject, Sign
+from bench.torture.honest import SESSION as _HONEST
+from bench.torture.honest import STEPS as _STEPS
+from bench.torture.page import Page
+from bench.torture.signs import every, rises
+from bench.torture.subject import Setting, Subject
+from gpugauge import wire, wire_page
+
+_REJECTED = "gpugauge_hook_rejected_total"
+_THREADS = 4
+_SETTING = Setting(cards=2)
+
+
+def _connect(path: str) -> socket.socket:
+    hook = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    hook.settimeout(5)
+    hook.connect(path)
+    return hook
+
+
+def _session() -> str:
+    return random.randbytes(16).hex()
+
+
+def _snap(session: str, sequence: int, **told: object) -> bytes:
+    return wire.encode(wire.Snap(session, sequence, **told))  # type: ignore[arg-type]  # lies have any type
+
+
+def _strangers(behave: Callable[[Subject], None], threads: int = _THREADS) -> Inject:
+    """Let several strangers do the same all the time, beside a training that does nothing wrong."""
+
+    @contextlib.contextmanager
+    def inject(run: Subject) -> Iterator[None]:
+        stop = threading.Event()
+
+        def stranger() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(OSError):
+                    behave(run)
+
+        # In a process of its own: what it is called is made from its pid.
+        with subprocess.Popen([sys.executable, "-m", "bench.torture.honest", run.hook]) as training:
+            time.sleep(1.5)  # it is known
+            works = [threading.Thread(target=stranger, daemon=True) for _ in range(threads)]
+            for work in works:
+                work.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                for work in works:
+                    work.join(10)
+                training.terminate()
+
+    return inject
+
+
+def _honest(_before: Page, page: Page, _run: Subject) -> bool:
+    """The honest training is told about as it is: once."""
+    return [value for _, value in page.of("torch_steps_total")].count(_STEPS) == 1
+
+
+def _send(*messages: bytes) -> Callable[[Subject], None]:
+    def behave(run: Subject) -> None:
+        with _connect(run.hook) as hook:
+            for message in messages:
+                hook.send(message)
+            hook.recv(1)  # until it is closed
+
+    return behave
+
+
+def _flood(run: Subject) -> None:
+    session = _session()
+    with _connect(run.hook) as hook:
+        hook.send(wire.encode(wire.Hello(session, 1)))
+        for sequence in range(2, 100000):
+            hook.send(_snap(session, sequence))
+
+
+def _huge(run: Subject) -> None:
+    with _connect(run.hook) as hook:
+        hook.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        hook.send(b'{"v": [1, 1], "kind": "hello", "session": "' + b"x" * 150_000)
+        hook.recv(1)
+
+
+def _garbage(run: Subject) -> None:
+    _send(random.randbytes(random.randrange(1, 2000)))(run)
+
+
+def _nested(run: Subject) -> None:
+    _send(b'{"v":' + b"[" * 8000 + b"]" * 8000 + b"}")(run)
+
+
+def _forged(run: Subject) -> None:
+    """Speak for the honest one: with its hello, and with its session after a hello of one's own."""
+    _send(wire.encode(wire.Hello(_HONEST, 9, os.getpid())), _snap(_HONEST, 10, steps=wire.Progress(9, 1.0)))(run)
+    session = _session()
+    _send(wire.encode(wire.Hello(session, 1)), _snap(_HONEST, 10, steps=wire.Progress(9, 1.0)))(run)
+
+
+def _lies(run: Subject) -> None:
+    """Pids, clocks and counts that cannot be, and that go backwards."""
+    session = _session()
+    with _connect(run.hook) as hook:
+        hook.send(wire.encode(wire.Hello(session, 1, pid=1, pid_namespace=1, started=random.choice((-1.0, 1e18, 4e9)))))
+        for sequence, count in ((2, 2**60), (3, 5), (1, 7)):
+            steps = wire.Progress(count, random.choice((-5.0, 1e17)), last=random.choice((1e18, -1e9, 0.0)))
+            devices = (wire.Device(0, uuid="GPU-0", allocated=2**62, allocated_peak=0, ooms=3),)
+            hook.send(_snap(session, sequence, monotonic_ns=2**62, steps=steps, batches=steps, devices=devices))
+        time.sleep(0.5)
+
+
+def _descriptors(run: Subject) -> None:
+    """Hand over what is no sealed page: unsealed, of another size, sealed garbage, devices, pipes that never answer."""
+    opened = [os.open("/dev/zero", os.O_RDONLY), os.open("/", os.O_RDONLY), os.open("/dev/full", os.O_RDWR), *os.pipe()]
+    unsealed = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, wire_page.PAGE_BYTES)
+    garbage = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+    os.write(garbage, random.randbytes(wire_page.PAGE_BYTES))
+    fcntl.fcntl(garbage, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    opened += [unsealed, garbage]
+    try:
+        for descriptor in opened:
+            with _connect(run.hook) as hook:
+                socket.send_fds(hook, [wire.encode(wire.Hello(_session(), 1))], [descriptor])
+                socket.send_fds(hook, [wire.encode(wire.Bye(_session(), 2, "finished"))], opened)
+                os.ftruncate(unsealed, 0)
+        time.sleep(0.5)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _silent(run: Subject) -> None:
+    hooks = [_connect(run.hook) for _ in range(100)]
+    with contextlib.suppress(OSError):
+        hooks[0].recv(1)
+    time.sleep(7)  # longer than the daemon waits
+    for hook in hooks:
+        hook.close()
+
+
+def _thousands(run: Subject) -> None:
+    hooks: list[socket.socket] = []
+    try:
+        while len(hooks) < 700:
+            hooks.append(_connect(run.hook))
+            hooks[-1].send(wire.encode(wire.Hello(_session(), 1)))
+    finally:
+        time.sleep(2)
+        for hook in hooks:
+            hook.close()
+
+
+def _port_scan(run: Subject) -> None:
+    """Bytes that are no request: TLS, garbage, endless headers, a body that never comes, half a line."""
+    things = (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + random.randbytes(500),
+        random.randbytes(3000),
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20000,
+        b"POST /-/release HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n",
+        b"GET /me",
+    )
+    for thing in things:
+        with socket.create_connection(("127.0.0.1", run.port), 1) as stranger:
+            stranger.sendall(thing)
+            if thing != things[-1]:
+                with contextlib.suppress(TimeoutError):
+                    stranger.recv(1000)
+
+
+def _reason(name: str) -> Sign:
+    return every(rises(_REJECTED, reason=name), _honest)
+
+
+def _row(
+    name: str,
+    how: str,
+    reason: str,
+    behave: Callable[[Subject], None],
+    *,
+    quick: bool = False,
+    tell_within: float = 10.0,
+    lasts: float = 6.0,
+) -> Fault:
+    says, sign = (f'`{_REJECTED}{{reason="{reason}"}}`', _reason(reason)) if reason else ("", _honest)
+    return Fault(
+        f"hook: {name}",
+        how,
+        says,
+        sign,
+        _strangers(behave),
+        setting=_SETTING,
+        during=_honest,
+        quick=quick,
+        tell_within=tell_within,
+        lasts=lasts,
+    )
+
+
+FAULTS: tuple[Fault, ...] = (
+    _row("a flood", "4 clients send as fast as they can, and come back", "rate", _flood, quick=True),
+    _row("huge messages", "150 KB each", "oversized", _huge),
+    _row("garbage", "random bytes", "foreign", _garbage),
+    _row("nested JSON", "8,000 lists within each other", "foreign", _nested),
+    _row("forged identities", "hello and figures in the name of another's session", "malformed", _forged, quick=True),
+    _row("lies about pids, clocks and counts", "pid 1, times in 10¹⁸, counts that fall", "", _lies),
+    _row("foreign descriptors", "devices, pipes, folders, pages unsealed, garbage", "", _descriptors),
+    _row("silent connections", "400 that say nothing", "silent", _silent, tell_within=20.0, lasts=14.0),
+    _row("thousands of connections", "2,800 sessions, more than one user may have", "connections", _thousands),
+    Fault(
+        "port: a scan",
+        "TLS, garbage, endless headers, bodies that never come; the log stays still",
+        inject=_strangers(_port_scan),
+        also=lambda _before, _page, run: len(run.log()) < 2000,
+        setting=_SETTING,
+        quick=True,
+    ),
+)

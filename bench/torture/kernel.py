@@ -1,0 +1,102 @@
+"""What the kernel lets one process do to another: stop one of its threads, reach into its pipes, hang it for good."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# linux/include/uapi/linux/ptrace.h
+_SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
+_WALL = 0x40000000
+_PIDFD_GETFD = 438  # the same number on every architecture
+# linux/include/uapi/linux/fuse.h: struct fuse_in_header; opcodes; struct fuse_out_header and fuse_init_out.
+_IN_HEADER = struct.Struct("=IIQQIIIHH")
+_OUT_HEADER = struct.Struct("=IiQ")
+_GETATTR, _INIT = 3, 26
+_FORCE, _DETACH_MOUNT = 1, 2  # umount2(2)
+_ATTRIBUTES_OUT = struct.Struct("=QII6QIII7I")
+
+
+def _ptrace(request: int, tid: int) -> None:
+    if _libc.ptrace(request, tid, None, None) < 0:
+        raise OSError(ctypes.get_errno(), f"ptrace {request:#x} of {tid}")
+
+
+@contextlib.contextmanager
+def stopped_thread(tid: int) -> Iterator[None]:
+    """Stop one thread of another process, and let it go on. All calls come from the thread that enters and leaves."""
+    _ptrace(_SEIZE, tid)
+    _ptrace(_INTERRUPT, tid)
+    os.waitpid(tid, _WALL)
+    try:
+        yield
+    finally:
+        _ptrace(_DETACH, tid)
+
+
+def waits_for_time(pid: int, tid: int) -> bool:
+    """Whether a thread sleeps, and so holds no lock of the interpreter."""
+    status = Path(f"/proc/{pid}/task/{tid}/status").read_text()
+    return "State:\tS" in status
+
+
+def descriptor_of(pid: int, number: int) -> int:
+    """Return a copy of another process's descriptor."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        copy: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
+    finally:
+        os.close(pidfd)
+    if copy < 0:
+        raise OSError(ctypes.get_errno(), f"descriptor {number} of {pid}")
+    return copy
+
+
+def worker_channel(worker: int) -> socket.socket:
+    """Return the worker's end of its pipe to the daemon."""
+    words = Path(f"/proc/{worker}/cmdline").read_bytes().split(b"\0")
+    return socket.socket(fileno=descriptor_of(worker, int(words[words.index(b"--fd") + 1])))
+
+
+@contextlib.contextmanager
+def hanging_folder(folder: Path) -> Iterator[Path]:
+    """Mount a file system that takes every question about a file and never answers, and yield a file in it. Who asks is
+    in uninterruptible sleep (D): no signal ends it until this is left. Needs root and /dev/fuse.
+    """
+    folder.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    if _libc.mount(b"torture", str(folder).encode(), b"fuse", 0, options) < 0:
+        error = ctypes.get_errno()
+        os.close(device)
+        raise OSError(error, "mounting a FUSE file system")
+    threading.Thread(target=_swallow, args=(device,), daemon=True).start()
+    try:
+        yield folder / "file"
+    finally:
+        # By force, which ends the connection, so that whoever waits in it goes on; then out of the tree.
+        for flag in (_FORCE, _DETACH_MOUNT):
+            _libc.umount2(str(folder).encode(), flag)
+        os.close(device)
+
+
+def _swallow(device: int) -> None:
+    """Answer the handshake and questions about the folder itself, and nothing else."""
+    with contextlib.suppress(OSError):
+        while True:
+            request = os.read(device, 1 << 17)
+            _, opcode, unique, node, *_ = _IN_HEADER.unpack_from(request)
+            if opcode == _INIT:
+                body = struct.pack("=IIIIHHIIHHI7I", 7, 31, 0, 0, 0, 0, 4096, 0, 0, 0, 0, *[0] * 7)
+            elif opcode == _GETATTR and node == 1:
+                body = _ATTRIBUTES_OUT.pack(1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
+            else:
+                continue
+            os.write(device, _OUT_HEADER.pack(_OUT_HEADER.size + len(body), 0, unique) + body)

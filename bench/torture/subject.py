@@ -1,0 +1,171 @@
+"""The daemon under torture: real, on a simulated driver, with the switches that a fault needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.torture.truth import Truth
+
+_SETTLED = 3.0  # seconds
+_CLOCK = Path(__file__).parent / "clock"
+_ROOT = Path(__file__).parents[2]
+FULL_PIPE = "full pipe"
+
+
+@dataclass
+class Subject:
+    """A running daemon and its folder. What `switch` names is the file that faults of the scenario wait for."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    truth: Truth
+    sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """The real processes on the cards."""
+    clock_offset: float = 0.0
+    _stepped_at: float = float("-inf")
+
+    @property
+    def pid(self) -> int:
+        """The daemon's own process."""
+        return self.process.pid
+
+    @property
+    def hook(self) -> str:
+        """The socket for training processes."""
+        return str(self.folder / "hook.sock")
+
+    def worker(self) -> int | None:
+        """Return the present worker, None while there is none."""
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/children")
+        for child in (int(c) for t in tasks for c in _read(t).split()):
+            if "gpugauge.driver.worker" in _read(Path(f"/proc/{child}/cmdline")):
+                return child
+        return None
+
+    def log(self) -> str:
+        """Return what it has logged so far."""
+        return _read(self.folder / "daemon.log")
+
+    def unix(self) -> float | None:
+        """The time by the daemon's wall clock; None when it was set so lately that a snapshot may be from before."""
+        return None if time.monotonic() - self._stepped_at < _SETTLED else time.time() + self.clock_offset
+
+    def step_clock(self, seconds: float) -> None:
+        """Set the daemon's wall clock by so many seconds."""
+        self.clock_offset += seconds
+        self._stepped_at = time.monotonic()
+        part = self.folder / "clock.part"
+        part.write_text(str(self.clock_offset))
+        part.rename(self.folder / "clock")
+
+
+def switch(folder: Path) -> Path:
+    """Return the file that switches the scenario's faults on."""
+    return folder / "fault"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a daemon is run with. `faults` and `gpu` are those of the scenario. `real`: as on a node with a driver, with
+    real processes on the cards; only the driver's library is simulated. `clock`: its wall clock can be set. `files` and
+    `fifos` are made in its folder, which {} means in faults and flags. `log` is what it writes to instead of a file:
+    a path, or "full pipe".
+    """
+
+    cards: int = 3
+    faults: Sequence[Mapping[str, Any]] = ()
+    gpu: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+    real: bool = False
+    clock: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+    fifos: Sequence[str] = ()
+    log: str = ""
+
+
+@contextlib.contextmanager
+def subject(setting: Setting) -> Iterator[Subject]:
+    """Run a daemon."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(setting.cards if setting.real else 0)]
+        for sleeper in sleepers:
+            stack.callback(_end, sleeper)
+        for name, text in setting.files.items():
+            (folder / name).write_text(text)
+        for name in setting.fifos:
+            os.mkfifo(folder / name)
+        faults = [{k: _placed(v, folder) for k, v in fault.items()} for fault in setting.faults]
+        truth = Truth(setting.cards, faults, setting.gpu, [sleeper.pid for sleeper in sleepers])
+        port = free_port()
+        command = _command(truth, folder, real=setting.real)
+        command += [f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={folder}/hook.sock"]
+        command += [_placed(flag, folder) for flag in setting.flags]
+        path = os.pathsep.join(filter(None, [str(_CLOCK), os.environ.get("PYTHONPATH")]))
+        clock = {"TORTURE_CLOCK": str(folder / "clock"), "PYTHONPATH": path} if setting.clock else {}
+        with _log(setting.log, folder, stack) as out:
+            process = subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, **clock}, cwd=_ROOT)
+        stack.callback(_end, process)
+        yield Subject(folder, port, process, truth, sleepers)
+
+
+def _command(truth: Truth, folder: Path, *, real: bool) -> list[str]:
+    if real:
+        (folder / "node.json").write_text(json.dumps(truth.scenario().simulation()))
+        return [sys.executable, "-m", "bench.ours", str(folder / "node.json"), "serve"]
+    (folder / "node.yaml").write_text(json.dumps(truth.plain))
+    return [str(Path(sys.executable).parent / "gpugauge"), "serve", f"--simulate={folder / 'node.yaml'}"]
+
+
+@contextlib.contextmanager
+def _log(place: str, folder: Path, stack: contextlib.ExitStack) -> Iterator[int]:
+    if place == FULL_PIPE:
+        reading, writing = os.pipe()
+        stack.callback(os.close, reading)  # never read, and not closed before the end
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"x" * 4096)
+        os.set_blocking(writing, True)
+    else:
+        writing = os.open(place or folder / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    yield writing
+    os.close(writing)
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    return value.replace("{}", str(folder)) if isinstance(value, str) else value
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+    process.wait(20)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

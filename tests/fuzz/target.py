@@ -1,0 +1,77 @@
+"""What a fuzzing target is, and how one of its inputs is made and tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TypeAlias
+
+from tests.fuzz.mutate import Tree, dumped, edited, grafted
+
+Attempt: TypeAlias = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that reads what others wrote. It may raise `refuses`, and nothing else."""
+
+    name: str
+    prepare: Callable[[Path, ExitStack], Attempt]
+    """Makes, with a folder of its own, what tries one input."""
+    refuses: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+    tokens: tuple[bytes, ...]
+    trees: tuple[Tree, ...] = ()
+    """Seeds as JSON's types; an edit in these is still well-formed, and reaches what lies behind the parser."""
+    dump: Callable[[Tree], bytes] = field(default=dumped)
+    patience: float = 1.0
+    """Seconds of CPU that an input may take."""
+
+    def generate(self, random: Random) -> bytes:
+        """Return an input that is nearly right."""
+        if self.trees and random.random() < 0.6:
+            made = self.dump(grafted(random.choice(self.trees), random))
+            return made if random.random() < 0.8 else edited(made, self.tokens, random)
+        return edited(random.choice(self.seeds), self.tokens, random)
+
+    def accepts(self, attempt: Attempt, data: bytes) -> bool:
+        """Try an input; return whether it was taken. Raises what should never be raised."""
+        try:
+            attempt(data)
+        except self.refuses:
+            return False
+        return True
+
+
+def plain(attempt: Attempt) -> Callable[[Path, ExitStack], Attempt]:
+    """Return the preparation of what needs none."""
+    return lambda _folder, _stack: attempt
+
+
+def written(name: str, attempt: Callable[[Path], object]) -> Callable[[Path, ExitStack], Attempt]:
+    """Return the preparation of what reads a file of this name."""
+
+    def prepare(folder: Path, _: ExitStack) -> Attempt:
+        path = folder / name
+
+        def write_and_try(data: bytes) -> object:
+            path.write_bytes(data)
+            return attempt(path)
+
+        return write_and_try
+
+    return prepare
+
+
+def lines(tree: Tree) -> bytes:
+    """Return a list as lines of JSON."""
+    return b"\n".join(dumped(line) for line in (tree if isinstance(tree, list) else [tree]))
+
+
+def as_yaml(trees: Sequence[Tree]) -> tuple[bytes, ...]:
+    """Return trees as seeds whose bytes look as people write them: one key a line."""
+    return tuple(json.dumps(tree, indent=1).encode() for tree in trees)
