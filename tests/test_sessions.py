@@ -415,3 +415,23 @@ def test_socket_of_the_service_manager_is_taken_and_left_to_it(tmp_path: Path) -
 
         assert closed == b""
         assert path.exists()
+
+
+@pytest.mark.parametrize(("cgroups", "held"), [(("a", "a", "a", "b"), 3), (("", "", "", ""), 4)])
+def test_no_container_takes_the_places_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: tuple[str, ...], held: int
+) -> None:
+    names = list(cgroups)
+    monkeypatch.setattr("gpugauge.sessions_socket._cgroup", lambda _: names.pop(0))
+    listener = Sessions(str(tmp_path / "hook.sock"), max_connections_per_cgroup=2)
+    listener.start()
+    clients = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in cgroups]
+    try:
+        for client in clients:
+            client.connect(str(listener.path))
+        refused = len(cgroups) - held
+        until(lambda: not names and listener.counters().rejected["connections"] == refused)
+    finally:
+        for client in clients:
+            client.close()
+        listener.stop()

@@ -81,17 +81,19 @@ class Sessions:
         linger_seconds: float = 300.0,
         max_connections: int = 2048,
         max_connections_per_user: int = 1536,
+        max_connections_per_cgroup: int = 1024,
         max_rate: float = 10.0,
     ) -> None:
         self.path = Path(path)
         self._mode = mode
         self.linger_seconds = linger_seconds
         self._max_connections = max_connections
-        self._max_per_user = max_connections_per_user
+        # Containers are often all of one user, root: none of them may take the places of the others.
+        self._most = {"user": max_connections_per_user, "cgroup": max_connections_per_cgroup}
         self._max_rate = max_rate
         self._selector = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
-        self._users: Counter[int] = Counter()
+        self._held: Counter[tuple[str, str]] = Counter()  # connections by owner
         self._warned: dict[tuple[int, str], float] = {}
         self._thread: threading.Thread | None = None
         self._inode: int | None = None
@@ -197,12 +199,16 @@ class Sessions:
             return
         sock.setblocking(False)
         connection = Connection(sock, self._max_rate)
-        if len(self._connections) >= self._max_connections or self._users[connection.uid] >= self._max_per_user:
-            self._reject("connections", connection.uid, "the limit of connections is reached")
+        owners = connection.owners.items()
+        full = [kind for kind, name in owners if name and self._held[kind, name] >= self._most[kind]]
+        if full or len(self._connections) >= self._max_connections:
+            self._reject(
+                "connections", connection.uid, f"the limit of connections by {(full or ['all'])[0]} is reached"
+            )
             sock.close()
             return
         self._connections.add(connection)
-        self._users[connection.uid] += 1
+        self._held.update(owners)
         self._selector.register(sock, selectors.EVENT_READ, connection)
 
     def _serve(self, connection: Connection) -> None:
@@ -253,7 +259,8 @@ class Sessions:
         connection.look()
         connection.close()
         self._connections.remove(connection)
-        self._users[connection.uid] -= 1
+        self._held.subtract(connection.owners.items())
+        self._held += Counter()  # drops what is zero
         if connection.session is None:
             return
         with self._lock:

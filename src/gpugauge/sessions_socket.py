@@ -34,6 +34,7 @@ class Connection:
     def __init__(self, sock: socket.socket, rate: float) -> None:
         self.sock = sock
         self.pid, self.uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self.owners = {"user": str(self.uid), "cgroup": _cgroup(self.pid)}
         self.opened = time.monotonic()
         self.session: str | None = None
         self.bye: str | None = None
@@ -138,3 +139,11 @@ def _make_room(path: Path) -> None:
         except BlockingIOError:
             pass  # its queue is full, so it lives
     raise OSError(errno.EADDRINUSE, "another daemon listens there")
+
+
+def _cgroup(pid: int) -> str:
+    """Return the cgroup of a process as its kernel writes it; empty if it cannot be seen (another pid namespace)."""
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace") if pid else ""
+    except OSError:
+        return ""
