@@ -6,6 +6,10 @@ BIN    := $(VENV)/bin
 # The CPU build is enough for the tests; a plain `torch` would bring gigabytes of CUDA packages.
 TORCH  ?= 2.13.0
 
+# How many tests run beside each other. Those marked `alone` come after the others.
+JOBS   ?= 2
+BESIDE  = --numprocesses=$(JOBS) --dist=loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help run test lint e2e deploy-check bench gpu-check clean
 
@@ -38,7 +42,7 @@ run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one
 SCENARIO ?= node
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python -m pytest -q -m "not e2e and not deploy"
+	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy"
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
@@ -50,7 +54,8 @@ $(VENV)/frameworks: $(VENV)/dev
 	@touch $@
 
 e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
-	@$(BIN)/python -m pytest -q -m e2e --timeout=300 tests/e2e
+	@$(BIN)/python -m pytest -q $(BESIDE) -m "e2e and not alone" --timeout=300 tests/e2e
+	@$(BIN)/python -m pytest -q -m "e2e and alone" --timeout=300 tests/e2e
 
 .PHONY: test-torch
 test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)

@@ -1,20 +1,22 @@
 """Every bench, one after the other: `python -m bench [NAME …] [--write]`.
 
---write puts the figures into bench/results and docs/performance.md; leave names out for that.
+--write puts the figures into bench/results and docs/performance.md; leave names out for that. The fleet of `make bench`
+is a small one, and needs a Prometheus; docs/fleet.md has that of 8,000 GPUs.
 """
 
 import argparse
 import io
+import shutil
 import sys
 import time
 from contextlib import redirect_stdout
 
-from bench import accuracy, attribution, cost, growth, hook, scrape, startup, tick, verdict, worker
+from bench import accuracy, attribution, cost, fleet, growth, hook, scrape, startup, tick, verdict, worker
 from bench.report import sentence, write
 
 BENCHES = {
     bench.__name__.removeprefix("bench."): bench
-    for bench in (scrape, cost, startup, tick, worker, attribution, growth, accuracy, verdict, hook)
+    for bench in (scrape, cost, startup, tick, worker, attribution, growth, accuracy, verdict, hook, fleet)
 }
 
 
@@ -35,11 +37,17 @@ parser.add_argument("--json", action="store_true", help="a line of JSON each")
 options = parser.parse_args()
 if options.write and options.names:
     parser.error("--write takes the figures of one run of all benches: leave the names out")
+chosen = options.names or list(BENCHES)
+if "fleet" in chosen and not shutil.which("prometheus"):
+    if options.names or options.write:
+        parser.error("the fleet needs Prometheus: install Debian's package `prometheus`")
+    print("fleet: left out, for want of Debian's package `prometheus`", file=sys.stderr)
+    chosen.remove("fleet")
 sys.argv[1:] = ["--json"] if options.json else []  # the benches have flags of their own
 with redirect_stdout(Tee()) as printed:
     if not options.json:
         print(sentence() + "\n")
-    for name in options.names or BENCHES:
+    for name in chosen:
         began = time.monotonic()
         if not options.json:
             print(f"$ python -m bench.{name}")

@@ -33,7 +33,7 @@ SECONDS = 2 * 3600
 SAMPLE = 1 / 6  # nvml.h: 1/6 s to 1 s by product
 JITTER = 0.05  # of a sample's width
 ENTRIES = 72
-INTERVAL = 1.0  # the default of sampling.interval_seconds
+INTERVAL, IDLE = 1.0, 5.0  # the defaults of sampling.interval_seconds and idle_interval_seconds
 LATE = 0.01  # seconds by which a thread wakes late, and a scrape comes late
 READING, TICKING = 0.05, 0.03  # seconds that a reading and a tick take: generous for a node of 8 cards
 SETTLING = 4  # scrapes, after which the daemon knows the scraper's rhythm
@@ -89,10 +89,10 @@ class Daemon:
             late = self._random.uniform(0, LATE)
             if self._reads < self._ticks:
                 self._read(self._reads + late)
-                self._reads = self.timetable.next_tick(self._reads, INTERVAL, READ_LEAD + READING)
+                self._reads = self.timetable.next_tick(self._reads, INTERVAL, IDLE, READ_LEAD + READING)
             else:
                 self._tick(self._ticks + late)
-                self._ticks = self.timetable.next_tick(self._ticks, INTERVAL, TICK_LEAD + TICKING)
+                self._ticks = self.timetable.next_tick(self._ticks, INTERVAL, IDLE, TICK_LEAD + TICKING)
 
     def shown(self, now: float) -> tuple[float, float]:
         """Return busy and observed seconds as a scrape finds them."""

@@ -1,25 +1,38 @@
 """CPU seconds a minute and proportional memory: idle, and scraped each 15 s and each second, ours beside
-nvitop-exporter's on the same simulated library, at the same time.
+nvitop-exporter's on the same simulated library, at the same time. What they spend inside that library is told apart.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from bench import ledger
 from bench.measure import Program, nvitop_exporter, ours, series
 from bench.nodes import node
 from bench.report import report
+from bench.weight import weight
 
 CARDS, PROCESSES = 8, 24
 # Seconds measured by seconds between two scrapes.
-PHASES = {None: 40.0, 15.0: 45.0, 1.0: 40.0}
-WARM = 12.0
+PHASES = {None: 30.0, 15.0: 45.0, 1.0: 30.0}
+# A daemon that somebody has just looked at is watched for a while (gpugauge.timetable), and so is one whose scraper has
+# no rhythm yet: it has one after three scrapes, and is awaited for a while longer.
+WARM, SETTLING = 20.0, 3.6
+EACH_SECOND = "--sampling.idle-interval-seconds=1"
+WITHOUT = ", without the simulated library"
 
 
-def spent(programs: tuple[Program, ...], seconds: float, every: float | None) -> dict[str, dict[int, float]]:
-    """Let the programs run beside each other; return CPU seconds a minute by program and pid."""
+def spent(
+    programs: tuple[Program, ...], seconds: float, every: float | None, look: Callable[[], object] = lambda: None
+) -> dict[str, dict[int, float]]:
+    """Let the programs run beside each other; return CPU seconds a minute by program and pid. `look` is called when
+    the measurement begins and when it ends.
+    """
     stop = threading.Event()
 
     def scrape(program: Program, every: float) -> None:
@@ -31,9 +44,11 @@ def spent(programs: tuple[Program, ...], seconds: float, every: float | None) ->
     for thread in threads:
         thread.start()
     if every:
-        time.sleep(2 * every + 1)  # the rhythm is known
+        time.sleep(SETTLING * every)
+    look()
     before = {p.name: p.cpu_seconds() for p in programs}
     time.sleep(seconds)
+    look()
     after = {p.name: p.cpu_seconds() for p in programs}
     stop.set()
     for thread in threads:
@@ -45,32 +60,100 @@ def spent(programs: tuple[Program, ...], seconds: float, every: float | None) ->
 
 
 def main() -> None:
-    with node(CARDS, PROCESSES) as path, ours(path, CARDS) as daemon, nvitop_exporter(path, CARDS) as peer:
-        programs = (daemon, peer)
-        time.sleep(WARM)
-        phases = {every: spent(programs, seconds, every) for every, seconds in PHASES.items()}
-        rows = [row for program in programs for row in _rows(program, phases)]
+    with tempfile.TemporaryDirectory() as name, node(CARDS, PROCESSES) as path:
+        folder = Path(name)
+        price, megabytes = ledger.price(folder), weight(path)
+        with ours(path, CARDS, ledger=folder) as daemon:
+            with (
+                ours(path, CARDS, EACH_SECOND, name="gpugauge, a tick each second", ledger=folder) as eager,
+                nvitop_exporter(path, CARDS, ledger=folder) as peer,
+            ):
+                programs = (daemon, eager, peer)
+                time.sleep(WARM)
+                phases = {
+                    _phase(every): _told_apart(programs, seconds, every, folder, price)
+                    for every, seconds in PHASES.items()
+                }
+                rows = [row for program in programs for row in _rows(program, phases)]
+            _weigh(rows, daemon, megabytes)
+        with nvitop_exporter(path, CARDS) as peer:
+            time.sleep(WARM)
+            _weigh(rows, peer, megabytes)
     report(
-        f"CPU seconds a minute and memory on {CARDS} H100 with {PROCESSES} processes, sampled each second",
+        f"CPU seconds a minute and memory on {CARDS} H100 with {PROCESSES} processes",
         rows,
         "python -m bench.cost",
+        [*_ratios(rows, peer.name), _contents(price, megabytes)],
     )
 
 
-def _rows(program: Program, phases: dict[float | None, dict[str, dict[int, float]]]) -> list[dict[str, Any]]:
-    sizes, names = program.pss_megabytes(), {}
-    if len(sizes) > 1:
-        names = dict.fromkeys(sizes, "worker, simulator included") | {program.process.pid: "parent"}
-    parts = [("all", list(sizes)), *((names[pid], [pid]) for pid in names)]
-    rows = []
-    for part, pids in parts:
+def _phase(every: float | None) -> str:
+    return "idle" if every is None else f"scraped each {every:g} s"
+
+
+def _told_apart(
+    programs: tuple[Program, ...], seconds: float, every: float | None, folder: Path, price: ledger.Price
+) -> dict[int, tuple[float, float]]:
+    """Return by pid CPU seconds a minute without what the ledger takes, and those of them in the simulated library."""
+    looks: list[dict[int, ledger.Sum]] = []
+    found = spent(programs, seconds, every, lambda: looks.append(ledger.read(folder)))
+    begun, ended = looks
+    told = {}
+    for name, times in found.items():
+        if not ended.keys() & times.keys():
+            raise SystemExit(f"{name} keeps no ledger of the simulated library")
+    for pid, cpu in (item for times in found.values() for item in times.items()):
+        library = ended[pid].since(begun[pid]) if pid in ended else ledger.Sum(0.0, 0)  # a parent calls nothing
+        inside = (library.seconds - library.calls * price.inside) * 60 / seconds
+        told[pid] = (cpu - library.calls * (price.inside + price.beside) * 60 / seconds, inside)
+    return told
+
+
+def _parts(program: Program) -> dict[str, list[int]]:
+    """Return the processes by part; parts of one process are not told."""
+    pids, parent = program.pids(), program.process.pid
+    workers = [pid for pid in pids if pid != parent]
+    return {"all": pids} | ({"parent": [parent], "worker": workers} if workers else {})
+
+
+def _rows(program: Program, phases: dict[str, dict[int, tuple[float, float]]]) -> Iterator[dict[str, Any]]:
+    for part, pids in _parts(program).items():
         row: dict[str, Any] = {"exporter": program.name, "part": part}
         row["series"] = series(program.plain()) if part == "all" else ""
-        for every, found in phases.items():
-            name = "idle" if every is None else f"scraped each {every:g} s"
-            row[name] = sum(found[program.name][pid] for pid in pids)
-        rows.append(row | {"PSS MB": sum(sizes[pid] for pid in pids)})
-    return rows
+        cpu = {phase: sum(told[pid][0] for pid in pids) for phase, told in phases.items()}
+        yield row | cpu | {"PSS MB": ""}
+        if part != "parent":
+            own = {phase: cpu[phase] - sum(told[pid][1] for pid in pids) for phase, told in phases.items()}
+            yield row | own | {"part": part + WITHOUT, "series": "", "PSS MB": ""}
+
+
+def _weigh(rows: list[dict[str, Any]], program: Program, megabytes: float) -> None:
+    """Enter the memory of a program that runs alone: others like it would share its pages."""
+    sizes = program.pss_megabytes()
+    for part, pids in _parts(program).items():
+        for row in rows:
+            if row["exporter"] == program.name and row["part"] in {part, part + WITHOUT}:
+                row["PSS MB"] = sum(sizes[pid] for pid in pids) - (megabytes if row["part"] != part else 0.0)
+
+
+def _ratios(rows: list[dict[str, Any]], peer: str) -> Iterator[str]:
+    """Say how the exporters' CPU compares, with and without the simulated library."""
+    by_part = {(row["exporter"], row["part"]): row for row in rows}
+    for (name, part), row in by_part.items():
+        other = by_part.get((peer, part))
+        if name != peer and other:
+            shares = ", ".join(f"{row[_phase(every)] / other[_phase(every)]:.2f} {_phase(every)}" for every in PHASES)
+            yield f"{name}, {part}: of {peer}'s CPU {shares}."
+
+
+def _contents(price: ledger.Price, megabytes: float) -> str:
+    whole = (price.inside + price.beside) * 1e6
+    return (
+        f"What a call of the library takes is counted around it (bench.ledger); the counting itself, {whole:.1f} µs a "
+        "call, was measured on a function that does nothing, and taken off each figure, times the calls. The library "
+        f"adds {megabytes:.1f} MB to a process, measured once, as loaded. Memory is that of one exporter "
+        "with none beside it."
+    )
 
 
 if __name__ == "__main__":

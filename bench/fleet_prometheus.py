@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,16 @@ class Prometheus:
         for name, value in re.findall(r"^(\w+)(?:\{.*\})? ([-+\d.e]+)$", self.ask("/metrics"), re.MULTILINE):
             sums[name] = sums.get(name, 0.0) + float(value)
         return sums
+
+    @cached_property
+    def groups(self) -> int:
+        """How many groups of rules there are, evaluated or not."""
+        return len(self.ask("/api/v1/rules")["groups"])
+
+    @cached_property
+    def slowest(self) -> float:
+        """Seconds between two evaluations of the group that is evaluated least."""
+        return max(float(group["interval"]) for group in self.ask("/api/v1/rules")["groups"])
 
     def peak_gigabytes(self) -> float:
         """Return the most memory that it held resident so far."""

@@ -19,7 +19,7 @@ from bench.fleet_nodes import Job, identified, jobs
 from bench.fleet_pages import Template
 
 # Seconds before the start from which each of the first scrapes tells; the last of them goes to the present.
-PAST = (3600.0, 900.0, 650.0, 430.0, 210.0)
+PAST = (3600.0, 900.0, 450.0)
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

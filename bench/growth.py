@@ -12,7 +12,7 @@ from bench.report import report
 
 CARDS = (1, 8, 16, 64)
 PROCESSES = (0, 64, 512)
-WARM, SECONDS, SCRAPES = 8.0, 10.0, 100
+WARM, SECONDS, SCRAPES = 5.0, 8.0, 100
 
 
 def main() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.ledger import VARIABLE
 from bench.report import report
 
 __all__ = [
@@ -90,13 +92,18 @@ class Program:
 
 
 @contextlib.contextmanager
-def running(name: str, command: Callable[[int], list[str]], complete: Callable[[str], bool]) -> Iterator[Program]:
-    """Run a program, made for a free port, from the moment at which what it serves is complete."""
+def running(
+    name: str, command: Callable[[int], list[str]], complete: Callable[[str], bool], ledger: Path | None = None
+) -> Iterator[Program]:
+    """Run a program, made for a free port, from the moment at which what it serves is complete. With the folder
+    `ledger` it tells there what it spends in the simulated library (bench.ledger).
+    """
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
     began = time.monotonic()
-    process = subprocess.Popen(command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = _installed(os.environ) | ({VARIABLE: str(ledger)} if ledger else {})
+    process = subprocess.Popen(command(port), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     program = Program(name, process, port)
     try:
         while True:
@@ -113,6 +120,15 @@ def running(name: str, command: Callable[[int], list[str]], complete: Callable[[
         process.wait(10)
 
 
+def _installed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which programs find their modules compiled, as installed ones do: ours run from the
+    source tree here, where they may be compiled at each start.
+    """
+    cache = Path(tempfile.gettempdir()) / f"gpugauge-bench-{os.getuid()}-pycache"
+    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPYCACHEPREFIX": str(cache)}
+
+
 @contextlib.contextmanager
 def gpugauge(scenario: str, *flags: str) -> Iterator[Program]:
     """Run our daemon on a scenario, as `--simulate` does, until devices are in the scrape."""
@@ -124,20 +140,22 @@ def gpugauge(scenario: str, *flags: str) -> Iterator[Program]:
 
 
 @contextlib.contextmanager
-def ours(simulation: str, cards: int) -> Iterator[Program]:
+def ours(
+    simulation: str, cards: int, *flags: str, name: str = "gpugauge", ledger: Path | None = None
+) -> Iterator[Program]:
     """Run our daemon as on a real node, with the simulated library in its worker (bench.ours, bench.nodes.node)."""
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "bench.ours", simulation, "serve", f"--hook.socket={folder}/hook.sock"]
-        with running("gpugauge", _listening(program), _shows("gpu_memory_used_bytes{", cards)) as started:
+        program = [sys.executable, "-m", "bench.ours", simulation, "serve", f"--hook.socket={folder}/hook.sock", *flags]
+        with running(name, _listening(program), _shows("gpu_memory_used_bytes{", cards), ledger) as started:
             yield started
 
 
 @contextlib.contextmanager
-def nvitop_exporter(simulation: str, cards: int) -> Iterator[Program]:
+def nvitop_exporter(simulation: str, cards: int, ledger: Path | None = None) -> Iterator[Program]:
     """Run nvitop-exporter on the same library, with its default interval of a second."""
     program = [sys.executable, "-m", "bench.peer", simulation, "--bind-address", "127.0.0.1", "--interval", "1.0"]
     command: Callable[[int], list[str]] = lambda port: [*program, "--port", str(port)]  # noqa: E731  (typed)
-    with running("nvitop-exporter", command, _shows("gpu_utilization_Percentage{", cards)) as started:
+    with running("nvitop-exporter", command, _shows("gpu_utilization_Percentage{", cards), ledger) as started:
         yield started
 
 

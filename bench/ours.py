@@ -7,11 +7,14 @@ libnvidia-ml. So the parent is what it is on a node with cards, in memory and in
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from gpugauge import cli
+from bench.ledger import VARIABLE
+from gpugauge.__main__ import main as gpugauge
+from gpugauge.driver import client
 from gpugauge.driver.pace import Pace
 from gpugauge.driver.source import DriverSource
 
@@ -23,8 +26,10 @@ def main() -> None:
     def simulated(self: DriverSource, pace: Pace, _: object = None, *rest: Any, **more: Any) -> None:
         begin(self, pace, simulation, *rest, **more)
 
+    if VARIABLE in os.environ:
+        client.WORKER = "bench.ledger"
     DriverSource.__init__ = simulated  # type: ignore[method-assign, assignment]  # no setting of the daemon does this
-    cli.main()
+    gpugauge()
 
 
 if __name__ == "__main__":

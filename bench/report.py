@@ -18,6 +18,7 @@ _FOLDER = Path(__file__).parent
 _DOCUMENT = _FOLDER.parent / "docs" / "performance.md"
 _BEGIN, _END = "<!-- bench: python -m bench --write -->", "<!-- end of bench -->"
 _LOAD = round(os.getloadavg()[0], 1)  # what others made the machine do when the bench began
+_STOLEN = 7  # in /proc/stat: time in which the machine below ran others, of user, nice, system, idle, iowait, irq, …
 _VERSIONS = ("gpugauge", "nvitop-exporter", "nvidia-ml-py", "tornado", "pydantic", "torch")
 
 Rows = Sequence[dict[str, Any]]
@@ -73,6 +74,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
     }
     facts |= {"processor": _processor(), "kernel": platform.release(), "load average before": _LOAD}
+    facts |= {"stolen by other machines": _stolen()}
     return facts | dict(_versions())
 
 
@@ -101,6 +103,20 @@ def _text(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _ticks() -> list[int]:
+    return [int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+
+
+def _stolen() -> str:
+    """Return which share of the busy time of all cores, since the bench began, other machines on the same host had."""
+    spent = [now - before for now, before in zip(_ticks(), _BEFORE, strict=True)]
+    busy = sum(spent) - spent[3] - spent[4]
+    return f"{100 * spent[_STOLEN] / max(1, busy):.0f} %"
+
+
+_BEFORE = _ticks()
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from bench.report import report
 
 CARDS, PROCESSES = 8, 64
 _SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-SCRAPES, PAUSE = 2000, 0.003  # of each, and seconds between two
+SCRAPES, PAUSE = 1000, 0.003  # of each, and seconds between two
 
 
 @contextlib.contextmanager

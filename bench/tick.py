@@ -6,6 +6,7 @@ that wake up and processes that talk cost more on top; `bench.cost` has the whol
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ from typing import TypeVar
 from tests.virtual import VirtualDaemon
 
 from bench.report import report
+from gpugauge.app import COLLECT
 from gpugauge.driver.simulated.scenario import load_scenario
 
 SECONDS, WARM = 300, 60
@@ -44,6 +46,8 @@ def run(scenario: str, *, scraped: bool) -> dict[str, float]:
         for second in range(WARM + SECONDS):
             if second == WARM:
                 watch.seconds.clear()
+                gc.freeze()  # as the daemon does
+                gc.set_threshold(*COLLECT)
             daemon.second()
             if scraped:
                 daemon.scrape()

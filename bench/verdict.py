@@ -1,21 +1,26 @@
 """The verdict against the oracle: random pipelines whose true cause is known, and what is named.
 
 `python -m bench.verdict` prints the tables, with --write into docs/verdict.md, together with the table of causes.
-Nothing waits and the seed is fixed: the tables can be made again.
+Nothing waits and the seed is fixed: the tables can be made again. `--ticks 1 5` lets as many pipelines as `--cases` run
+on simulated cards instead, before the daemon's own collectors, with ticks so many seconds apart (minutes).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from tests.simulation import moments, scenario
 from tests.verdict.oracle import evidence, random_pipeline, right, without_counters
 
 from gpugauge.driver.simulated.pipeline import Pipeline, true_cause
+from gpugauge.driver.simulated.scenario import Scenario
 from gpugauge.verdict.causes import as_markdown
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
@@ -25,6 +30,8 @@ NUMBER, SEED = 1000, 5
 ENOUGH = 100  # named: the spread of fewer says nothing
 OTHER_SEEDS = range(10, 20)  # no figure may hang on the seed
 NOBODY = "(nobody)"
+# Of a simulated machine: its cards, the pid of the first training, and the seconds for which it is watched.
+_CARDS, _FIRST_PID, _WATCHED = 16, 100, 80.0
 
 
 def _without_hook(e: Evidence) -> Evidence:
@@ -95,6 +102,41 @@ def _count(result: Result, p: Pipeline, true: str | None, named: str | None) -> 
     result.blamed += true is None and not good
 
 
+def collected(model: str, tick: float, number: int, seed: int = SEED) -> Result:
+    """Let collectors and verdict watch random pipelines for a minute and a quarter, each on a card of its own."""
+    r, result = random.Random(seed), Result()
+    for _ in range(0, number, _CARDS):
+        pipelines = [random_pipeline(r) for _ in range(_CARDS)]
+        with tempfile.TemporaryDirectory() as folder:
+            *_, moment = moments(_machine(model, pipelines), Path(folder), _WATCHED, steps=(tick,))
+        for pid, p in enumerate(pipelines, _FIRST_PID):
+            _count(result, p, true_cause(p), moment.causes[pid])
+            result.lost += sum(moment.shares[pid].values())
+            result.unknown += moment.shares[pid].get("unknown", 0.0)
+    return result
+
+
+def _machine(model: str, pipelines: Sequence[Pipeline]) -> Scenario:
+    """Return a machine with a training for each pipeline, and with the neighbours that take their part of its card."""
+    lines = [f"gpus: {{model: {model}, count: {len(pipelines)}}}", "processes:"]
+    for i, p in enumerate(pipelines):
+        where = f"gpus: [{i}], memory: 20GiB"
+        lines.append(f"  - {{pid: {_FIRST_PID + i}, {where}, cgroup: /job{i}, pipeline: {json.dumps(asdict(p))}}}")
+        if p.other:
+            lines.append(f"  - {{pid: {_FIRST_PID + _CARDS + i}, {where}, load: {p.other}}}")
+    return scenario("\n".join(lines))
+
+
+def print_collected(ticks: Sequence[float], number: int) -> None:
+    """Print a row for each card and distance of ticks."""
+    for model in ("h100", "a100"):
+        for tick in ticks:
+            r = collected(model, tick, number)
+            share = "-" if r.share is None else f"{r.share:.1%}"
+            print(f"{model}, a tick every {tick:g} s: named {r.named}, right {share}, missed {r.missed}", end=", ")
+            print(f"healthy and blamed {r.blamed}, unknown {r.unknown / r.lost:.1%}", flush=True)
+
+
 def summary() -> str:
     """Return a row for each state of knowledge, in Markdown."""
     columns = ["known through", "named", "of these right", "right, with ten other seeds"]
@@ -134,7 +176,12 @@ def markers(name: str) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/verdict.md")
+    parser.add_argument("--ticks", type=float, nargs="+", help="seconds between two ticks, before the collectors")
+    parser.add_argument("--cases", type=int, default=NUMBER)
     options, _ = parser.parse_known_args()
+    if options.ticks:
+        print_collected(options.ticks, options.cases)
+        return
     if not options.write:
         print(f"# {NUMBER} random pipelines: what is named, and how much of it is right")
         print(summary())

@@ -9,19 +9,16 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 from bench.report import report
 from gpugauge.assembly import PACE
-from gpugauge.driver.api import Reply
-from gpugauge.driver.frames import send_frame
+from gpugauge.driver.frames import frame
 from gpugauge.driver.nvml import use_library, used_library
 from gpugauge.driver.simulated.scenario import load_scenario
 from gpugauge.driver.worker import Service
 
 TICKS, WARM = 300, 60
-_FIELDS = tuple(field.name for field in fields(Reply))
 
 
 class Stopwatch:
@@ -65,13 +62,14 @@ def main(scenario: str = "bench-24") -> None:
         for index in range(count):
             began = time.perf_counter()
             request = {"id": tick, "op": "read", "index": index, "groups": ["static", *PACE] if tick == 0 else groups}
-            reply = service.answer(request)
+            request["calls"] = index + 1 == count
+            answer = service.message(request)
             read = time.perf_counter()
-            send_frame(ours, {field: getattr(reply, field) for field in _FIELDS})
+            ours.sendall(frame(answer))
             ended = time.perf_counter()
             sending, total = sending + ended - read, total + ended - began
             theirs.recv(1 << 20)
-            for function, (number, seconds, _) in reply.calls.items():
+            for function, (number, seconds, _) in answer.get("calls", {}).items():
                 counted = called.setdefault(function, [0, 0.0])
                 counted[0], counted[1] = counted[0] + number, counted[1] + seconds
     _tell(total, sending, called, watch.seconds)

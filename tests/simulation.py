@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 
 from gpugauge.assembly import make_collectors
@@ -20,7 +21,10 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
-STEP = 2.0  # seconds between two ticks
+# Seconds between two ticks, over and over: while somebody looks, while nobody does, and by turns
+# with late ones and with ones just before a scrape.
+STEADY, OFTEN, RARELY = (2.0,), (1.0,), (5.0,)
+BY_TURNS = (5.001, 4.4, 1.0, 1.0, 0.999, 4.999, 5.0, 3.1)
 
 
 @dataclass
@@ -38,7 +42,13 @@ def scenario(text: str) -> Scenario:
     return parse_scenario(f"description: a test\n{text}", "test.yaml", "test")
 
 
-def moments(made: Scenario, folder: Path, seconds: float, stalled_seconds: float = 300.0) -> Iterator[Moment]:
+def moments(
+    made: Scenario,
+    folder: Path,
+    seconds: float,
+    stalled_seconds: float = 300.0,
+    steps: tuple[float, ...] = STEADY,
+) -> Iterator[Moment]:
     """Yield what is exported at every tick."""
     now = 0.0
     made._start |= {"monotonic": 0.0, "unix": START}
@@ -57,6 +67,7 @@ def moments(made: Scenario, folder: Path, seconds: float, stalled_seconds: float
     sessions = SimulatedSessions(made, clock=lambda: now)
     collectors = make_collectors(node, sessions, node, workloads, stalled_seconds=stalled_seconds)
     sampler = Sampler(collectors, news, lambda _: None, 1.0)
+    step = cycle(steps)
     while now <= seconds:
         tree.update(now)
         for index in range(facts.device_count):
@@ -64,7 +75,7 @@ def moments(made: Scenario, folder: Path, seconds: float, stalled_seconds: float
             inventory.apply(reply, now)
             replies.append(replace(reply, uuid=inventory.uuid(index) or "", received=now))
         yield _moment(now, sampler.tick(START + now, now))
-        now += STEP
+        now += next(step)
     service.close()
 
 

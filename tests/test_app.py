@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from gpugauge.app import _Life
-from gpugauge.config import Settings
+from gpugauge.config import Driver, Settings
 from gpugauge.driver.api import DriverView
 
 
 def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool, int]:
     """Whether a tick with this view of the driver ends the daemon, and its exit code then."""
-    settings = Settings.model_validate({"driver": {"lost_exit_seconds": limit}})
+    settings = Settings(driver=Driver(lost_exit_seconds=limit))
     driver = SimpleNamespace(view=lambda: view)
     notifier, server = SimpleNamespace(watchdog=lambda: None), SimpleNamespace(serving=serving)
     parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server)

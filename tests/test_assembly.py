@@ -11,13 +11,14 @@ from gpugauge.assembly import Parts
 from gpugauge.collectors.process import ProcessCollector
 from gpugauge.collectors.verdict import VerdictCollector
 from gpugauge.config import Settings
+from gpugauge.config_load import validate
 from gpugauge.reload import Reloader
 from gpugauge.selection import SelectionError
 
 
 def settings(folder: Path, **more: Any) -> Settings:
     given = {"simulate": "workstation", "hook": {"socket": str(folder / "hook.sock")}, **more}
-    return Settings.model_validate(given)
+    return validate(given, {})
 
 
 @pytest.fixture

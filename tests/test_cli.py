@@ -4,12 +4,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner, Result
 
-import gpugauge
 from gpugauge import buildinfo, cli, logs
 from gpugauge.config import Settings
 from gpugauge.config_catalog import walk
@@ -30,10 +28,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         started.append(settings)
         return 0
 
-    app = ModuleType("gpugauge.app")
-    monkeypatch.setitem(sys.modules, "gpugauge.app", app)
-    monkeypatch.setattr(gpugauge, "app", app, raising=False)
-    monkeypatch.setattr(app, "run", run, raising=False)
+    monkeypatch.setattr("gpugauge.app.run", run)
     monkeypatch.setattr(logs, "setup", lambda *_: None)
     return started
 
@@ -61,7 +56,7 @@ def test_flags_of_every_kind(served: list[Settings]) -> None:
     assert (result.exit_code, result.output) == (0, "")
     assert settings.web.listen_address == (("", 1), ("::1", 2))
     assert settings.log.level == "debug"
-    assert settings.collector.enabled() == Settings().collector.enabled() - {"process"}
+    assert settings.collectors() == Settings().collectors() - {"process"}
     assert settings.driver.deadline_seconds == 0.5
     assert settings.simulate == "node"
 

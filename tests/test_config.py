@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import pickle
 import re
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from gpugauge.catalog import CATALOG
-from gpugauge.config import ListenAddress, Settings, parse_listen_address
+from gpugauge.config import Sampling, Settings
 from gpugauge.config_catalog import walk
-from gpugauge.config_load import ConfigError, load
+from gpugauge.config_kinds import ConfigError, ListenAddress, parse_listen_address
+from gpugauge.config_load import load
 from gpugauge.config_reference import reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -178,13 +180,29 @@ def test_variables_of_kubernetes_and_of_the_hook_are_not_ours(name: str) -> None
 
 
 def test_settings_are_frozen() -> None:
-    with pytest.raises(ValidationError):
-        Settings().web.max_connections = 9
+    with pytest.raises(FrozenInstanceError):
+        Settings().web.max_connections = 9  # type: ignore[misc]  # the mistake that is tried
+
+
+def test_settings_that_contradict_each_other_are_none() -> None:
+    with pytest.raises(ValueError, match="at least twice"):
+        Sampling(interval_seconds=8)
+
+
+def test_what_is_given_is_known_and_survives_the_way_to_the_daemon(file: Path) -> None:
+    file.write_text("path:\n  pod_logs: /var/log\n  procfs:\nlog: {}\n")
+
+    settings = load(file, {"GPUGAUGE_LOG_LEVEL": "info"}, {"collector.device": True})
+    handed_over = pickle.loads(pickle.dumps(settings))
+
+    assert handed_over == settings == Settings()
+    assert handed_over.given == settings.given == {"path.pod_logs", "log.level", "collector.device"}
+    assert refused(file, "given: [log.level]\n").startswith("FILE:1: given: unknown setting")
 
 
 def test_collectors() -> None:
     def enabled(**flags: bool) -> set[str]:
-        return set(load(None, {}, {f"collector.{name}": value for name, value in flags.items()}).collector.enabled())
+        return set(load(None, {}, {f"collector.{name}": value for name, value in flags.items()}).collectors())
 
     # Every collector of the catalogue has its switch; the exporter's own metrics cannot be switched off.
     every = set(CATALOG) - {"exporter"}

@@ -65,13 +65,13 @@ def half_a_minute(daemon: VirtualDaemon, *, scraped: bool) -> float:
 
 
 def test_a_second_that_nobody_scrapes(daemon: VirtualDaemon) -> None:
-    assert half_a_minute(daemon, scraped=False) < 4500
+    assert half_a_minute(daemon, scraped=False) < 3300
 
 
 def test_a_second_that_is_scraped(daemon: VirtualDaemon) -> None:
     daemon.scrape()
 
-    assert half_a_minute(daemon, scraped=True) < 4800
+    assert half_a_minute(daemon, scraped=True) < 3600
 
 
 def test_a_page_from_nothing(daemon: VirtualDaemon) -> None:
@@ -82,7 +82,7 @@ def test_a_page_from_nothing(daemon: VirtualDaemon) -> None:
         daemon.exposition.publish(snapshot)
         daemon.scrape()
 
-    assert calls(page) < 9400
+    assert calls(page) < 3900
 
 
 def test_a_scrape_of_a_page_made_ahead(daemon: VirtualDaemon) -> None:

@@ -250,6 +250,19 @@ def test_bytes_are_made_ahead_when_a_scrape_is_near(scrapes: list[int], made_ahe
     assert list(made_ahead) == made
 
 
+def test_of_rare_ticks_the_one_before_an_expected_scrape_alone_makes_bytes() -> None:
+    exposition, made = published(family_section()), []
+    for scrape in (115.0, 130.0):
+        body(exposition, now=scrape)
+    for at in (135.0, 140.0, 144.9):
+        exposition.publish(snapshot(family_section(), monotonic=at))
+        assert exposition._current
+        if exposition._current.page._bodies:
+            made.append(at)
+
+    assert made == [144.9]
+
+
 def test_before_the_first_snapshot_it_says_so() -> None:
     expected = Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
 

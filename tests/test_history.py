@@ -38,6 +38,14 @@ def test_unknown_while_less_than_half_of_the_window_was_observed() -> None:
     assert history.load("GPU-a", 200) == 1
 
 
+def test_ticks_that_are_five_seconds_apart_but_for_milliseconds_make_a_point_each() -> None:
+    history = History()
+    for tick in range(13):
+        history.feed(snapshot(4.999 * tick, busy=tick, observed=4.999 * tick))
+
+    assert [round(ago) for ago, _ in history.loads("GPU-a")] == [5 * tick for tick in range(12, -1, -1)]
+
+
 def test_load_of_a_process_over_its_life_so_far() -> None:
     history = History()
     for second in range(0, 400, 5):

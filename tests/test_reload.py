@@ -9,7 +9,8 @@ import pytest
 
 from gpugauge.config import Settings
 from gpugauge.config_catalog import walk
-from gpugauge.config_load import ConfigError, load
+from gpugauge.config_kinds import ConfigError
+from gpugauge.config_load import load
 from gpugauge.reload import LIVE, Reloader, different, is_live
 from gpugauge.selection import SelectionError
 

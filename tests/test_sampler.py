@@ -80,9 +80,9 @@ def test_collector_that_is_switched_off_and_on_again_keeps_its_accounts() -> Non
     name = "gpugauge_collector_failures_total"
 
     before = values(s.tick(1.0, 1.0), name)
-    s.configure([good], 5.0, lambda section: section)
+    s.configure([good], 5.0, 5.0, lambda section: section)
     off = s.tick(2.0, 2.0)
-    s.configure([bad, good], 5.0, lambda section: section)
+    s.configure([bad, good], 5.0, 5.0, lambda section: section)
     after = values(s.tick(3.0, 3.0), name)
 
     assert before == after == {("bad",): 1, ("good",): 0}
@@ -103,10 +103,10 @@ class Expecting(Timetable):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[float, float]] = []
+        self.asked: list[tuple[float, float, float]] = []
 
-    def next_tick(self, last: float, interval: float, lead: float) -> float:
-        self.asked.append((interval, lead))
+    def next_tick(self, last: float, interval: float, idle: float, lead: float) -> float:
+        self.asked.append((interval, idle, lead))
         return last
 
 
@@ -114,13 +114,13 @@ def test_run_ticks_when_the_timetable_says_so() -> None:
     published: list[Snapshot] = []
     stop, expecting = threading.Event(), Expecting()
     driver = DriverView(up=False, reason="off")
-    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, timetable=expecting)
+    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, timetable=expecting, idle=7200.0)
 
     hourly.run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
 
     assert len(published) == 3
-    assert {interval for interval, _ in expecting.asked} == {3600.0}
-    assert all(0 < lead < 1800.1 for _, lead in expecting.asked)
+    assert {(interval, idle) for interval, idle, _ in expecting.asked} == {(3600.0, 7200.0)}
+    assert all(0 < lead < 1800.1 for *_, lead in expecting.asked)
 
 
 def test_tick_that_fails_costs_its_snapshot_and_no_more(caplog: pytest.LogCaptureFixture) -> None:

@@ -130,6 +130,38 @@ class Short(socket.socket):
         return super().accept()
 
 
+def test_server_rests_unless_a_request_is_under_way(short: pytest.MonkeyPatch) -> None:
+    rests: dict[bool, list[float]] = {True: [], False: []}
+    look = server_connections.Listener.close_overdue
+
+    def watched(self: server_connections.Listener, now: float) -> None:
+        look(self, now)
+        rests[self.rests].append(now)
+
+    def looked(*, at_rest: bool) -> None:
+        before = len(rests[at_rest])
+        while len(rests[at_rest]) < before + 2:
+            time.sleep(0.005)
+
+    short.setattr(server_connections.Listener, "close_overdue", watched)
+    with serving() as address, client(address) as kept:
+        looked(at_rest=True)
+        kept.request("GET", "/-/healthy")
+        assert kept.getresponse().read() == b"healthy\n"
+        looked(at_rest=True)  # a scraper that comes again later keeps nobody awake
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+            looked(at_rest=False)
+
+
+@pytest.mark.parametrize("size", [server_connections._SMALL, server_connections._SMALL + 1])
+def test_answers_are_whole_whether_they_go_out_in_one_call_or_in_two(size: int) -> None:
+    with serving(routes(large=size)) as address:
+        status, body, headers = fetch(address, "/large")
+        assert (status, body, headers["Content-Length"]) == (200, bytes(size), str(size))
+        assert fetch(address, "/large", "HEAD")[:2] == (200, b"")
+
+
 def test_connection_waits_while_there_are_no_descriptors(
     short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

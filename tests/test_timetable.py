@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from gpugauge.timetable import Timetable
 
-INTERVAL, LEAD = 1.0, 0.1
+INTERVAL, IDLE, LEAD = 1.0, 5.0, 0.1
 
 
-def ticks(timetable: Timetable, begin: float, end: float) -> list[float]:
+def ticks(timetable: Timetable, begin: float, end: float, idle: float = INTERVAL) -> list[float]:
     found = [begin]
     while found[-1] < end:
-        found.append(timetable.next_tick(found[-1], INTERVAL, LEAD))
+        found.append(timetable.next_tick(found[-1], INTERVAL, idle, LEAD))
     return found
 
 
@@ -95,10 +95,44 @@ def test_more_scrapers_than_are_remembered_leave_the_ticks_alone() -> None:
     assert ticks(timetable, 22.0, 40) == pytest.approx([22.0 + i for i in range(19)])
 
 
+def test_nobody_looks_and_ticks_are_rare() -> None:
+    assert ticks(Timetable(), 10.3, 21, IDLE) == pytest.approx([10.3, 15.3, 20.3, 25.3])
+
+
+def test_rare_ticks_end_before_each_expected_scrape() -> None:
+    timetable = scraped((0.5, 15.0), times=4)  # the last at 45.5
+
+    assert ticks(timetable, 46.0, 62, IDLE) == pytest.approx([46.0, 51.0, 56.0, 60.4, 65.4])
+
+
+def test_somebody_who_looked_may_look_again_for_a_while() -> None:
+    timetable = Timetable()
+    timetable.looked(10.0)
+
+    found = ticks(timetable, 21.5, 35, IDLE)
+
+    assert found == pytest.approx([21.5, 22.5, 23.5, 24.5, 25.5, 30.5, 35.5])
+
+
+@pytest.mark.parametrize(("every", "seconds"), [(5.0, 15.0), (30.0, 45.0), (600.0, 15.0)])
+def test_scraper_without_a_rhythm_yet_is_awaited_until_it_should_have_come(every: float, seconds: float) -> None:
+    timetable = scraped((0.5, every), times=2)
+
+    assert timetable.watched(0.5 + every + seconds - 0.1, INTERVAL)
+    assert not timetable.watched(0.5 + every + seconds + 0.1, INTERVAL)
+
+
+def test_scrapes_each_second_are_served_by_ticks_each_second_until_they_end() -> None:
+    timetable = scraped((0.5, 1.0), times=100)  # the last at 99.5
+
+    assert ticks(timetable, 100.0, 110, IDLE) == pytest.approx([100.0, 101.0, 102.0, 103.0, 108.0, 113.0])
+
+
 @given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.3, 60)), min_size=1, max_size=4))
 def test_ticks_stay_as_regular_as_rings_and_windows_need(scrapers: list[tuple[float, float]]) -> None:
     timetable = scraped(*scrapers)
     begin = min(first + 2 * every for first, every in scrapers)
-    found = ticks(timetable, begin, begin + 60)
+    often, rare = ticks(timetable, begin, begin + 60), ticks(timetable, begin, begin + 60, IDLE)
 
-    assert all(0.124 * INTERVAL < later - earlier < 1.126 * INTERVAL for earlier, later in pairwise(found))
+    assert all(0.124 * INTERVAL < later - earlier < 1.126 * INTERVAL for earlier, later in pairwise(often))
+    assert all(0.124 * INTERVAL < later - earlier < IDLE + 0.126 * INTERVAL for earlier, later in pairwise(rare))

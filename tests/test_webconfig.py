@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpugauge.config_load import ConfigError
+from gpugauge.config_kinds import ConfigError
 from gpugauge.webconfig import WebConfig, load_web_config
 from tests.certificates import Authority, key_pem, new_key
 

@@ -11,7 +11,7 @@ import bcrypt
 import pytest
 
 from gpugauge import server, server_connections
-from gpugauge.config_load import ConfigError
+from gpugauge.config_kinds import ConfigError
 from gpugauge.server import Route, Server, sentence
 from tests.certificates import Authority
 from tests.website import ALICE, CLIENTS, TLS, USERS, WRONG, Site, serving, wait_for

@@ -107,6 +107,7 @@ def test_users_come_and_go(tmp_path: Path) -> None:
         (TLS, "", "TLS is switched on and off by a restart only"),
         ("", TLS, "TLS is switched on and off by a restart only"),
     ],
+    ids=["no more users", "no more TLS", "TLS at last"],
 )
 def test_an_emptied_file_opens_no_door(
     tmp_path: Path, before: str, after: str, says: str, caplog: pytest.LogCaptureFixture

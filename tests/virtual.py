@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gpugauge.assembly import PACE, make_collectors
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
+from gpugauge.driver.frames import decoded, frame
 from gpugauge.driver.inventory import Inventory
+from gpugauge.driver.messages import reply
 from gpugauge.driver.pace import Pace, Schedule
 from gpugauge.driver.simulated.procfs import ProcTree
 from gpugauge.driver.simulated.scenario import Scenario
@@ -27,7 +27,6 @@ from gpugauge.workload.workloads import Workloads
 START = 1_790_000_000.0  # Unix time
 # As Prometheus asks.
 ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-_FIELDS = tuple(field.name for field in fields(Reply))
 T = TypeVar("T")
 
 
@@ -98,12 +97,19 @@ class VirtualDaemon:
         self._service.close()
 
     def _read(self, index: int, groups: list[Group]) -> Reply:
-        request = {"id": 1, "op": "read", "index": index, "groups": groups}
-        reply = self._watch("worker, simulator included", lambda: self._service.answer(request))
-        frame = self._watch("worker: encoding", lambda: json.dumps({name: getattr(reply, name) for name in _FIELDS}))
-        heard: Reply = self._watch("decoding", lambda: Reply(**json.loads(frame)))
+        request = {
+            "id": 1,
+            "op": "read",
+            "index": index,
+            "groups": groups,
+            "calls": index + 1 == self._facts.device_count,
+        }
+        message = self._watch("worker, simulator included", lambda: self._service.message(request))
+        sent = self._watch("worker: encoding", lambda: frame(message))
+        heard = self._watch("decoding", lambda: reply(decoded(sent[4:])))
         self._watch("inventory", lambda: self._inventory.apply(heard, self.now))
-        return replace(heard, uuid=self._inventory.uuid(index) or "", received=self.now)
+        heard.uuid = self._inventory.uuid(index) or ""
+        return heard
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._watch("page", lambda: self.exposition.publish(snapshot))

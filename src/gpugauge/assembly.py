@@ -41,7 +41,7 @@ from gpugauge.history import History
 from gpugauge.lifecycle import lifecycle_routes
 from gpugauge.page.routes import page_routes
 from gpugauge.reload import Reloader
-from gpugauge.routes import standard_routes
+from gpugauge.routes import for_people, standard_routes
 from gpugauge.sampler import Sampler
 from gpugauge.sdnotify import Notifier
 from gpugauge.selection import Selection
@@ -112,6 +112,7 @@ class Parts:
         self.settings, self._stack = settings, stack
         self.access = _access(settings.web.config.file) if settings.web.config.file else None
         timetable = Timetable()
+        timetable.looked(time.monotonic())  # whoever starts a daemon looks at it
         self.driver = _driver(settings, simulation, timetable)
         selection = _selection(settings)
         real = self._open_sessions()
@@ -144,6 +145,7 @@ class Parts:
             selection.of,
             ExporterCollector(lambda: self.access.last_reload if self.access else None, lambda: reloader.last),
             timetable,
+            _idle(settings),
         )
         self._before_tick = simulation.update if simulation else lambda: None
         self._snapshot: Snapshot | None = None
@@ -151,12 +153,13 @@ class Parts:
         name = simulation.name if simulation else None
         telemetry_path = settings.web.telemetry_path
         hosts = [address.host for address in settings.web.listen_address]
-        routes = standard_routes(self.exposition, telemetry_path, self._not_ready, timetable)
-        routes |= page_routes(lambda: self._snapshot, self._history, self._not_ready, telemetry_path, name)
-        routes[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
-        routes |= lifecycle_routes(
+        people = page_routes(lambda: self._snapshot, self._history, self._not_ready, telemetry_path, name)
+        people[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
+        people |= lifecycle_routes(
             self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
         )
+        routes = standard_routes(self.exposition, telemetry_path, self._not_ready, timetable)
+        routes |= for_people(people, timetable)
         self.server = Server(
             settings.web.listen_address,
             own_names_only(routes, hosts),
@@ -170,7 +173,9 @@ class Parts:
         """
         selection = _selection(settings)
         self.settings = settings
-        self.sampler.configure(self._enabled(settings), settings.sampling.interval_seconds, selection.of)
+        self.sampler.configure(
+            self._enabled(settings), settings.sampling.interval_seconds, _idle(settings), selection.of
+        )
         self.exposition.stale_after = settings.sampling.stale_after_seconds
         for heard in self._sessions:
             heard.linger_seconds = settings.hook.linger_seconds
@@ -183,21 +188,21 @@ class Parts:
             self.driver.configure(_pace(settings), settings.driver.devices, _limits(settings))
 
     def _enabled(self, settings: Settings) -> Sequence[Collector]:
-        enabled = settings.collector.enabled()
+        enabled = settings.collectors()
         return [collector for collector in self._collectors if collector.name in enabled]
 
     def _find_workloads(self, node: Procfs, cgroup_root: Path) -> Workloads:
         """Ask the orchestrators of this machine; a simulated one has none, but those that are set by name."""
         settings = self.settings
         real = settings.simulate is None
-        asked = real or "kubelet_socket" in settings.kubernetes.model_fields_set
+        asked = real or "kubernetes.kubelet_socket" in settings.given
         workloads = Workloads(
             node,
             cgroup_root=cgroup_root,
             kubelet_socket=settings.kubernetes.kubelet_socket if asked else None,
             kubelet_resources=settings.kubernetes.resources,
             job_mapping_dir=settings.slurm.job_mapping_dir,
-            pod_logs=settings.path.pod_logs if real or "pod_logs" in settings.path.model_fields_set else None,
+            pod_logs=settings.path.pod_logs if real or "path.pod_logs" in settings.given else None,
         )
         workloads.start()
         self._stack.callback(workloads.stop)
@@ -258,8 +263,15 @@ def _selection(settings: Settings) -> Selection:
 def _pace(settings: Settings) -> Pace:
     interval = settings.sampling.interval_seconds
     return Pace(
-        {group: max(seconds, interval) for group, seconds in PACE.items()}, deadline=settings.driver.deadline_seconds
+        {group: max(seconds, interval) for group, seconds in PACE.items()},
+        deadline=settings.driver.deadline_seconds,
+        idle=_idle(settings),
     )
+
+
+def _idle(settings: Settings) -> float:
+    """Seconds between two snapshots while nobody looks; a snapshot must not grow stale before the next."""
+    return min(settings.sampling.idle_interval_seconds, settings.sampling.stale_after_seconds / 2)
 
 
 def _limits(settings: Settings) -> Limits:

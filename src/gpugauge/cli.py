@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,6 +16,7 @@ from gpugauge.doctor.command import doctor
 from gpugauge.remote import attach, release
 
 if TYPE_CHECKING:
+    from gpugauge.config import Settings
     from gpugauge.config_catalog import Setting
 
 
@@ -72,30 +74,21 @@ def main() -> None:
     metavar="PATH",
     help="Settings file, YAML.  [GPUGAUGE_CONFIG_FILE]",
 )
-def serve(config_file: Path | None, **values: object) -> NoReturn:
+@click.pass_obj
+def serve(
+    use: Callable[[Callable[[], Settings]], int] | None, /, config_file: Path | None, **values: object
+) -> NoReturn:
     """Serve the metrics of this machine until told to stop."""
-    from gpugauge import app, logs
     from gpugauge.config_catalog import walk
-    from gpugauge.config_load import ConfigError, load
-    from gpugauge.driver.simulated import ScenarioError
-    from gpugauge.listen import ListenError
-    from gpugauge.selection import SelectionError
-    from gpugauge.sessions import SessionsError
+    from gpugauge.config_load import load
 
     given = ((setting.key, values[_parameter(setting)]) for setting in walk())
     flags = {key: value for key, value in given if value not in (None, ())}
-    read = functools.partial(load, config_file, os.environ, flags)
-    try:
-        settings = read()
-    except ConfigError as error:
-        _fail(2, error)
-    logs.setup(settings.log.level, settings.log.format)
-    try:
-        sys.exit(app.run(settings, read))
-    except (ConfigError, ScenarioError, SelectionError) as error:
-        _fail(2, error)
-    except (ListenError, SessionsError) as error:
-        _fail(1, error)
+    if use is None:  # else this is the child of a daemon, and it only reads
+        from gpugauge import daemon
+
+        use = daemon.serve
+    sys.exit(use(functools.partial(load, config_file, os.environ, flags)))
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

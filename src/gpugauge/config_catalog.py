@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gpugauge.config import Section, Settings
+from gpugauge.config import Settings
+from gpugauge.config_kinds import Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,11 @@ def _options(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in {Literal, Union, types.UnionType} else (annotation,)
 
 
-def walk(model: type[Section] = Settings, prefix: str = "") -> Iterator[Setting]:
+def walk(section: type[Section] = Settings, prefix: str = "") -> Iterator[Setting]:
     """Yield every setting in the order of the model."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from walk(field.annotation, f"{prefix}{name}.")
-        else:
-            yield Setting(prefix + name, field.annotation, field.default, field.description or "")
+    hints = get_type_hints(section)
+    for row in fields(section):
+        if isinstance(hints[row.name], type) and issubclass(hints[row.name], Section):
+            yield from walk(hints[row.name], f"{prefix}{row.name}.")
+        elif "description" in row.metadata:
+            yield Setting(prefix + row.name, hints[row.name], row.default, row.metadata["description"])

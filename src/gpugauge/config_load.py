@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from gpugauge.config import Settings
 from gpugauge.config_catalog import walk
+from gpugauge.config_kinds import ConfigError
 from gpugauge.plainyaml import PlainLoader
 
 # Kubernetes puts GPUGAUGE_SERVICE_HOST, GPUGAUGE_PORT_10478_TCP_ADDR and their like into every pod beside a service
@@ -25,10 +26,6 @@ _MAX_FILE_BYTES = 1 << 20
 
 Tree = dict[str, Any]
 Places = dict[str, str]
-
-
-class ConfigError(Exception):
-    """A setting cannot be used; the message is one sentence with place, key and, for unknown keys, the nearest one."""
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Settings:
@@ -44,10 +41,25 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         if setting.key in flags:
             _put(tree, places, setting.key, flags[setting.key], setting.flag)
     _refuse_unknown_variables(environ)
+    return validate(tree, places)
+
+
+def validate(tree: Tree, places: Mapping[str, str]) -> Settings:
+    """Return the settings of which `tree` gives some; raises ConfigError, with what `places` tells of the key."""
     try:
-        return Settings.model_validate(tree)
+        settings = TypeAdapter(Settings).validate_python(tree)
     except ValidationError as error:
         raise ConfigError(_sentence(error, places)) from None
+    object.__setattr__(settings, "given", frozenset(_keys(tree)))  # frozen from here on
+    return settings
+
+
+def _keys(tree: Tree, prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
 
 
 def read_file(file: Path) -> tuple[Tree, Places]:
@@ -154,7 +166,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 # --- errors ---
 
 
-def _sentence(error: ValidationError, places: Places) -> str:
+def _sentence(error: ValidationError, places: Mapping[str, str]) -> str:
     """Describe the first error by place, key and reason."""
     first = error.errors(include_url=False)[0]
     names = [str(part) for part in first["loc"] if not isinstance(part, int)]
@@ -162,10 +174,10 @@ def _sentence(error: ValidationError, places: Places) -> str:
     # A key inside a foreign structure has no place of its own: the nearest one around it has.
     place = next((places[k] for k in (".".join(names[:n]) for n in range(len(names), 0, -1)) if k in places), "")
     where = f"{place}: {key}" if place else key
-    if first["type"] == "extra_forbidden":
+    if first["type"] == "unexpected_keyword_argument":
         keys = [setting.key for setting in walk()]
         return f"{where}: unknown setting{_suggestion(key, [*keys, *(k.rpartition('.')[0] for k in keys)])}"
-    if first["type"] == "model_type":
+    if first["type"] == "dataclass_type":
         return f"{where}: {_NOT_BELOW}"
     reason = first["msg"].removeprefix("Value error, ")
     given = repr(first["input"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from itertools import groupby
 
 from gpugauge.config import Settings
 from gpugauge.config_catalog import Setting, walk
+from gpugauge.config_kinds import Section
 
 _INTRODUCTION = """\
 # Settings
@@ -40,10 +42,8 @@ def reference() -> str:
 def _heading(section: str) -> str:
     if not section:
         return "## Top level\n"
-    model: type = Settings
-    for name in section.split("."):
-        model = model.model_fields[name].annotation  # type: ignore[attr-defined]  # a Section
-    return f"## {section}\n\n{model.__doc__}\n"
+    described: Section = functools.reduce(getattr, section.split("."), Settings())
+    return f"## {section}\n\n{described.__doc__}\n"
 
 
 def _entry(setting: Setting) -> str:

@@ -20,6 +20,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 KEPT_WARM = 300.0
 # Seconds before the next scrape is expected from which on its bytes are made ahead again.
 _EARLY = 1.5
+# Seconds between two ticks while somebody looks, at most.
+_STEP = 1.0
 # How many gaps between scrapes are remembered. The shortest counts, for there may be two scrapers, or a person.
 _GAPS = 4
 # The families about the exporter itself, which stay when everything else is too old to be shown.
@@ -79,7 +81,8 @@ class Exposition:
         before, now = self._current, snapshot.monotonic
         known = before.page.pieces if before else {}
         page = _Page({section: known.get(section) or _Piece(section, self._lines) for section in snapshot.sections})
-        step = now - before.monotonic if before else 0.0
+        # Ticks may be seconds apart while nobody looks; but there is always one just before a scrape that is expected.
+        step = min(_STEP, now - before.monotonic) if before else 0.0
         for variant in VARIANTS:
             demand = self._asked.get(variant)
             if demand and demand.expected(now, now + step):

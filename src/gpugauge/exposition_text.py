@@ -6,8 +6,11 @@ Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ (text 0.0.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeAlias
 
 from gpugauge.metric import TIMESTAMP, Family, HistogramValue, LabelValues, Metric, Value
+
+Samples: TypeAlias = "tuple[tuple[LabelValues, Value] | None, ...]"
 
 
 class Lines:
@@ -18,13 +21,14 @@ class Lines:
 
     def __init__(self) -> None:
         self._labels = _Labels()
-        self._written: dict[Metric, tuple[tuple[tuple[LabelValues, Value], ...], str]] = {}
+        self._written: dict[Metric, tuple[Samples, str]] = {}
 
     def of(self, family: Family) -> str:
         """Return the samples' lines, the same in both formats; empty if no sample is a number."""
-        samples, text = self._written.get(family.metric, (None, ""))
-        if samples != family.samples:
-            text = _lines(family, self._labels)
+        samples, text = self._written.get(family.metric, ((), ""))
+        if samples is not family.samples:
+            if samples != family.samples:
+                text = _lines(family, self._labels, samples, text)
             self._written[family.metric] = (family.samples, text)
         return text
 
@@ -51,30 +55,38 @@ class _Labels:
         return texts
 
 
-def _lines(family: Family, labels: _Labels) -> str:
+def _lines(family: Family, labels: _Labels, before: Samples, text: str) -> str:
+    """Return the lines of a family; `before` and `text` are its samples and lines of the last time."""
     metric = family.metric
     if metric.kind == "histogram":
         return _histogram_lines(family, labels)
-    name, names, lines = metric.name, metric.labels, []
-    texts = labels.texts(names, len(family.samples))
-    for values, value in family.samples:
+    name, names, samples, lines = metric.name, metric.labels, family.samples, []
+    texts = labels.texts(names, len(samples))
+    written = text.split("\n")
+    if not len(samples) == len(before) == len(written) - 1:
+        before, written = (None,) * len(samples), [""] * len(samples)
+    # Of a large family most samples are as they were: ratios that are 0, states, integrals that rest.
+    for sample, same, line in zip(samples, before, written, strict=False):
+        if sample == same:
+            lines.append(line)
+            continue
+        values, value = sample
+        label_text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
         # Most numbers need no more than this; a call for each would double the time of a page.
-        if type(value) is float and -1e6 < value < 1e6:
-            number: str | None = repr(value)
-        elif type(value) is int and -1_000_000 < value < 1_000_000:
-            number = f"{value}.0"
-        else:
-            number = _number(value)  # type: ignore[arg-type]  # only histograms hold HistogramValue
-        if number is not None:
-            label_text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
-            lines.append(f"{name}{label_text} {number}\n")
-    return "".join(lines)
+        kind = type(value)
+        if kind is float and -1e6 < value < 1e6:  # type: ignore[operator]  # only histograms hold HistogramValue
+            lines.append(f"{name}{label_text} {value!r}")
+        elif kind is int and -1_000_000 < value < 1_000_000:  # type: ignore[operator]
+            lines.append(f"{name}{label_text} {value}.0")
+        elif (number := _number(value)) is not None:  # type: ignore[arg-type]
+            lines.append(f"{name}{label_text} {number}")
+    return "\n".join([*lines, ""])
 
 
 def _histogram_lines(family: Family, labels: _Labels) -> str:
     metric, lines = family.metric, []
-    bounds = [go_float(bound) for bound in (*metric.buckets, float("inf"))]
-    names, bucket_names = metric.labels, (*metric.labels, "le")
+    bounds = _bounds(metric.buckets)
+    name, names, bucket_names = metric.name, metric.labels, (*metric.labels, "le")
     texts = labels.texts(names, len(family.samples))
     bucket_texts = labels.texts(bucket_names, len(family.samples) * len(bounds))
     for values, value in family.samples:
@@ -82,13 +94,19 @@ def _histogram_lines(family: Family, labels: _Labels) -> str:
         total = _number(value.total)
         if total is None:
             continue
-        for bound, count in zip(bounds, value.counts, strict=True):
+        counts = [f"{count}.0" if -1_000_000 < count < 1_000_000 else go_float(count) for count in value.counts]
+        for bound, count in zip(bounds, counts, strict=True):
             key = (*values, bound)
             text = bucket_texts.get(key) or bucket_texts.setdefault(key, _label_text(bucket_names, key))
-            lines.append(f"{metric.name}_bucket{text} {go_float(count)}\n")
+            lines.append(f"{name}_bucket{text} {count}\n")
         text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
-        lines.append(f"{metric.name}_count{text} {go_float(value.counts[-1])}\n{metric.name}_sum{text} {total}\n")
+        lines.append(f"{name}_count{text} {counts[-1]}\n{name}_sum{text} {total}\n")
     return "".join(lines)
+
+
+@lru_cache(maxsize=64)
+def _bounds(buckets: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(go_float(bound) for bound in (*buckets, float("inf")))
 
 
 def _label_text(names: tuple[str, ...], values: LabelValues) -> str:
@@ -96,6 +114,7 @@ def _label_text(names: tuple[str, ...], values: LabelValues) -> str:
     return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in pairs) + "}" if pairs else ""
 
 
+@lru_cache(maxsize=4096)
 def _escape(text: str) -> str:
     """Escape a label's value. A lone surrogate, which UTF-8 cannot carry, is written out: two values stay two."""
     text = text.encode("utf-8", "backslashreplace").decode()

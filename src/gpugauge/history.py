@@ -11,7 +11,8 @@ from itertools import pairwise
 from gpugauge.metric import Family
 from gpugauge.snapshot import Snapshot
 
-_STEP = 5.0  # seconds between two points, at least
+_STEP = 5.0  # seconds between two points
+_EARLY = 0.5  # by which one may come earlier than that: ticks are up to as far apart, and never exactly
 _LENGTH = 600.0
 _PROCESSES = 2048  # (process, uuid) pairs that one point holds
 # Half a window is enough for a mean; less is told as unknown.
@@ -52,7 +53,7 @@ class History:
     def feed(self, snapshot: Snapshot) -> None:
         """Remember a snapshot if the last one remembered is old enough."""
         now = snapshot.monotonic
-        if self._points and now - self._points[-1].monotonic < _STEP:
+        if self._points and now - self._points[-1].monotonic < _STEP - _EARLY:
             return
         found = by_name(snapshot)
         processes = by_labels(found.get("gpu_process_busy_seconds_total"), "process", "uuid")

@@ -14,7 +14,7 @@ import select
 import sys
 import time
 from datetime import datetime, timezone
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 # Unquoted in logfmt: what needs no care in a shell, a terminal or a parser.
 _BARE = re.compile(r"[A-Za-z0-9_.:/@+-]+")
@@ -72,7 +72,13 @@ class Condition:
         self._log.info(sentence, extra=ended)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # takes no type at run time before Python 3.11
+
+
+class _Handler(_StreamHandler):
     """Writes a line if the other end takes it at once: a reader that stands still (a stopped journal, a full pipe) must
     not hold up whoever has something to say. What it does not take is counted, and told when it reads again.
     """

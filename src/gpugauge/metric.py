@@ -134,20 +134,27 @@ def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]
     """Read every row from every subject, given as (its label values, what the readers take); absent leaves no trace."""
     result = []
     for row in rows:
+        read = row.read
         samples: list[tuple[LabelValues, Value]] = []
         for labels, subject in subjects:
-            reading = row.read(subject)
-            if reading is None:
-                continue
-            # Nearly all are numbers, and asking whether something is a Mapping takes longer than all the rest.
-            if isinstance(reading, (int, float)) or not isinstance(reading, Mapping):
+            reading = read(subject)
+            # Nearly all are numbers or dictionaries; to ask whether something is a Mapping takes longer than the rest.
+            kind = type(reading)
+            if kind is float or kind is int:
+                samples.append((labels, reading))  # type: ignore[arg-type]  # mypy does not follow `kind`
+            elif kind is dict or isinstance(reading, Mapping):
+                samples += _labelled(labels, reading)  # type: ignore[arg-type]  # nor here
+            elif reading is not None:
                 samples.append((labels, reading))
-                continue
-            for key, value in reading.items():
-                samples.append(((*labels, key) if isinstance(key, str) else (*labels, *key), value))
         if samples:
             result.append(Family(row, tuple(samples)))
     return tuple(result)
+
+
+def _labelled(labels: LabelValues, reading: Mapping[Any, Value]) -> list[tuple[LabelValues, Value]]:
+    if isinstance(next(iter(reading), ""), str):  # all keys are alike
+        return [((*labels, key), value) for key, value in reading.items()]
+    return [((*labels, *key), value) for key, value in reading.items()]
 
 
 def by(**readings: float | None) -> dict[str, float]:

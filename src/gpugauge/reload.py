@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpugauge import logs
 from gpugauge.config import Settings
 from gpugauge.config_catalog import walk
-from gpugauge.config_load import ConfigError
+from gpugauge.config_kinds import ConfigError
 from gpugauge.selection import SelectionError
 
 log = logging.getLogger("gpugauge")

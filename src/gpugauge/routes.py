@@ -1,12 +1,12 @@
-"""What the HTTP server answers to programs: the metrics and the two health checks."""
+"""What the HTTP server answers to programs: the metrics and the two health checks; and who looks, for the timetable."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from gpugauge.exposition import Exposition
-from gpugauge.server import Reply, Request, Route, sentence
+from gpugauge.server import Handler, Reply, Request, Route, sentence
 from gpugauge.timetable import Timetable
 
 
@@ -35,3 +35,16 @@ def standard_routes(
         "/-/ready": Route(ready),
         telemetry_path: Route(metrics),
     }
+
+
+def for_people(routes: Mapping[str, Route], timetable: Timetable) -> dict[str, Route]:
+    """Return the routes so that the timetable is told of each request: whoever made it may look again at any time."""
+
+    def heard(handler: Handler) -> Handler:
+        def told(request: Request) -> Reply | Awaitable[Reply]:
+            timetable.looked(time.monotonic())
+            return handler(request)
+
+        return told
+
+    return {path: route._replace(handler=heard(route.handler)) for path, route in routes.items()}

@@ -1,4 +1,4 @@
-"""Once a tick: ask every collector, put the sections into one frozen snapshot, publish it."""
+"""At each tick: ask every collector, put the sections into one frozen snapshot, publish it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class Sampler:
         select: Callable[[Section], Section] = lambda section: section,
         exporter: ExporterCollector | None = None,
         timetable: Timetable | None = None,
+        idle: float = 0.0,
     ) -> None:
-        self._collectors, self._driver, self._publish, self._interval = collectors, driver, publish, interval
+        self._collectors, self._driver, self._publish = collectors, driver, publish
+        self._interval, self._idle = interval, idle
         self._select = select
         self._exporter = exporter or ExporterCollector()
         self._timetable = timetable or Timetable()
@@ -44,9 +46,11 @@ class Sampler:
         self._trouble = Condition(log, logging.ERROR)
         self._next = 0.0
 
-    def configure(self, collectors: Sequence[Collector], interval: float, select: Callable[[Section], Section]) -> None:
+    def configure(
+        self, collectors: Sequence[Collector], interval: float, idle: float, select: Callable[[Section], Section]
+    ) -> None:
         """Go on with these from the next tick; collectors that were there before keep their accounts."""
-        self._collectors, self._interval, self._select = collectors, interval, select
+        self._collectors, self._interval, self._idle, self._select = collectors, interval, idle, select
 
     def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
         """Tick until `stop` is set; `alive` is called after each tick that went well (the service manager's watchdog).
@@ -73,7 +77,7 @@ class Sampler:
         alive()
         lead = LEAD + min(0.5 * self._interval, time.monotonic() - began)
         # A tick that came late (a stopped or busy machine) is not made up for.
-        self._next = max(self._timetable.next_tick(self._next, self._interval, lead), time.monotonic())
+        self._next = max(self._timetable.next_tick(self._next, self._interval, self._idle, lead), time.monotonic())
         stop.wait(self._next - time.monotonic())
 
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:

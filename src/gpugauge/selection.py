@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -46,6 +45,8 @@ class Selection:
 
 def _check(setting: str, pattern: str, names: Sequence[str]) -> None:
     if not any(fnmatchcase(name, pattern) for name in names):
+        import difflib  # noqa: PLC0415  (for a mistake alone)
+
         near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)
         raise SelectionError(
             f"{setting}: no metric is called {pattern!r}; the nearest is {near[0] if near else 'none'}"

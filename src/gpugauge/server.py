@@ -20,7 +20,9 @@ __all__ = ["Access", "Handler", "Reply", "Request", "Route", "Server", "sentence
 
 log = logging.getLogger(__name__)
 
+# Seconds between two looks at connections that take too long, and how many of them while none is under way.
 _SWEEP_INTERVAL = 1.0
+_RESTING = 5
 # Descriptors that the rest of the daemon needs, however many connections are allowed.
 _RESERVED_DESCRIPTORS = 256
 _FAILED = sentence(500, "this request failed, the log of the daemon says why")
@@ -103,16 +105,15 @@ class Server:
 
     async def _serve(self, started: threading.Event) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        listener = Listener(self._answer, self._max_connections, self._access.tls if self._access else None)
+        access = self._access
+        listener = Listener(self._answer, self._max_connections, lambda: access.tls if access else None)
         listener.add_sockets(self._sockets)
         started.set()
         stopping = asyncio.ensure_future(self._stopping.wait())
         while not stopping.done():
             listener.close_overdue(self._loop.time())
             listener.resume()
-            if self._access:
-                listener.renew(self._access.tls)
-            await asyncio.wait([stopping], timeout=_SWEEP_INTERVAL)
+            await asyncio.wait([stopping], timeout=_SWEEP_INTERVAL * (_RESTING if listener.rests else 1))
         listener.stop()
         await listener.close_all()
 

@@ -38,6 +38,8 @@ IDLE_TIMEOUT = 300.0
 _AT_ONCE = 128
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
+# Answers up to this size go out in one call with their headers, copied; larger ones are sent from where they lie.
+_SMALL = 64 * 1024
 
 Answer: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
@@ -66,13 +68,13 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
     that answer it goes to and fro between idle and busy.
     """
 
-    def __init__(self, answer: Answer, limit: int, tls: ssl.SSLContext | None) -> None:
-        super().__init__(
-            ssl_options=tls, max_buffer_size=2 * (MAX_HEADER_BYTES + MAX_BODY_BYTES), read_chunk_size=MAX_HEADER_BYTES
-        )
+    def __init__(self, answer: Answer, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
+        """`tls` is asked for each new connection; those that are open keep theirs."""
+        super().__init__(max_buffer_size=2 * (MAX_HEADER_BYTES + MAX_BODY_BYTES), read_chunk_size=MAX_HEADER_BYTES)
         self.answer = answer
-        self._limit = limit
+        self._limit, self._tls = limit, tls
         self._listening: list[socket.socket] = []
+        self._waiting: list[socket.socket] = []  # those that connections could not be taken from
         self._refusals = Condition(log, logging.ERROR)
         self._fresh = _Phase(HEADER_TIMEOUT)
         self._first = _Phase(REQUEST_TIMEOUT)
@@ -82,14 +84,21 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Take connections from these from now on. Tornado's own loop would spin when no descriptor is left."""
-        self._listening += sockets
+        self._waiting += sockets
+        self._listening += self._waiting
         self.resume()
 
     def resume(self) -> None:
         """Look again at sockets whose connections could not be taken; they stay in the kernel's queue meanwhile."""
         loop = asyncio.get_running_loop()
-        for sock in self._listening:
+        for sock in self._waiting:
             loop.add_reader(sock, self._accept, sock)
+        self._waiting.clear()
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is under way: no connection waits for a request's end, no socket to be looked at again."""
+        return not (self._fresh or self._first or self._busy or self._waiting)
 
     def stop(self) -> None:
         """Take no more connections."""
@@ -97,6 +106,7 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
         self._listening.clear()
+        self._waiting.clear()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
@@ -107,8 +117,10 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
             except OSError as error:
                 self._refusals.failing("no connection can be accepted, open ones go on", error=error.strerror)
                 asyncio.get_running_loop().remove_reader(listening)
+                self._waiting.append(listening)
                 return
             self._refusals.recovered("connections are accepted again")
+            self.ssl_options = self._tls()
             self._handle_connection(connection, address)
 
     def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
@@ -140,10 +152,6 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
         for phase in self._phases:
             while phase and phase.used(now) >= 1:
                 self._close(phase.longest())
-
-    def renew(self, tls: ssl.SSLContext | None) -> None:
-        """Use `tls` for the connections that come from now on; those that are open keep theirs."""
-        self.ssl_options = tls
 
     async def close_all(self) -> None:
         """Close every connection."""
@@ -234,10 +242,11 @@ class _Exchange(HTTPMessageDelegate):
         start_line = ResponseStartLine("HTTP/1.1", reply.status, HTTPStatus(reply.status).phrase)
         if self._server_conn.stream.closed():  # the client did not wait
             return
-        # Headers and body apart, so that the body is sent from where it lies and not copied for each slow reader. The
-        # kernel must not wait for the headers' acknowledgement in between: measured, that costs 10 ms.
-        self._server_conn.stream.set_nodelay(True)
-        self._connection.write_headers(start_line, headers)
-        if not head_only:
+        small = len(reply.body) <= _SMALL and not head_only
+        if not small:
+            # The kernel must not wait for the headers' acknowledgement before it sends the body: measured, 10 ms.
+            self._server_conn.stream.set_nodelay(True)
+        self._connection.write_headers(start_line, headers, reply.body if small else None)
+        if not small and not head_only:
             self._connection.write(reply.body)
         self._connection.finish()

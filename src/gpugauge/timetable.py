@@ -1,7 +1,7 @@
-"""When the next scrapes are expected, told by those that came: what is read just before a scrape is fresh in it.
+"""When the next tick is worth its cost: just before a scrape that is expected, often while somebody looks whose next
+look cannot be foreseen, and else as rarely as the driver's rings allow.
 
-A scraper keeps its rhythm to the millisecond. Without one, or with one that comes at random, the daemon ticks at its
-own interval.
+A scraper keeps its rhythm to the millisecond; those that came tell when the next ones come.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ _MISSED = 3
 _CLOSE = 0.125
 # Also in intervals: who scrapes more often gets no ticks of its own, which would cost more than they tell.
 _SELDOM = 1.9
+# Seconds for which somebody may come again who came without a rhythm: a person or an open page; and a scraper that has
+# none yet or lost it, which is awaited half as long again as it stayed away. One that stayed away for longer is new.
+_ATTENTION, _LONGEST_ATTENTION = 15.0, 90.0
 
 
 class Timetable:
@@ -24,6 +27,7 @@ class Timetable:
     def __init__(self) -> None:
         self._heard: dict[str, tuple[float, float]] = {}  # the last time, and the gap before it, by scraper
         self._rhythms: tuple[tuple[float, float], ...] = ()  # the same of those that have a rhythm; replaced as a whole
+        self._watched_until = -_ATTENTION
 
     def heard(self, scraper: str, now: float) -> None:
         """Take note of a scrape."""
@@ -34,6 +38,22 @@ class Timetable:
             del self._heard[next(iter(self._heard))]
         regular = now > last and abs(now - last - gap) < _REGULAR
         self._rhythms = (*rhythms, (now, now - last))[-_SCRAPERS:] if regular else rhythms
+        if not regular:
+            awaited = 1.5 * (now - last)
+            self.looked(now, awaited if awaited <= _LONGEST_ATTENTION else 0.0)
+
+    def looked(self, now: float, seconds: float = 0.0) -> None:
+        """Take note of somebody who looks now, and may again at any time within `seconds` or a little longer."""
+        self._watched_until = max(self._watched_until, now + max(_ATTENTION, seconds))
+
+    def watched(self, now: float, interval: float) -> bool:
+        """Whether somebody may look at any time: a look was heard of that cannot be foreseen, or a scraper comes about
+        every `interval` seconds.
+        """
+        often = _SELDOM * interval
+        return now < self._watched_until or any(
+            gap < often and now - last <= max(_MISSED * gap, often) for last, gap in self._rhythms
+        )
 
     def expected(self, begin: float, end: float, least: float) -> float | None:
         """Return when the first scrape from `begin` to `end` is expected, None if none is; scrapers that come more
@@ -46,13 +66,13 @@ class Timetable:
                 due.append(last + rounds * gap)
         return min(due, default=None)
 
-    def next_tick(self, last: float, interval: float, lead: float) -> float:
-        """Return when to tick after `last`: an interval later, or `lead` seconds before a scrape that is expected
-        between a little after `last` and a little after that.
+    def next_tick(self, last: float, interval: float, idle: float, lead: float) -> float:
+        """Return when to tick after `last`: an interval later, or `idle` seconds if nobody may look at any time; but
+        `lead` seconds before a scrape that is expected between a little after `last` and a little after that.
         """
-        close = _CLOSE * interval
-        scrape = self.expected(last + close + lead, last + interval + close + lead, _SELDOM * interval)
-        return last + interval if scrape is None else scrape - lead
+        close, step = _CLOSE * interval, interval if self.watched(last, interval) else max(idle, interval)
+        scrape = self.expected(last + close + lead, last + step + close + lead, _SELDOM * interval)
+        return last + step if scrape is None else scrape - lead
 
     def is_near(self, now: float, interval: float, lead: float) -> bool:
         """Return whether the tick at `now` is the one that a scrape will be served from."""

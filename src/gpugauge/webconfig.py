@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from gpugauge.config_load import ConfigError, read_file
+from gpugauge.config_kinds import ConfigError
+from gpugauge.config_load import read_file
 from gpugauge.webconfig_model import RateLimit, TlsServer, WebConfigFile
 from gpugauge.webconfig_tls import TlsConfigError, files, tls_context
 

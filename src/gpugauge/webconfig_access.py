@@ -12,7 +12,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Any, NamedTuple
 
-from gpugauge.config_load import ConfigError
+from gpugauge.config_kinds import ConfigError
 from gpugauge.logs import Condition, fields
 from gpugauge.server import Reply, Request, sentence
 from gpugauge.webconfig import WebConfig, load_web_config

@@ -9,9 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
-
-from gpugauge.config import Section
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 # How Go writes a duration: https://pkg.go.dev/time#ParseDuration
 _PARTS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -56,6 +54,12 @@ ClientAuth = Literal[
     "VerifyClientCertIfGiven",
     "RequireAndVerifyClientCert",
 ]
+
+
+class Section(BaseModel):
+    """A group of keys: frozen, nothing unknown is taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TlsServer(Section):

@@ -10,7 +10,7 @@ from gpugauge import catalog
 from gpugauge.artifacts import rules
 from gpugauge.artifacts.rules_jobs import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules_recording import ARMED, JOB, Selectors, UnknownMetricError
-from gpugauge.artifacts.rules_settings import Parameters, RulesError, load
+from gpugauge.artifacts.rules_settings import Parameters, RulesError, duration, load
 from gpugauge.cli import main
 from gpugauge.collectors.events import XID_CLASSES
 from gpugauge.verdict.causes import CAUSES, Cause
@@ -81,8 +81,18 @@ def test_stories_use_rows_of_the_catalogue() -> None:
 
 def test_every_recorded_series_is_recorded_and_used() -> None:
     recorded = {rule["record"] for rule in all_rules() if "record" in rule}
+    queries = [rule["expr"] for rule in all_rules()]
+    boards = [file.read_text() for file in (ROOT / "grafana").glob("*.json")]
 
-    assert {name for rule in all_rules() for name in re.findall(r"gpugauge:\w+:\w+", rule["expr"])} == recorded
+    assert {name for text in queries + boards for name in re.findall(r"gpugauge:\w+:\w+", text)} == recorded
+
+
+def test_a_group_records_what_it_reads_before() -> None:
+    for group in rules.groups(Parameters())["groups"]:
+        later = {rule["record"] for rule in group["rules"] if "record" in rule}
+        for rule in group["rules"]:
+            assert later.isdisjoint(re.findall(r"gpugauge:\w+:\w+", rule["expr"])), rule
+            later.discard(rule.get("record"))
 
 
 @pytest.mark.parametrize("arguments", [("gpu_upp", {}), ("gpu_up", {"process": "p0"})])
@@ -216,3 +226,11 @@ def test_every_range_holds_two_scrapes(interval: int) -> None:
 
     assert ranges
     assert min(ranges) >= 2 * interval
+
+
+@pytest.mark.parametrize(("asked", "slowest"), [(5, "10s"), (60, "2m"), (90, "2m"), (300, "5m")])
+def test_what_jobs_lose_is_asked_half_as_often_and_never_forgotten_between(asked: int, slowest: str) -> None:
+    intervals = {g["name"]: g["interval"] for g in rules.groups(Parameters(evaluation_interval=asked))["groups"]}
+
+    assert intervals.pop("gpugauge-jobs") == slowest
+    assert set(intervals.values()) == {duration(asked)}

@@ -158,11 +158,64 @@ def test_maps_are_read_again_while_a_process_is_young_and_for_the_next_one_with_
     write(tmp_path, 11, start=1 * TICK, maps=CPU)
 
     first = builds(values(collector, 10))
-    write(tmp_path, 11, start=1005 * TICK, maps=CPU)
+    write(tmp_path / "next", 11, start=1005 * TICK, maps=CPU)
+    shutil.move(tmp_path / "11", tmp_path / "gone")
+    shutil.move(tmp_path / "next/11", tmp_path / "11")
     second = builds(values(collector, 20))
 
     assert first.keys() == {"10"}
     assert second.keys() == {"10", "11"}
+
+
+class Counting(Procfs):
+    """Remembers what was read of which pid."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
+        self.asked: list[tuple[int, str]] = []
+
+    def read_once(self, pid: int, name: str) -> bytes:
+        self.asked.append((pid, name))
+        return super().read_once(pid, name)
+
+    def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
+        self.asked.append((pid, name))
+        return super().read(pid, name, limit)
+
+    def forgotten(self) -> list[tuple[int, str]]:
+        asked, self.asked = sorted(self.asked), []
+        return asked
+
+
+def test_processes_that_have_nothing_to_do_with_gpus_are_read_once_a_minute(tmp_path: Path) -> None:
+    (tmp_path / "uptime").write_text("1000.0 0\n")
+    write(tmp_path, 10, maps=CPU)
+    write(tmp_path, 11, parent=10, start=TICK)
+    write(tmp_path, 12, start=TICK)
+    procfs = Counting(tmp_path)
+    collector = HostCollector(procfs)
+    values(collector, 0)
+    procfs.forgotten()
+
+    values(collector, 10)
+    near = {pid for pid, _ in procfs.forgotten()}
+    values(collector, 60)
+
+    assert near == {10, 11}
+    assert (12, "stat") in procfs.forgotten()
+
+
+def test_maps_of_a_young_process_are_read_as_often_as_it_grew_older_by_a_third(tmp_path: Path) -> None:
+    (tmp_path / "uptime").write_text("1000.0 0\n")
+    write(tmp_path, 10, start=1000 * TICK)
+    procfs = Counting(tmp_path)
+    collector = HostCollector(procfs)
+    looks = []
+    for now in range(0, 200, 10):
+        values(collector, now)
+        looks += [now] if (10, "maps") in procfs.forgotten() else []
+
+    assert looks == [0, 10, 20, 30, 40, 60, 80, 110, 150]
 
 
 def test_scans_are_as_far_apart_as_they_are_dear(tmp_path: Path) -> None:
@@ -188,6 +241,7 @@ def test_process_that_hangs_in_the_kernel_holds_up_nobody(tmp_path: Path, monkey
             return super().read(pid, name, limit)
 
     monkeypatch.setattr("gpugauge.collectors.host._HANGS", 0.6)
+    monkeypatch.setattr("gpugauge.collectors.background.PATIENCE", 0.2)  # simulations wait longer
     collector = HostCollector(Hangs(str(tmp_path)))
 
     first = collector.collect(tick(0))

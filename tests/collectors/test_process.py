@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpugauge.collectors.process import ProcessCollector
 from gpugauge.driver.api import DeviceReading, ProcessReading
+from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import process_hash
 from tests.collectors.machine import UUID, Machine, Proc, Process, values
 
@@ -271,3 +272,43 @@ def test_no_second_is_counted_twice_or_to_the_wrong_owner(
                 counted = sum(busy.values()) + seen["gpu_unaccounted_busy_seconds_total"][(UUID,)]
                 assert there - 0.5 - 1e-6 <= counted <= there + 1e-6
         before = busy
+
+
+class Told:
+    """Workloads that remember which pids were asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.given: dict[str, tuple[Workload, ...]] = {}
+
+    def of(self, pid: int, devices: tuple[str, ...], *, start: int | None) -> Workload:
+        self.asked.append(pid)
+        return Workload()
+
+    def container_pid(self, pid: int, *, start: int | None) -> None:
+        return None
+
+    def allocations(self) -> dict[str, tuple[Workload, ...]]:
+        return self.given
+
+    def forgotten(self) -> list[int]:
+        asked, self.asked = self.asked, []
+        return asked
+
+
+def test_workloads_are_asked_when_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.collectors.background.PATIENCE", 30)
+    machine, told = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)]), Told()
+    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, told)  # type: ignore[arg-type]
+    found: dict[int, list[int]] = {}
+    for second in range(0, 90, 5):
+        machine.now = float(second)
+        machine.read_list()
+        if second == 20:
+            told.given = {"GPU-a": ()}
+        watched.collect(machine.tick())
+        if asked := told.forgotten():
+            found[second] = asked
+
+    # The first, a new process, new answers of the orchestrators, and a minute without either.
+    assert found == {0: [7], 10: [7, 8], 20: [7, 8], 80: [7, 8]}

@@ -9,6 +9,7 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.utilization import UtilizationCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
 from gpugauge.metric import LabelValues, Value
+from gpugauge.snapshot import Section
 
 UUID = "GPU-a"
 
@@ -163,3 +164,23 @@ def test_same_section_while_no_card_answers() -> None:
 
     assert collector.collect(Tick(2.0, 2.0, view)) is first
     assert collector.collect(Tick(3.0, 3.0, view, (reply(utilization_percent=3),))) is not first
+
+
+def test_same_section_while_the_rings_are_not_read() -> None:
+    collector = UtilizationCollector()
+
+    def tick(now: float, *replies: Reply) -> Section:
+        view = DriverView(True, "ok", devices=(device(generation=int(now), utilization_percent=int(now)),))
+        return collector.collect(Tick(now, now, view, replies))
+
+    engines = ("gpu", "memory")
+    tick(1.0, reply({engine: ring(0, 50) for engine in engines}, utilization_percent=50))
+    first = tick(2.0, reply({engine: ring(1, 50) for engine in engines}, utilization_percent=50))
+
+    assert tick(3.0, reply(utilization_percent=9)) is first
+    after = tick(4.0, reply({engine: ring(2, 50) for engine in engines}, utilization_percent=50))
+    assert after is not first
+    assert tick(33.0) is after
+    # For so long without an answer the counters are no longer shown.
+    gone = tick(35.0)
+    assert "gpu_busy_seconds_total" not in {family.metric.name for family in gone.families}

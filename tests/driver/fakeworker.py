@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpugauge.driver.api import DriverView, Reply
+from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
 from gpugauge.driver.pace import Pace
 from gpugauge.driver.source import DriverSource
@@ -45,6 +45,9 @@ class FakeWorker(Worker):
     def send(self, op: str, **arguments: Any) -> int:
         self.requests.append((op, arguments))
         return len(self.requests)
+
+    def read(self, cards: Iterable[tuple[int, list[Group]]]) -> list[int]:
+        return [self.send("read", index=index, groups=groups) for index, groups in cards]
 
     def answered(self, seconds: float) -> bool:
         if self.node.silent:

@@ -1,6 +1,7 @@
+from dataclasses import asdict, replace
 from typing import Any
 
-from gpugauge.driver.api import Device, ProcessReading, Reply
+from gpugauge.driver.api import Device, DeviceReading, ProcessReading, Reply
 from gpugauge.driver.inventory import Inventory
 
 
@@ -93,6 +94,16 @@ def test_processes_and_unknown_fields_of_a_newer_worker() -> None:
     cards.apply(Reply(2, "read", 0, {"processes": {"processes": listed}}), 1.0)
 
     assert only(cards.devices(1.0)).reading.processes == (ProcessReading(7, "compute", 5),)
+
+
+def test_reading_is_as_if_made_field_by_field() -> None:
+    values: dict[str, Any] = {"index": 3, "uuid": "GPU-a", "power_milliwatts": 5}
+
+    reading = DeviceReading.of([{"index": 3, "uuid": "GPU-a"}, {"power_milliwatts": 5}])
+
+    assert reading == DeviceReading(**values)
+    assert asdict(reading) == asdict(DeviceReading(**values))
+    assert replace(reading, index=4) == DeviceReading(**values | {"index": 4})
 
 
 def test_unchanged_card_is_the_same_object() -> None:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
-import pynvml
+from typing import Any
+
 import pytest
 
 from gpugauge.driver.api import ENGINES
-from gpugauge.driver.nvml import Nvml
+from gpugauge.driver.messages import PERCENT_UNKNOWN, unpacked
+from gpugauge.driver.nvml import Nvml, used_library
 from tests.driver.simulated.build import Clock, opened
 
 H100 = "gpus: [{model: h100, load: {shape: square, high: 1.0, low: 0.0, period: 2, duty: 0.5}}]\n"
 
 
 def stamps(nvml: Nvml, engine: str = "gpu") -> list[int]:
-    return [stamp for stamp, _ in nvml.samples(0)[0][engine]]
+    return [stamp for stamp, _ in unpacked(nvml.samples(0)[0][engine])]
 
 
 def test_ring_is_drained_once() -> None:
@@ -37,7 +39,7 @@ def test_samples_add_up_to_the_load() -> None:
     last = 0
     for second in range(1, 61):
         clock.now = float(second)
-        for stamp, percent in nvml.samples(0)[0]["gpu"]:
+        for stamp, percent in unpacked(nvml.samples(0)[0]["gpu"]):
             busy += (stamp - last) * percent / 1e8 if last else 0.0
             last = stamp
 
@@ -56,7 +58,7 @@ def test_every_engine_has_its_ring() -> None:
 
     assert errors == {}
     assert samples.keys() == {*ENGINES, "process"}
-    assert {engine: samples[engine][-1][1] for engine in ENGINES} == {
+    assert {engine: unpacked(samples[engine])[-1][1] for engine in ENGINES} == {
         "gpu": 80,
         "memory": 40,
         "encoder": 0,
@@ -86,11 +88,11 @@ def test_mig_leaves_two_rings() -> None:
     assert set(errors.values()) == {3}
 
 
-def test_dry_ring_is_an_empty_list() -> None:
+def test_dry_ring_is_empty() -> None:
     clock = Clock()
     nvml = opened("gpus: [{model: h100, ring: {dry_when_idle: true}}]", clock)
     for clock.now in (0.0, 10.0, 20.0, 40.0):
-        assert nvml.samples(0)[0]["gpu"] == []
+        assert nvml.samples(0)[0]["gpu"] == ""
 
 
 def test_ring_that_rests_is_not_told_again() -> None:
@@ -146,16 +148,80 @@ def test_processes_are_means_since_the_last_drain() -> None:
 
 
 def test_no_process_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened("gpus: {model: h100}").samples(0)[0]["process"] == []
     nvml = opened("gpus: {model: h100}")
-    assert nvml.samples(0)[0]["process"] == []
 
-    def success(_handle: object, _time: int) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_SUCCESS)
+    def success(_handle: object, _array: object, count: Any, _time: object) -> int:
+        count._obj.value = 0
+        return 0  # success, also to the question how many there are
 
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", success)
+    monkeypatch.setattr(used_library(), "nvmlDeviceGetProcessUtilization", success, raising=False)
 
     assert nvml.samples(0)[0]["process"] == []
     assert nvml.samples(0)[1] == {}
+
+
+def library(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, samples: Any) -> None:
+    """Let the present library answer so to nvmlDeviceGetSamples, which must not have been called yet."""
+    assert "nvmlDeviceGetSamples" not in nvml.take_calls()
+    monkeypatch.setattr(used_library(), "nvmlDeviceGetSamples", samples, raising=False)
+
+
+def test_rings_are_sized_once() -> None:
+    clock = Clock()
+    nvml = opened(H100, clock)
+    nvml.samples(0)
+    nvml.take_calls()
+    clock.now = 2.0
+
+    nvml.samples(0)
+    calls = nvml.take_calls()
+
+    assert calls["nvmlDeviceGetSamples"][0] == len(ENGINES)
+    assert calls["nvmlDeviceGetProcessUtilization"][0] == 1
+
+
+def test_ring_that_grew_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml, rooms = opened(H100), [2]
+
+    def samples(_handle: object, kind: int, _since: object, value_type: Any, count: Any, array: Any) -> int:
+        room = rooms[0] if kind == 1 else 1
+        if array is not None and count._obj.value < room:
+            return 7  # insufficient size
+        value_type._obj.value, count._obj.value = 1, room
+        for number, entry in enumerate(array[: count._obj.value] if array is not None else (), 1):
+            entry.timeStamp, entry.sampleValue.uiVal = number, 10 * number
+        return 0
+
+    library(nvml, monkeypatch, samples)
+    first = unpacked(nvml.samples(0)[0]["gpu"])
+    rooms[0] = 4
+    second, errors = nvml.samples(0)
+
+    assert first == [(1, 10), (2, 20)]
+    assert unpacked(second["gpu"]) == [(1, 10), (2, 20), (3, 30), (4, 40)]
+    assert errors == {}
+
+
+def test_ring_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = opened(H100)
+
+    def samples(_handle: object, _kind: int, _since: object, value_type: Any, count: Any, array: Any) -> int:
+        value_type._obj.value, count._obj.value = 0, 3
+        for number, entry in enumerate(array[:3] if array is not None else ()):
+            entry.timeStamp, entry.sampleValue.dVal = number, (37.5, 1e300, float("nan"))[number]
+        return 0
+
+    library(nvml, monkeypatch, samples)
+
+    assert unpacked(nvml.samples(0)[0]["gpu"]) == [(0, 37), (1, PERCENT_UNKNOWN), (2, PERCENT_UNKNOWN)]
+
+
+def test_library_whose_rings_have_no_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = opened(H100)
+    library(nvml, monkeypatch, lambda *_: 0)
+
+    assert nvml.samples(0) == (dict.fromkeys(ENGINES, "") | {"process": []}, {})
 
 
 def test_soft_error_costs_one_engine_once() -> None:

@@ -26,6 +26,22 @@ def test_drain_gives_each_answer_once(run: Any) -> None:
     assert (len(first) > 0, second) == (True, ())
 
 
+def test_answers_tell_which_worker_gave_them(run: Any) -> None:
+    node = Node("GPU-a")
+    source = run(node)
+    until(source, lambda v: bool(v.devices))
+    first = {reply.worker for reply in source.drain()}
+
+    node.cards[0] = WorkerGoneError("ended")
+    until(source, lambda v: v.worker_restarts == 1)
+    node.cards[0] = "GPU-a"
+    until(source, lambda v: v.worker_starts > 1 and up(v)["GPU-a"])
+    source.stop()
+
+    assert first == {1}
+    assert source.drain()[-1].worker == source.view().worker_starts > 1
+
+
 def test_missing_driver_is_told_once_and_tried_again(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     node = Node("GPU-a")
     node.opening = 9

@@ -269,7 +269,8 @@ def test_other_pace_needs_no_new_worker(run: Any) -> None:
     until(source, lambda _: len(node.workers[0].requests) > reads + 5)
 
     assert len(node.workers) == 1
-    assert node.workers[0].requests[-1][1]["groups"] == ["fast"]
+    # A turn that a busy machine held up is followed by one in which nothing is due.
+    assert {group for _, asked in node.workers[0].requests[-5:] for group in asked["groups"]} == {"fast"}
 
 
 # --- failures ---

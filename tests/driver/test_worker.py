@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
+import select
 import signal
 import socket
 import subprocess
@@ -14,20 +16,26 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.api import Reply
-from gpugauge.driver.frames import receive_frame, send_frame
-from gpugauge.driver.worker import Service, main
+from gpugauge.driver.frames import Inbox, frame
+from gpugauge.driver.messages import reply
+from gpugauge.driver.worker import Service, main, serve
 from tests.driver.simulated.build import scenario
 
 
 class Child:
     """A worker process and our end of its socket."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
-        self.process, self.channel = process, channel
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, bell: int) -> None:
+        self.process, self.channel, self.inbox, self.bell = process, channel, Inbox(channel), bell
 
     def ask(self, op: str, **arguments: Any) -> Reply:
-        send_frame(self.channel, {"id": 5, "op": op, **arguments})
-        return Reply(**receive_frame(self.channel))
+        self.channel.sendall(frame({"id": 5, "op": op, **arguments}))
+        return reply(self.inbox.receive())
+
+    def wait(self) -> int:
+        """Wait for the bell; return how often it was rung."""
+        assert select.select([self.bell], [], [], 30)[0]
+        return os.eventfd_read(self.bell)
 
     def ending(self) -> tuple[int, bytes, bytes]:
         out, err = self.process.communicate(timeout=30)
@@ -37,15 +45,17 @@ class Child:
 @contextmanager
 def worker() -> Iterator[Child]:
     ours, theirs = socket.socketpair()
-    fd = theirs.fileno()
-    command = [sys.executable, "-m", "gpugauge.driver.worker", "--fd", str(fd)]
-    with ours, subprocess.Popen(command, pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    fd, bell = theirs.fileno(), os.eventfd(0, os.EFD_NONBLOCK)
+    command = [sys.executable, "-m", "gpugauge.driver.worker", "--fd", str(fd), "--bell", str(bell)]
+    pipe = subprocess.PIPE
+    with ours, subprocess.Popen(command, pass_fds=[fd, bell], stdout=pipe, stderr=pipe) as process:
         theirs.close()
         ours.settimeout(30)
         try:
-            yield Child(process, ours)
+            yield Child(process, ours, bell)
         finally:
             process.kill()
+            os.close(bell)
 
 
 def blocks_sigterm(pid: int) -> bool:
@@ -74,8 +84,51 @@ def test_opens_reads_and_closes() -> None:
         assert read.values["static"]["uuid"] == "GPU-1"
         assert read.values["processes"] == {"processes": []}
         assert read.calls["nvmlDeviceGetUUID"][0] == 1
+        assert read.received > 0
         assert closed.calls["nvmlShutdown"][0] == 1
         assert child.ending() == (0, b"", b"")
+
+
+def test_cards_that_are_asked_together_answer_one_by_one_and_ring_once() -> None:
+    with worker() as child:
+        opened = child.ask("open", simulate=scenario("gpus: {model: h100, count: 3}").simulation())
+        child.wait()
+        child.channel.sendall(frame({"id": 7, "op": "read", "indexes": [2, 0, 9], "groups": ["fast"]}))
+        answers = [reply(child.inbox.receive()) for _ in range(3)]
+
+        assert [(a.id, a.index, a.failed) for a in answers] == [(7, 2, None), (8, 0, None), (9, 9, 2)]
+        assert answers[0].calls == {}
+        assert answers[1].calls == {}
+        assert sum(a.calls["nvmlDeviceGetUtilizationRates"][0] for a in answers if a.calls) == 2
+        assert opened.received <= answers[0].received <= answers[1].received
+        assert child.wait() == 1
+
+
+def test_much_is_told_before_all_is_answered() -> None:
+    class Wordy(Service):
+        def message(self, request: dict[str, Any]) -> dict[str, Any]:
+            return {"id": request["id"], "op": "read", "failed_call": "x" * 40_000}
+
+    ours, theirs = socket.socketpair()
+    rings = []
+    with ours, theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        ours.sendall(frame({"id": 1, "op": "read", "indexes": [0, 1, 2], "groups": []}))
+        ours.shutdown(socket.SHUT_WR)
+        serve(theirs, Wordy(), lambda: rings.append(len(rings)))
+
+    assert len(rings) == 2
+
+
+def test_calls_are_told_when_asked_for_and_with_a_failure() -> None:
+    service = Service()
+    service.answer({"op": "open", "simulate": scenario("gpus: {model: h100}").simulation()})
+    fast = {"op": "read", "index": 0, "groups": ["fast"]}
+    told = [service.answer(request).calls for request in (fast | {"calls": False}, fast, fast)]
+    failure = service.answer({"op": "read", "index": 5, "groups": [], "calls": False})
+
+    assert [calls.get("nvmlDeviceGetUtilizationRates", [0])[0] for calls in told] == [0, 2, 1]
+    assert failure.calls.keys() == {"nvmlDeviceGetHandleByIndex_v2"}
 
 
 def test_ends_with_its_parent() -> None:
@@ -177,6 +230,8 @@ def test_bug_is_an_answer_that_names_it() -> None:
     assert (reply.failed, reply.failed_call) == (999, "KeyError: 'scenario'")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--fd"], ["--fd", "x"], ["3"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--fd"], ["--fd", "3"], ["--fd", "x", "--bell", "4"], ["--fd", "3", "--bell"]]
+)
 def test_wrong_command_line(arguments: list[str]) -> None:
     assert main(arguments) == 2

@@ -184,7 +184,7 @@ def test_the_healthy_twin_is_judged_and_nobody_is_told(chain: Chain) -> None:
     assert load is not None
     assert load > 0.9
     assert judged is not None
-    assert judged > PATIENCE / 2
+    assert judged > PATIENCE / 4  # one evaluation in two seconds
     assert of_starved
     # Neither fired nor pending, at any time.
     assert chain.prometheus.query(f"count_over_time(ALERTS{job}[5m])") == []

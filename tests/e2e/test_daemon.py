@@ -108,6 +108,7 @@ def test_stops_as_pid_1(tmp_path: Path) -> None:
     assert (code, seconds < 2) == (0, True)
 
 
+@pytest.mark.alone
 def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
     with simulated(tmp_path, "node") as running, Scraper(running) as scraper:
         (worker,) = children(running.process.pid)
@@ -122,6 +123,7 @@ def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
     assert restarts == 1
 
 
+@pytest.mark.alone
 def test_hanging_card_is_left_out_and_its_neighbours_go_on(tmp_path: Path) -> None:
     scenario = tmp_path / "hang.yaml"
     scenario.write_text(
@@ -150,6 +152,7 @@ def test_hanging_card_is_left_out_and_its_neighbours_go_on(tmp_path: Path) -> No
     assert max(scraper.seconds) < 1
 
 
+@pytest.mark.alone
 def test_500_slow_connections_delay_no_scrape(tmp_path: Path) -> None:
     with simulated(tmp_path, "node") as running:
         host, port = running.url.removeprefix("http://").split(":")
@@ -262,6 +265,7 @@ def test_bad_message_on_the_hooks_socket_is_counted_and_its_connection_closed(tm
     assert log.count("connection of a hook closed") == 1
 
 
+@pytest.mark.alone
 def test_thousand_training_processes_are_told_apart_and_gone_when_they_end(tmp_path: Path) -> None:
     # One process a session would be seen under one pid here; without a pid that can be seen the session is the process.
     with daemon(

@@ -26,6 +26,7 @@ def test_trainings_with_and_without_the_hook_are_one_process_each(tmp_path: Path
         wait_for(
             lambda: pids <= {pid for (pid,) in running.series("gpu_process_host_info", "pid")}, 40, "both are seen"
         )
+        wait_for(lambda: running.series("torch_steps_total", "process"), 20, "the hook tells of steps")
         info = running.series("gpu_process_host_info", "process", "pid", "torch_build")
         host = {pid: (process, build) for process, pid, build in info}
         inside = running.series("torch_process_info", "process", "pid")

@@ -19,7 +19,7 @@ from gpugauge import launch, wire
 from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, need, wait_for
 from tests.hook import wire_1_0
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 FRESH = 2.0  # seconds
 UNTIL_TOLD = str(Path(__file__).parent / "workloads" / "until_told.py")
 FEW_STEPS = """

@@ -14,7 +14,7 @@ from tests.e2e.test_daemon import Scraper
 from tests.e2e.test_hostile import FRESH
 from tests.hook.conftest import FAKE_TORCH
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 NUMBER = 1000
 # Forked from one process that has imported torch. The nth takes n steps, then a batch a second. When a line comes every
 # fifth ends by itself (that takes much more than being killed) and the others are killed; told is when all have begun,

@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 # Seconds without a step until a training without a GPU is stalled, so that nobody must wait for 5 minutes.

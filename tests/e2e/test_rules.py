@@ -70,9 +70,10 @@ def promtool(
         "promql_expr_test": expected,
         "alert_rule_test": [*told],
     }
-    (folder / "test.yaml").write_text(
-        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, width=1000)
-    )
+    # What a group reads of another's is always one evaluation old.
+    order = [group["name"] for group in reversed(tree["groups"])]
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
+    (folder / "test.yaml").write_text(yaml.safe_dump(tests, width=1000))
     done = subprocess.run(
         [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
     )
@@ -226,6 +227,29 @@ def test_ranks_of_two_runs_are_not_compared(tool: str, tmp_path: Path) -> None:
     ]
 
     promtool(tool, tmp_path, rows, [("bad", 90)], [firing("", 89, 89, None, {})])
+
+
+def test_what_a_job_loses_is_shared_out_among_its_users(tool: str, tmp_path: Path) -> None:
+    """Ann has two of three processes of a job that loses 0.6 of a card; Bob loses a quarter of one without a job."""
+    job = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
+    whose = {"p0": {"workload_user": "ann", **job}, "p1": {"workload_user": "ann", **job}}
+    whose |= {"p2": {"workload_user": "bob", **job}, "p3": {"workload_user": "bob", "workload_kind": "user"}}
+    rows = [Row("gpu_process_host_info", {"process": process, **who}, 1, 1) for process, who in whose.items()]
+    for process, share in {"p0": 0.6, "p3": 0.25}.items():
+        lost = {"process": process, "cause": "data_loading"}
+        rows.append(Row("training_gpu_held_seconds_total", {"process": process}, 1, 1, counter=True))
+        rows.append(Row("training_lost_seconds_total", lost, share, share, counter=True))
+    expected = {
+        "expr": "round(gpugauge:user_training_lost:gpus, 0.01)",
+        "eval_time": "60m",
+        "exp_samples": [
+            {"labels": '{workload_kind="pod",workload_namespace="ml",workload_user="ann"}', "value": 0.4},
+            {"labels": '{workload_kind="pod",workload_namespace="ml",workload_user="bob"}', "value": 0.2},
+            {"labels": '{workload_kind="user",workload_user="bob"}', "value": 0.25},
+        ],
+    }
+
+    promtool(tool, tmp_path, rows, [("bad", 61)], [expected])
 
 
 LABELLED = Parameters(training_matchers='workload_namespace="ml"')

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.e2e
+@pytest.mark.alone
 def test_a_dozen_faults_lose_no_scrape_and_show_no_wrong_value() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.torture", "--quick"], cwd=ROOT, check=False, capture_output=True, text=True

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from gpugauge.config_load import ConfigError, load
+from gpugauge.config_kinds import ConfigError
+from gpugauge.config_load import load
 from gpugauge.driver.recording import Recorder
 from gpugauge.driver.simulated.library import Library
 from gpugauge.driver.simulated.replay import Replay

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpugauge import wire, wire_page
 from gpugauge.collectors import kmsg
-from gpugauge.driver.api import Reply
-from gpugauge.driver.frames import receive_frame
+from gpugauge.driver.frames import Inbox
+from gpugauge.driver.messages import reply
 from gpugauge.workload import cgroup, environ, kubelet
 from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.jobfiles import read_jobs
@@ -101,7 +101,7 @@ def _frames(_: Path, stack: ExitStack) -> Attempt:
         with ours, theirs:
             theirs.sendall(data)
             theirs.close()
-            Reply(**receive_frame(ours))
+            reply(Inbox(ours).receive())
 
     return attempt
 

@@ -91,13 +91,12 @@ def evidence(p: Pipeline) -> Evidence:
         host_has_gpu=True,
         cpu_throttled=o.cpu_throttled,
         memory_pressure=o.memory_pressure,
-        main_thread=o.main_thread,
     )
 
 
 def without_counters(e: Evidence) -> Evidence:
     """Return what is known of the same minute on a card that has no performance counters."""
-    cards = (replace(card, sm_active=None, tensor_active=None, dram_active=None, transfer=None) for card in e.cards)
+    cards = (replace(card, sm_active=None, tensor_active=None, transfer=None) for card in e.cards)
     return replace(e, cards=tuple(cards))
 
 

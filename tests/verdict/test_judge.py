@@ -115,6 +115,12 @@ def test_idle_time_of_pauses_is_nobodys_fault() -> None:
     assert judge(starved(0.4, paused=0.28)).causes == {"host_bound": 0.32}
 
 
+def test_busy_time_of_nobody_is_not_held_against_others() -> None:
+    began = replace(HEALTHY, cards=(replace(BUSY, own_busy=0.7, unowned_busy=0.25),))
+
+    assert judge(began).limited_by is None
+
+
 def test_nothing_is_named_on_seconds_of_evidence() -> None:
     verdict = judge(starved(0.4, window=10.0, data_wait=0.6, data_wait_exposed=0.6))
 

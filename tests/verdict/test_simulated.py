@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gpugauge.driver.simulated.pipeline import true_cause
 from gpugauge.driver.simulated.scenario import Scenario, load_scenario
-from tests.simulation import Moment, moments, scenario
+from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
 SECONDS = 76
 # By what is broken: the pipeline, and what else is on its card.
@@ -43,8 +44,8 @@ def planted() -> Scenario:
     return scenario("\n".join(lines))
 
 
-def last(made: Scenario, folder: Path, seconds: float = SECONDS) -> Moment:
-    *_, found = moments(made, folder, seconds)
+def last(made: Scenario, folder: Path, seconds: float = SECONDS, steps: tuple[float, ...] = STEADY) -> Moment:
+    *_, found = moments(made, folder, seconds, steps=steps)
     return found
 
 
@@ -57,13 +58,41 @@ def after_a_minute(tmp_path_factory: pytest.TempPathFactory) -> Moment:
     return last(planted(), tmp_path_factory.mktemp("proc"))
 
 
+def verdicts(found: Moment) -> dict[str, tuple[str, str | None]]:
+    """Return state and cause by the name of what was planted."""
+    return {name: (found.states[100 + i], found.causes[100 + i]) for i, name in enumerate(PLANTED)}
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_named_is_what_was_planted_and_what_the_oracle_says(name: str, after_a_minute: Moment) -> None:
     pid = 100 + list(PLANTED).index(name)
     cause = None if name.startswith("healthy") else name.split(",", maxsplit=1)[0]
 
     assert oracle(planted())[pid] == cause
-    assert (after_a_minute.states[pid], after_a_minute.causes[pid]) == ("training", cause)
+    assert verdicts(after_a_minute)[name] == ("training", cause)
+
+
+@pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])
+def test_the_same_is_named_however_far_apart_the_ticks_are(
+    steps: tuple[float, ...], tmp_path: Path, after_a_minute: Moment
+) -> None:
+    assert verdicts(last(planted(), tmp_path, steps=steps)) == verdicts(after_a_minute)
+
+
+@pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])
+def test_integrals_add_up_however_far_apart_the_ticks_are(steps: tuple[float, ...], tmp_path: Path) -> None:
+    looks: dict[float, float] = {}  # when the verdict looked, and the seconds that it has told until then
+    for moment in moments(scenario(RHYTHMS), tmp_path, 150, steps=steps):
+        spent, held = (moment.samples.get(f"training_{of}_total", {}) for of in ("seconds", "gpu_held_seconds"))
+        told = {process: sum(v for (p, _), v in spent.items() if p == process) for (process,) in held}  # type: ignore[misc]
+        assert told == pytest.approx({process: value for (process,), value in held.items()})  # a card each
+        if max(told.values(), default=0.0) > max(looks.values(), default=0.0):
+            looks[moment.second] = max(told.values())
+
+    times = sorted(looks)
+    assert [looks[time] for time in times] == pytest.approx(times)  # from the first tick on
+    assert max(later - earlier for earlier, later in pairwise(times)) < 10.0
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 4.5
 
 
 def test_a_session_has_the_label_of_the_process_that_the_driver_lists(after_a_minute: Moment) -> None:
@@ -113,20 +142,24 @@ processes:
 """
 
 
-def test_states_follow_the_phases_and_pauses_are_nobodys_fault(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [STEADY, OFTEN, RARELY, BY_TURNS])
+def test_states_follow_the_phases_and_pauses_are_nobodys_fault(steps: tuple[float, ...], tmp_path: Path) -> None:
     told: dict[int, dict[float, str]] = {1: {}, 2: {}, 3: {}}
     blamed = []
-    for moment in moments(scenario(RHYTHMS), tmp_path, 210, stalled_seconds=20.0):
+    for moment in moments(scenario(RHYTHMS), tmp_path, 210, stalled_seconds=20.0, steps=steps):
         for pid, state in moment.states.items():
             told[pid][moment.second] = state
         blamed += [(moment.second, pid, cause) for pid, cause in moment.causes.items() if cause and pid != 2]
 
+    def at(pid: int, second: float) -> str:
+        return told[pid][max(moment for moment in told[pid] if moment <= second)]
+
     # Each phase as it is told once it has lasted for the time of two looks and the dwell time.
-    assert [told[1][second] for second in (38, 60, 100, 128, 160, 200)] == [
+    assert [at(1, second) for second in (38, 60, 100, 128, 160, 200)] == [
         *("compiling", "training", "evaluating", "checkpointing", "training", "evaluating")
     ]
-    assert [told[2][second] for second in (40, 78, 100, 210)] == ["training", "training", "stalled", "stalled"]
-    assert (told[3][40], told[3][70]) == ("training", "")
+    assert [at(2, second) for second in (40, 78, 100, 210)] == ["training", "training", "stalled", "stalled"]
+    assert (at(3, 40), at(3, 70)) == ("training", "")
     assert blamed == []
 
 

@@ -7,7 +7,7 @@ from gpugauge.artifacts.dashboards_panels import BAD, LOAD, Json, Panel, Query, 
 from gpugauge.artifacts.dashboards_queries import COUNT, SHARE, Expr, Scope, recorded
 from gpugauge.artifacts.dashboards_tables import Column, table
 from gpugauge.artifacts.dashboards_workloads import CAUSE_COLORS, GROUP, lost, programs, who
-from gpugauge.artifacts.rules_recording import CARD_BUSY, DOMINANT, HELD, PROCESS_JOB
+from gpugauge.artifacts.rules_recording import CARD_BUSY, DOMINANT, HELD, PROCESS_JOB, USER_LOST
 from gpugauge.artifacts.rules_recording import LOAD as TRAINING_LOAD
 
 _S = Scope({"job": "~$job"}, GROUP)
@@ -133,11 +133,6 @@ def _jobs() -> list[Panel]:
     def job(expr: Expr, *labels: str) -> Expr:
         return who(expr.by(*JOB_LABELS, *labels))
 
-    users = (
-        f"{_S.rate('training_lost_seconds_total', '15m').by('process')}\n* on (process) group_left "
-        "(workload_user) "
-        f"topk by (process) (1, max by (process, workload_user) ({_S.select('gpu_process_host_info')}))"
-    )
     dominant = recorded(DOMINANT, **GROUP)
     return [
         table(
@@ -176,7 +171,7 @@ def _jobs() -> list[Panel]:
             "GPUs lost, by user",
             f"GPUs' worth of time that the trainings of a user lost, {_WORKED}. Numbers are user ids that the "
             "exporter has no name for.",
-            Query(_named(Expr(users, COUNT).by("workload_user"), "workload_user"), "{{workload_user}}"),
+            Query(_named(recorded(USER_LOST, **GROUP).by("workload_user"), "workload_user"), "{{workload_user}}"),
         ),
     ]
 

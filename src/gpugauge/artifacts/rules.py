@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from gpugauge.artifacts import rules_cards, rules_jobs, rules_recording
 from gpugauge.artifacts.rules_alert import Alert
+from gpugauge.artifacts.rules_recording import Recording
 from gpugauge.artifacts.rules_settings import Parameters, RulesError, duration
 
-BUILDERS: dict[str, Callable[[Parameters], list[Alert]]] = {
-    "gpugauge-cards": rules_cards.of_cards,
-    "gpugauge-jobs": rules_jobs.of_jobs,
-    "gpugauge-exporters": rules_cards.of_exporters,
+
+def _nothing(_: Parameters) -> list[Any]:
+    return []
+
+
+def _each(p: Parameters) -> int:
+    return p.evaluation_interval
+
+
+def _every_other(p: Parameters) -> int:
+    # What is recorded must not be forgotten before it is recorded again: Prometheus looks five minutes back.
+    return max(p.evaluation_interval, min(2 * p.evaluation_interval, 120))
+
+
+class Group(NamedTuple):
+    """What a group records, its alerts, and the seconds between two evaluations."""
+
+    recordings: Callable[[Parameters], list[Recording]]
+    alerts: Callable[[Parameters], list[Alert]]
+    interval: Callable[[Parameters], int] = _each
+
+
+# Prometheus evaluates groups beside each other, and spreads them over the interval; what another group recorded is up
+# to that one's interval old. So a load stands beside what says whether it may be judged, and nothing begins to fire
+# after the end of its job. What jobs lose is a mean over `patience`, and the dearest by far: it is asked half as often.
+GROUPS: dict[str, Group] = {
+    "gpugauge-cards": Group(rules_recording.of_cards, rules_cards.of_cards),
+    "gpugauge-processes": Group(rules_recording.of_processes, rules_jobs.of_processes),
+    "gpugauge-jobs": Group(rules_recording.of_jobs, rules_jobs.of_jobs, _every_other),
+    "gpugauge-use": Group(rules_recording.of_use, rules_jobs.of_use),
+    "gpugauge-exporters": Group(_nothing, rules_cards.of_exporters),
 }
 _HEADER = "# Made by `gpugauge rules`; a test proves that it is current. Prometheus 2.42 or newer; docs/runbook.md.\n"
 
@@ -33,7 +61,7 @@ _Dumper.add_representer(str, _text)
 
 def alerts(p: Parameters) -> list[Alert]:
     """Return all alerts; raises RulesError for a severity of an alert that does not exist."""
-    found = [alert for build in BUILDERS.values() for alert in build(p)]
+    found = [alert for group in GROUPS.values() for alert in group.alerts(p)]
     unknown = sorted(p.severities.keys() - {alert.name for alert in found})
     if unknown:
         raise RulesError(f"severities.{unknown[0]}: there is no such alert")
@@ -41,20 +69,19 @@ def alerts(p: Parameters) -> list[Alert]:
 
 
 def groups(p: Parameters) -> dict[str, Any]:
-    """Return the rule file; the rules of a group run in order, so that alerts see what was just recorded."""
+    """Return the rule file; the rules of a group run in order, so that alerts see what it just recorded."""
     alerts(p)
-    recordings = {"gpugauge-cards": rules_recording.of_cards(p), "gpugauge-jobs": rules_recording.of_jobs(p)}
     return {
         "groups": [
             {
                 "name": name,
-                "interval": duration(p.evaluation_interval),
+                "interval": duration(group.interval(p)),
                 "rules": [
-                    *(rule.as_dict() for rule in recordings.get(name, ())),
-                    *(alert.as_dict(p) for alert in build(p)),
+                    *(rule.as_dict() for rule in group.recordings(p)),
+                    *(alert.as_dict(p) for alert in group.alerts(p)),
                 ],
             }
-            for name, build in BUILDERS.items()
+            for name, group in GROUPS.items()
         ]
     }
 

@@ -24,9 +24,9 @@ _UNTIL = (
 def of_cards(p: Parameters) -> list[Alert]:
     """Return the alerts whose identity is a card."""
     s = Selectors(p)
-    counted = f"max by (uuid, reason) (rate({s('gpu_clocks_event_seconds_total', p.patience, reason=_SLOWDOWN)}))"
+    counted = f"rate({s('gpu_clocks_event_seconds_total', p.patience, reason=_SLOWDOWN)})"
     # Drivers before R575 count no seconds of these reasons.
-    seen = f"max by (uuid, reason) (avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_SLOWDOWN)}))"
+    seen = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_SLOWDOWN)})"
     held = f"{counted}\n  or on (uuid, reason) {seen}"
     return [
         Alert(
@@ -39,7 +39,7 @@ def of_cards(p: Parameters) -> list[Alert]:
         ),
         Alert(
             "GpuThrottled",
-            f"max by (uuid) (\n  {held}\n) >= 0.2\nand on (uuid) {CARD_BUSY} >= 0.2",
+            f"max by (uuid) (\n  ({held}) >= 0.2\n)\nand on (uuid) {CARD_BUSY} >= 0.2",
             "warning",
             "GPU {{ $labels.uuid }} lowers its clocks for heat or a power brake",
             f"On{NODE}: for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}.",
@@ -53,7 +53,7 @@ def _xid(p: Parameters, name: str, severity: Severity, what: str) -> Alert:
     errors = Selectors(p)("gpu_xid_errors_total", p.patience, **{"class": name})
     return Alert(
         f"GpuXid{name.capitalize()}",
-        f"max by (uuid) (increase({errors})) > 0",
+        f"max by (uuid) (increase({errors}) > 0)",
         severity,
         f"GPU {{{{ $labels.uuid }}}} had Xid errors of the class {name}",
         f"On{NODE}: {{{{ $value | humanize }}}} in {duration(p.patience)}; {what}.",

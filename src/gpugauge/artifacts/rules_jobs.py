@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from gpugauge.artifacts.rules_alert import CAUSES_TOLD, PROGRAMS, WHO, Alert, each
 from gpugauge.artifacts.rules_recording import (
+    ALIVE,
     ARMED,
     CARD_BUSY,
     DOMINANT,
     JOB,
     LOAD,
     RANK_WORK,
+    STALLED,
     Selectors,
-    alive,
     by_job,
     by_process,
+    jobs_with,
 )
 from gpugauge.artifacts.rules_settings import Parameters, Severity, duration
 from gpugauge.verdict.causes import CAUSES, Cause
@@ -23,8 +25,18 @@ _NOT_OF_LOAD = frozenset({*_ON_CPU[1:].split("|"), "unknown"})
 
 
 def of_jobs(p: Parameters) -> list[Alert]:
-    """Return the alerts whose identity is a job."""
-    return [*_load(p), *_causes(p), _straggler(p), *_idle(p), *_on_cpu(p), *_progress(p), _memory(p), _unused(p)]
+    """Return the alerts about the load of jobs."""
+    return [*_load(p), *_causes(p)]
+
+
+def of_processes(p: Parameters) -> list[Alert]:
+    """Return the alerts about how the processes of jobs go on."""
+    return [_straggler(p), *_progress(p)]
+
+
+def of_use(p: Parameters) -> list[Alert]:
+    """Return the alerts about how jobs use what they hold, were given or could have."""
+    return [*_idle(p), *_on_cpu(p), _memory(p), _unused(p)]
 
 
 def _load(p: Parameters) -> list[Alert]:
@@ -83,7 +95,7 @@ def _straggler(p: Parameters) -> Alert:
     middle = each(f"quantile(0.5, {RANK_WORK}", ")", " {{ .Value | humanizePercentage }}")
     return Alert(
         "TrainingStraggler",
-        f"max by ({JOB}) ({slower}) > {p.straggler_above:g}\nand on ({JOB}) {ARMED}",
+        f"max by ({JOB}) ({slower}) > {p.straggler_above:g}\nand on ({JOB}) {ARMED}\nand on ({JOB}) {ALIVE}",
         "warning",
         f"A rank of training {WHO} needs {{{{ $value | humanize }}}} times as long as the others",
         f"Slow:{slowest} the rank in the middle{middle}, over {duration(p.patience)}. {PROGRAMS}",
@@ -100,7 +112,7 @@ def _idle(p: Parameters) -> list[Alert]:
     return [
         Alert(
             "GpuHeldIdle",
-            f"{by_job('max', f'({idle} / ({known} >= 0.9))')} >= 0.95",
+            by_job("max", f"({idle} / ({known} >= 0.9) >= 0.95)"),
             "warning",
             f"{WHO} holds GPUs and does not use them",
             f"Idle for {{{{ $value | humanizePercentage }}}} of the last {duration(p.idle_patience)}. {PROGRAMS}",
@@ -112,18 +124,18 @@ def _idle(p: Parameters) -> list[Alert]:
 def _on_cpu(p: Parameters) -> list[Alert]:
     s = Selectors(p)
     # The exporter names one of these causes only where the host has a GPU.
-    on_cpu = by_job("max", by_process(f"max_over_time({s('training_limited_by', p.patience, cause=_ON_CPU)})"))
-    share = by_job("max", f"rate({s('training_seconds_total', p.patience, state='training_on_cpu')})")
+    on_cpu = jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=_ON_CPU)})")
+    share = by_job("max", f"(rate({s('training_seconds_total', p.patience, state='training_on_cpu')}) >= 0.8)")
     # Each process once, and only where the machine has a card that answers.
     build = f"max_over_time({s('gpu_process_host_info', p.patience, torch_build='cpu')})"
-    cpu_build = by_process(f"{build} and on (instance) max_over_time({s('gpu_up', p.patience)}) == 1")
-    cpus = by_process(f"rate({s('gpu_process_cpu_seconds_total', p.patience, part='process')})")
-    busy = by_job("sum", f"({cpus} and on (process) {cpu_build})")
-    hooked = by_job("max", by_process(f"max_over_time({s('torch_process_info', p.patience)})"))
+    cpu_build = f"({build} and on (instance) max_over_time({s('gpu_up', p.patience)}) == 1)"
+    cpus = f"rate({s('gpu_process_cpu_seconds_total', p.patience, part='process')})"
+    busy = by_job("sum", by_process(f"{cpus} and on (process) {cpu_build}"))
+    hooked = jobs_with(f"max_over_time({s('torch_process_info', p.patience)})")
     return [
         Alert(
             "TrainingOnCpu",
-            f"{share} >= 0.8\nand on ({JOB}) {on_cpu}",
+            f"{share}\nand on ({JOB}) {on_cpu}",
             "warning",
             f"Training {WHO} runs on the CPU while a GPU is there",
             f"On the CPU for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}. {PROGRAMS}",
@@ -142,15 +154,13 @@ def _on_cpu(p: Parameters) -> list[Alert]:
 
 def _progress(p: Parameters) -> list[Alert]:
     s = Selectors(p)
-    stalled = by_process(f"max_over_time({s('training_state', p.lookback, state='stalled')})") + " == 1"
-    there = f" > 0\nand on ({JOB}) {alive(p)}"
+    there = f"\nand on ({JOB}) {ALIVE}"
     memory = s("gpu_process_memory_used_bytes", p.lookback)
-    of_process = f"max by (process, uuid) (last_over_time({memory})) > bool 0"
-    cards = by_process(f"({of_process}) * on (uuid) group_left () {CARD_BUSY}") + " >= 0.9"
+    cards = f"(last_over_time({memory}) > 0 and on (uuid) {CARD_BUSY} >= 0.9)"
     return [
         Alert(
             "TrainingStalled",
-            by_job("max", f"({stalled})") + there,
+            jobs_with(STALLED) + there,
             "warning",
             f"Training {WHO} makes no steps any more",
             f"No step or batch for more than {duration(p.stall_patience)}. {PROGRAMS}",
@@ -158,7 +168,7 @@ def _progress(p: Parameters) -> list[Alert]:
         ),
         Alert(
             "TrainingBusyWithoutProgress",
-            by_job("max", f"({stalled} and on (process) {cards})") + there,
+            jobs_with(f"{STALLED} and on (process) {cards}") + there,
             "warning",
             f"Training {WHO} keeps its GPUs busy and makes no steps",
             "The cards are more than 90 % busy and no step ends: most likely a collective that waits for a lost rank.",

@@ -15,6 +15,9 @@ LOAD = "gpugauge:job_training_load:ratio"
 ARMED = "gpugauge:job_training_armed:bool"
 DOMINANT = "gpugauge:job_training_dominant_cause:ratio"
 HELD = "gpugauge:job_training_held:gpus"
+ALIVE = "gpugauge:job_training_alive:bool"
+USER_LOST = "gpugauge:user_training_lost:gpus"
+STALLED = "gpugauge:process_training_stalled:bool"
 RANK_WORK = "gpugauge:rank_local_work:ratio"
 CARD_BUSY = "gpugauge:gpu_busy:ratio"
 # Share of the window that a job must spend in training steps for its load to be judged.
@@ -75,14 +78,30 @@ def by_job(operator: str, expr: str, *more: str) -> str:
     )
 
 
+def jobs_with(expr: str) -> str:
+    """Return 1 for each job with a process that the expression finds, whatever its value: lighter than a join."""
+    return f"max by ({JOB}) (\n  {PROCESS_JOB} and on (process) {expr}\n)"
+
+
 def alive(p: Parameters) -> str:
     """Return the jobs with a process that is there now: with its end, nothing may begin to fire."""
     # Every state is there, as 0 or 1: one of them tells, for an eleventh of the series.
-    return by_job("max", Selectors(p)("training_state", state="training"))
+    return jobs_with(Selectors(p)("training_state", state="training"))
+
+
+def of_processes(p: Parameters) -> list[Recording]:
+    """Return the rules that tell whose each process is, which jobs are there, and how their processes go on."""
+    stalled = by_process(f"max_over_time({Selectors(p)('training_state', p.lookback, state='stalled')}) == 1")
+    return [
+        Recording(PROCESS_JOB, _process_job(p)),
+        Recording(ALIVE, alive(p)),
+        Recording(RANK_WORK, _rank_work(p)),
+        Recording(STALLED, stalled),
+    ]
 
 
 def of_jobs(p: Parameters) -> list[Recording]:
-    """Return the rules that must run before the alerts about jobs, in this order."""
+    """Return the rules about what jobs hold and lose, and whether it may be judged, in this order."""
     s = Selectors(p)
     # Most causes take nothing from most processes: of a whole fleet only those that do are joined. What is unknown
     # stays at 0 too, so that a job that loses nothing has a load.
@@ -92,40 +111,49 @@ def of_jobs(p: Parameters) -> list[Recording]:
     lost = by_job("sum", f"({known} > 0 or {unknown})", "cause")
     held = by_job("sum", f"rate({s('training_gpu_held_seconds_total', p.patience)})")
     return [
-        Recording(PROCESS_JOB, _process_job(p)),
         Recording(HELD, held),
         # A held time of nothing is no denominator.
         Recording(LOST, f"{lost}\n/ on ({JOB}) group_left () ({HELD} > 0)"),
         Recording(LOAD, f"clamp_min(1 - sum by ({JOB}) ({LOST}), 0)"),
         Recording(DOMINANT, f"topk by ({JOB}) (1, {LOST} >= {_MAIN_SHARE:g})"),
         Recording(ARMED, _armed(p)),
-        Recording(RANK_WORK, _rank_work(p)),
     ]
+
+
+def of_use(p: Parameters) -> list[Recording]:
+    """Return who loses how many GPUs; a job of several users is shared out in the proportion of their processes."""
+    job = "workload_namespace, workload_kind, workload_job_id"
+    user = "workload_namespace, workload_kind, workload_user"
+    gpus = f"* on ({JOB}) group_left () {HELD}"
+    processes = Selectors(p)("gpu_process_host_info", workload_job_id="!")
+    share = f"count by ({JOB}) ({processes})\n  / on ({job}) group_left () count by ({job}) ({processes})"
+    of_job = f'sum by ({job}) ({LOST}{{workload_job_id!=""}} {gpus})'
+    of_user = f'{LOST}{{workload_job_id=""}} {gpus}'
+    shares = f"{share}\n  * on ({job}) group_left () {of_job}\n  or {of_user}"
+    return [Recording(USER_LOST, f"sum by ({user}) (\n  {shares}\n)")]
 
 
 def _armed(p: Parameters) -> str:
     """Find the jobs whose load may be judged: they train for long enough, mostly in training steps, and are there."""
     s = Selectors(p)
-    training = by_job("max", f"rate({s('training_seconds_total', p.patience, state='training')})")
-    start = by_job("min", f"min_over_time({s('training_start_timestamp_seconds', p.memory)})")
-    told = _judged(p, training, start)
+    trains = f"rate({s('training_seconds_total', p.patience, state='training')}) >= {_TRAINING_SHARE:g}"
+    start = f"min_over_time({s('training_start_timestamp_seconds', p.memory)})"
+    told = _judged(p, trains, start)
     if not p.training_matchers:
         return told
     # Without the hook: the operator says which processes are trainings, and they are as old as they are.
     labelled = Selectors(p.model_copy(update={"matchers": ",".join(filter(None, [p.training_matchers, p.matchers]))}))
-    chosen = by_process(f"max_over_time({labelled('gpu_process_host_info', p.patience)})")
-    hooked = by_process(f"max_over_time({s('torch_process_info', p.patience)})")
+    chosen = f"max_over_time({labelled('gpu_process_host_info', p.patience)})"
+    hooked = f"max_over_time({s('torch_process_info', p.patience)})"
     unknown = f"rate({s('training_seconds_total', p.patience, state='unknown')})"
-    outside = f"({unknown} and on (process) {chosen} unless on (process) {hooked})"
+    outside = f"({unknown} >= {_TRAINING_SHARE:g} and on (process) {chosen} unless on (process) {hooked})"
     began = f"min_over_time({s('gpu_process_start_timestamp_seconds', p.memory)})"
-    return f"{told}\nor on ({JOB}) (\n{_judged(p, by_job('max', outside), by_job('min', began))}\n)"
+    return f"{told}\nor on ({JOB}) (\n{_judged(p, outside, began)}\n)"
 
 
-def _judged(p: Parameters, share: str, start: str) -> str:
-    return (
-        f"({share} >= bool {_TRAINING_SHARE:g} > 0)\nand on ({JOB}) (time() - {start} >= {p.min_job_age})\n"
-        f"and on ({JOB}) {alive(p)}"
-    )
+def _judged(p: Parameters, trains: str, start: str) -> str:
+    old = jobs_with(f"{start} <= time() - {p.min_job_age}")
+    return f"{jobs_with(trains)}\nand on ({JOB}) {old}\nand on ({JOB}) {alive(p)}"
 
 
 def _rank_work(p: Parameters) -> str:

@@ -66,7 +66,10 @@ class Parameters(BaseModel):
         default=1800, description="Time for which the driver may be released before somebody is told."
     )
     scrape_interval: Duration = Field(default=15, description="The longest scrape interval of the exporters.")
-    evaluation_interval: Duration = Field(default=60, description="Time between two evaluations of the rules.")
+    evaluation_interval: Duration = Field(
+        default=60,
+        description="Time between two evaluations of the rules; of those about what jobs lose twice that, up to 2m.",
+    )
     matchers: str = Field(
         default="",
         pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",

@@ -19,7 +19,7 @@ _FIRING = 'ALERTS{alertstate="firing"}'
 _MOMENT = re.compile(r"^    expr: .*, time: (\w+),")
 _SERIES = re.compile(r'\{__name__="ALERTS", (.*?)\} 1E\+00')
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_UNITS = {"h": 60, "m": 1}
+_UNITS = {"h": 3600, "m": 60, "s": 1}
 _NOT_IDENTITY = frozenset({"alertname", "alertstate", "severity"})
 
 
@@ -41,7 +41,16 @@ def replay(story: Story, groups: Mapping[str, Any], promtool: str) -> list[Run]:
         "input_series": [{"series": name, "values": values} for name, values in story.series.items()],
         "promql_expr_test": [{"expr": _FIRING, "eval_time": f"{minute}m"} for minute in range(story.minutes)],
     }
-    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
+    # Prometheus keeps groups in no order: here what a group reads of another's is always one evaluation old. promtool
+    # evaluates all at one pace: that of the slowest here.
+    order = [group["name"] for group in reversed(groups["groups"])]
+    pace = max([60, *(_seconds(group.get("interval", "")) for group in groups["groups"])])
+    tests = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": f"{pace}s",
+        "group_eval_order": order,
+        "tests": [test],
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "rules.yaml").write_text(_dump(groups))
@@ -73,15 +82,15 @@ def _firing(printed: str) -> Iterable[tuple[int, list[tuple[tuple[str, str], ...
         if moment:
             if minute is not None:
                 yield minute, found
-            minute, found = _minutes(moment[1]), []
+            minute, found = _seconds(moment[1]) // 60, []
         found += [tuple(_LABEL.findall(labels)) for labels in _SERIES.findall(line)]
     if minute is not None:
         yield minute, found
 
 
-def _minutes(text: str) -> int:
-    """Read a duration of Prometheus that is whole minutes."""
-    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hm])", text))
+def _seconds(text: str) -> int:
+    """Read a duration of Prometheus, such as 1h30m."""
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", text))
 
 
 def _runs(firing: Mapping[int, list[tuple[tuple[str, str], ...]]]) -> list[Run]:

@@ -39,8 +39,10 @@ class EngineAccount:
     the time since the first drain, within one sample period.
     """
 
-    def __init__(self, *, polled: bool = False) -> None:
+    def __init__(self, *, polled: bool = False, distribution: bool = True) -> None:
+        """`distribution`: whether anybody will ask for the histogram."""
         self.busy = self.observed = self.unobserved = 0.0
+        self._distribution = distribution
         self._counts = [0] * (len(BUCKETS) + 1)
         self._percents = 0
         self._idle_samples = 0.0
@@ -109,7 +111,7 @@ class EngineAccount:
         if anew and all(s[0] != self._last for s in samples):
             self._last = 0  # another ring, with a clock of its own
         last = self._last
-        fresh = [s for s in samples if s[0] > last and 0 <= s[1] <= 100]
+        fresh = [s for s in samples if s[0] > last and 0 <= s[1] <= 100] if samples else []
         mixed = self._hidden and any(b[0] < a[0] for a, b in pairwise(fresh))  # from before and after a clock was set
         fresh.sort()
         if not self._seeded:
@@ -184,7 +186,7 @@ class EngineAccount:
         idle_limit = _IDLE_GAP * period
         limit = idle_limit if self._stepped else _GAP * period
         seconds = weighted = gaps = idle_gaps = 0.0
-        distances = []
+        distances, percents, distributed = [], 0, self._distribution
         for ts, percent in fresh:
             width = (ts - before) * 1e-6
             if width <= 0:
@@ -199,8 +201,10 @@ class EngineAccount:
             before, level, idle = ts, percent, False
             seconds += width
             weighted += width * percent
-            counts[_BUCKET[percent]] += 1
-            self._percents += percent
+            if distributed:
+                counts[_BUCKET[percent]] += 1
+                percents += percent
+        self._percents += percents
         self._last, self._level = fresh[-1]
         if learned:
             self._learn(distances)

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from gpugauge.workload.procfs import Procfs
 
@@ -20,8 +21,7 @@ _ROCM = re.compile(rb"/lib(?:torch|c10)_hip\.so")
 _CARD = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """Of proc_pid_stat(5). `start` in clock ticks after boot, the rest in seconds."""
 
     state: str
@@ -45,7 +45,7 @@ class Cgroup:
 def stat(procfs: Procfs, pid: int, file: str = "stat") -> Stat | None:
     """Read a process, or with `task/TID/stat` one of its threads."""
     try:
-        content = procfs.read(pid, file, 4096)
+        content = procfs.read_once(pid, file)
         # The command may hold spaces and parentheses; the fields after the last one do not.
         f = content[content.rindex(b")") + 2 :].split()
         return Stat(
@@ -71,7 +71,10 @@ def torch_build(procfs: Procfs, pid: int) -> str:
 
 def io_bytes(procfs: Procfs, pid: int) -> dict[str, int] | None:
     """Return what the process made the storage read and write, by direction."""
-    found = _numbers(_text(procfs, pid, "io"))
+    try:
+        found = _numbers(procfs.read_once(pid, "io").decode(errors="replace"))
+    except OSError:
+        return None
     named = {"read": found.get("read_bytes:"), "write": found.get("write_bytes:")}
     return {name: value for name, value in named.items() if value is not None} or None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,9 @@ from gpugauge.workload.workloads import Workloads
 
 # A program imports torch within this time of its start, if it ever does; its maps are not read again after that.
 _YOUNG_SECONDS = 180.0
-# What hardly changes or takes long to read is read this often.
+# Until then they are read each time that it has grown older by this much of its age.
+_OLDER = 1 / 3
+# What hardly changes or takes long to read is read this often; so are processes that have nothing to do with the GPUs.
 _SLOW_SECONDS = 60.0
 _MOST = 1024  # processes that are told about
 _COMPILER = b"torch._inductor.compile_worker"
@@ -47,13 +50,21 @@ class HostProcess:
 
 @dataclass(slots=True)
 class _Known:
-    """What was found out about a pid; `start` tells it from the next one that has the pid."""
+    """What was found out about a pid; the start in `stat` tells it from the next one that has the pid."""
 
-    start: int
+    stat: Stat
+    inode: int  # of its folder: another process with the same pid has another
+    read: float  # when `stat` was
     first_seen: float
     torch: str | None = None  # None before the first look
+    looked: float = 0.0
     denied: bool = False
     command: bytes | None = None
+
+    def wants_look(self, now: float) -> bool:
+        """Whether it may have mapped torch since the last look."""
+        age, before = now - self.first_seen, self.looked - self.first_seen
+        return self.torch is None or (not self.torch and age < _YOUNG_SECONDS and age >= (1 + _OLDER) * before)
 
 
 class HostScan:
@@ -65,55 +76,60 @@ class HostScan:
         self._procfs, self._workloads = procfs, workloads
         self._driver_pids_are_ours = shows_machine(procfs.root)
         self._known: dict[int, _Known] = {}
+        self._near: set[int] = set()  # pids of the processes told about, and of their descendants
         self._processes: dict[str, HostProcess] = {}
         self.denied = 0  # processes whose maps may not be read
         self.left_out = 0  # processes beyond the most that are told about
 
     def scan(self, gpu_pids: Collection[int], now: float) -> tuple[HostProcess, ...]:
         """Return the processes on GPUs and those with torch; `now` in monotonic seconds."""
-        stats = dict(self._stats())
-        self._find_torch(stats, now)
+        self._near.update(gpu_pids)
+        self._find(now)
+        self.denied = sum(known.denied for known in self._known.values())
+        stats = {pid: known.stat for pid, known in self._known.items()}
         on_gpu = [pid for pid in gpu_pids if pid in stats] if self._driver_pids_are_ours else []
-        with_torch = [pid for pid in stats if self._known[pid].torch and not self._is_worker(pid, stats)]
+        with_torch = [pid for pid, known in self._known.items() if known.torch and not self._is_worker(pid, stats)]
         chosen = list(dict.fromkeys([*on_gpu, *with_torch]))
         self.left_out = max(0, len(chosen) - _MOST)
         chosen = chosen[:_MOST]
         children = _children(stats, frozenset(chosen))
         groups: dict[tuple[Path | None, Path | None], Cgroup] = {}
-        before, self._processes = self._processes, {}
+        before, self._processes, self._near = self._processes, {}, set(chosen)
         for pid in chosen:
             process = self._process(pid, stats[pid], before)
             self._read(process, now, groups)
-            live = sum(stats[child].cpu + stats[child].reaped_cpu for child in children(pid))
+            offspring = [*children(pid)]
+            self._near.update(offspring)
+            live = sum(stats[child].cpu + stats[child].reaped_cpu for child in offspring)
             # A child that nobody waited for takes its time along; a counter does not fall for that.
             process.children_cpu = max(process.children_cpu, process.stat.reaped_cpu + live)
             self._processes[process.process] = process
         return tuple(self._processes.values())
 
-    def _stats(self) -> Iterator[tuple[int, Stat]]:
-        for entry in self._procfs.root.iterdir():
-            if entry.name.isdigit():
-                pid = int(entry.name)
-                stat = hostfiles.stat(self._procfs, pid)
-                if stat is not None:
-                    yield pid, stat
-
-    def _find_torch(self, stats: dict[int, Stat], now: float) -> None:
-        """Look at the maps of processes that are new or young."""
+    def _find(self, now: float) -> None:
+        """Read every process that is new or near a GPU, the others from time to time, and see who has mapped torch."""
         running = uptime(self._procfs.root)
         before, self._known = self._known, {}
-        for pid, stat in stats.items():
-            known = before.get(pid)
-            if known is None or known.start != stat.start:
-                age = 0.0 if running is None else max(0.0, running - stat.start / hostfiles.TICKS)
-                known = _Known(stat.start, now - age)
-            self._known[pid] = known
-            if known.torch is None or (not known.torch and now - known.first_seen < _YOUNG_SECONDS):
-                self._look(pid, known)
+        with os.scandir(self._procfs.root) as entries:
+            for entry in entries:
+                if not entry.name.isdigit():
+                    continue
+                pid, inode = int(entry.name), entry.inode()
+                known = before.get(pid)
+                if known is None or known.inode != inode or pid in self._near or now - known.read >= _SLOW_SECONDS:
+                    stat = hostfiles.stat(self._procfs, pid)
+                    if stat is None:
+                        continue
+                    if known is None or known.stat.start != stat.start:
+                        age = 0.0 if running is None else max(0.0, running - stat.start / hostfiles.TICKS)
+                        known = _Known(stat, inode, now, now - age)
+                    known.stat, known.inode, known.read = stat, inode, now
+                self._known[pid] = known
+                if known.wants_look(now):
+                    self._look(pid, known, now)
 
-        self.denied = sum(known.denied for known in self._known.values())
-
-    def _look(self, pid: int, known: _Known) -> None:
+    def _look(self, pid: int, known: _Known, now: float) -> None:
+        known.looked = now
         try:
             known.torch = hostfiles.torch_build(self._procfs, pid)
         except OSError as error:
@@ -171,7 +187,7 @@ class HostScan:
             process.visible_devices = None if devices is None else clean(devices) or "none"
         if self._workloads:
             process.workload = self._workloads.of(pid, start=process.stat.start)
-            process.container_pid = self._workloads.container_pid(pid)
+            process.container_pid = self._workloads.container_pid(pid, start=process.stat.start)
             folder = self._workloads.cgroup_directory
             process.folders = (folder(pid, "cpu"), folder(pid, "memory"))
 

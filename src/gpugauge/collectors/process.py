@@ -18,6 +18,7 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
 _REMEMBERED = 60.0  # seconds for which a process is known that nothing is shown of
+_AGAIN = 60.0  # seconds after which workloads are asked about the same processes once more
 _LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses_v3"
 _SAMPLES = "nvmlDeviceGetProcessUtilization"
 
@@ -120,6 +121,8 @@ class ProcessCollector:
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
+        self._question: tuple[dict[str, list[str]], object] = ({}, None)
+        self._asked = 0.0
         self._asking: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
         self._described: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())
         self._section = Section(self.name, ())
@@ -211,9 +214,15 @@ class ProcessCollector:
         ]:
             del self._identities[process]
         workloads = self._workloads
-        if workloads is not None and self._asking.running is None:
-            identities = [(self._identities[process], tuple(on)) for process, on in names.items()]
-            self._asking.start(lambda: [_who(workloads, identity.owner, on) for identity, on in identities])
+        if workloads is None or self._asking.running is not None:
+            return
+        # Answers are others when the processes are, or when the orchestrators told something new.
+        given, (before, given_before) = workloads.allocations(), self._question
+        if names == before and given is given_before and self._now - self._asked < _AGAIN:
+            return
+        self._question, self._asked = (names, given), self._now
+        identities = [(self._identities[process], tuple(on)) for process, on in names.items()]
+        self._asking.start(lambda: [_who(workloads, identity.owner, on) for identity, on in identities])
 
     def _take_answers(self) -> bool:
         """Put in what was found out about processes; tell whether that is new."""
@@ -243,4 +252,4 @@ def _who(workloads: Workloads, owner: Owner, devices: tuple[str, ...]) -> tuple[
     """
     pid = owner.pid if owner.start is not None else 0
     workload = workloads.of(pid, devices, start=owner.start)
-    return owner.process, workload, workloads.container_pid(pid) if pid else None
+    return owner.process, workload, workloads.container_pid(pid, start=owner.start) if pid else None

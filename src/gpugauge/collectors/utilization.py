@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.busy import BUCKETS, EngineAccount
-from gpugauge.driver.api import ENGINES, DeviceReading, Reply
+from gpugauge.driver.api import ENGINES, Device, DeviceReading, Reply
 from gpugauge.metric import NONE, RATIO, SECONDS, HistogramValue, LabelValues, Metric, Table, families, scaled
 from gpugauge.snapshot import Section
 
@@ -21,10 +21,10 @@ _ENGINE_RATES = f"{_RATES}, nvmlDeviceGet{{Encoder,Decoder,Jpg,Ofa}}Utilization"
 class _Engine:
     """An account and where it is fed from."""
 
-    def __init__(self, *, polled: bool) -> None:
+    def __init__(self, name: str, *, polled: bool) -> None:
         self.polled = polled
         self.fed = float("-inf")
-        self.account = EngineAccount(polled=polled)
+        self.account = EngineAccount(polled=polled, distribution=name == "gpu")
 
     def feed_from(self, *, polled: bool, now: float) -> None:
         self.fed = now
@@ -42,12 +42,14 @@ class _Card:
         self.live: list[tuple[str, EngineAccount]] = []
         self.percents: dict[str, int] = {}
         self.reading = DeviceReading()
+        self.told = True  # a mean that was shown is what the driver said last, for want of samples
 
-    def take(self, reply: Reply, now: float, unix: float) -> None:
-        """Feed every engine from its ring, or from the percentage where it has none."""
+    def take(self, reply: Reply, now: float, unix: float) -> bool:
+        """Feed every engine from its ring, or from the percentage where it has none; tell whether any was."""
         if reply.failed is not None:
             self.percents.clear()
-            return
+            return False
+        fed = False
         polled = self._read_percents(reply)
         anew = reply.worker != self.worker
         if reply.samples:
@@ -57,18 +59,21 @@ class _Card:
                 continue
             known = self.engines.get(engine)
             if known is None:
-                known = self.engines[engine] = _Engine(polled=False)
+                known = self.engines[engine] = _Engine(engine, polled=False)
             known.feed_from(polled=False, now=now)
             known.account.drain(samples, now, self.percents.get(engine), unix, anew=anew)
+            fed = True
         for engine, percent in polled.items():
             if engine in reply.samples:
                 continue
             known = self.engines.get(engine)
             if known is None:
-                known = self.engines[engine] = _Engine(polled=True)
+                known = self.engines[engine] = _Engine(engine, polled=True)
             if known.polled or now - known.fed > _SILENT:
                 known.feed_from(polled=True, now=now)
                 known.account.poll(percent, now)
+                fed = True
+        return fed
 
     def _read_percents(self, reply: Reply) -> dict[str, int]:
         """Return what this answer tells; remember it until the driver is asked again."""
@@ -85,14 +90,21 @@ class _Card:
 
     def show(self, reading: DeviceReading, now: float) -> None:
         """Take what the rows need besides the accounts: what the card told last, and which engines are being fed."""
-        self.reading, self.now = reading, now
+        self.reading, self.now, self.told = reading, now, False
         self.live = [(name, e.account) for name, e in self.engines.items() if now - e.fed <= _SILENT]
 
     def mean(self, engine: str, percent: int | None) -> float | None:
         """Return the mean over the last seconds sampled, without a ring the percentage of the last sample."""
         known = self.engines.get(engine)
         sampled = known.account.mean(self.now) if known and not known.polled else None
-        return scaled(percent, 0.01) if sampled is None else sampled
+        if sampled is None:
+            self.told = True
+            return scaled(percent, 0.01)
+        return sampled
+
+    def silent(self, now: float) -> bool:
+        """Whether an engine that was shown is not fed any more."""
+        return any(now - self.engines[name].fed > _SILENT for name, _ in self.live)
 
     def histogram(self, engine: str) -> HistogramValue | None:
         """Return the distribution of an engine's samples."""
@@ -164,7 +176,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 class UtilizationCollector:
-    """Rows by uuid, new with every answer of a card."""
+    """Rows by uuid, new with every answer that holds samples, and with each where there are none to have."""
 
     name = "utilization"
     metrics = METRICS
@@ -175,20 +187,27 @@ class UtilizationCollector:
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
-        """Take every answer into the accounts; return the same section while there is none."""
-        taken = False
+        """Take every answer into the accounts; return the same section while nothing is fed by one."""
+        fed = False
         for reply in tick.replies:
             if reply.uuid:
                 card = self._cards.get(reply.uuid)
                 if card is None:
                     card = self._cards[reply.uuid] = _Card()
                 received = reply.received or tick.monotonic
-                card.take(reply, received, tick.timestamp - tick.monotonic + received)
-                taken = True
-        seen = [(d.uuid, d.up, d.generations.get("fast", 0)) for d in tick.driver.devices]
-        if taken or seen != self._seen:
-            self._section, self._seen = Section(self.name, families(METRICS, self._subjects(tick))), seen
+                fed |= card.take(reply, received, tick.timestamp - tick.monotonic + received)
+        seen = [self._state(device, tick.monotonic) for device in tick.driver.devices]
+        if fed or seen != self._seen:
+            subjects = self._subjects(tick)
+            self._section = Section(self.name, families(METRICS, subjects))
+            self._seen = [self._state(device, tick.monotonic) for device in tick.driver.devices]
         return self._section
+
+    def _state(self, device: Device, now: float) -> tuple[str, bool, int]:
+        """Return what the rows of a card hang on besides the accounts; -1 for readings that are not shown."""
+        card = self._cards.get(device.uuid)
+        told = card is None or card.told or card.silent(now)
+        return device.uuid, device.up, device.generations.get("fast", 0) if told else -1
 
     def busy_seconds(self, uuid: str) -> float | None:
         """Return the busy seconds of a card's gpu engine so far, None if they are not counted."""

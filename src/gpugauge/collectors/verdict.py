@@ -20,8 +20,12 @@ log = logging.getLogger("gpugauge.verdict")
 
 _process = Table("process")
 _INTERVAL = 5.0  # seconds between two verdicts
-_DWELL = 10.0  # seconds for which a new state must hold before it is told
+_EARLY = 0.5  # by which a look may come earlier than that: ticks come from one to five seconds apart, and never exactly
+_DWELL = 10.0 - _EARLY  # seconds for which a new state must hold before it is told
 _LINGER = 300.0  # seconds for which the integrals of an ended process stay
+
+
+_ONE_OF = {state: {other: int(other == state) for other in STATES} for state in STATES}
 
 
 @dataclass(slots=True)
@@ -39,7 +43,7 @@ class _Account:
     summary: Summary = field(default_factory=Summary)
 
     def states(self) -> dict[str, int]:
-        return {state: int(state == self.verdict.state) for state in STATES}
+        return _ONE_OF[self.verdict.state]
 
     def limited_by(self) -> dict[str, int]:
         return {self.verdict.limited_by: 1} if self.verdict.limited_by else {}
@@ -85,7 +89,7 @@ LASTING: tuple[Metric, ...] = (
         "training_seconds_total",
         "Time that the process spent in each state.",
         SECONDS,
-        lambda a: dict(a.summary.seconds),
+        lambda a: a.summary.seconds,
         "state",
     ),
     _process.counter(
@@ -98,7 +102,7 @@ LASTING: tuple[Metric, ...] = (
         "training_lost_seconds_total",
         "GPU time lost by cause; all causes, unknown included, add up to the GPU time lost.",
         SECONDS,
-        lambda a: dict(a.summary.lost),
+        lambda a: a.summary.lost,
         "cause",
     ),
 )
@@ -124,7 +128,7 @@ class VerdictCollector:
         """Return the verdicts; the same section until the next look."""
         if tick.monotonic < self._due:
             return self._section
-        self._due = tick.monotonic + _INTERVAL
+        self._due = tick.monotonic + _INTERVAL - _EARLY
         self._window.add(tick.monotonic, tick.sections)
         elapsed = 0.0 if self._before is None else min(tick.monotonic - self._before, 3 * _INTERVAL)
         self._before = tick.monotonic
@@ -153,8 +157,10 @@ class VerdictCollector:
         summary.held += elapsed * account.held
         summary.saw_load([card.busy for card in found.cards if card.busy is not None], elapsed)
         summary.peak_memory = max(summary.peak_memory, self._memory(process))
-        for cause in CAUSES if account.held else ():
-            summary.lost[cause] += elapsed * account.held * verdict.causes.get(cause, 0.0)
+        if account.held and not summary.lost:
+            summary.lost = dict.fromkeys(CAUSES, 0.0)
+        for cause, share in verdict.causes.items() if account.held else ():
+            summary.lost[cause] += elapsed * account.held * share
 
     def _memory(self, process: str) -> float:
         peaks = self._window.now("torch_memory_allocated_peak_bytes", "process", process)

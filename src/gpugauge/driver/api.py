@@ -1,83 +1,49 @@
 """The typed boundary to the driver: error codes, what one device tells, and the answers of the worker.
 
 The worker sends raw readings in the driver's own units; the field names carry the unit. All accounting is the parent's.
-Standard library only: the worker imports this too.
+Standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-# How often a group of calls is read, by what it costs (notes in docs/architecture.md).
-Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig"]
+from gpugauge.driver.codes import (
+    CODE_NAMES,
+    DEVICE_GONE,
+    ENGINES,
+    IMPLAUSIBLE,
+    LIFECYCLE,
+    RELEASED,
+    UNSUPPORTED,
+    DriverError,
+    DriverFacts,
+    Group,
+    code_name,
+)
 
-# NVML return codes by what they mean for us. https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
-LIFECYCLE = frozenset({1, 9, 12, 18, 28})  # uninitialized, no driver, no library, version mismatch, GPU not found
-DEVICE_GONE = frozenset({15, 16})  # lost, reset required
-UNSUPPORTED = frozenset({3, 13, 25})  # not supported, no such symbol, argument version mismatch: final for this driver
-RELEASED = "released"  # as the reason of a driver that was given back on request, and of its cards
-IMPLAUSIBLE = -1  # ours, not NVML's: the call succeeded with a value that cannot be true
-
-CODE_NAMES = {
-    IMPLAUSIBLE: "implausible_value",
-    1: "uninitialized",
-    2: "invalid_argument",
-    3: "not_supported",
-    4: "no_permission",
-    5: "already_initialized",
-    6: "not_found",
-    7: "insufficient_size",
-    8: "insufficient_power",
-    9: "driver_not_loaded",
-    10: "timeout",
-    11: "irq_issue",
-    12: "library_not_found",
-    13: "function_not_found",
-    14: "corrupted_inforom",
-    15: "gpu_is_lost",
-    16: "reset_required",
-    17: "operating_system",
-    18: "library_mismatch",
-    19: "in_use",
-    20: "memory",
-    21: "no_data",
-    23: "insufficient_resources",
-    24: "freq_not_supported",
-    25: "argument_version_mismatch",
-    26: "deprecated",
-    27: "not_ready",
-    28: "gpu_not_found",
-    29: "invalid_state",
-    30: "reset_type_not_supported",
-    999: "unknown",
-}
-
-
-def code_name(code: int) -> str:
-    """Return the NVML return code's name in lower case, `code_N` for one that this release does not know."""
-    return CODE_NAMES.get(code, f"code_{code}")
-
-
-class DriverError(Exception):
-    """A driver call failed; `code` is the NVML return code, `call` the function or field that asked."""
-
-    def __init__(self, code: int, call: str = "") -> None:
-        super().__init__(f"{call or 'NVML'}: {code_name(code)}")
-        self.code = code
-        self.call = call
-
-
-@dataclass(frozen=True, slots=True)
-class DriverFacts:
-    """What init tells about the driver as a whole."""
-
-    device_count: int
-    driver_version: str | None = None
-    nvml_version: str | None = None
-    cuda_driver_version: int | None = None  # 12040 is CUDA 12.4
-    simulated: bool = False
+__all__ = [
+    "CODE_NAMES",
+    "DEVICE_FIELDS",
+    "DEVICE_GONE",
+    "ENGINES",
+    "IMPLAUSIBLE",
+    "LIFECYCLE",
+    "RELEASED",
+    "UNSUPPORTED",
+    "Device",
+    "DeviceReading",
+    "DriverError",
+    "DriverFacts",
+    "DriverView",
+    "Group",
+    "MigReading",
+    "ProcessReading",
+    "Reply",
+    "code_name",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +74,7 @@ class MigReading:
     dram_active_percent: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceReading:
     """Everything one device told, in the driver's units; None is what it did not tell."""
 
@@ -216,14 +182,21 @@ class DeviceReading:
     # mig
     mig_instances: tuple[MigReading, ...] | None = None
 
+    @classmethod
+    def of(cls, groups: Iterable[Mapping[str, Any]]) -> DeviceReading:
+        """Return the reading of these values by field. What is absent stays in the class: every second each card has a
+        new reading, and to set a hundred fields one by one takes ten times as long.
+        """
+        made = object.__new__(cls)
+        for values in groups:
+            made.__dict__.update(values)
+        return made
 
-# The engines that have sample rings, in the order of docs and dashboards.
-ENGINES = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
 
 DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """One answer of the worker to one request. `values` by group and field name (JSON types), `errors` NVML codes by
     field name for fields that were asked and did not answer; `failed` is the code when the whole request failed.
@@ -236,15 +209,15 @@ class Reply:
     errors: dict[str, int] = field(default_factory=dict)
     failed: int | None = None
     failed_call: str = ""
-    calls: dict[str, list[float]] = field(default_factory=dict)  # by NVML function: number, seconds, longest seconds
-    # Ring samples since the last request, by engine (ENGINES): [microseconds, percent], empty when the ring is dry; an
+    # By NVML function: number, seconds, longest seconds; of cards that are asked together the last answer has it.
+    calls: dict[str, list[float]] = field(default_factory=dict)
+    # Ring samples since the last request, by engine (ENGINES): (microseconds, percent), empty when the ring is dry; an
     # engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
-    samples: dict[str, list[list[int]]] = field(default_factory=dict)
+    samples: dict[str, list[Any]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
-    # Put in by the parent: what the worker's index means, when the answer came (monotonic seconds), and the number of
-    # workers started until then.
+    received: float = 0.0  # when it was read: monotonic seconds, the same in all processes
+    # Put in by the parent: what the worker's index means, and the number of workers started until then.
     uuid: str = ""
-    received: float = 0.0
     worker: int = 0
 
 

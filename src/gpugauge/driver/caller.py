@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.api import IMPLAUSIBLE, DriverError
+from gpugauge.driver.codes import IMPLAUSIBLE, DriverError
 
 _FUNCTION_NOT_FOUND = 13
 # member(structure, name): the binding's structures look at each attribute in Python, for the few that are text. Numbers
-# need none of that, and thousands of them are read every second.
+# need none of that, and they are read every second. put(structure, name, value) likewise.
 member = object.__getattribute__
+put = object.__setattr__
 # Symbols whose function in the binding has another name.
 _BOUND_AS = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
@@ -20,12 +22,30 @@ _BOUND_AS = {
 }
 
 
+class Buffer:
+    """An array of one of the binding's structures that calls fill: one for all cards, and empty before each call."""
+
+    def __init__(self, kind: Any, room: int) -> None:
+        self.room = room = max(1, room)
+        self.array = (kind * room)()
+        self._bytes, self._size = memoryview(self.array).cast("B"), ctypes.sizeof(kind)
+
+    def take(self, count: int, most: int) -> bytes:
+        """Return what the first `count` entries hold, of more than `most` the last; the array is empty again then."""
+        end = min(count, self.room) * self._size
+        taken = bytes(self._bytes[max(0, end - most * self._size) : end])
+        self._bytes[:end] = bytes(end)
+        return taken
+
+
 class Caller:
     """Calls functions of a binding (pynvml) by the symbol that the library exports."""
 
     def __init__(self, binding: Any) -> None:
         self.binding = binding
         self._calls: dict[str, list[float]] = {}
+        self._structures: dict[str, Any] = {}
+        self._buffers: dict[str, Buffer] = {}
 
     def __call__(self, function: str, *arguments: Any, **more: Any) -> Any:
         """Call; a binding too old to have the function is like a library without the symbol. Raises DriverError."""
@@ -46,13 +66,46 @@ class Caller:
         except UnicodeDecodeError:
             raise DriverError(IMPLAUSIBLE, function) from None
         finally:
-            took = time.perf_counter() - began
-            counter = self._calls.setdefault(function, [0, 0.0, 0.0])
-            counter[0] += 1
-            counter[1] += took
-            counter[2] = max(counter[2], took)
+            self._count(function, time.perf_counter() - began)
+
+    def code(self, function: str, *arguments: Any) -> int:
+        """Call the library itself, with the buffers of the caller, and return its code: what is asked many times a
+        second must neither size and allocate each time, nor raise where nothing is new. Raises DriverError if the
+        library lacks the function.
+        """
+        try:
+            symbol = self.binding._nvmlGetFunctionPointer(function)  # noqa: SLF001  (the binding has no public way)
+        except self.binding.NVMLError as error:
+            raise DriverError(error.value, function) from None
+        began = time.perf_counter()
+        code: int = symbol(*arguments)
+        self._count(function, time.perf_counter() - began)
+        return code
+
+    def structure(self, name: str) -> Any:
+        """Return the one instance of a large structure of the binding, for calls that fill it anew."""
+        found = self._structures.get(name)
+        if found is None:
+            found = self._structures[name] = getattr(self.binding, name)()
+        return found
+
+    def buffer(self, kind: str, room: int) -> Buffer:
+        """Return the one buffer for structures of a kind, made larger if it has no room for so many."""
+        found = self._buffers.get(kind)
+        if found is None or found.room < room:
+            found = self._buffers[kind] = Buffer(getattr(self.binding, kind), room)
+        return found
 
     def take_counts(self) -> dict[str, list[float]]:
         """Return and reset the counters: number of calls, seconds, and longest seconds by function."""
         calls, self._calls = self._calls, {}
         return calls
+
+    def _count(self, function: str, took: float) -> None:
+        counter = self._calls.get(function)
+        if counter is None:
+            self._calls[function] = [1, took, took]
+            return
+        counter[0] += 1
+        counter[1] += took
+        counter[2] = max(counter[2], took)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gpugauge.driver.api import UNSUPPORTED, DriverError, Group
-from gpugauge.driver.caller import Caller
+from gpugauge.driver.caller import Caller, member
+from gpugauge.driver.codes import UNSUPPORTED, DriverError, Group
 from gpugauge.driver.plausible import (
     ANY,
     BITS,
@@ -52,13 +51,13 @@ _MAX_FANS = 16
 Source: TypeAlias = Callable[[Caller, Any], Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One row: how often, which fields with their checks, and the sources; the first supported one is used."""
 
-    group: Group
-    fields: Mapping[str, Check]
-    sources: tuple[Source, ...]
+    __slots__ = ("fields", "group", "sources")
+
+    def __init__(self, group: Group, fields: Mapping[str, Check], sources: tuple[Source, ...]) -> None:
+        self.group, self.fields, self.sources = group, fields, sources
 
 
 def _plain(function: str, *arguments: Any) -> Source:
@@ -87,13 +86,13 @@ def _pci_bus_id(call: Caller, handle: Any) -> Any:
 
 def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
     rates = call("nvmlDeviceGetUtilizationRates", handle)
-    return rates.gpu, rates.memory
+    return member(rates, "gpu"), member(rates, "memory")
 
 
 def memory(call: Caller, handle: Any) -> tuple[int, int, int, int]:
     """Total, used, free and reserved bytes of a card or of a MIG device."""
     found = call("nvmlDeviceGetMemoryInfo_v2", handle, version=call.binding.nvmlMemory_v2)
-    return found.total, found.used, found.free, found.reserved
+    return member(found, "total"), member(found, "used"), member(found, "free"), member(found, "reserved")
 
 
 def _memory_v1(call: Caller, handle: Any) -> tuple[int, int, int, None]:
@@ -104,7 +103,7 @@ def _memory_v1(call: Caller, handle: Any) -> tuple[int, int, int, None]:
 
 def _bar1(call: Caller, handle: Any) -> tuple[int, int]:
     found = call("nvmlDeviceGetBAR1MemoryInfo", handle)
-    return found.bar1Total, found.bar1Used
+    return member(found, "bar1Total"), member(found, "bar1Used")
 
 
 def _gpm_supported(call: Caller, handle: Any) -> bool:

@@ -9,14 +9,24 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
+from io import FileIO
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from gpugauge.driver.api import Reply
-from gpugauge.driver.frames import receive_frame, send_frame
+from gpugauge.driver.api import Group, Reply
+from gpugauge.driver.frames import Inbox, frame
+from gpugauge.driver.messages import reply
 
+# The module that a worker runs.
+WORKER = "gpugauge.driver.worker"
 # How long a worker may take to end after each of: a polite request (unless told otherwise), SIGTERM, SIGKILL.
 _GRACE_SECONDS = 0.3
+# How long the answers of many cards have to come together; then they are taken one by one: a card hangs, or is slow.
+_TOGETHER_SECONDS = 0.1
 
 
 class WorkerGoneError(Exception):
@@ -32,15 +42,25 @@ class Worker:
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
-        with theirs:
-            fd = theirs.fileno()
-            command = [sys.executable, "-m", "gpugauge.driver.worker", "--fd", str(fd)]
-            self._process = subprocess.Popen(
-                command, pass_fds=[fd], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
+        self._channel.setblocking(False)
+        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        try:
+            with theirs:
+                fds = [theirs.fileno(), self._bell.fileno()]
+                command = [sys.executable, "-m", WORKER, "--fd", str(fds[0]), "--bell", str(fds[1])]
+                self._process = subprocess.Popen(
+                    command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                )
+        except OSError:
+            self._close()
+            raise
         self._next_id = 0
-        self._poll = select.poll()
-        self._poll.register(self._channel, select.POLLIN)
+        self._inbox = Inbox(self._channel)
+        self._news, self._rung, self._room = select.poll(), select.poll(), select.poll()
+        self._news.register(self._channel, select.POLLIN)
+        self._room.register(self._channel, select.POLLOUT)
+        self._rung.register(self._bell, select.POLLIN)
+        self._rung.register(self._channel, 0)  # its end, which needs no asking for
 
     @property
     def pid(self) -> int:
@@ -50,32 +70,41 @@ class Worker:
     def send(self, op: str, **arguments: Any) -> int:
         """Send a request and return its number; answers come in the same order."""
         self._next_id += 1
-        # Requests are small, but a stopped worker does not read: the pipe may fill, and sending is bounded too.
-        self._channel.settimeout(1.0)
-        try:
-            send_frame(self._channel, {"id": self._next_id, "op": op, **arguments})
-        except TimeoutError as error:
-            raise WorkerHangsError("the worker does not read its requests") from error
-        except OSError as error:
-            raise WorkerGoneError(str(error)) from error
+        self._write(frame({"id": self._next_id, "op": op, **arguments}))
         return self._next_id
+
+    def read(self, cards: Iterable[tuple[int, list[Group]]]) -> list[int]:
+        """Ask for groups of readings of each card, by index; return the numbers of the answers, in this order."""
+        first, frames = self._next_id + 1, b""
+        for groups, run in groupby(cards, itemgetter(1)):
+            indexes = [index for index, _ in run]
+            frames += frame({"id": self._next_id + 1, "op": "read", "indexes": indexes, "groups": groups})
+            self._next_id += len(indexes)
+        self._write(frames)
+        return list(range(first, self._next_id + 1))
 
     def answered(self, seconds: float) -> bool:
         """Wait so long for an answer, or for the worker's end; tell whether `receive` has something to say at once."""
-        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+        if self._inbox.ready():
+            return True
+        together = min(max(0.0, seconds), _TOGETHER_SECONDS)
+        if self._rung.poll(together * 1000):
+            self._bell.read(8)  # it may be an old one, for answers that were taken one by one
+        return bool(self._news.poll(max(0.0, seconds - together) * 1000))
 
     def receive(self, number: int, deadline: float) -> Reply:
         """Wait at most `deadline` seconds for the answer to request `number`."""
-        self._channel.settimeout(deadline)
+        end = time.monotonic() + deadline
         try:
-            reply = Reply(**receive_frame(self._channel))
-        except TimeoutError as error:
-            raise WorkerHangsError(f"no answer within {deadline:g} s") from error
+            while (message := self._inbox.take()) is None:
+                if not self._filled() and not self.answered(end - time.monotonic()):
+                    raise WorkerHangsError(f"no answer within {deadline:g} s")
+            answer = reply(message)
         except (OSError, EOFError, ValueError, TypeError) as error:
             raise WorkerGoneError(str(error) or type(error).__name__) from error
-        if reply.id != number:
-            raise WorkerGoneError(f"answer {reply.id} to request {number}")
-        return reply
+        if answer.id != number:
+            raise WorkerGoneError(f"answer {answer.id} to request {number}")
+        return answer
 
     def ask(self, op: str, deadline: float, **arguments: Any) -> Reply:
         """Send one request and wait for its answer."""
@@ -103,7 +132,7 @@ class Worker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience if number is None else _GRACE_SECONDS)
                 break
-        self._channel.close()
+        self._close()
         return self.reaped()
 
     def kill(self) -> None:
@@ -132,3 +161,26 @@ class Worker:
         if code is None:
             return "does not end"
         return f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
+
+    def _filled(self) -> bool:
+        """Receive what is there; tell whether there was anything."""
+        try:
+            self._inbox.fill()
+        except BlockingIOError:
+            return False
+        return True
+
+    def _write(self, frames: bytes) -> None:
+        """Send, within a bound: requests are small, but a stopped worker does not read, and the pipe may fill."""
+        try:
+            while frames:
+                with contextlib.suppress(BlockingIOError):
+                    frames = frames[self._channel.send(frames) :]
+                if frames and not self._room.poll(1000):
+                    raise WorkerHangsError("the worker does not read its requests")
+        except OSError as error:
+            raise WorkerGoneError(str(error)) from error
+
+    def _close(self) -> None:
+        self._channel.close()
+        self._bell.close()

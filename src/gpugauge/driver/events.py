@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from ctypes import byref
 from typing import Any
 
-from gpugauge.driver.api import DriverError
 from gpugauge.driver.caller import Caller
+from gpugauge.driver.codes import DriverError
 
 _NOT_AVAILABLE = 0xFFFFFFFF
 
@@ -32,12 +33,13 @@ class Events:
     def __init__(self, call: Caller) -> None:
         self._call = call
         self._set: Any = None
+        self._data: Any = None
 
     def register(self, handle: Any) -> int:
         """Ask for what the card supports and we want; returns it as NVML's bits. Raises DriverError."""
         types: int = self._call("nvmlDeviceGetSupportedEventTypes", handle) & _WANTED
         if types:
-            self._set = self._call("nvmlEventSetCreate")
+            self._set, self._data = self._call("nvmlEventSetCreate"), self._call.binding.c_nvmlEventData_t()
             try:
                 self._call("nvmlDeviceRegisterEvents", handle, types, self._set)
             except DriverError:
@@ -49,12 +51,16 @@ class Events:
         """Return what has happened since the last poll, oldest first, without waiting."""
         found: list[dict[str, Any]] = []
         for _ in range(_MOST if self._set is not None else 0):
+            # Another code than success is as a rule the time-out; what else is wrong with the card, its readings tell.
             try:
-                event = self._call("nvmlEventSetWait_v2", self._set, 0)
-            except DriverError:  # as a rule the time-out; what else is wrong with the card, its readings tell
+                code = self._call.code("nvmlEventSetWait_v2", self._set, byref(self._data), 0)
+            except DriverError:
                 break
-            if event.eventType in _NAMES:
-                found.append(_plain(event))
+            if code:
+                break
+            if self._data.eventType in _NAMES:
+                found.append(_plain(self._data))
+            self._data = self._call.binding.c_nvmlEventData_t()
         return found
 
     def free(self) -> None:

@@ -5,12 +5,13 @@ Ids are those of nvml.h; where the driver's version changes an id, `field_values
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from ctypes import byref
+from typing import Any, NamedTuple
 
-from gpugauge.driver.api import Group
-from gpugauge.driver.caller import Caller, member
+from gpugauge.driver.caller import Caller
+from gpugauge.driver.codes import IMPLAUSIBLE, DriverError, Group
 from gpugauge.driver.plausible import CELSIUS, COUNTER, FLAG, MILLIWATTS, MODE, Check
 
 _ALL_LINKS = _NOT_AVAILABLE = 0xFFFFFFFF
@@ -25,8 +26,7 @@ _THROTTLE_251 = ((575, 0), (580, 65))
 _THROTTLE_269 = (580, 82)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FieldValue:
+class FieldValue(NamedTuple):
     """One row: NVML's id and scope. `key` is the entry of a field that is a mapping. Of the rows of the same field and
     key the first that the card supports is used.
     """
@@ -158,23 +158,43 @@ _ROWS: tuple[FieldValue, ...] = (
     ),
 )
 
-# Which member of the union holds the value, by NVML's value type.
-_UNION_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+# How NVML's union holds the value, by NVML's value type.
+_UNION = {0: "=d", 1: "=I4x", 2: "=Q", 3: "=Q", 4: "=q", 5: "=i4x", 6: "=H6x"}
+_ANSWER = struct.Struct("=IIqqII8s")  # nvmlFieldValue_t: id, scope, time, latency, type, code, value
 
 
-def decoded(value_type: int, union: Any) -> int | float:
+def decoded(value_type: int, union: bytes) -> int | float:
     """Return the number in NVML's union; -1 if it is what NVML writes into 32 bits when it has no answer."""
-    value: int | float = getattr(union, _UNION_MEMBERS.get(value_type, "ullVal"))
+    value: int | float = struct.unpack(_UNION.get(value_type, "=Q"), union)[0]
     return -1 if value_type == _UNSIGNED_INT and value == _NOT_AVAILABLE else value
 
 
-def read_field_values(
-    call: Caller, handle: Any, rows: Sequence[FieldValue]
-) -> list[tuple[FieldValue, int, int | float]]:
-    """Ask for all rows in one call; returns each with its NVML code and its value. Raises DriverError."""
-    answers = call("nvmlDeviceGetFieldValues", handle, [(row.id, row.scope) for row in rows])
-    found: list[tuple[FieldValue, int, int | float]] = []
-    for row, answer in zip(rows, answers, strict=True):
-        code = member(answer, "nvmlReturn")
-        found.append((row, code, 0 if code else decoded(member(answer, "valueType"), member(answer, "value"))))
-    return found
+class Question:
+    """Rows that are asked in one call, again and again."""
+
+    def __init__(self, binding: Any, rows: Sequence[FieldValue]) -> None:
+        self.rows = rows
+        self._values = (binding.c_nvmlFieldValue_t * len(rows))()
+        for value, row in zip(self._values, rows, strict=True):
+            value.fieldId, value.scopeId = row.id, row.scope
+        self._bytes = memoryview(self._values).cast("B")
+
+    def ask(self, call: Caller, handle: Any) -> list[tuple[FieldValue, int, int | float]]:
+        """Return each row with its NVML code and its value. Raises DriverError."""
+        failed = call.code("nvmlDeviceGetFieldValues", handle, len(self.rows), byref(self._values))
+        if failed:
+            raise DriverError(failed, "nvmlDeviceGetFieldValues")
+        answers = zip(self.rows, _ANSWER.iter_unpack(self._bytes), strict=True)
+        return [(row, code, 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
+
+
+def keep(row: FieldValue, value: int | float, found: dict[str, Any], errors: dict[str, int]) -> None:
+    """Keep a value under its field's name if it can be true."""
+    if not row.check(value):
+        errors[row.field] = IMPLAUSIBLE
+        return
+    plain = bool(value) if row.flag else round(value * row.factor) if row.factor != 1 else value
+    if row.key is None:
+        found[row.field] = plain
+    else:
+        found.setdefault(row.field, {})[row.key] = plain

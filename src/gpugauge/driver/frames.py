@@ -9,21 +9,22 @@ from typing import Any
 
 _HEADER = struct.Struct("!I")
 MAX_FRAME = 16 << 20
+_PART = 1 << 16  # received at once, so that one look brings the answers of many cards
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_decode = json.JSONDecoder().decode
 
 
-def send_frame(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Write one length-prefixed JSON frame; raises OSError when the other end is gone."""
-    body = json.dumps(message, separators=(",", ":")).encode()
-    channel.sendall(_HEADER.pack(len(body)) + body)
+def frame(message: dict[str, Any]) -> bytes:
+    """Return a message as one length-prefixed JSON frame."""
+    body = _encode(message).encode()
+    return _HEADER.pack(len(body)) + body
 
 
-def receive_frame(channel: socket.socket) -> dict[str, Any]:
-    """Read one frame; raises EOFError at the end, TimeoutError past the socket's time-out, ValueError on garbage."""
-    (length,) = _HEADER.unpack(_receive_exactly(channel, _HEADER.size))
-    if length > MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME}")
+def decoded(body: bytes | bytearray) -> dict[str, Any]:
+    """Return the message in a frame's body; raises ValueError or TypeError on garbage."""
     try:
-        message = json.loads(_receive_exactly(channel, length))
+        message = _decode(body.decode())
     except RecursionError:
         raise ValueError("a frame is nested too deeply") from None
     if not isinstance(message, dict):
@@ -31,11 +32,44 @@ def receive_frame(channel: socket.socket) -> dict[str, Any]:
     return message
 
 
-def _receive_exactly(channel: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = channel.recv(size - len(parts))
+class Inbox:
+    """The frames that come over a socket."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._bytes = bytearray()
+
+    def fill(self) -> None:
+        """Receive what is there, as the socket waits or does not; raises EOFError at the end, else OSError."""
+        part = self._channel.recv(_PART)
         if not part:
             raise EOFError("the other end closed the pipe")
-        parts += part
-    return bytes(parts)
+        self._bytes += part
+
+    def ready(self) -> bool:
+        """Whether `take` has something to say."""
+        have = len(self._bytes) - _HEADER.size
+        if have < 0:
+            return False
+        length: int = _HEADER.unpack_from(self._bytes)[0]
+        return length > MAX_FRAME or have >= length  # which is refused at once
+
+    def take(self) -> dict[str, Any] | None:
+        """Return the next frame, None until it has come whole; raises ValueError or TypeError on garbage."""
+        if len(self._bytes) < _HEADER.size:
+            return None
+        (length,) = _HEADER.unpack_from(self._bytes)
+        if length > MAX_FRAME:
+            raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME}")
+        end = _HEADER.size + length
+        if len(self._bytes) < end:
+            return None
+        body = self._bytes[_HEADER.size : end]
+        del self._bytes[:end]
+        return decoded(body)
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next frame as the socket waits; raises what `fill` and `take` raise."""
+        while (message := self.take()) is None:
+            self.fill()
+        return message

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
+from ctypes import byref
 from typing import Any
 
-from gpugauge.driver.api import DriverError
-from gpugauge.driver.caller import Caller, member
+from gpugauge.driver.caller import Caller, put
+from gpugauge.driver.codes import DriverError
 from gpugauge.driver.plausible import MIB_PER_SECOND, PERCENT, Check
 
 # By field: NVML's metric id, and what its value can be.
@@ -24,6 +26,11 @@ _METRICS: dict[str, tuple[int, Check]] = {
     "nvlink_receive_mib_per_second": (60, MIB_PER_SECOND),
     "nvlink_transmit_mib_per_second": (61, MIB_PER_SECOND),
 }
+_HEADER = struct.Struct("IIPP")  # nvmlGpmMetricsGet_t: version, number of metrics, two samples; then the metrics
+_METRIC = struct.Struct("IIdPPP")  # nvmlGpmMetric_t: id, code, value, texts
+_REQUEST = _HEADER.pack(0, len(_METRICS), 0, 0) + b"".join(
+    _METRIC.pack(number, 0, 0.0, 0, 0, 0) for number, _ in _METRICS.values()
+)
 FIELDS = ("profiling_seconds", *_METRICS)
 # Values over less than 0.1 s are not valid. A second, less what a tick may come early.
 _SHORTEST_SECONDS = 0.9
@@ -69,19 +76,18 @@ class Gpm:
 
     def _metrics(self) -> dict[str, float]:
         """One call for all metrics; each has a code of its own."""
-        binding = self._call.binding
-        request = binding.c_nvmlGpmMetricsGet_t(
-            version=binding.NVML_GPM_METRICS_GET_VERSION,
-            numMetrics=len(_METRICS),
-            sample1=self._samples[1],
-            sample2=self._samples[0],
-        )
-        for metric, (number, _) in zip(request.metrics, _METRICS.values(), strict=False):
-            metric.metricId = number
-        self._call("nvmlGpmMetricsGet", request)
+        request = self._call.structure("c_nvmlGpmMetricsGet_t")
+        data = memoryview(request).cast("B")
+        data[: len(_REQUEST)] = _REQUEST
+        put(request, "version", self._call.binding.NVML_GPM_METRICS_GET_VERSION)
+        put(request, "sample1", self._samples[1])
+        put(request, "sample2", self._samples[0])
+        failed = self._call.code("nvmlGpmMetricsGet", byref(request))
+        if failed:
+            raise DriverError(failed, "nvmlGpmMetricsGet")
         found = {}
-        for metric, (field, (_, check)) in zip(request.metrics, _METRICS.items(), strict=False):
-            value = member(metric, "value")
-            if member(metric, "nvmlReturn") == 0 and check(value):
+        answers = _METRIC.iter_unpack(data[_HEADER.size : len(_REQUEST)])
+        for (field, (_, check)), (_, code, value, *_) in zip(_METRICS.items(), answers, strict=True):
+            if code == 0 and check(value):
                 found[field] = value
         return found

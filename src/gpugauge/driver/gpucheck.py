@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
+from gpugauge.driver.messages import unpacked
 from gpugauge.driver.nvml import Nvml, use_library, used_library
 from gpugauge.driver.recording import Recorder
 
@@ -65,12 +66,12 @@ class Card:
         self.errors |= errors
         samples, errors = nvml.samples(self.index)
         self.errors |= errors
-        for engine in ENGINES:
-            if engine in samples:
-                self.samples.setdefault(engine, {}).update((stamp, percent) for stamp, percent in samples[engine])
-        if samples.get("gpu"):
+        rings = {engine: unpacked(samples[engine]) for engine in ENGINES if engine in samples}
+        for engine, ring in rings.items():
+            self.samples.setdefault(engine, {}).update(ring)
+        if rings.get("gpu"):
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-            self.seen.append((time.time(), uptime, time.monotonic(), samples["gpu"][-1][0]))
+            self.seen.append((time.time(), uptime, time.monotonic(), rings["gpu"][-1][0]))
 
     def rows(self) -> Iterable[tuple[str, str]]:
         """Every field and what came of it."""

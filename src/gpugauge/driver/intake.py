@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
 
 from gpugauge.driver.api import Reply
 from gpugauge.driver.inventory import Inventory
@@ -18,12 +17,13 @@ class Intake:
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._replies: deque[Reply] = deque(maxlen=_MOST)
+        self._worker = 0
         self.excluded: set[int] = set()
         """Cards that the present worker need not be asked about."""
 
-    def begin(self) -> None:
-        """A new worker enumerates the cards anew."""
-        self.excluded = set()
+    def begin(self, worker: int) -> None:
+        """A new worker, the so many-th, enumerates the cards anew."""
+        self.excluded, self._worker = set(), worker
         self._inventory.reset_indexes()
 
     def accept(self, index: int, reply: Reply, devices: frozenset[str]) -> None:
@@ -38,7 +38,8 @@ class Intake:
 
     def queue(self, index: int, reply: Reply) -> None:
         """Let the collectors see an answer."""
-        self._replies.append(replace(reply, uuid=self._inventory.uuid(index) or "", received=time.monotonic()))
+        reply.uuid, reply.worker = self._inventory.uuid(index) or "", self._worker
+        self._replies.append(reply)
 
     def drain(self) -> tuple[Reply, ...]:
         """Return and forget the answers that came since the last call, oldest first."""

@@ -42,12 +42,9 @@ class _Card:
     def device(self) -> Device:
         if self.view is None:
             up = self.reason == "ok" and "fast" in self.values
-            groups = self.values if up else {"static": self.values.get("static", {})}
-            merged: dict[str, Any] = {}
-            for values in groups.values():
-                merged.update(values)
+            reading = DeviceReading.of(self.values.values() if up else (self.values.get("static", {}),))
             reason = self.reason if self.reason != "ok" or up else "stale"
-            self.view = Device(self.uuid, up, reason, DeviceReading(**merged), dict(self.generations))
+            self.view = Device(self.uuid, up, reason, reading, dict(self.generations))
         return self.view
 
 
@@ -123,7 +120,7 @@ class Inventory:
 
 def _typed(values: dict[str, Any]) -> dict[str, Any]:
     """Return a group's values as DeviceReading has them; once when they come, not with each new reading of others."""
-    # Interned as the parameters' own names are: a hundred keywords are matched by identity, and not each with each.
+    # Interned as the names of attributes are: they are found by identity.
     known = {intern(key): value for key, value in values.items() if key in DEVICE_FIELDS}
     if known.get("compute_capability"):
         known["compute_capability"] = tuple(known["compute_capability"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.api import DEVICE_GONE, LIFECYCLE, UNSUPPORTED, DriverError
 from gpugauge.driver.caller import Caller
 from gpugauge.driver.calls import memory
+from gpugauge.driver.codes import DEVICE_GONE, LIFECYCLE, UNSUPPORTED, DriverError
 from gpugauge.driver.gpm import Gpm
 from gpugauge.driver.plausible import BYTES, COUNT, NUMBER, TEXT
 

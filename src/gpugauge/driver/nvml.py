@@ -1,4 +1,4 @@
-"""NVML, read through NVIDIA's own binding. The only module that imports pynvml; used by the worker process alone.
+"""NVML, read through NVIDIA's own binding; used by the worker process alone.
 
 What is read is in the tables of `calls` and `fieldvalues`. What a card does not support is asked once and then left
 alone until a new worker starts, or until its MIG layout changes.
@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pynvml
-
-from gpugauge.driver.api import DEVICE_GONE, IMPLAUSIBLE, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
+from gpugauge.driver.binding import pynvml
 from gpugauge.driver.caller import Caller
 from gpugauge.driver.calls import CALLS, Call
+from gpugauge.driver.codes import DEVICE_GONE, IMPLAUSIBLE, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
 from gpugauge.driver.events import Events
-from gpugauge.driver.fieldvalues import FieldValue, field_values, read_field_values
+from gpugauge.driver.fieldvalues import FieldValue, Question, field_values, keep
 from gpugauge.driver.gpm import FIELDS as PROFILING_FIELDS
 from gpugauge.driver.gpm import Gpm
 from gpugauge.driver.mig import Mig
@@ -46,6 +45,7 @@ class _Device:
         self.uuid = ""
         self.sources = {row: list(row.sources) for row in CALLS}
         self.field_values = list(rows)
+        self.questions: dict[tuple[str, ...], Question] = {}  # by groups
         self.samples = Samples(clock)
         self.gpm: Gpm | None = Gpm(call, handle)
         self.mig: Mig | None = Mig(call, handle)
@@ -104,9 +104,7 @@ class Nvml:
         After a change of the MIG layout "static" and "mig" are read unasked. A group without anything new is left out.
         Raises DriverError when the card or the driver as a whole is gone.
         """
-        device = self._device(index)
-        self._poll_events(index, device)
-        device = self._device(index)
+        device = self._poll_events(index, self._device(index))
         wanted = dict.fromkeys((*groups, "static", "mig") if device.new else groups)
         values: dict[str, dict[str, Any]] = {group: {} for group in wanted}
         errors: dict[str, int] = {}
@@ -126,8 +124,8 @@ class Nvml:
         device.new = False
         return values, errors
 
-    def samples(self, index: int) -> tuple[dict[str, list[list[int]]], dict[str, int]]:
-        """Drain the rings of one card: see `Reply.samples`; the codes are those of `samples_ENGINE`.
+    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
+        """Drain the rings of one card: see `Reply.samples`, engines packed; the codes are those of `samples_ENGINE`.
         Raises DriverError when the card or the driver as a whole is gone.
         """
         device = self._device(index)
@@ -157,9 +155,11 @@ class Nvml:
                 _note(error, (), {})
         return device
 
-    def _poll_events(self, index: int, device: _Device) -> None:
+    def _poll_events(self, index: int, device: _Device) -> _Device:
         """Take in what happened; a new MIG layout changes what the card supports, so that all is asked anew."""
         events = device.events.poll()
+        if not events:
+            return device
         self._events += [{**event, "uuid": device.uuid} for event in events]
         if any(event["type"] == "mig" for event in events):
             fresh = _Device(device.handle, self._call, self._rows, self._clock)
@@ -168,34 +168,42 @@ class Nvml:
             fresh.events, device.events = device.events, fresh.events
             fresh.event_types = device.event_types
             device.free()
-            self._devices[index] = fresh
+            device = self._devices[index] = fresh
+        return device
 
     def _read_field_values(self, device: _Device, values: dict[str, dict[str, Any]], errors: dict[str, int]) -> None:
         """One call for all groups that are due."""
-        rows = [row for row in device.field_values if row.group in values]
-        if not rows:
+        groups = tuple(values)
+        question = device.questions.get(groups)
+        if question is None:
+            rows = [row for row in device.field_values if row.group in values]
+            question = device.questions[groups] = Question(pynvml, rows)
+        if not question.rows:
             return
         try:
-            answers = read_field_values(self._call, device.handle, rows)
+            answers = question.ask(self._call, device.handle)
         except DriverError as error:
-            _note(error, {row.field for row in rows}, errors)
+            _note(error, {row.field for row in question.rows}, errors)
             if error.code in UNSUPPORTED:
                 device.field_values.clear()
+                device.questions.clear()
             return
         answered: set[tuple[str, str | None]] = set()
         failures: dict[str, int] = {}
         for row, code, value in answers:
-            if code in UNSUPPORTED or code == _INVALID_ARGUMENT or (row.field, row.key) in answered:
+            name = (row.field, row.key)
+            if code in UNSUPPORTED or code == _INVALID_ARGUMENT or name in answered:
                 device.field_values.remove(row)  # the card will not know it later either, or a row above is better
-            if (row.field, row.key) in answered:
+                device.questions.clear()
+            if name in answered:
                 continue
             if code:
                 _note(DriverError(code, "nvmlDeviceGetFieldValues"), [row.field], failures)
                 continue
-            answered.add((row.field, row.key))
-            _keep_field_value(row, value, values[row.group], errors)
+            answered.add(name)
+            keep(row, value, values[row.group], errors)
         # A row that failed is no failure of its field if another row of it answered.
-        told = {row.field for row in rows if (row.field, row.key) in answered}
+        told = {field for field, _ in answered}
         errors |= {field: code for field, code in failures.items() if field not in told}
 
     def _read_profiling(self, device: _Device, found: dict[str, Any], errors: dict[str, int]) -> bool:
@@ -254,9 +262,10 @@ def _read_call(call: Caller, device: _Device, row: Call, found: dict[str, Any], 
                 return
             del sources[0]
         else:
-            for field, value in zip(row.fields, raw if len(row.fields) > 1 else (raw,), strict=True):
+            values = raw if len(row.fields) > 1 else (raw,)
+            for (field, check), value in zip(row.fields.items(), values, strict=True):
                 errors.pop(field, None)  # what an older source of the same row said
-                _keep(field, value, row.fields[field], found, errors)
+                _keep(field, value, check, found, errors)
             return
 
 
@@ -275,17 +284,6 @@ def _keep(field: str, value: Any, check: Check, found: dict[str, Any], errors: d
         found[field] = value
     else:
         errors[field] = IMPLAUSIBLE
-
-
-def _keep_field_value(row: FieldValue, value: int | float, found: dict[str, Any], errors: dict[str, int]) -> None:
-    if not row.check(value):
-        errors[row.field] = IMPLAUSIBLE
-        return
-    plain = bool(value) if row.flag else round(value * row.factor) if row.factor != 1 else value
-    if row.key is None:
-        found[row.field] = plain
-    else:
-        found.setdefault(row.field, {})[row.key] = plain
 
 
 def _merged_processes(lists: dict[str, Any], errors: dict[str, int]) -> dict[str, Any]:

@@ -18,6 +18,13 @@ class Pace:
     deadline: float = 2.0
     # Without persistence mode opening takes 1-3 s a card.
     open_deadline: float = 30.0
+    # Longest time between two readings while nobody looks (Timetable.watched), if longer than the shortest interval.
+    idle: float = 0.0
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one reading to the next while somebody looks."""
+        return min(self.intervals.values())
 
     @property
     def limits(self) -> dict[Group, float]:

@@ -121,10 +121,6 @@ class DriverSource:
         self._pace, self._inventory.limits, self._upkeep.limits = pace, pace.limits, limits
         self._devices = frozenset(devices)
 
-    @property
-    def _interval(self) -> float:
-        return min(self._pace.intervals.values())
-
     # --- the thread ---
 
     def _run(self) -> None:
@@ -144,10 +140,13 @@ class DriverSource:
             now = time.monotonic()
             if now >= next_tick:
                 # Ticks missed while a call hung are not made up for.
-                next_tick = max(self._timetable.next_tick(next_tick, self._interval, self._lead), now)
-            waits_for_tick = self._workers.current or self._reason == RELEASED
-            wake = next_tick if waits_for_tick else min(next_tick, max(self._retry_at, now + 0.05))
-            self._wake.wait(max(0.0, wake - now))
+                pace = self._pace
+                next_tick = max(self._timetable.next_tick(next_tick, pace.interval, pace.idle, self._lead), now)
+            due = next_tick
+            if self._workers.current is None:
+                back = now + self._release.left() if self._reason == RELEASED else self._retry_at
+                due = min(next_tick, max(back, now + 0.05))
+            self._wake.wait(max(0.0, due - now))
         if self._workers.current:
             self._workers.end()
 
@@ -216,19 +215,19 @@ class DriverSource:
         self._outage.recovered("the driver answers", version=facts.driver_version, devices=facts.device_count)
         self._facts, self._reason, self._lost_since, self._device_count = facts, "ok", None, facts.device_count
         self._schedule.reset()
-        self._intake.begin()
+        self._intake.begin(self._workers.starts)
 
     def _read(self, worker: Worker, now: float) -> None:
         """Ask for all cards at once and take the answers one by one: the first that does not come names the card."""
         assert self._facts is not None
-        due = self._schedule.take(self._pace, now, scrape=self._timetable.is_near(now, self._interval, self._lead))
+        due = self._schedule.take(self._pace, now, scrape=self._timetable.is_near(now, self._pace.interval, self._lead))
         cards = set(range(self._facts.device_count)) - self._intake.excluded
         # Suspects last.
         indexes = sorted((i for i in cards if self._quarantine.may_read(i, now)), key=lambda i: i in self._quarantine)
         current: int | None = None
         try:
-            numbers = [(i, worker.send("read", index=i, groups=self._groups(i, due))) for i in indexes]
-            for index, number in numbers:
+            numbers = worker.read([(i, self._groups(i, due)) for i in indexes])
+            for index, number in zip(indexes, numbers, strict=True):
                 current = index
                 reply = self._receive(worker, number, self._pace.deadline)
                 if reply.failed in LIFECYCLE:
@@ -242,7 +241,7 @@ class DriverSource:
                 self._workers.end(f"the worker failed while it read card {current}: {error}", polite=False)
                 self._restart(worker, current, now, hangs=isinstance(error, WorkerHangsError))
             return
-        self._lead = LEAD + min(0.5 * self._interval, time.monotonic() - now)
+        self._lead = LEAD + min(0.5 * self._pace.interval, time.monotonic() - now)
         if now - self._opened > _PROVEN:
             self._backoff = 0.0
         self._inventory.expect_only(set(indexes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from importlib.resources import files
+from pathlib import Path
 
 from gpugauge.history import History
 from gpugauge.page.render import content, head, page, unavailable
@@ -38,7 +38,7 @@ def page_routes(
     scenario: str | None = None,
 ) -> dict[str, Route]:
     """Return the routes. `not_ready` gives the reason or None; `scenario` is the name of what is simulated."""
-    bodies = {name: (files(__package__) / name).read_bytes() for name in _FILES}
+    bodies = {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}
     # An open page loads itself again when a daemon with other files answers.
     version = hashlib.sha256(b"".join(bodies.values())).hexdigest()[:12]
     opening = head(version, telemetry_path)

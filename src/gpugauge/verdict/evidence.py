@@ -12,9 +12,9 @@ class Card:
 
     busy: float | None = None  # of the card, all processes together
     own_busy: float | None = None  # of this process, where the driver tells
+    unowned_busy: float = 0.0  # of nobody: of a process that has just begun, say
     sm_active: float | None = None
     tensor_active: float | None = None
-    dram_active: float | None = None
     power: float | None = None  # draw by limit in force
     clock: float | None = None  # SM clock by maximum
     thermal: float | None = None  # share of time slowed down by heat, brake or hardware
@@ -57,4 +57,3 @@ class Evidence:
     host_has_gpu: bool = False
     cpu_throttled: float | None = None  # share of time in which the cgroup withheld CPU
     memory_pressure: float | None = None  # PSI memory or io, share of time
-    main_thread: float | None = None  # CPU share of the main thread

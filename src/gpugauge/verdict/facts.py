@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpugauge.architecture import arch_supported
 from gpugauge.verdict.evidence import Card, Evidence
-from gpugauge.verdict.window import Window
+from gpugauge.verdict.window import Wanted, Window
 
-WANTED = frozenset(
-    {
-        *(
-            "gpu_up",
-            "gpu_info",
-            "gpu_busy_seconds_total",
-            "gpu_observed_seconds_total",
-            "gpu_process_busy_seconds_total",
-        ),
-        *("gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_dram_active_seconds_total"),
-        *("gpu_profiled_seconds_total", "gpu_power_watts", "gpu_power_limit_watts", "gpu_power_limit_default_watts"),
-        *("gpu_clock_hertz", "gpu_clock_max_hertz", "gpu_clocks_event_active", "gpu_pcie_generation", "gpu_pcie_width"),
-        *("gpu_pcie_transmitted_bytes_total", "gpu_pcie_received_bytes_total"),
-        *("gpu_process_info", "gpu_process_memory_used_bytes", "gpu_process_start_timestamp_seconds"),
-        *("gpu_process_host_info", "gpu_process_cgroup_throttled_seconds_total"),
-        *("gpu_process_cgroup_pressure_seconds_total", "gpu_process_cpu_seconds_total"),
-        *("torch_process_info", "torch_build_info", "torch_parameter_bytes", "torch_parameter_elements"),
-        *(
-            "torch_memory_allocated_peak_bytes",
-            "torch_memory_allocated_bytes",
-            "torch_memory_alloc_retries_total",
-            "torch_memory_ooms_total",
-        ),
-        *("torch_steps_total", "torch_batches_total", "torch_step_duration_seconds", "torch_phase"),
-        *("torch_phase_seconds_total", "torch_device_info", "torch_loader_info"),
-        *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total", "torch_local_work_seconds_total"),
-        *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds"),
-        *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds"),
-    }
+WANTED = Wanted(
+    now=frozenset(
+        {
+            *("gpu_up", "gpu_power_limit_watts", "gpu_power_limit_default_watts", "gpu_clock_max_hertz"),
+            *("gpu_pcie_generation", "gpu_pcie_width", "gpu_process_start_timestamp_seconds", "gpu_process_host_info"),
+            *("torch_build_info", "torch_parameter_bytes", "torch_parameter_elements", "torch_device_info"),
+            *("torch_memory_allocated_peak_bytes", "torch_memory_allocated_bytes", "torch_phase", "torch_loader_info"),
+            *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds"),
+            *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds"),
+        }
+    ),
+    lasting=frozenset(
+        {
+            *("gpu_busy_seconds_total", "gpu_observed_seconds_total", "gpu_process_busy_seconds_total"),
+            "gpu_unaccounted_busy_seconds_total",
+            *("gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_profiled_seconds_total"),
+            *("gpu_power_watts", "gpu_clock_hertz", "gpu_clocks_event_active"),
+            *("gpu_pcie_transmitted_bytes_total", "gpu_pcie_received_bytes_total"),
+            *("gpu_process_cgroup_throttled_seconds_total", "gpu_process_cgroup_pressure_seconds_total"),
+            *("torch_memory_alloc_retries_total", "torch_memory_ooms_total", "torch_steps_total"),
+            *("torch_batches_total", "torch_step_duration_seconds", "torch_phase_seconds_total"),
+            *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total"),
+            "torch_local_work_seconds_total",
+        }
+    ),
+    shown=frozenset({"torch_process_info", "gpu_process_memory_used_bytes"}),
 )
 
 _HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -68,16 +65,21 @@ def processes(window: Window) -> set[str]:
 
 
 def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:
-    """Return what the window tells about a process at a time (monotonic and Unix seconds)."""
+    """Return what the window tells about a process at a time (monotonic and Unix seconds). Without the hook that is its
+    age and the load of its cards: nothing else is judged by.
+    """
     inside = bool(window.now("torch_process_info", "process", process))
     # What the cards did before the training was there is not its doing.
-    window = window.since_shown("torch_process_info" if inside else "gpu_process_memory_used_bytes", "process", process)
-    uuids = _uuids(window, process)
-    cards = {uuid: card(window, uuid, process) for uuid in uuids}
-    used = [c for c in cards.values() if c.busy is None or c.busy >= _UNUSED]
+    window = window.since_shown("torch_process_info" if inside else "gpu_process_memory_used_bytes", process)
+    cards = [card(window, uuid, process if inside else None) for uuid in _uuids(window, process)]
+    used = [c for c in cards if c.busy is None or c.busy >= _UNUSED]
+    working, unused = tuple(used or cards), len(cards) - len(used) if used else 0
     started = window.last("training_start_timestamp_seconds", process)
     if started is None:
         started = window.last("gpu_process_start_timestamp_seconds", process)
+    age = None if started is None else unix - started
+    if not inside:
+        return Evidence(window.span, age, cards=working, unused_cards=unused)
     since = window.last("training_phase_since_timestamp_seconds", process)
     step_seconds = window.rise("torch_step_duration_seconds", process)
     local = window.rise("torch_local_work_seconds_total", process)
@@ -86,10 +88,10 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     )
     world = _label(window, "torch_process_info", process, "world_size")
     return Evidence(
-        window=window.span,
-        age=None if started is None else unix - started,
-        inside=inside,
-        interactive=inside and _label(window, "torch_process_info", process, "command") in _INTERACTIVE,
+        window.span,
+        age,
+        inside=True,
+        interactive=_label(window, "torch_process_info", process, "command") in _INTERACTIVE,
         phase=next((labels["phase"] for labels, v in window.now("torch_phase", "process", process) if v == 1), None),
         phase_age=None if since is None else unix - since,
         steps=window.rise("torch_steps_total", process) or 0.0,
@@ -111,33 +113,51 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         fp32_only=_fp32_only(window, process),
         retries=_sum_of_rises(window, "torch_memory_alloc_retries_total", process),
         ooms=_sum_of_rises(window, "torch_memory_ooms_total", process),
-        cards=tuple(used or cards.values()),
-        unused_cards=len(cards) - len(used) if used else 0,
+        cards=working,
+        unused_cards=unused,
         host_has_gpu=any(
             value == 1 for uuid in window.values("gpu_up", "uuid") for _, value in window.now("gpu_up", "uuid", uuid)
         ),
         cpu_throttled=_share(window, "gpu_process_cgroup_throttled_seconds_total", process),
         memory_pressure=_pressure(window, process),
-        main_thread=_share(window, "gpu_process_cpu_seconds_total", process, "main"),
     )
 
 
-def card(window: Window, uuid: str, process: str) -> Card:
-    """Return the means of one card over the window, and what of it the process used."""
+def card(window: Window, uuid: str, process: str | None = None) -> Card:
+    """Return the means of one card over the window, and what of it the process used. Without a process that is how busy
+    the card was and whether it is profiled at all.
+    """
+    key = (uuid, process is None)
+    known: Card | None = window.memory.get(key)
+    if known is None:
+        known = window.memory[key] = _load(window, uuid) if process is None else _means(window, uuid)
+    if process is None:
+        return known
+    observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
+    own = _ratio(window.rise("gpu_process_busy_seconds_total", process, uuid), observed)
+    unowned = _ratio(window.rise("gpu_unaccounted_busy_seconds_total", uuid), observed)
+    return replace(known, own_busy=own, unowned_busy=unowned or 0.0)
+
+
+def _load(window: Window, uuid: str) -> Card:
     observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
     busy = window.rise("gpu_busy_seconds_total", uuid, "gpu")
-    own = window.rise("gpu_process_busy_seconds_total", process, uuid)
+    profiled = window.rise("gpu_profiled_seconds_total", uuid)
+    return Card(
+        busy=_ratio(busy, observed),
+        sm_active=_ratio(window.rise("gpu_sm_active_seconds_total", uuid), profiled),
+    )
+
+
+def _means(window: Window, uuid: str) -> Card:
     profiled = window.rise("gpu_profiled_seconds_total", uuid)
     power, limit = window.mean("gpu_power_watts", uuid), window.last("gpu_power_limit_watts", uuid)
     default = window.last("gpu_power_limit_default_watts", uuid)
     clock, top = window.mean("gpu_clock_hertz", uuid, "sm"), window.last("gpu_clock_max_hertz", uuid, "sm")
     heat = [mean for reason in _HEAT if (mean := window.mean("gpu_clocks_event_active", uuid, reason)) is not None]
-    return Card(
-        busy=_ratio(busy, observed),
-        own_busy=_ratio(own, observed),
-        sm_active=_ratio(window.rise("gpu_sm_active_seconds_total", uuid), profiled),
+    return replace(
+        _load(window, uuid),
         tensor_active=_ratio(window.rise("gpu_tensor_active_seconds_total", uuid), profiled),
-        dram_active=_ratio(window.rise("gpu_dram_active_seconds_total", uuid), profiled),
         power=_ratio(power, limit),
         clock=_ratio(clock, top),
         thermal=max(heat) if heat else None,
@@ -162,7 +182,7 @@ def _uuids(window: Window, process: str) -> list[str]:
         for name in ("torch_memory_allocated_bytes", "gpu_process_memory_used_bytes")
         for labels, _ in window.now(name, "process", process)
     }
-    return sorted(found & window.values("gpu_up", "uuid"))
+    return sorted(uuid for uuid in found if window.now("gpu_up", "uuid", uuid))
 
 
 def _label(window: Window, name: str, process: str, label: str) -> str:

@@ -126,7 +126,7 @@ def _of_card(e: Evidence, card: Card) -> dict[str, float]:
     # What a pause left idle is no fault of the training; that it was idle throughout is the most that can be said.
     idle = max(0.0, 1.0 - card.busy - e.paused)
     spin = _spin(e, card, own)
-    on_card = _slow_kernels(e, card, own - spin) | {"contention": card.busy - own}
+    on_card = _slow_kernels(e, card, own - spin) | {"contention": max(0.0, card.busy - own - card.unowned_busy)}
     # What slows kernels down slows the training only as far as the card is what it waits for: gaps mean that it is not.
     awaited = max(0.0, 1.0 - 3.0 * idle)
     shares = {name: share * awaited for name, share in on_card.items()}

@@ -12,7 +12,7 @@ class Summary:
     """Sums over the life of a process; times in seconds, GPU time in cards times seconds."""
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by state
-    lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU time by cause
+    lost: dict[str, float] = field(default_factory=dict)  # GPU time by cause
     held: float = 0.0  # GPU time
     busy: float = 0.0  # GPU time
     peak_memory: float = 0.0  # bytes that the caching allocator handed out at most, all cards together

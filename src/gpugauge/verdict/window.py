@@ -2,111 +2,152 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from gpugauge.metric import HistogramValue, LabelValues, Metric, Value
+from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.snapshot import Section
 
 Labels = Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Names of families by what is asked about them: only how they are now, also how they came about, and also which
+    subjects (the first label) they had.
+    """
+
+    now: frozenset[str]
+    lasting: frozenset[str]
+    shown: frozenset[str]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return self.now | self.lasting | self.shown
+
+
+class Kept:
+    """The samples of a family at one tick. Ticks in which it had the same series share where each of them stands."""
+
+    __slots__ = ("_places", "_values", "family")
+
+    def __init__(self, family: Family, places: Mapping[LabelValues, int]) -> None:
+        """`places` are those of the tick before."""
+        self.family = family
+        series = [labels for labels, _ in family.samples]
+        same = series == list(places)
+        self._places = places if same else {labels: place for place, labels in enumerate(series)}
+        self._values = [value for _, value in family.samples]
+
+    def next(self, family: Family) -> Kept:
+        """Return the same of the next tick; a family that did not change is not remembered twice."""
+        return self if self.family is family else Kept(family, self._places)
+
+    def get(self, labels: LabelValues) -> Value | None:
+        """Return the value of a series, None without such a one."""
+        place = self._places.get(labels)
+        return None if place is None else self._values[place]
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
-    """The wanted families of one tick: by name, the labels' names and the samples."""
+    """What is remembered of one tick: the samples of lasting families, the subjects of those that show some."""
 
-    def __init__(self, time: float, sections: Iterable[Section], wanted: frozenset[str]) -> None:
-        self.time = time
-        self.families: dict[str, tuple[Metric, dict[LabelValues, Value]]] = {
-            family.metric.name: (family.metric, dict(family.samples))
-            for section in sections
-            for family in section.families
-            if family.metric.name in wanted
-        }
-        self._shown: dict[tuple[str, str], set[str]] = {}
+    time: float
+    lasting: Mapping[str, Kept]
+    shown: Mapping[str, frozenset[str]]
 
-    def shown(self, name: str, label: str) -> set[str]:
-        """Return the values that a label of a family has."""
-        if (name, label) not in self._shown:
-            metric, samples = self.families.get(name, (None, {}))
-            place = metric.labels.index(label) if metric else 0
-            self._shown[name, label] = {values[place] for values in samples}
-        return self._shown[name, label]
-
-    def samples(self, name: str) -> Mapping[LabelValues, Value]:
-        """Return the samples of a family by their label values; empty if it is not there."""
-        return self.families[name][1] if name in self.families else {}
+    def get(self, name: str, labels: LabelValues) -> Value | None:
+        """Return the value of a series of a lasting family, None if it is not there."""
+        kept = self.lasting.get(name)
+        return kept.get(labels) if kept else None
 
 
 class Window:
-    """The points of the last `seconds`; older ones are forgotten."""
+    """The points of the last `seconds`; older ones are forgotten. Ticks may come at any time."""
 
-    def __init__(self, wanted: frozenset[str], seconds: float = 60.0) -> None:
-        self._wanted, self._seconds = wanted, seconds
+    def __init__(self, wanted: Wanted, seconds: float = 60.0) -> None:
+        self._wanted, self._seconds, self._every = wanted, seconds, wanted.names
         self._points: deque[Point] = deque()
-        self._names: frozenset[str] = frozenset()  # of the families that any of the points has
+        self._names: frozenset[str] = frozenset()  # of the lasting families that any of the points has
+        self._now: dict[str, Family] = {}
+        # What processes on the same cards ask alike until the next tick.
+        self._samples: dict[str, Mapping[LabelValues, Value]] = {}
         self._grouped: dict[tuple[str, str], dict[str, list[tuple[Labels, Value]]]] = {}
-        # What processes on the same cards ask alike until the next tick: parts by their points' times, means by series.
+        self._always: dict[str, frozenset[str]] = {}
         self._parts: dict[tuple[float, ...], Window] = {}
-        self._means: dict[tuple[str, LabelValues], float | None] = {}
+        self.memory: dict[object, Any] = {}
+        """For what those who ask compute from this window alone; empty again with the next tick."""
 
     def add(self, time: float, sections: Iterable[Section]) -> None:
         """Take in one tick (monotonic seconds)."""
-        self._points.append(Point(time, sections, self._wanted))
+        names, lasting, showing = self._every, self._wanted.lasting, self._wanted.shown
+        self._now = {f.metric.name: f for section in sections for f in section.families if f.metric.name in names}
+        before = self._points[-1] if self._points else Point(time, {}, {})
+        kept = {name: _kept(family, before.lasting.get(name)) for name, family in self._now.items() if name in lasting}
+        self._points.append(Point(time, kept, {name: _subjects(self._now.get(name), before, name) for name in showing}))
         while self._points[0].time < time - self._seconds:
             self._points.popleft()
-        self._names = frozenset().union(*(point.families for point in self._points))
-        self._grouped, self._parts, self._means = {}, {}, {}
+        self._names = frozenset().union(*(point.lasting for point in self._points))
+        self._samples, self._grouped, self._always, self._parts, self.memory = {}, {}, {}, {}, {}
 
-    def since_shown(self, name: str, label: str, value: str) -> Window:
-        """Return the part of the window in which a family has had a series with `label` = `value`."""
-        points = deque(point for point in self._points if value in point.shown(name, label))
+    def since_shown(self, name: str, value: str) -> Window:
+        """Return the part of the window in which a family has had a series of the subject `value`."""
+        if name not in self._always:
+            self._always[name] = frozenset.intersection(*(point.shown[name] for point in self._points))
+        if value in self._always[name]:
+            return self
+        points = deque(point for point in self._points if value in point.shown[name])
         times = tuple(point.time for point in points)
         part = self._parts.get(times)
         if part is None:
             part = self._parts[times] = Window(self._wanted, self._seconds)
             part._points, part._names = points, self._names
-            part._grouped = self._grouped  # it is about the last point only
+            part._now, part._samples, part._grouped = self._now, self._samples, self._grouped
         return part
 
     @property
     def span(self) -> float:
-        """Seconds between the first and the last point."""
-        return self._points[-1].time - self._points[0].time if self._points else 0.0
+        """Seconds between the first and the last point; ticks come some milliseconds early or late."""
+        return round(self._points[-1].time - self._points[0].time, 1) if self._points else 0.0
 
-    def now(self, name: str, label: str, value: str) -> list[tuple[Labels, Value]]:
+    def now(self, name: str, label: str, value: str) -> Sequence[tuple[Labels, Value]]:
         """Return the last point's samples of a family with `label` = `value`, as (labels by name, value)."""
+        family = self._now.get(name)
+        if family is None:
+            return ()
         key = (name, label)
-        if key not in self._grouped:
-            groups: defaultdict[str, list[tuple[Labels, Value]]] = defaultdict(list)
-            if self._points and name in self._points[-1].families:
-                metric, samples = self._points[-1].families[name]
-                for values, sample in samples.items():
-                    labels = dict(zip(metric.labels, values, strict=True))
-                    groups[labels.get(label, "")].append((labels, sample))
-            self._grouped[key] = dict(groups)
-        return self._grouped[key].get(value, [])
+        groups = self._grouped.get(key)
+        if groups is None:
+            groups = self._grouped[key] = {}
+            names = family.metric.labels
+            place = names.index(label)
+            for values, sample in family.samples:
+                groups.setdefault(values[place], []).append((dict(zip(names, values, strict=True)), sample))
+        return groups.get(value, ())
 
     def values(self, name: str, label: str) -> set[str]:
         """Return the values that a label of a family has in the last point."""
         self.now(name, label, "")
-        return set(self._grouped[name, label])
+        return set(self._grouped.get((name, label), ()))
 
     def last(self, name: str, *labels: str) -> float | None:
         """Return the last point's value of one series."""
-        value = self._points[-1].samples(name).get(labels) if self._points else None
+        value = self._latest(name, labels)
         return None if value is None or isinstance(value, HistogramValue) else float(value)
 
     def quantile(self, share: float, name: str, *labels: str) -> float | None:
         """Return the bound below which `share` of a histogram's observations lie, its last one if they lie above."""
-        if not self._points or name not in self._points[-1].families:
-            return None
-        metric, samples = self._points[-1].families[name]
-        value = samples.get(labels)
+        value = self._latest(name, labels)
         if not isinstance(value, HistogramValue) or not value.counts[-1]:
             return None
-        enough = share * value.counts[-1]
-        bounds = zip(metric.buckets, value.counts, strict=False)
-        return next((bound for bound, count in bounds if count >= enough), metric.buckets[-1])
+        enough, buckets = share * value.counts[-1], self._now[name].metric.buckets
+        return next(
+            (bound for bound, count in zip(buckets, value.counts, strict=False) if count >= enough), buckets[-1]
+        )
 
     def rise(self, name: str, *labels: str) -> float | None:
         """Return by how much a counter (or a histogram's sum) rose over the window; None without two values."""
@@ -118,6 +159,22 @@ class Window:
         found = self._rise(name, labels)
         return found[0] / found[1] if found else None
 
+    def mean(self, name: str, *labels: str) -> float | None:
+        """Return the mean of a gauge over the points that have it."""
+        found = [point.get(name, labels) for point in self._points] if name in self._names else ()
+        seen = [value for value in found if isinstance(value, (int, float))]
+        return sum(seen) / len(seen) if seen else None
+
+    def _latest(self, name: str, labels: LabelValues) -> Value | None:
+        family = self._now.get(name)
+        if family is None:
+            return None
+        if name in self._wanted.lasting:
+            return self._points[-1].get(name, labels)
+        if name not in self._samples:
+            self._samples[name] = dict(family.samples)
+        return self._samples[name].get(labels)
+
     def _rise(self, name: str, labels: LabelValues) -> tuple[float, float] | None:
         # Most of what is asked for no program tells: without the hook there is none of its families.
         newest = _first(reversed(self._points), name, labels) if name in self._names else None
@@ -128,20 +185,20 @@ class Window:
         # A counter of the hardware that began anew has risen by at least what it shows.
         return (last - first if last >= first else last), newest[0] - oldest[0]
 
-    def mean(self, name: str, *labels: str) -> float | None:
-        """Return the mean of a gauge over the points that have it."""
-        key = (name, labels)
-        if key not in self._means:
-            points = self._points if name in self._names else ()
-            seen = [float(s) for p in points if isinstance(s := p.samples(name).get(labels), (int, float))]
-            self._means[key] = sum(seen) / len(seen) if seen else None
-        return self._means[key]
+
+def _kept(family: Family, before: Kept | None) -> Kept:
+    return before.next(family) if before else Kept(family, {})
+
+
+def _subjects(family: Family | None, before: Point, name: str) -> frozenset[str]:
+    found = frozenset([labels[0] for labels, _ in family.samples] if family else ())
+    return before.shown[name] if before.shown.get(name) == found else found
 
 
 def _first(points: Iterable[Point], name: str, labels: LabelValues) -> tuple[float, Value] | None:
     """Return time and value of the first of some points that has a series."""
     for point in points:
-        value = point.samples(name).get(labels)
+        value = point.get(name, labels)
         if value is not None:
             return point.time, value
     return None

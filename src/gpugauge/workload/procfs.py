@@ -38,7 +38,7 @@ class Procfs:
     def start_time(self, pid: int) -> int | None:
         """Return the start time in clock ticks after boot (field 22 of proc_pid_stat(5)), None without such a pid."""
         try:
-            stat = self.read(pid, "stat")
+            stat = self.read_once(pid, "stat")
             # The command may hold spaces and parentheses; the fields after the last one do not.
             return int(stat[stat.rindex(b")") + 2 :].split()[19])
         except (OSError, ValueError, IndexError):
@@ -64,6 +64,14 @@ class Procfs:
             )
         except (OSError, ValueError, KeyError, IndexError):
             return None
+
+    def read_once(self, pid: int, name: str) -> bytes:
+        """Return what one call gives: all of a short file that the kernel writes in one go, such as stat."""
+        descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
 
     def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
         """Return the first bytes of a file of a process. Raises OSError: no such process, no right to read it."""

@@ -91,10 +91,10 @@ class Workloads:
             known = self._known(pid, start)
             return self._named(known, devices) if known else _NOBODY
 
-    def container_pid(self, pid: int) -> int | None:
-        """Return the pid that the process has in its own container, None outside of one."""
+    def container_pid(self, pid: int, *, start: int | None = None) -> int | None:
+        """Return the pid that the process has in its own container, None outside of one; `start` as in of()."""
         with self._lock:
-            known = self._known(pid, None)
+            known = self._known(pid, start)
             return known.facts.container_pid if known else None
 
     def cgroup_directory(self, pid: int, controller: str) -> Path | None:

@@ -71,6 +71,41 @@ def test_unknown_field_value_is_not_supported() -> None:
     assert [a.nvmlReturn for a in answers] == [pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED]
 
 
+@pytest.mark.parametrize(("model", "count"), [("h100", 18), ("a100", 12), ("geforce", None), ("t4", None)])
+def test_number_of_nvlinks(model: str, count: int | None) -> None:
+    opened(f"gpus: {{model: {model}}}")
+
+    fields = [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT]
+    (answer,) = pynvml.nvmlDeviceGetFieldValues(pynvml.nvmlDeviceGetHandleByIndex(0), fields)
+
+    assert (None if answer.nvmlReturn else answer.value.uiVal) == count
+
+
+def test_field_values_tell_when_they_were_read() -> None:
+    """A rate of a link's bytes needs it: nvitop takes two counters and the time between them."""
+    clock = Clock()
+    opened("gpus: [{model: h100, load: {shape: constant, level: 1.0}}]", clock)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    found = []
+    for clock.now in (5.0, 7.0):
+        fields = [(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, link) for link in range(18)]
+        found.append(pynvml.nvmlDeviceGetFieldValues(handle, fields))
+
+    earlier, later = found
+    assert {b.timestamp - a.timestamp for a, b in zip(earlier, later, strict=True)} == {2_000_000}
+    assert len({b.value.ullVal - a.value.ullVal > 0 for a, b in zip(earlier, later, strict=True)}) == 1
+
+
+def test_count_larger_than_a_number_of_the_driver() -> None:
+    opened(f"gpus: [{{model: h100, health: {{pcie_replays: {(1 << 70) + 5}}}}}]")
+
+    (answer,) = pynvml.nvmlDeviceGetFieldValues(
+        pynvml.nvmlDeviceGetHandleByIndex(0), [pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER]
+    )
+
+    assert (answer.nvmlReturn, answer.value.ullVal) == (0, 5)
+
+
 def test_unknown_clock_is_an_invalid_argument() -> None:
     opened("gpus: {model: h100}")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -61,3 +62,23 @@ def test_jitter_keeps_the_order_and_the_period(t: float, jitter: float, period: 
     assert len(stamps) in {9, 10}
     assert (stamps[-1] - stamps[0]) / 1e6 / (len(stamps) - 1) == pytest.approx(period, rel=0.12)
     assert stamps[-1] <= ring().stamp(t)
+
+
+@settings(deadline=None)
+@given(st.floats(0, 100), st.lists(st.floats(0.01, 3.0), min_size=1, max_size=8), st.floats(0, 0.99), st.booleans())
+def test_drained_in_pieces_and_at_once(start: float, steps: list[float], jitter: float, dry: bool) -> None:
+    """What a ring keeps between calls changes nothing: each entry is the same however it is asked for."""
+    plain = {"jitter": jitter, "dry_when_idle": dry, "capacity": 200}
+    wave: Any = lambda t: t / 2 + math.sin(3 * t) / 6  # noqa: E731  (typed)
+    occupied: Any = lambda t: math.sin(t) > -0.5  # noqa: E731
+    made, t = ring(**plain), start
+    begin = made.stamp(start)
+    found: dict[str, list[tuple[int, int]]] = {"busy": [], "idle": []}
+    for step in steps:
+        t += step
+        for name, busy in (("busy", wave), ("idle", None)):
+            after = found[name][-1][0] if found[name] else begin
+            found[name] += samples(made, after, t, busy, occupied)
+
+    assert found["busy"] == samples(ring(**plain), begin, t, wave, occupied)
+    assert found["idle"] == [(stamp, 0) for stamp, _ in found["busy"]]

@@ -22,6 +22,21 @@ def test_process_loads_its_card_while_it_lives() -> None:
     assert card.busy(1000) == pytest.approx(50)
 
 
+def test_seconds_asked_for_again() -> None:
+    """More of them than a card remembers, and in any order."""
+    text = f"{BUSY}  - {{pid: 11, gpus: [0], start: 200, load: {{shape: sine, low: 0.1, high: 0.6, period: 7}}}}\n"
+    card, seconds = Clock().world(text).cards[0], [90 + 0.5 * i for i in range(300)]
+    asked = [*seconds, *reversed(seconds), *seconds]
+
+    found = [(card.busy(t), card.work(t), card.moved(t), card.utilization(t, "memory")) for t in asked]
+
+    fresh = {}
+    for t in seconds:
+        new = Clock().world(text).cards[0]
+        fresh[t] = (new.busy(t), new.work(t), new.moved(t), new.utilization(t, "memory"))
+    assert found == [fresh[t] for t in asked]
+
+
 def test_neighbour_stays_idle() -> None:
     card = Clock().world(BUSY).cards[1]
 

@@ -7,6 +7,7 @@ Arguments come as pynvml passes them: numbers, buffers, and references made by `
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -21,6 +22,8 @@ GPU_IS_LOST = 15
 
 NOT_AVAILABLE_32 = 0xFFFFFFFF
 NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF
+
+_POINTER = struct.Struct("@P")
 
 # NVML's value types.
 DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
@@ -106,4 +109,5 @@ def point(target: Any, value: int) -> None:
 
 def pointed(pointer: Any) -> int:
     """The number in an opaque pointer."""
-    return ctypes.c_void_p.from_buffer(pointer).value or 0
+    number: int = _POINTER.unpack_from(pointer)[0]
+    return number

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from operator import mul
 from typing import Any
 
 from gpugauge.driver.simulated.activity import Activity, Process
@@ -72,6 +74,14 @@ class Card:
             *([(Activity(background), 1.0)] if own else []),
             *((p.on(index), self._share(p)) for p in self.processes),
         ]
+        # Rings, counters and rates ask for the same seconds; a ring's entries are asked for by engine.
+        self._spent = lru_cache(maxsize=self.ring.capacity + 2)(self._busy_by_part)
+        # What all NVLinks have sent; as much is received. It is asked for by link.
+        self.nvlink_bytes = lru_cache(maxsize=1)(self._sent_by_links)
+        used = {name for a, _ in self._parts for name, share in a.engines.items() if share}
+        self._engines = {name: self._counter(name) for name in used}
+        # What the driver reports by itself, in order: second, NVML's type, data.
+        self.events = self._all_events()
 
     def supports(self, function: str) -> bool:
         """Whether the card answers a function of the library."""
@@ -83,12 +93,11 @@ class Card:
 
     def busy(self, t: float) -> float:
         """Seconds in which a kernel ran, from the start of the scenario to `t`."""
-        return sum(a.busy(t) for a, _ in self._parts)
+        return sum(self._spent(t))
 
     def engine(self, name: str) -> Callable[[float], float] | None:
         """Return what counts the busy seconds of an engine; None if nothing ever uses it."""
-        parts = [(a, a.engines[name]) for a, _ in self._parts if a.engines.get(name)]
-        return (lambda t: sum(a.busy(t) * share for a, share in parts)) if parts else None
+        return self._engines.get(name)
 
     def utilization(self, t: float, engine: str = "gpu") -> int:
         """Percent of the last sample period in which an engine was busy."""
@@ -144,34 +153,33 @@ class Card:
         """The processes of one of NVML's kinds: compute, graphics, mps."""
         return [p for p in self.processes if p.kind == kind and p.activity.alive(t)]
 
-    def nvlink_bytes(self, t: float) -> int:
-        """What all links have sent; as much is received."""
+    def _sent_by_links(self, t: float) -> int:
         return round(self.since_reset(lambda s: self.moved(s) * NVLINK_BYTES, t)) if self.figures["nvlinks"] else 0
 
     def work(self, t: float) -> float:
         """Seconds at full power."""
-        return sum(a.busy(t) * a.intensity * share for a, share in self._parts)
+        return sum(busy * a.intensity * share for busy, (a, share) in self._each(t))
 
     def moved(self, t: float) -> float:
         """Seconds in which memory was read or written."""
-        return sum(a.busy(t) * a.traffic * share for a, share in self._parts)
+        return sum(busy * a.traffic * share for busy, (a, share) in self._each(t))
 
     def sm_active(self, t: float) -> float:
         """Seconds in which all multiprocessors were in use, or more in which some were."""
         return sum(
-            a.busy(t) * (0.2 + 0.8 * a.intensity if a.sm_active is None else a.sm_active) for a, _ in self._parts
+            busy * (0.2 + 0.8 * a.intensity if a.sm_active is None else a.sm_active) for busy, (a, _) in self._each(t)
         )
 
     def tensor_active(self, t: float) -> float:
         """Seconds of work of the tensor cores."""
         return sum(
-            a.busy(t) * (0.6 * a.intensity if a.tensor_active is None else a.tensor_active) for a, _ in self._parts
+            busy * (0.6 * a.intensity if a.tensor_active is None else a.tensor_active) for busy, (a, _) in self._each(t)
         )
 
     def received(self, t: float) -> float:
         """Bytes that came over PCIe."""
         carried = self.link_bytes
-        return sum(a.busy(t) * (PCIE_BYTES if a.link is None else a.link * carried) for a, _ in self._parts)
+        return sum(busy * (PCIE_BYTES if a.link is None else a.link * carried) for busy, (a, _) in self._each(t))
 
     def sent(self, t: float) -> float:
         """Bytes that went over PCIe."""
@@ -188,8 +196,19 @@ class Card:
         at = self.health.counters_reset_at
         return total(t) - total(at) if at is not None and t >= at else total(t)
 
-    def events(self) -> list[tuple[float, int, int]]:
-        """What the driver reports by itself, in order: second, NVML's type, data."""
+    def _busy_by_part(self, t: float) -> tuple[float, ...]:
+        return tuple([a.busy(t) for a, _ in self._parts])
+
+    def _each(self, t: float) -> Iterable[tuple[float, tuple[Activity, float]]]:
+        """The parts, with their busy seconds until `t`."""
+        return zip(self._spent(t), self._parts, strict=True)
+
+    def _counter(self, name: str) -> Callable[[float], float]:
+        """What counts the busy seconds of an engine."""
+        shares = [a.engines.get(name, 0.0) for a, _ in self._parts]
+        return lambda t: sum(map(mul, self._spent(t), shares))
+
+    def _all_events(self) -> list[tuple[float, int, int]]:
         changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
         return sorted([*self.health.events(), *((at, MIG_CHANGE, 0) for at in changes)])
 

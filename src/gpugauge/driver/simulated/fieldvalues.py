@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -17,7 +18,11 @@ from gpugauge.driver.simulated.answers import (
 from gpugauge.driver.simulated.card import Card
 from gpugauge.driver.simulated.generation import Generation
 from gpugauge.driver.simulated.rings import UPTIME
+from gpugauge.driver.simulated.world import World
 
+# nvmlFieldValue_t: id, scope, time, latency, type, code, value. The binding's structures take longer one by one.
+_VALUE = struct.Struct("=IIQqIIQ")
+_BITS = (1 << 64) - 1  # larger numbers of a scenario lose their high bits
 _ALL_LINKS = 0xFFFFFFFF
 _POWER_SMOOTHING = range(251, 269)  # settings; in some drivers three of these ids are throttle counters
 
@@ -25,12 +30,13 @@ _POWER_SMOOTHING = range(251, 269)  # settings; in some drivers three of these i
 _Answer: TypeAlias = Callable[[Card, float, int], int | None]
 
 
-def field_values(generation: Generation, card: Card, t: float, count: Any, values: Any) -> int:
-    """nvmlDeviceGetFieldValues: each value has a code of its own."""
-    for value in values._obj[: plain(count)]:
-        value.nvmlReturn, value.valueType, answer = _answer(generation, card, t, value.fieldId, value.scopeId)
-        if value.nvmlReturn == SUCCESS:
-            value.value.ullVal = answer
+def field_values(world: World, card: Card, t: float, count: Any, values: Any) -> int:
+    """nvmlDeviceGetFieldValues: each value has a code of its own, and the time of day in microseconds."""
+    array, stamp = values._obj, round(1e6 * (world.start_unix + t)) & _BITS
+    for offset in range(0, plain(count) * _VALUE.size, _VALUE.size):
+        number, scope, *_ = _VALUE.unpack_from(array, offset)
+        code, value_type, answer = _answer(world.generation, card, t, number, scope)
+        _VALUE.pack_into(array, offset, number, scope, stamp, 0, value_type, code, answer & _BITS)
     return SUCCESS
 
 
@@ -115,6 +121,7 @@ _FIELDS: dict[int, tuple[int, _Answer]] = {
         number: (UNSIGNED_INT, lambda card, t, _scope, link=link: _nvlink_speed(card, t, link))  # type: ignore[misc] # the default is ours
         for link, number in enumerate((*range(84, 90), *range(132, 138)))
     },
+    91: (UNSIGNED_INT, lambda card, _t, _scope: card.figures["nvlinks"]),
     94: (UNSIGNED_INT, lambda card, t, _scope: round(card.since_reset(lambda _s: card.health.pcie_replays, t))),
     138: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
     139: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),

@@ -19,7 +19,8 @@ _SINCE = {
 }
 # The last field id of each branch: later ones are unknown to it.
 _LAST_FIELD = ((470, 160), (515, 169), (525, 172), (535, 200), (550, 234), (570, 268), (580, 274))
-_SW_THERMAL, _HW_THERMAL, _POWER_BRAKE = "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"
+# The reasons whose counters got field ids of their own, in their order.
+_COUNTED = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
 class Generation:
@@ -28,6 +29,8 @@ class Generation:
     def __init__(self, version: str) -> None:
         major, minor, *_ = [*(int(p) for p in version.split(".") if p.isdigit()), 0, 0]
         self._version = (major, minor)
+        self._last_field = self._highest_field()
+        self._first_counted = self._first_field_of_reasons()
 
     def lacks(self, function: str) -> bool:
         """Whether its library does not export a function yet."""
@@ -35,19 +38,26 @@ class Generation:
 
     def knows_field(self, number: int) -> bool:
         """Whether it knows a field id at all."""
+        return number <= self._last_field
+
+    def _highest_field(self) -> int:
         if self._version >= (580, 82):
-            return number <= 307
+            return 307
         last = 0
         for major, highest in _LAST_FIELD:
             last = highest if self._version[0] >= major else last
-        return number <= (last or _LAST_FIELD[0][1])
+        return last or _LAST_FIELD[0][1]
 
     def knows_ring(self, engine: str) -> bool:
         """Whether it keeps samples of an engine; those of the JPEG decoder and the optical flow came late."""
         return self._version[0] >= 535 or engine not in {"jpeg", "ofa"}
 
+    def _first_field_of_reasons(self) -> int | None:
+        if self._version >= (580, 82):
+            return 269
+        return 251 if (575, 0) <= self._version <= (580, 65) else None
+
     def throttle_reason(self, number: int) -> str | None:
         """The reason whose nanoseconds a field id counts, if the id means that in this driver."""
-        first = 269 if self._version >= (580, 82) else 251 if (575, 0) <= self._version <= (580, 65) else None
-        names = (_SW_THERMAL, _HW_THERMAL, _POWER_BRAKE)
-        return names[number - first] if first is not None and first <= number < first + len(names) else None
+        first = self._first_counted
+        return _COUNTED[number - first] if first is not None and first <= number < first + len(_COUNTED) else None

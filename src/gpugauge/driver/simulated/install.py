@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpugauge.driver.nvml import use_library
 from gpugauge.driver.simulated.library import Library
-from gpugauge.driver.simulated.replay import Replay
 from gpugauge.driver.simulated.world import World
+
+if TYPE_CHECKING:
+    from gpugauge.driver.simulated.replay import Replay
 
 
 def install(simulation: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> Library | Replay:
     """Make pynvml talk to the simulation, made by `Scenario.simulation`, and return the library."""
     recording = simulation["scenario"]["replay"]
-    library = Replay(Path(recording)) if recording else Library(World(simulation, clock))
+    library = _replay(recording) if recording else Library(World(simulation, clock))
     use_library(library)
     return library
+
+
+def _replay(recording: str) -> Replay:
+    from pathlib import Path  # noqa: PLC0415  (it loads much that a simulated machine does not need)
+
+    from gpugauge.driver.simulated.replay import Replay  # noqa: PLC0415
+
+    return Replay(Path(recording))

@@ -67,25 +67,26 @@ class Library:
         supported = {card.index for card in self._world.cards if card.supports(function)}
         faulty = any(fault.concerns(function) for fault in self._world.faults)
 
+        def normal(card: Card, position: int, t: float, arguments: tuple[Any, ...]) -> int:
+            if self._opened < card.lost_at <= t:
+                return GPU_IS_LOST
+            if position:
+                instance = (card.instances or ())[position - 1]
+                return of_instance(instance, t, *arguments) if of_instance else NOT_SUPPORTED
+            if answer is None:
+                return INVALID_ARGUMENT  # only a MIG device has it
+            return answer(card, t, *arguments) if card.index in supported else NOT_SUPPORTED
+
         def call(handle: Any, *arguments: Any) -> int:
             if self._cards is None:
                 return UNINITIALIZED
             number = pointed(handle)
-            card = self._card(number & (1 << _MIG_SHIFT) - 1)
+            card, position = self._card(number & (1 << _MIG_SHIFT) - 1), number >> _MIG_SHIFT
             if card is None:
                 return INVALID_ARGUMENT
-
-            def normal(t: float) -> int:
-                if self._opened < card.lost_at <= t:
-                    return GPU_IS_LOST
-                if number >> _MIG_SHIFT:
-                    instance = (card.instances or ())[(number >> _MIG_SHIFT) - 1]
-                    return of_instance(instance, t, *arguments) if of_instance else NOT_SUPPORTED
-                if answer is None:
-                    return INVALID_ARGUMENT  # only a MIG device has it
-                return answer(card, t, *arguments) if card.index in supported else NOT_SUPPORTED
-
-            return self._faulty(function, card, normal, arguments) if faulty else normal(self._world.now())
+            if not faulty:
+                return normal(card, position, self._world.now(), arguments)
+            return self._faulty(function, card, lambda t: normal(card, position, t, arguments), arguments)
 
         return call
 
@@ -188,7 +189,7 @@ SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
 # About a card, with something of the library's own: bound to it, (card, second, the call's other arguments).
 _BOUND_FUNCTIONS: dict[str, Callable[[Library], Callable[..., int]]] = {
     "nvmlDeviceGetMigDeviceHandleByIndex": lambda library: library.mig_handle,
-    "nvmlDeviceGetFieldValues": lambda library: partial(field_values, library.world.generation),
+    "nvmlDeviceGetFieldValues": lambda library: partial(field_values, library.world),
     "nvmlDeviceGetSamples": lambda library: partial(samples, library.world.generation),
     "nvmlDeviceGetProcessUtilization": lambda _library: process_utilization,
     "nvmlDeviceRegisterEvents": lambda library: library.objects.register_events,

@@ -36,7 +36,9 @@ class Square:
     def integral(self, t: float) -> float:
         """See Load."""
         periods, rest = divmod(t, self._period)
-        return periods * self._whole + self._high * min(rest, self._on) + self._low * max(0.0, rest - self._on)
+        if rest <= self._on:
+            return periods * self._whole + self._high * rest
+        return periods * self._whole + self._high * self._on + self._low * (rest - self._on)
 
 
 class Sine:

@@ -112,7 +112,7 @@ class Objects:
         if found is None:
             return INVALID_ARGUMENT
         for card, types, since in found.cards:
-            for at, kind, data in card.events():
+            for at, kind, data in card.events:
                 mark = (card.index, at, kind, data)
                 if since < at <= t and kind & types and mark not in found.told:
                     found.told.add(mark)

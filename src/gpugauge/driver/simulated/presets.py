@@ -17,7 +17,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "mps": (("nvmlDeviceGetMPSComputeRunningProcesses_v3",), ()),
     "nvlink": (
         ("nvmlDeviceGetNvLinkState",),
-        (38, 45, 52, 59, *range(84, 90), *range(132, 140), *range(160, 166), 202, 204, *range(206, 216)),
+        (38, 45, 52, 59, *range(84, 90), 91, *range(132, 140), *range(160, 166), 202, 204, *range(206, 216)),
     ),
     "nvlink_5": ((), (202, 204, *range(206, 216))),
     "nvlink_before_5": ((), (38, 45, 52, 59, 138, 139, 160)),

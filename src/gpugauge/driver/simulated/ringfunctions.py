@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import struct
+from itertools import chain
 from typing import Any
 
 from gpugauge.driver.simulated.answers import (
@@ -19,6 +21,7 @@ from gpugauge.driver.simulated.generation import Generation
 
 _ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "ofa"}
 _NOT_WITH_MIG = {1, 2, 3, 4}
+_SAMPLE = "QI4x"  # nvmlSample_t: the binding's structures take longer to fill one by one
 _MOST_PROCESSES = 100
 
 
@@ -46,10 +49,7 @@ def samples(
     if not found:
         return NOT_FOUND
     count._obj.value = len(found)
-    for i, (stamp, percent) in enumerate(found):
-        entry = array[i]
-        entry.timeStamp = stamp
-        entry.sampleValue.uiVal = percent
+    struct.pack_into("=" + _SAMPLE * len(found), array, 0, *chain.from_iterable(found))
     return SUCCESS
 
 
@@ -62,14 +62,14 @@ def process_utilization(card: Card, t: float, array: Any, count: Any, after: Any
     begin = max(t - card.ring.span, t - (card.ring.stamp(t) - seen) / 1e6 if seen else 0.0)
     if t <= begin:
         return NOT_FOUND
-    number = 0
+    stamp, number = card.ring.stamp(t), 0
     for process in card.processes:
         activity = process.on(card.index)
         busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
         if busy <= 0 or number == _MOST_PROCESSES:
             continue
         entry = array[number]
-        entry.pid, entry.timeStamp = process.pid, card.ring.stamp(t)
+        entry.pid, entry.timeStamp = process.pid, stamp
         entry.smUtil, entry.memUtil, entry.encUtil, entry.decUtil = (
             min(100, round(100 * busy * activity.engines.get(engine, 0.0)))
             for engine in ("gpu", "memory", "encoder", "decoder")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 # How long the machine had been up, idle, when the scenario began: 10 days. The driver counts from boot.
@@ -21,6 +23,8 @@ class Ring:
         self._jitter: float = plain["jitter"]
         self._dry_when_idle: bool = plain["dry_when_idle"]
         self._steps: list[list[float]] = plain["clock_steps"]
+        # All rings of a card are drained at once.
+        self._marks = lru_cache(maxsize=2)(self._made_marks)
 
     @property
     def span(self) -> float:
@@ -29,7 +33,8 @@ class Ring:
 
     def stamp(self, t: float) -> int:
         """The driver's microseconds at a second of the scenario."""
-        return round(1e6 * (UPTIME + t + sum(jump for second, jump in self._steps if second <= t)))
+        jumps = sum(jump for second, jump in self._steps if second <= t) if self._steps else 0.0
+        return round(1e6 * (UPTIME + t + jumps))
 
     def samples(
         self, after: int, t: float, busy: Callable[[float], float] | None, occupied: Callable[[float], bool]
@@ -45,19 +50,22 @@ class Ring:
         if not self._steps and after:
             first = max(first, int((after / 1e6 - UPTIME) / self._period) - 1)
         found = []
-        for number in range(first, last + 1):
-            time = self._time(number)
-            stamp = self.stamp(time)
+        counted, until = 0.0, None  # busy seconds, and the second until which they are counted
+        for (before, _), (time, stamp) in pairwise(self._marks(first, last)):
             if stamp <= after or (self._dry_when_idle and not occupied(time)):
                 continue
-            found.append((stamp, self._percent(number, time, busy)))
+            percent = 0
+            if busy:
+                begun = counted if until == before else busy(before)
+                counted, until = busy(time), time
+                percent = max(0, min(100, round(100 * (counted - begun) / (time - before))))
+            found.append((stamp, percent))
         return found
 
-    def _percent(self, number: int, time: float, busy: Callable[[float], float] | None) -> int:
-        if busy is None:
-            return 0
-        before = self._time(number - 1)
-        return max(0, min(100, round(100 * (busy(time) - busy(before)) / (time - before))))
+    def _made_marks(self, first: int, last: int) -> list[tuple[float, int]]:
+        """The second and the stamp of entries, and before them those of the entry before."""
+        times = [self._time(number) for number in range(first - 1, last + 1)]
+        return [(time, self.stamp(time)) for time in times]
 
     def _time(self, number: int) -> float:
         """The second of an entry. Multiplying by a large odd number scatters the low bits: the same jitter each run."""

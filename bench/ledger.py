@@ -1,0 +1,109 @@
+"""CPU time spent inside the simulated library, kept where a bench can read it while the program runs.
+
+The simulated library is Python in the place of a C library: what it takes is neither exporter's. With BENCH_LEDGER in
+the environment `bench.peer` and `bench.ours` put a Ledger before it. `python -m bench.ledger --fd N` is our daemon's
+worker with one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VARIABLE = "BENCH_LEDGER"  # names the folder
+_SIZE = 16  # nanoseconds and calls
+_LOOPS, _REPEATS = 20_000, 7
+
+
+class Ledger:
+    """Stands before a library and adds up what the calling thread spends in it, and the calls, in a file of its own."""
+
+    def __init__(self, library: Any, folder: Path) -> None:
+        self._library = library
+        path = folder / str(os.getpid())
+        path.write_bytes(bytes(_SIZE))
+        with path.open("r+b") as file:
+            self._kept = memoryview(mmap.mmap(file.fileno(), _SIZE)).cast("Q")
+
+    def __getattr__(self, function: str) -> Callable[..., int]:
+        inner, kept, now = getattr(self._library, function), self._kept, time.thread_time_ns
+
+        def call(*arguments: Any) -> int:
+            began = now()
+            code: int = inner(*arguments)
+            kept[0] += now() - began
+            kept[1] += 1
+            return code
+
+        return call
+
+
+def kept(library: Any) -> Any:
+    """Return the library, behind a ledger if the bench wants one."""
+    folder = os.environ.get(VARIABLE)
+    return Ledger(library, Path(folder)) if folder else library
+
+
+class Sum(NamedTuple):
+    """Seconds inside the library, and calls of it."""
+
+    seconds: float
+    calls: int
+
+    def since(self, before: Sum) -> Sum:
+        return Sum(self.seconds - before.seconds, self.calls - before.calls)
+
+
+def read(folder: Path) -> dict[int, Sum]:
+    """Return what each process has come to, by pid."""
+    found = {}
+    for path in folder.iterdir():
+        nanoseconds, calls = memoryview(path.read_bytes()).cast("Q")
+        found[int(path.name)] = Sum(nanoseconds / 1e9, calls)
+    return found
+
+
+class Price(NamedTuple):
+    """Seconds that the ledger itself adds to a call: in the sum that it keeps, and beside it."""
+
+    inside: float
+    beside: float
+
+
+class _Nothing:
+    def nothing(self) -> int:
+        return 0
+
+
+def price(folder: Path) -> Price:
+    """Measure it on a function that does nothing: the median of some loops with a ledger and without, by turns."""
+    ledger = Ledger(_Nothing(), folder)
+    bare, kept = _Nothing().nothing, ledger.nothing
+    inside, beside = [], []
+    for _ in range(_REPEATS):
+        without, before = _loop(bare), ledger._kept[0]
+        whole, within = _loop(kept), (ledger._kept[0] - before) / 1e9
+        inside.append((within - without) / _LOOPS)
+        beside.append((whole - within) / _LOOPS)
+    (folder / str(os.getpid())).unlink()
+    return Price(sorted(inside)[_REPEATS // 2], sorted(beside)[_REPEATS // 2])
+
+
+def _loop(function: Callable[[], int]) -> float:
+    began = time.thread_time()
+    for _ in range(_LOOPS):
+        function()
+    return time.thread_time() - began
+
+
+if __name__ == "__main__":
+    from gpugauge.driver import nvml, worker
+
+    use = nvml.use_library
+    nvml.use_library = lambda library: use(kept(library))  # the simulator is not loaded yet
+    sys.exit(worker.main(sys.argv[1:]))

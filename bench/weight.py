@@ -1,0 +1,34 @@
+"""Private megabytes that the simulated library adds to a process which has NVIDIA's binding: `python -m bench.weight
+SIMULATION.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from gpugauge.driver import worker  # what the worker has without it
+
+
+def weight(simulation: str) -> float:
+    """Return it, measured in a process of its own, as loaded."""
+    done = subprocess.run([sys.executable, "-m", "bench.weight", simulation], capture_output=True, check=True)
+    return float(done.stdout)
+
+
+def main() -> None:
+    text = Path(sys.argv[1]).read_text()
+    service, before = worker.Service(), _private()
+    service.answer({"id": 0, "op": "open", "simulate": json.loads(text)})
+    print(_private() - before)
+
+
+def _private() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""`gpugauge serve`: settings, then the daemon, then the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from gpugauge import app, logs
+from gpugauge.config import Settings
+from gpugauge.config_kinds import ConfigError, ReaderEnded
+from gpugauge.driver.simulated import ScenarioError
+from gpugauge.listen import ListenError
+from gpugauge.selection import SelectionError
+from gpugauge.sessions import SessionsError
+
+
+def serve(read: Callable[[], Settings]) -> int:
+    """Run until told to stop, with the settings that `read` returns, now and at each reload; it raises ConfigError.
+    Return the exit code, and say on standard error what cannot be used.
+    """
+    try:
+        settings = read()
+        logs.setup(settings.log.level, settings.log.format)
+        return app.run(settings, read)
+    except ReaderEnded as error:
+        return error.status if error.explained else _failed(1, error)
+    except (ConfigError, ScenarioError, SelectionError) as error:
+        return _failed(2, error)
+    except (ListenError, SessionsError) as error:
+        return _failed(1, error)
+
+
+def _failed(code: int, reason: Exception) -> int:
+    sys.stderr.write(f"gpugauge: {reason}\n")
+    return code

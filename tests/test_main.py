@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import pytest
+
+PROGRAM = [sys.executable, "-m", "gpugauge"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_help_and_mistakes_are_told_as_by_any_command() -> None:
+    helped, mistaken, refused = run("serve", "--help"), run("serve", "--log.lvl=x"), run("serve", "--log.level=x")
+
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith("Usage: gpugauge serve [OPTIONS]\n")
+    assert (mistaken.returncode, mistaken.stdout) == (2, "")
+    assert "--log.level" in mistaken.stderr
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("gpugauge: --log.level: log.level: input should be 'debug', 'info', ")
+
+
+def test_every_other_command_is_the_command_lines() -> None:
+    assert run("--version").stdout.startswith("gpugauge ")
+    assert run("srv").returncode == 2
+
+
+class Starting(NamedTuple):
+    """A daemon that still reads its settings, and the pipe from which it does."""
+
+    process: subprocess.Popen[str]
+    child: int
+    settings: TextIO
+
+
+@pytest.fixture
+def starting(tmp_path: Path) -> Iterator[Starting]:
+    file = tmp_path / "settings"
+    os.mkfifo(file)
+    command = [*PROGRAM, "serve", f"--config.file={file}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        with file.open("w") as pipe:  # opens once the child has opened it
+            (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            yield Starting(process, int(child), pipe)
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signal_ends_both_while_the_settings_are_read(starting: Starting, number: signal.Signals) -> None:
+    child = os.pidfd_open(starting.child)
+
+    starting.process.send_signal(number)
+
+    assert starting.process.wait(10) == (-number if number is signal.SIGKILL else 0)
+    ended, _, _ = select.select([child], [], [], 10)  # whoever reaps it
+    os.close(child)
+    assert ended
+
+
+def test_hangup_does_not_end_a_daemon_that_reads_its_settings(starting: Starting) -> None:
+    starting.process.send_signal(signal.SIGHUP)
+    os.kill(starting.child, signal.SIGHUP)
+    starting.settings.write("log: {level: loud}\n")
+    starting.settings.close()
+
+    _, told = starting.process.communicate(timeout=10)
+    assert starting.process.returncode == 2
+    assert "log.level: input should be" in told
+
+
+# Runs the daemon up to its first tick, and prints what it has loaded.
+UNTIL_THE_FIRST_TICK = """
+import sys
+from gpugauge.__main__ import main
+from gpugauge.sampler import Sampler
+Sampler.run = lambda *_: print(*sys.modules)
+main()
+"""
+
+
+def test_a_daemon_on_a_real_node_never_holds_what_reads_settings(tmp_path: Path) -> None:
+    flags = [f"--hook.socket={tmp_path}/hook.sock", "--web.listen-address=127.0.0.1:0", "--driver.mode=off"]
+    command = [sys.executable, "-c", UNTIL_THE_FIRST_TICK, "serve", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+
+    loaded = done.stdout.split()
+    rooms = {name.split(".")[0] for name in loaded}
+    assert {"gpugauge", "tornado"} <= rooms
+    assert not rooms & {"pydantic", "pydantic_core", "annotated_types", "click", "yaml", "prometheus_client", "torch"}
+    assert not {"difflib", "importlib.resources", "zipfile"} & set(loaded)  # what our own code need not load
