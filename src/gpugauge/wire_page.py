@@ -17,17 +17,23 @@ PAGE_BYTES = 4096
 # A later minor version may append to this: what a reader does not know is "other" to it.
 PHASES = ("other", "starting", "training", "evaluating", "checkpointing", "compiling", "loading", "generating")
 
-# Magic, number of phases; then sequence, phase, since, steps, batches, nanoseconds in each phase before `since`, and
-# the sequence again: a reader that finds two different ones has come in between.
+# Magic, number of phases; then words of eight bytes: sequence, phase, since, steps, batches, nanoseconds in each phase
+# before `since`, and the sequence again: a reader that finds two different ones has come in between.
 _MAGIC = b"gpg1"
 _HEAD = struct.Struct("=4sI")
 _BODY = struct.Struct(f"=5Q{len(PHASES)}QQ")
 _MOST_PHASES = 64
 
+# Which word is what, for a writer that changes only some: the sequence first, and again at the end.
+SEQUENCE, PHASE, SINCE, _STEPS, _BATCHES, SPENT = range(6)
+AGAIN = SPENT + len(PHASES)
+
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says: the phase, Unix time since when, steps and batches then, seconds in each phase until now."""
+    """What a page says: the phase, Unix time since when, seconds in each phase until now; steps and batches are those
+    of the last message.
+    """
 
     phase: str
     since: float
@@ -39,6 +45,11 @@ class Page:
 def write_head(memory: bytearray | mmap) -> None:
     """Mark an empty page as ours."""
     _HEAD.pack_into(memory, 0, _MAGIC, len(PHASES))
+
+
+def words(memory: mmap) -> memoryview:
+    """Return what follows the head, word by word; to be released before the memory is closed."""
+    return memoryview(memory)[_HEAD.size : _HEAD.size + _BODY.size].cast("Q")
 
 
 def write(

@@ -76,7 +76,7 @@ def test_errors_end_the_hook_and_not_the_training(listener: Sessions, run: Run, 
         optimizer = torch.Optimizer()
         for _ in range(20):
             optimizer.step()
-            observer._observer.due = 0
+            observer._observer.hurry()
         print(torch.Iterator().__next__(), observer._observer.errors)
     """
     assert finished(run(program, PYTHONPATH=site)) == "batch 10\n"
@@ -272,8 +272,27 @@ def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessio
         optimizer.step()
         os.closerange(3, 256)
         mine = [os.open(os.devnull, os.O_WRONLY) for _ in range(20)]
-        observer._observer.due = 0
+        observer._observer.hurry()
         optimizer.step()
         print(*{os.readlink(f"/proc/self/fd/{number}") for number in mine}, observer._observer.errors)
     """
     assert finished(run(program, PYTHONPATH=site)) == "/dev/null 0\n"
+
+
+def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site: str) -> None:
+    # One call for a step and four for a batch, and what is done once a second: more would be for every step of everybody.
+    program = """
+        import sys, torch
+        optimizer, batches = torch.Optimizer(), torch.Iterator()
+        next(batches), optimizer.step()
+        number = 0
+        def count(frame, event, _):
+            global number
+            number += event == "call" and "gpugauge" in frame.f_code.co_filename
+        sys.setprofile(count)
+        for _ in range(10_000):
+            next(batches), optimizer.step()
+        sys.setprofile(None)
+        print(5 <= number / 10_000 < 6 or number)
+    """
+    assert finished(run(program, PYTHONPATH=site)) == "True\n"

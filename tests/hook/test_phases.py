@@ -1,50 +1,64 @@
 """The innermost phase counts, on the thread that trains, and all of them add up."""
 
+import os
 import threading
+from collections.abc import Iterator
 
 import pytest
 
+from gpugauge import wire_page
 from gpugauge.hook import phases
+from gpugauge.hook.page import Page
 from gpugauge.hook.phases import EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
 from gpugauge.wire_page import PHASES
 
 
-class Written:
-    """Stands for the page: keeps what was written last."""
-
-    def __init__(self) -> None:
-        self.phase, self.since, self.seconds = -1, -1, [0] * len(PHASES)
-
-    def write(self, phase: int, since: int, steps: int, batches: int, nanoseconds: list[int]) -> None:
-        self.phase, self.since, self.seconds = phase, since, list(nanoseconds)
+@pytest.fixture
+def page() -> Iterator[Page]:
+    page = Page()
+    page.open()
+    yield page
+    page.close()
 
 
-def tracked() -> tuple[Phases, Written]:
-    page = Written()
-    found = Phases(page, lambda: (0, 0))  # type: ignore[arg-type]  # a stand-in
+def shown(page: Page, now: int = 100) -> tuple[int, int, list[int]]:
+    """Return the phase on the page, since when, and nanoseconds in each phase until `now`."""
+    assert page.descriptor is not None
+    found = wire_page.read(os.pread(page.descriptor, wire_page.PAGE_BYTES, 0), now, now / 1e9)
+    assert found is not None
+    assert page.words is not None
+    return PHASES.index(found.phase), page.words[wire_page.SINCE], [round(s * 1e9) for s in found.seconds.values()]
+
+
+def tracked(page: Page) -> Phases:
+    found = Phases(page)
     found._since = 0
-    return found, page
+    found.write(0, 0)
+    return found
 
 
-def test_phases_nest_and_add_up() -> None:
-    found, page = tracked()
-    found.enter(LOADING, 10)
-    found.leave(30, TRAINING)
+def test_phases_nest_and_add_up(page: Page) -> None:
+    found = tracked(page)
+    assert shown(page) == (STARTING, 0, [0, 100, 0, 0, 0, 0, 0, 0])
+    found.switch(LOADING, 10)
+    found.arrive(TRAINING, STARTING, 30)
     found.enter(EVALUATING, 60)
-    found.enter(LOADING, 70)
-    assert (page.phase, page.since) == (LOADING, 70)
-    found.leave(75, TRAINING)
-    assert (page.phase, page.since) == (EVALUATING, 75)
+    found.switch(LOADING, 70)
+    assert shown(page)[:2] == (LOADING, 70)
+    found.arrive(TRAINING, EVALUATING, 75)
+    assert shown(page)[:2] == (EVALUATING, 75)
     found.leave(100)
-    assert (page.phase, page.since) == (TRAINING, 100)
     spent = {STARTING: 10, LOADING: 25, TRAINING: 30, EVALUATING: 35}
-    assert [spent.get(phase, 0) for phase in range(len(PHASES))] == page.seconds
+    assert shown(page) == (TRAINING, 100, [spent.get(phase, 0) for phase in range(len(PHASES))])
+    assert shown(page, 110)[2][TRAINING] == 40
+    found.write(7, 8)
+    assert shown(page) == (TRAINING, 100, [spent.get(phase, 0) for phase in range(len(PHASES))])
 
 
-def test_a_step_ends_the_evaluation_but_not_what_the_program_said() -> None:
-    found, _ = tracked()
-    found.enter(LOADING, 1)
-    found.leave(2, EVALUATING)
+def test_a_step_ends_the_evaluation_but_not_what_the_program_said(page: Page) -> None:
+    found = tracked(page)
+    found.switch(LOADING, 1)
+    found.arrive(EVALUATING, STARTING, 2)
     found.settle(TRAINING, 3)
     assert found.current == TRAINING
     found.enter(OTHER, 4)
@@ -53,7 +67,7 @@ def test_a_step_ends_the_evaluation_but_not_what_the_program_said() -> None:
 
 
 def test_the_thread_that_steps_is_followed() -> None:
-    found, _ = tracked()
+    found = Phases(Page())
     thread = threading.Thread(target=found.adopt)
     thread.start()
     thread.join()

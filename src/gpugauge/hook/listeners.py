@@ -6,7 +6,7 @@ What is called for every step or batch does the least; the rest happens at most 
 from __future__ import annotations
 
 import functools
-import weakref
+import threading
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -15,8 +15,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from gpugauge.hook import phases
 from gpugauge.hook.observer import Observer
+from gpugauge.hook.phases import CHECKPOINTING, EVALUATING, LOADING, TRAINING
 
 # Since torch 2.3; what 2.1 and 2.2 have instead is true in every kind of compilation, which serves as well.
 _is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling  # noqa: SLF001  (older torch)
@@ -29,7 +29,7 @@ def install(observer: Observer) -> None:
     optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
         (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, observer.met)),
         (getattr(getattr(torch, "nn", None), "Module", None), "eval", lambda f: evaluating(observer, f)),
-        (torch, "save", lambda f: within(observer, phases.CHECKPOINTING, f)),
+        (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
         (getattr(torch, "serialization", None), "save", lambda _: torch.save),
     )
     for owner, name, wrap in optional:
@@ -77,11 +77,7 @@ def after(observer: Observer, function: Callable[..., Any], take: Callable[[Any]
 
 def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method eval of a module as it is, and remember for which module it was called last."""
-
-    def take(module: Any) -> None:
-        observer.evaluated = weakref.ref(module)
-
-    return after(observer, function, take)
+    return after(observer, function, observer.told_to_evaluate)
 
 
 def _listen_to_wrappers(observer: Observer) -> None:
@@ -100,57 +96,62 @@ def _listen_to_wrappers(observer: Observer) -> None:
 
 def _listen_to_steps(observer: Observer) -> None:
     """Register one global hook after each optimizer step."""
-    steps = observer.recorder.steps
-    stepping = observer.stepping
+    count, known = observer.recorder.steps.append, observer.stepping
 
     def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-        if _is_compiling() or observer.off:
+        if _is_compiling():
             return  # a compiled optimizer is traced through here: nothing that dynamo would have to understand
-        try:
-            now = perf_counter_ns()
-            key = id(optimizer)
-            steps.append((key, now))
-            if key not in stepping:
-                observer.know(optimizer)
-            observer.stepped(now)
-            if now >= observer.due:
-                observer.publish(now)
-        except Exception:
-            observer.failed()
+        now = perf_counter_ns()
+        key = id(optimizer)
+        if now >= observer.step_look or key not in known:
+            observer.stepped(optimizer, now)
+        else:
+            count((key, now))
 
     register_optimizer_step_post_hook(after_step)
 
 
 def _listen_to_batches(observer: Observer) -> None:
     """Put a wrapper around the wait for a batch."""
-    batches = observer.recorder.batches
-    here = observer.phases.here
+    count, track, waits = observer.recorder.batches.append, observer.phases, observer.waits
+    thread, trains = threading.get_ident, torch.is_grad_enabled
     wait = _BaseDataLoaderIter.__next__
 
     @functools.wraps(wait)
     def next_batch(self: Any) -> Any:
-        followed = not observer.off and here()
+        before, exposed = track.current, waits.used
+        if thread() != track.thread or (before == LOADING and not track.entered):
+            return elsewhere(self)  # another thread's, or of a loader that loads from another one
         start = perf_counter_ns()
         try:
-            if followed:
-                observer.waiting(start)
+            track.switch(LOADING, start)
+            if exposed:
+                waits.begin()
         except Exception:
             observer.failed()
         try:
             batch = wait(self)
         except BaseException:
-            if followed:
-                observer.leave_phase()
+            observer.back(before)
             raise
         try:
-            if not observer.off:
-                now = perf_counter_ns()
-                training = observer.received(now, now - start, self) if followed else torch.is_grad_enabled()
-                batches.append((start, now, training))
-                if now >= observer.due:
-                    observer.publish(now)
+            now = perf_counter_ns()
+            if exposed:
+                waits.end(now, now - start)
+            look = now >= observer.batch_look
+            training = observer.trains_on(self) if look else trains()
+            track.arrive(TRAINING if training else EVALUATING, before, now)
+            count((start, now, training))
+            if look or not training:
+                observer.arrived(training, now)
         except Exception:
             observer.failed()
+        return batch
+
+    def elsewhere(self: Any) -> Any:
+        start = perf_counter_ns()
+        batch = wait(self)
+        observer.arrived_elsewhere(start)
         return batch
 
     _BaseDataLoaderIter.__next__ = next_batch

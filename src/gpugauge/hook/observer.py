@@ -27,6 +27,7 @@ from gpugauge.hook.recorder import Recorder
 from gpugauge.hook.waits import ExposedWaits
 
 MAX_ERRORS = 10
+NOBODY = -1  # no thread's identity
 RESCAN = 60 * SECOND
 REFRESH = 10 * SECOND
 
@@ -35,23 +36,25 @@ _UNREPORTED = 3
 
 
 class Observer:
-    """The state of this process. `due` is when to publish next, in perf_counter_ns; MAX_ERRORS `errors` end it.
+    """The state of this process: what listeners tell it, and what it sends. MAX_ERRORS `errors` switch it `off`.
 
-    `seen` are facts that listeners found out.
+    The listeners count what comes; from `step_look` and `batch_look` on a step and a batch has more to say, and from
+    `due` on there is something to send (perf_counter_ns). `seen` are facts that they found out.
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.recorder = Recorder()
-        self.phases = Phases(Page(), self.recorder.counts)
+        self.phases = Phases(Page())
         self.waits = ExposedWaits()
         self.local_work = LocalWork()
         self.optimizers: dict[int, weakref.ref[Any]] = {}
         self.stepping: set[int] = set()
         self.seen: dict[str, str | None] = {}
-        self.evaluated: weakref.ref[Any] | None = None
+        self._evaluated: weakref.ref[Any] | None = None
         self.compilations: int | None = 0  # None: they cannot be known
         self.errors = 0
+        self.off = False
         self.reset()
 
     def reset(self) -> None:
@@ -63,7 +66,7 @@ class Observer:
         self.waits.clear()
         self.local_work.clear()
         self.session = uuid.uuid4().hex
-        self.due = 0
+        self.hurry()
         self._sequence = 0
         self._busy = threading.Lock()
         self._hello: wire.Hello | None = None
@@ -76,17 +79,24 @@ class Observer:
         self._version: tuple[int, int] | None = None
         self._unreported = 0
         self._loader: weakref.ref[Any] | None = None
+        if self.off:
+            self._switch_off()
 
-    @property
-    def off(self) -> bool:
-        """Whether too much has gone wrong to go on."""
-        return self.errors >= MAX_ERRORS
+    def hurry(self) -> None:
+        """Let the next step or batch publish."""
+        self.step_look = self.batch_look = self.due = 0
 
     def failed(self) -> None:
         """Count an error of ours; too many switch the hook off and end the session."""
         self.errors += 1
-        if self.off:
-            self.client.close()
+        if self.errors >= MAX_ERRORS:
+            self._switch_off()
+
+    def _switch_off(self) -> None:
+        self.off = True
+        self.phases.thread = NOBODY
+        self.step_look = 0
+        self.client.close()
 
     def met(self, optimizer: Any) -> None:
         """Remember an optimizer, without keeping it alive, and look at its parameters with the next publication."""
@@ -100,7 +110,7 @@ class Observer:
         self.stepping.add(id(optimizer))
         self.phases.adopt()
         if self._sequence < 2:
-            self.due = 0  # the first step follows the first batch closely, and tells where the model lives
+            self.hurry()  # the first step follows the first batch closely, and tells where the model lives
 
     def _gone(self, key: int) -> None:
         self.optimizers.pop(key, None)
@@ -112,33 +122,62 @@ class Observer:
             self.seen.update(facts)
             self._refresh = 0
 
-    def waiting(self, now: int) -> None:
-        """Take that the training thread begins to wait for a batch."""
-        self.phases.enter(phases.LOADING, now)
-        self.waits.begin()
+    def told_to_evaluate(self, module: Any) -> None:
+        """Take that a module was told eval(): until the next step it may be what the program does."""
+        self._evaluated = weakref.ref(module)
+        self.step_look = self.batch_look = 0
 
-    def received(self, now: int, waited: int, iterator: Any) -> bool:
-        """Take that it has the batch; return whether it will train on it, as far as that can be told now."""
-        self.waits.end(now, waited)
-        training = torch.is_grad_enabled() and not self._evaluating()
-        self.phases.leave(now, phases.TRAINING if training else phases.EVALUATING)
+    def trains_on(self, iterator: Any) -> bool:
+        """Return whether it will train on a batch, as far as that can be told now, and take where it came from."""
+        module = self._evaluated() if self._evaluated is not None else None
+        # Frozen parts of a model that trains are told eval() before the step: only what still is so counts.
+        training = torch.is_grad_enabled() and (module is None or module.training)
         if training and (self._loader is None or self._loader() is not iterator):
             self._loader = weakref.ref(iterator)
             self.saw(**facts.loader(iterator))
+        if self._evaluated is None:
+            self.batch_look = self.due
         return training
 
-    def _evaluating(self) -> bool:
-        """Whether a module was told eval() since the last step, and still is so: frozen parts of a model that trains
-        are told so before the step.
-        """
-        module = self.evaluated() if self.evaluated is not None else None
-        return module is not None and not module.training
+    def arrived(self, training: bool, now: int) -> None:
+        """Take that a batch is counted which was for evaluating, or that it is time to send."""
+        if not training:
+            self.step_look = 0  # with a step it trains again
+        if now >= self.due:
+            self.publish(now)
 
-    def stepped(self, now: int) -> None:
-        """Take that an optimizer has stepped: whatever the program did before, it trains."""
-        self.evaluated = None
+    def arrived_elsewhere(self, start: int) -> None:
+        """Take a batch that another thread got, or another loader, since `start`."""
+        if self.off:
+            return
+        try:
+            now = perf_counter_ns()
+            self.recorder.batches.append((start, now, torch.is_grad_enabled()))
+            if now >= self.due:
+                self.publish(now)
+        except Exception:
+            self.failed()
+
+    def stepped(self, optimizer: Any, now: int) -> None:
+        """Take a step that has more to say than to be counted."""
+        if self.off:
+            return
+        try:
+            self.recorder.steps.append((id(optimizer), now))
+            if id(optimizer) not in self.stepping:
+                self.know(optimizer)
+            self._trains(now)
+        except Exception:
+            self.failed()
+
+    def _trains(self, now: int) -> None:
+        """Take that there was a step: whatever the program did before, it trains."""
+        self._evaluated = None
         if self.phases.here():
             self.phases.settle(phases.TRAINING, now)
+            self.step_look = self.due
+        if now >= self.due:
+            self.publish(now)
 
     def tick(self) -> None:
         """Take a step that the program tells about itself."""
@@ -147,9 +186,7 @@ class Observer:
         try:
             now = perf_counter_ns()
             self.recorder.ticks.append(now)
-            self.stepped(now)
-            if now >= self.due:
-                self.publish(now)
+            self._trains(now)
         except Exception:
             self.failed()
 
@@ -175,12 +212,22 @@ class Observer:
         except Exception:
             self.failed()
 
+    def back(self, phase: int) -> None:
+        """Go back to a phase after a wait that brought no batch."""
+        try:
+            self.phases.switch(phase, perf_counter_ns())
+        except Exception:
+            self.failed()
+
     def publish(self, now: int) -> None:
         """Send what has been counted, if a daemon is there. A thread that comes meanwhile leaves it to the first."""
         if not self._busy.acquire(blocking=False):
             return
         try:
             self.due = now + SECOND
+            if self.step_look:
+                self.step_look = self.due
+            self.batch_look = 0  # with the next batch comes whether it is another loader's
             self._gather()
             for _ in range(2):  # when the daemon has gone, its successor may be there already
                 if not self.client.connect(now, self._greeting) or self.client.send(now, self._snap(now)):
@@ -207,7 +254,7 @@ class Observer:
         if self._hello is None:
             self._hello = facts.hello(self.session)
             self.phases.page.open()
-            self.phases.write()
+            self.phases.write(*self.recorder.counts())
         return wire.encode(self._hello), self.phases.page.descriptor
 
     def _gather(self) -> None:
@@ -218,7 +265,7 @@ class Observer:
             tally = self.recorder.step_tally
             self.local_work.update(tally.durations, tally.nanoseconds)
             self.waits.collect()
-            self.phases.write()
+            self.phases.write(*self.recorder.counts())
 
     def _watch_for_unreported_steps(self) -> None:
         """A compiled optimizer calls no hooks; that it steps shows in its parameters."""

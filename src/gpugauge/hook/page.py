@@ -11,12 +11,15 @@ from gpugauge import wire_page
 
 
 class Page:
-    """One sealed memfd. A machine that refuses it (an old kernel, a sandbox) leaves it closed: nothing is told."""
+    """One sealed memfd. A machine that refuses it (an old kernel, a sandbox) leaves it closed: nothing is told.
+
+    `words` are for a writer that changes only some, as in gpugauge.wire_page; None while there is no page.
+    """
 
     def __init__(self) -> None:
+        self.words: memoryview | None = None
         self._memory: mmap.mmap | None = None
         self._file: tuple[int, int, int] | None = None
-        self._sequence = 0
 
     @property
     def descriptor(self) -> int | None:
@@ -49,19 +52,21 @@ class Page:
             return
         wire_page.write_head(memory)
         self._memory, self._file = memory, (descriptor, found.st_dev, found.st_ino)
+        self.words = wire_page.words(memory)
 
     def write(self, phase: int, since: int, steps: int, batches: int, nanoseconds: Sequence[int]) -> None:
-        """Write the state, if there is a page; about a microsecond."""
-        if self._memory is not None:
-            self._sequence += 1
-            wire_page.write(self._memory, self._sequence, phase, since, steps, batches, nanoseconds)
+        """Write the whole state, if there is a page."""
+        if self._memory is not None and self.words is not None:
+            sequence = self.words[wire_page.SEQUENCE] + 1
+            wire_page.write(self._memory, sequence, phase, since, steps, batches, nanoseconds)
 
     def close(self) -> None:
         """Let go of the page; in a forked child the parent's stays as it is, and is not written to any more."""
         descriptor = self.descriptor
+        if self.words is not None:
+            self.words.release()
         if self._memory is not None:
             self._memory.close()
         if descriptor is not None:
             os.close(descriptor)
-        self._memory = self._file = None
-        self._sequence = 0
+        self._memory = self._file = self.words = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from time import perf_counter_ns
 
 from gpugauge.hook.page import Page
-from gpugauge.wire_page import PHASES
+from gpugauge.wire_page import AGAIN, PHASE, PHASES, SEQUENCE, SINCE, SPENT
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
 
@@ -29,14 +28,13 @@ def named(name: str) -> int:
 
 
 class Phases:
-    """The phase of one thread: the innermost that was entered, else the one that batches and steps show.
+    """The phase of one `thread`: the innermost that was `entered`, else the one that batches and steps show.
 
-    `counts` returns steps and batches so far. Times are perf_counter_ns.
+    Times are perf_counter_ns. Twice a batch it goes to the page, so what changes goes there and no more.
     """
 
-    def __init__(self, page: Page, counts: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
-        self._counts = counts
         self.clear()
 
     def clear(self) -> None:
@@ -44,7 +42,7 @@ class Phases:
         self.thread = threading.get_ident()
         self.current = self._base = STARTING
         self._since = perf_counter_ns()
-        self._entered: list[int] = []
+        self.entered: list[int] = []
         self._nanoseconds = [0] * len(PHASES)
 
     def adopt(self) -> None:
@@ -52,7 +50,7 @@ class Phases:
         caller = threading.get_ident()
         if caller != self.thread and any(thread.ident == caller for thread in threading.enumerate()):
             self.thread = caller
-            self._entered.clear()
+            self.entered.clear()
 
     def here(self) -> bool:
         """Whether the caller is on the thread that is followed."""
@@ -60,30 +58,39 @@ class Phases:
 
     def enter(self, phase: int, now: int) -> None:
         """Go into a phase, until leave()."""
-        self._entered.append(phase)
-        self._switch(phase, now)
+        self.entered.append(phase)
+        self.switch(phase, now)
 
-    def leave(self, now: int, base: int | None = None) -> None:
-        """Leave the innermost phase; `base` is what the thread does from now on when no phase is entered."""
-        if base is not None:
-            self._base = base
-        if self._entered:
-            self._entered.pop()
-        self._switch(self._entered[-1] if self._entered else self._base, now)
+    def leave(self, now: int) -> None:
+        """Leave the innermost phase."""
+        if self.entered:
+            self.entered.pop()
+        self.switch(self.entered[-1] if self.entered else self._base, now)
 
     def settle(self, base: int, now: int) -> None:
         """Say what the thread does when no phase is entered."""
         self._base = base
-        if not self._entered and base != self.current:
-            self._switch(base, now)
+        if not self.entered:
+            self.switch(base, now)
 
-    def write(self) -> None:
-        """Bring the page up to date."""
-        steps, batches = self._counts()
+    def arrive(self, base: int, before: int, now: int) -> None:
+        """Say what the thread does after a wait for a batch: what it did before it, when a phase is entered."""
+        self._base = base
+        self.switch(before if self.entered else base, now)
+
+    def write(self, steps: int, batches: int) -> None:
+        """Bring the whole page up to date."""
         self.page.write(self.current, self._since, steps, batches, self._nanoseconds)
 
-    def _switch(self, phase: int, now: int) -> None:
-        if phase != self.current:
-            self._nanoseconds[self.current] += now - self._since
-            self.current, self._since = phase, now
-        self.write()
+    def switch(self, phase: int, now: int) -> None:
+        """Go from one phase to another, whatever is entered."""
+        before = self.current
+        if phase == before:
+            return
+        spent = self._nanoseconds[before] = self._nanoseconds[before] + now - self._since
+        self.current, self._since = phase, now
+        if (words := self.page.words) is not None:
+            words[SEQUENCE] = now  # any number that is new
+            words[SPENT + before] = spent
+            words[PHASE] = phase
+            words[SINCE] = words[AGAIN] = now
