@@ -280,7 +280,7 @@ def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessio
 
 
 def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site: str) -> None:
-    # One call for a step and four for a batch, and what is done once a second: more would be for every step of everybody.
+    # One for a step, four for a batch, and what is done once a second: every step of everybody pays for more.
     program = """
         import sys, torch
         optimizer, batches = torch.Optimizer(), torch.Iterator()
