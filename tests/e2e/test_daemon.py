@@ -22,17 +22,18 @@ pytestmark = pytest.mark.e2e
 
 
 class Scraper:
-    """Scrapes all the time from a thread of its own."""
+    """Scrapes all the time from a thread of its own, with a `pause` in seconds between."""
 
-    def __init__(self, running: Daemon) -> None:
+    def __init__(self, running: Daemon, pause: float = 0.02) -> None:
         self.running = running
+        self._pause = pause
         self.statuses: list[int] = []
         self.seconds: list[float] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        while not self._stop.wait(0.02):
+        while not self._stop.wait(self._pause):
             start = time.monotonic()
             self.statuses.append(http(self.running.url + "/metrics")[0])
             self.seconds.append(time.monotonic() - start)

@@ -82,7 +82,7 @@ def test_thousand_processes_are_seen_and_gone_when_they_end(tmp_path: Path) -> N
         environment = {**os.environ, "PYTHONPATH": path, "GPUGAUGE_HOOK_SOCKET": str(running.socket)}
         command = [GPUGAUGE, "run", "--", sys.executable, "-c", THOUSAND, str(NUMBER)]
         with (
-            Scraper(running) as scraper,
+            Scraper(running, pause=1.0) as scraper,  # a page has 60,000 lines, and is polled for below, too
             subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as trainings,
         ):
             assert trainings.stdin

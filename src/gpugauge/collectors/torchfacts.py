@@ -22,7 +22,8 @@ def _facts(names: Sequence[str]) -> Callable[[Session], dict[tuple[str, ...], in
     """Return a reader of an info row; None when the process has told none of the facts."""
 
     def values(session: Session) -> dict[tuple[str, ...], int] | None:
-        found = tuple(session.facts.get(name, "") for name in names)
+        facts = session.facts
+        found = tuple(facts.get(name, "") for name in names)
         return {found: 1} if any(found) else None
 
     return values

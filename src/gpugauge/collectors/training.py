@@ -38,7 +38,8 @@ STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1
 def _info(session: Session) -> dict[tuple[str, ...], float]:
     pid = str(session.peer_pid) if session.peer_pid > 0 else ""
     own = str(session.hello.pid) if session.hello.pid is not None else ""
-    return {(pid, own, *(session.facts.get(name, "") for name in _FACTS)): 1}
+    facts = session.facts
+    return {(pid, own, *(facts.get(name, "") for name in _FACTS)): 1}
 
 
 def _steps(session: Session) -> wire.Progress | None:
