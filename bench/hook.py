@@ -1,15 +1,18 @@
 """Microseconds a training step that the hook costs: the same loop with and without it, in alternating runs.
 
-It needs torch and uses the CPU. The runs alternate within one process, because two processes differ by more than the
-hook costs. "added" is the median difference of neighbouring runs, "spread" the median distance from it; "inside" is
-the median time of the hook's own call among the same steps, which a noisy machine disturbs less; "a publication"
-comes once a second, "a batch" is what the hook adds to each wait for a batch.
+It needs torch and uses the CPU. A step takes a batch that is there already, and ends with the optimizer's. The runs
+alternate within one process, because two processes differ by more than the hook costs. "added" is the median difference
+of neighbouring runs, "spread" the median distance from it. "inside" is the median time of the hook's own code among the
+same steps, which a noisy machine disturbs less: at the batch, at the optimizer's step, and both; "nothing" is what the
+same clocks show for functions that do nothing. The target is about both, less nothing. "a publication" comes once a
+second.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -20,25 +23,31 @@ from bench.report import report
 from gpugauge import launch
 from gpugauge.sessions import Sessions
 
-# Width of the model (0: nothing but the hook's call), batch, steps in a run, pairs of runs.
+# Width of the model (0: nothing but the hook's calls), batch, steps in a run, pairs of runs, whether it is compiled.
 LOADS = {
-    "empty": (0, 0, 5000, 20),
-    "small, about 1 ms": (288, 64, 200, 40),
-    "larger, about 10 ms": (640, 256, 20, 20),
+    "empty": (0, 0, 2000, 20, 0),
+    "small, about 1 ms": (288, 64, 100, 20, 0),
+    "small, compiled": (288, 64, 100, 20, 1),
+    "larger, about 10 ms": (640, 256, 10, 16, 0),
+    "larger, compiled": (640, 256, 10, 16, 1),
 }
 
-# Prints the medians of the steps of each run, without and with the hook in turn, of the hook's own calls, of
-# publications, and of the waits for batches of a loader that has nothing to load, without and with the hook, in µs.
+# Prints µs: the medians of the steps of each run, without and with the hook in turn; of the hook's own code at a batch
+# and at a step, and of nothing measured alike; of publications.
 LOOP = """
 import json, statistics, sys, time, torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter as Iterator
 from gpugauge.hook import observer
 
-width, batch, steps, runs = map(int, sys.argv[1:])
+width, batch, steps, runs, compiled = map(int, sys.argv[1:6])
+clock = time.perf_counter_ns
 torch.set_num_threads(1)
 linear = torch.nn.Linear
 model = torch.nn.Sequential(linear(width or 1, width or 1), torch.nn.ReLU(), linear(width or 1, width or 1))
-data = torch.randn(batch or 1, width or 1)
+call = torch.compile(model, backend=sys.argv[6]) if compiled else model
+batches = [torch.randn(batch or 1, width or 1)] * steps
 
 class Nothing(torch.optim.Optimizer):
     def step(self):
@@ -46,63 +55,93 @@ class Nothing(torch.optim.Optimizer):
 
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3) if width else Nothing(model.parameters(), {})
 
-def run():
+def run(each=lambda: None):
     took = []
+    iterator = iter(DataLoader(batches, batch_size=None))
     for _ in range(steps):
-        start = time.perf_counter_ns()
+        start = clock()
+        data = next(iterator)
         if width:
             optimizer.zero_grad()
-            model(data).square().mean().backward()
+            call(data).square().mean().backward()
         optimizer.step()
-        took.append(time.perf_counter_ns() - start)
+        took.append(clock() - start)
+        each()
     return statistics.median(took) / 1e3
 
-(ours,) = hooks.items()
+((key, after_step),) = hooks.items()
+next_batch = Iterator.__next__
+cell = next_batch.__closure__[next_batch.__code__.co_freevars.index("wait")]
+wait = cell.cell_contents
+
+def hooked(step, batch):
+    hooks.clear()
+    if step:
+        hooks[key] = step
+    Iterator.__next__ = batch
+
+run()
+hooked(None, wait)
 run()
 without, watched = [], []
 for _ in range(runs):
-    hooks.clear()
+    hooked(None, wait)
     without.append(run())
-    hooks.update([ours])
+    hooked(after_step, next_batch)
     watched.append(run())
-inside = []
-def timed(*arguments, **named):
-    start = time.perf_counter_ns()
-    ours[1](*arguments, **named)
-    inside.append((time.perf_counter_ns() - start) / 1e3)
-hooks.update([(ours[0], timed)])
-for _ in range(runs // 4):
-    run()
-hooks.update([ours])
+
+class Inside:
+    def __init__(self, step, batch):
+        self.step, self.batch = step, batch
+        self.at_step, self.at_batch, self.waited = [], [], 0
+    def timed_step(self, *arguments):
+        start = clock()
+        self.step(*arguments)
+        self.at_step.append((clock() - start) / 1e3)
+    def timed_wait(self, iterator):
+        start = clock()
+        try:
+            return wait(iterator)
+        finally:
+            self.waited = clock() - start
+    def run(self):
+        def timed_batch(iterator):
+            start = clock()
+            batch = self.batch(iterator)
+            self.at_batch.append((clock() - start - self.waited) / 1e3)
+            return batch
+        cell.cell_contents = self.timed_wait
+        hooked(self.timed_step, timed_batch)
+        run()
+        cell.cell_contents = wait
+    def figures(self):
+        both = map(sum, zip(self.at_batch, self.at_step))
+        return list(map(statistics.median, (self.at_batch, self.at_step, both)))
+
+ours = Inside(after_step, next_batch)
+nothing = Inside(lambda *_: None, lambda iterator: nothing.timed_wait(iterator))
+for _ in range(runs // 2):
+    ours.run()
+    nothing.run()
+hooked(after_step, next_batch)
 published = []
 for _ in range(5):
     time.sleep(0.2)
-    start = time.perf_counter_ns()
+    start = clock()
     observer._observer.publish(start)
-    published.append((time.perf_counter_ns() - start) / 1e3)
+    published.append((clock() - start) / 1e3)
 assert observer._observer.client.connected, "the listener turned the hook away"
-
-from torch.utils.data.dataloader import _BaseDataLoaderIter as Waits
-hooked = Waits.__next__
-waits = {hooked.__wrapped__: [], hooked: []}
-for _ in range(runs):
-    for wait, took in waits.items():
-        iterator = iter(torch.utils.data.DataLoader(range(1000), batch_size=None))
-        for _ in range(1000):
-            start = time.perf_counter_ns()
-            wait(iterator)
-            took.append((time.perf_counter_ns() - start) / 1e3)
-figures = [without, watched, statistics.median(inside), published, [statistics.median(took) for took in waits.values()]]
-print(json.dumps(figures))
+assert observer._observer.errors == 0
+print(json.dumps([without, watched, ours.figures(), nothing.figures()[2], published]))
 """
 
 
-def measure(socket: str, *arguments: int) -> dict[str, Any]:
+def measure(socket: str, *arguments: int | str) -> dict[str, Any]:
     """Return µs a step without and with the hook, what it adds, and of what it is made."""
     environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", LOOP, *map(str, arguments)]
     environ = launch.environment(environ, socket)
-    without, watched, inside, published, (wait, hooked_wait) = json.loads(
+    without, watched, (batch, step, both), nothing, published = json.loads(
         subprocess.check_output(command, env=environ, text=True)
     )
     added = [b - a for a, b in zip(without, watched, strict=True)]
@@ -111,19 +150,24 @@ def measure(socket: str, *arguments: int) -> dict[str, Any]:
         "with": statistics.median(watched),
         "added": statistics.median(added),
         "spread": statistics.median(abs(value - statistics.median(added)) for value in added),
-        "inside": inside,
+        "inside: batch": batch,
+        "inside: step": step,
+        "inside: both": both,
+        "nothing": nothing,
+        "both, less nothing": both - nothing,
         "a publication": statistics.median(published),
-        "a batch": hooked_wait - wait,
     }
 
 
 def main() -> None:
+    # Without a C++ compiler nothing is generated; the graphs are the same.
+    backend = "inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager"
     with tempfile.TemporaryDirectory() as directory:
         listener = Sessions(f"{directory}/hook.sock")
         listener.start()
-        rows = [{"µs a step": name, **measure(str(listener.path), *load)} for name, load in LOADS.items()]
+        rows = [{"µs a step": name, **measure(str(listener.path), *load, backend)} for name, load in LOADS.items()]
         listener.stop()
-    report("The hook, with and without it by turns", rows, "python -m bench.hook")
+    report("The hook, with and without it by turns", rows, "python -m bench.hook", [f"Compiled by {backend}."])
 
 
 if __name__ == "__main__":
