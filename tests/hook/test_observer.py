@@ -279,6 +279,23 @@ def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessio
     assert finished(run(program, PYTHONPATH=site)) == "/dev/null 0\n"
 
 
+def test_a_wait_that_our_error_left_open_ends_with_the_next_step(run: Run, site: str) -> None:
+    program = """
+        import torch
+        from gpugauge.hook import observer, phases
+        optimizer, batches = torch.Optimizer(), torch.Iterator()
+        next(batches), optimizer.step()
+        ours = observer._observer
+        arrive, ours.phases.arrive = ours.phases.arrive, lambda *_: 1 / 0
+        next(batches)
+        ours.phases.arrive = arrive
+        before = ours.phases.current
+        optimizer.step()
+        print(phases.PHASES[before], phases.PHASES[ours.phases.current], ours.errors)
+    """
+    assert finished(run(program, PYTHONPATH=site)) == "loading training 1\n"
+
+
 def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site: str) -> None:
     # One for a step, four for a batch, and what is done once a second: every step of everybody pays for more.
     program = """

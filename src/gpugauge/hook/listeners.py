@@ -136,12 +136,12 @@ def _listen_to_batches(observer: Observer) -> None:
             raise
         try:
             now = perf_counter_ns()
-            if exposed:
-                waits.end(now, now - start)
             look = now >= observer.batch_look
             training = observer.trains_on(self) if look else trains()
             track.arrive(TRAINING if training else EVALUATING, before, now)
             count((start, now, training))
+            if exposed:
+                waits.end(now, now - start)
             if look or not training:
                 observer.arrived(training, now)
         except Exception:

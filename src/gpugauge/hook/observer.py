@@ -89,6 +89,7 @@ class Observer:
     def failed(self) -> None:
         """Count an error of ours; too many switch the hook off and end the session."""
         self.errors += 1
+        self.step_look = 0  # what was left half done is put right with the next step
         if self.errors >= MAX_ERRORS:
             self._switch_off()
 
