@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,22 @@ def test_a_client_that_does_not_read_is_cut_off(short: pytest.MonkeyPatch) -> No
         except ConnectionResetError:
             pass
     assert received < size
+
+
+def test_kernel_holds_little_of_a_page_that_nobody_reads() -> None:
+    with serving(routes(large=64 << 20)) as address, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address)
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        ends = f":{address[1]:04X} ", f":{connection.getsockname()[1]:04X} "
+        held = [0]
+        while not held[-1] or held[-1] != held[-2]:
+            time.sleep(0.1)
+            (line,) = (
+                s for s in Path("/proc/net/tcp").read_text().splitlines() if 0 < s.find(ends[0]) < s.find(ends[1])
+            )
+            held.append(int(line.split()[4].split(":")[0], 16))  # tx_queue
+    assert held[-1] < 1 << 20
 
 
 def test_an_idle_connection_stays_longer_than_a_header_may_take(short: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
 # Answers up to this size go out in one call with their headers, copied; larger ones are sent from where they lie.
 _SMALL = 64 * 1024
+# What the kernel queues for a client that does not read. By itself it queues megabytes for each on the loopback device,
+# charges them to the daemon's cgroup, and lets the other clients wait for it.
+_UNREAD = 128 * 1024
 
 Answer: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
@@ -85,6 +88,8 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Take connections from these from now on. Tornado's own loop would spin when no descriptor is left."""
         self._waiting += sockets
+        for sock in self._waiting:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)  # its connections have the same
         self._listening += self._waiting
         self.resume()
 
