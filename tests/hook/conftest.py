@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge import launch
+from gpugauge.hook.page import Page
 from gpugauge.sessions import Sessions
 
 FAKE_TORCH = """
@@ -111,6 +112,14 @@ def use_cuda():
 """
 
 Run = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    page = Page()
+    page.open()
+    yield page
+    page.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,6 @@ import pytest
 from gpugauge import wire_page
 from gpugauge.hook.page import Page
 from gpugauge.wire_page import PAGE_BYTES, PHASES
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    page = Page()
-    page.open()
-    yield page
-    page.close()
 
 
 def shown(descriptor: int) -> str | None:

@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,14 +10,6 @@ from gpugauge.hook import phases
 from gpugauge.hook.page import Page
 from gpugauge.hook.phases import EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
 from gpugauge.wire_page import PHASES
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    page = Page()
-    page.open()
-    yield page
-    page.close()
 
 
 def shown(page: Page, now: int = 100) -> tuple[int, int, list[int]]:
