@@ -76,9 +76,9 @@ def _lines(family: Family, labels: _Labels, before: Samples, text: str) -> str:
         kind = type(value)
         if kind is float and -1e6 < value < 1e6:  # type: ignore[operator]  # only histograms hold HistogramValue
             lines.append(f"{name}{label_text} {value!r}")
-        elif kind is int and -1_000_000 < value < 1_000_000:  # type: ignore[operator]
+        elif kind is int and -1_000_000 < value < 1_000_000:  # type: ignore[operator]  # as above
             lines.append(f"{name}{label_text} {value}.0")
-        elif (number := _number(value)) is not None:  # type: ignore[arg-type]
+        elif (number := _number(value)) is not None:  # type: ignore[arg-type]  # as above
             lines.append(f"{name}{label_text} {number}")
     return "\n".join([*lines, ""])
 

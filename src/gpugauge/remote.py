@@ -47,7 +47,7 @@ def _tell(url: str, path: str) -> None:
 def _post(address: str, headers: dict[str, str]) -> tuple[int, str]:
     """Return status and first line of the answer; status 0 and the reason when there is none."""
     import urllib.error  # noqa: PLC0415  (the command line starts fast)
-    import urllib.request  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415  (as above)
 
     request = urllib.request.Request(address, data=b"", method="POST", headers=headers)  # noqa: S310  (http(s) only)
     try:
@@ -64,8 +64,8 @@ def _post(address: str, headers: dict[str, str]) -> tuple[int, str]:
 
 def _login(host: str) -> dict[str, str]:
     """Return the header with the user and password that ~/.netrc has for a host."""
-    import base64  # noqa: PLC0415
-    import netrc  # noqa: PLC0415
+    import base64  # noqa: PLC0415  (the command line starts fast)
+    import netrc  # noqa: PLC0415  (the command line starts fast)
 
     try:
         found = netrc.netrc().authenticators(host)

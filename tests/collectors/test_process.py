@@ -299,7 +299,7 @@ class Told:
 def test_workloads_are_asked_when_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpugauge.collectors.background.PATIENCE", 30)
     machine, told = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)]), Told()
-    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, told)  # type: ignore[arg-type]
+    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, told)  # type: ignore[arg-type]  # a stand-in
     found: dict[int, list[int]] = {}
     for second in range(0, 90, 5):
         machine.now = float(second)

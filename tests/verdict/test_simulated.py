@@ -84,7 +84,7 @@ def test_integrals_add_up_however_far_apart_the_ticks_are(steps: tuple[float, ..
     looks: dict[float, float] = {}  # when the verdict looked, and the seconds that it has told until then
     for moment in moments(scenario(RHYTHMS), tmp_path, 150, steps=steps):
         spent, held = (moment.samples.get(f"training_{of}_total", {}) for of in ("seconds", "gpu_held_seconds"))
-        told = {process: sum(v for (p, _), v in spent.items() if p == process) for (process,) in held}  # type: ignore[misc]
+        told = {process: sum(v for (p, _), v in spent.items() if p == process) for (process,) in held}  # type: ignore[misc]  # labels of any length
         assert told == pytest.approx({process: value for (process,), value in held.items()})  # a card each
         if max(told.values(), default=0.0) > max(looks.values(), default=0.0):
             looks[moment.second] = max(told.values())

@@ -70,7 +70,7 @@ def test_drained_in_pieces_and_at_once(start: float, steps: list[float], jitter:
     """What a ring keeps between calls changes nothing: each entry is the same however it is asked for."""
     plain = {"jitter": jitter, "dry_when_idle": dry, "capacity": 200}
     wave: Any = lambda t: t / 2 + math.sin(3 * t) / 6  # noqa: E731  (typed)
-    occupied: Any = lambda t: math.sin(t) > -0.5  # noqa: E731
+    occupied: Any = lambda t: math.sin(t) > -0.5  # noqa: E731 - a load is a function
     made, t = ring(**plain), start
     begin = made.stamp(start)
     found: dict[str, list[tuple[int, int]]] = {"busy": [], "idle": []}

@@ -25,6 +25,6 @@ def install(simulation: Mapping[str, Any], clock: Callable[[], float] = time.mon
 def _replay(recording: str) -> Replay:
     from pathlib import Path  # noqa: PLC0415  (it loads much that a simulated machine does not need)
 
-    from gpugauge.driver.simulated.replay import Replay  # noqa: PLC0415
+    from gpugauge.driver.simulated.replay import Replay  # noqa: PLC0415  (as above)
 
     return Replay(Path(recording))
