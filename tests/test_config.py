@@ -120,6 +120,7 @@ def test_off_is_a_word(file: Path) -> None:
         ("web: [\n", "FILE:2: expected the node content, but found '<stream end>'"),
         ("a: &x [1]\nb: *x\n", "FILE:2: aliases are not used in settings"),
         ("? [a]\n: 1\n", "FILE:1: a key must be plain text"),
+        ("? 'a\n\n  b'\n: 1\n", "FILE:1: a key must be plain text"),
         ("web: !!python/object:os.system {}\n", "FILE:1: could not determine a constructor for the tag"),
         ("simulate: !!python/name:os.system x\n", "FILE:1: could not determine a constructor"),
         ("web:\n  telemetry_path: !!bool 5\n", "FILE:2: the value does not fit the tag before it"),

@@ -124,7 +124,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode, prefix: str, file: Path, p
     tree: Tree = {}
     for key_node, value_node in node.value:
         place = f"{file}:{key_node.start_mark.line + 1}"
-        if not isinstance(key_node, yaml.ScalarNode):
+        if not isinstance(key_node, yaml.ScalarNode) or not key_node.value.isprintable():
             raise ConfigError(f"{place}: a key must be plain text")
         key = prefix + key_node.value
         if key in places:
