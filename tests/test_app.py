@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gpugauge.app import _Life
-from gpugauge.config import Driver, Settings
+from gpugauge.config import Driver, Sampling, Settings
 from gpugauge.driver.api import DriverView
 
 
@@ -47,3 +47,36 @@ def test_lost_driver_ends_the_process(
 
 def test_daemon_that_nobody_can_ask_ends() -> None:
     assert ends(DriverView(True, "ok"), 0, serving=False) == (True, 70)
+
+
+@pytest.mark.parametrize(("interval", "stuck", "expected"), [(1.0, True, 65), (60.0, True, 185), (1.0, False, None)])
+def test_stuck_sampler_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, interval: float, stuck: bool, expected: float | None
+) -> None:
+    parts: Any = SimpleNamespace(
+        settings=Settings(sampling=Sampling(interval_seconds=interval, stale_after_seconds=120))
+    )
+    life = _Life(parts, ExitStack(), threading.Event())
+    slept = 0.0
+
+    class EndedError(Exception):
+        pass
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+        if not stuck:
+            life._last_tick += seconds
+        if slept > 1000:
+            raise EndedError
+
+    def exits(code: int) -> None:
+        assert code == 70
+        raise EndedError
+
+    monkeypatch.setattr("gpugauge.app.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("gpugauge.app.faulthandler", SimpleNamespace(dump_traceback=lambda: None))
+    monkeypatch.setattr("gpugauge.app.os", SimpleNamespace(_exit=exits))
+    with pytest.raises(EndedError):
+        life._watch()
+    assert (slept if slept < 1000 else None) == expected

@@ -435,3 +435,20 @@ def test_no_container_takes_the_places_of_the_others(
         for client in clients:
             client.close()
         listener.stop()
+
+
+def test_nobody_wakes_up_while_nothing_is_connected(
+    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SWEEP_SECONDS", 0.01)
+    swept: list[float] = []
+    monkeypatch.setattr(listener, "_sweep", swept.append)
+    time.sleep(0.2)
+    assert swept == []
+    client = connect()
+    until(lambda: len(swept) > 2)
+    client.close()
+    until(lambda: not listener._connections)
+    before = len(swept)
+    time.sleep(0.2)
+    assert len(swept) <= before + 1

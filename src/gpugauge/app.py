@@ -28,6 +28,8 @@ log = logging.getLogger("gpugauge")
 
 # A sampler that has not ticked for this long will not: the process ends, and whoever started it starts another.
 _DEAD_SECONDS = 60.0
+# How often that is looked at.
+_LOOK_SECONDS = 5.0
 # Objects made and not dropped after which the garbage collector looks for cycles among them: some 2 MB at most.
 COLLECT = (20_000, 5, 5)
 _EXIT_DEAD = 70  # EX_SOFTWARE
@@ -138,13 +140,13 @@ class _Life:
 
     def _watch(self) -> None:
         """End the process when the sampler is stuck: fresh values will not come back by themselves."""
-        seen, waited = self._last_tick, 0
+        seen, waited = self._last_tick, 0.0
         while True:
-            time.sleep(1.0)
+            time.sleep(_LOOK_SECONDS)
             # Counted in own rounds: a process that was stopped and goes on has not been stuck.
-            waited = waited + 1 if self._last_tick == seen else 0
+            waited = waited + _LOOK_SECONDS if self._last_tick == seen else 0.0
             seen = self._last_tick
             if waited > max(_DEAD_SECONDS, 3 * self._parts.settings.sampling.interval_seconds):
-                log.critical("the sampler is stuck, ending the process", extra=fields(seconds=_DEAD_SECONDS))
+                log.critical("the sampler is stuck, ending the process", extra=fields(seconds=round(waited)))
                 faulthandler.dump_traceback()
                 os._exit(_EXIT_DEAD)

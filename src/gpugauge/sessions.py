@@ -170,13 +170,16 @@ class Sessions:
 
     def _goes_on(self) -> bool:
         try:
-            return self._turn(SWEEP_SECONDS)
+            # Where no training tells, there is nothing to sweep.
+            return self._turn(SWEEP_SECONDS if self._connections or self._expiry else None)
         except MemoryError:  # there may be some in a moment; what was not read yet waits
             time.sleep(0.1)
             return True
 
-    def _turn(self, seconds: float) -> bool:
-        """Wait so long for something to serve, and sweep when it is time; return False when told to stop."""
+    def _turn(self, seconds: float | None) -> bool:
+        """Wait so long for something to serve, without end for None, and sweep when it is time; return False when told
+        to stop.
+        """
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._woken:
                 return False
