@@ -20,7 +20,8 @@ from gpugauge.driver.upkeep import RECYCLES
 from gpugauge.driver.worker import Service
 from gpugauge.exposition import Exposition
 from gpugauge.sampler import Sampler
-from gpugauge.sessions import Counters, Session, Sessions
+from gpugauge.session import Counters, Session
+from gpugauge.sessions import Sessions
 from gpugauge.wire_page import Page
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads

@@ -13,7 +13,8 @@ import pytest
 
 from gpugauge import sessions, wire, wire_page
 from gpugauge.hook.client import QUEUE
-from gpugauge.sessions import Session, Sessions, SessionsError
+from gpugauge.session import ENDS, Session
+from gpugauge.sessions import Sessions, SessionsError
 from gpugauge.sessions_socket import BURST
 
 ONE = "1" * 32
@@ -192,7 +193,7 @@ def test_the_end_of_the_connection_ends_the_session(
     assert shown == session.end_reason
     assert session.ended_at is not None
     assert steps_of(session) == 3
-    assert {**dict.fromkeys(sessions.ENDS, 0), shown: 1} == listener.counters().ended
+    assert {**dict.fromkeys(ENDS, 0), shown: 1} == listener.counters().ended
 
 
 def test_an_ended_session_lingers_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

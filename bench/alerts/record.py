@@ -33,7 +33,7 @@ from gpugauge.driver.simulated.trainings import SimulatedSessions
 from gpugauge.driver.simulated.world import World
 from gpugauge.driver.worker import Service
 from gpugauge.sampler import Sampler
-from gpugauge.sessions import Session
+from gpugauge.session import Session
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads

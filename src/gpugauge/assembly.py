@@ -46,7 +46,8 @@ from gpugauge.sampler import Sampler
 from gpugauge.sdnotify import Notifier
 from gpugauge.selection import Selection
 from gpugauge.server import Server
-from gpugauge.sessions import Session, Sessions, SessionsError
+from gpugauge.session import Session
+from gpugauge.sessions import Sessions, SessionsError
 from gpugauge.snapshot import Snapshot
 from gpugauge.status import PATH as STATUS_PATH
 from gpugauge.status import status_route

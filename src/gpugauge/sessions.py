@@ -12,14 +12,13 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpugauge import wire
 from gpugauge.logs import fields
+from gpugauge.session import ENDS, REJECTIONS, Counters, Session
 from gpugauge.sessions_socket import Connection, RejectedError, listen
-from gpugauge.wire_page import Page
 
 log = logging.getLogger(__name__)
 
@@ -27,47 +26,9 @@ HELLO_SECONDS = 10.0  # a connection that has not said who it is by then is clos
 SWEEP_SECONDS = 1.0  # how often ended sessions and silent connections are looked at
 QUIET_SECONDS = 60.0  # a user whose messages are rejected for one reason is named in the log this often at most
 
-REJECTIONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections")
-ENDS = (*wire.END_REASONS, "killed", "rejected", "other")
-
 
 class SessionsError(Exception):
     """The socket cannot be opened, or the thread that reads it has ended; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """One training process. `received_at` and `ended_at` are Unix times; `end_reason` is one of ENDS, empty before.
-
-    `page` was read at most SWEEP_SECONDS ago, whether the process sends or not, and once more when it ended.
-    """
-
-    hello: wire.Hello
-    peer_pid: int  # as the daemon sees it, 0 when its pid namespace cannot
-    peer_uid: int
-    received_at: float
-    snap: wire.Snap | None = None
-    ended_at: float | None = None
-    end_reason: str = ""
-    page: Page | None = None
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What the process has told about itself so far."""
-        return {**self.hello.facts, **self.snap.facts} if self.snap else self.hello.facts
-
-    @property
-    def connected(self) -> bool:
-        """Whether the process holds its lease; gauges of one that does not are worth nothing."""
-        return self.ended_at is None
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Since the start: connections closed for what came over them, by REJECTIONS; sessions ended, by ENDS."""
-
-    rejected: Mapping[str, int]
-    ended: Mapping[str, int]
 
 
 class Sessions:

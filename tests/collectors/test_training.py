@@ -10,7 +10,7 @@ from gpugauge import wire
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.training import STEP_BUCKETS, TrainingCollector
 from gpugauge.metric import HistogramValue, LabelValues, Value
-from gpugauge.sessions import Counters, Session
+from gpugauge.session import Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.workload.procfs import process_hash
 

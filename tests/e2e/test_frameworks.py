@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.sessions import Session, Sessions
+from gpugauge.session import Session
+from gpugauge.sessions import Sessions
 from tests.hook.conftest import Run, listener, run, until
 
 __all__ = ["listener", "run"]  # fixtures

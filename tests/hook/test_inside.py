@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpugauge import launch
-from gpugauge.sessions import Session, Sessions
+from gpugauge.session import Session
+from gpugauge.sessions import Sessions
 
 from .conftest import Run, finished, until
 from .test_training import ended, steps_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpugauge import wire
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
-from gpugauge.sessions import Session
+from gpugauge.session import Session
 from gpugauge.wire_page import PHASES
 
 _process = Table("process")

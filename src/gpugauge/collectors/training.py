@@ -21,7 +21,7 @@ from gpugauge.metric import (
     Table,
     families,
 )
-from gpugauge.sessions import Counters, Session
+from gpugauge.session import Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.workload.procfs import process_hash
 

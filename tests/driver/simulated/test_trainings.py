@@ -10,7 +10,7 @@ from gpugauge.driver.simulated.pipeline import Pipeline
 from gpugauge.driver.simulated.pipelinespec import PipelineSpec
 from gpugauge.driver.simulated.procfs import ProcTree
 from gpugauge.driver.simulated.trainings import SimulatedSessions
-from gpugauge.sessions import Counters, Session
+from gpugauge.session import Counters, Session
 from gpugauge.wire_page import PHASES
 from tests.driver.simulated.build import scenario
 

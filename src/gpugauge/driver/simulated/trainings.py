@@ -14,7 +14,7 @@ from gpugauge.driver.simulated.card import Card
 from gpugauge.driver.simulated.model import Scenario
 from gpugauge.driver.simulated.pipeline import Pipeline, observe
 from gpugauge.driver.simulated.world import Process, World
-from gpugauge.sessions import ENDS, REJECTIONS, Counters, Session
+from gpugauge.session import ENDS, REJECTIONS, Counters, Session
 from gpugauge.wire_page import PHASES, Page
 
 _DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
