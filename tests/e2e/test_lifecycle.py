@@ -202,6 +202,8 @@ def test_worker_that_is_replaced_again_and_again_leaves_no_gap_in_the_counters(t
     ):
         recycles = 'gpugauge_worker_recycles_total{reason="age"}'
         wait_for(lambda: (server.value(recycles) or 0) >= 5, 60, "the worker was replaced five times")
+        # Prometheus may have begun seconds after the daemon.
+        wait_for(lambda: server.value(f"{recycles} offset 21s") is not None, 60, "a whole window was scraped")
         busy = 'increase(gpu_busy_seconds_total{engine="gpu"}[20s])'
         observed = 'increase(gpu_observed_seconds_total{engine="gpu"}[20s])'
         share = server.value(f"max({busy}) / max({observed})")
