@@ -77,11 +77,12 @@ def _run(fault: Fault, floor: float) -> Outcome:
         outcome = torture(fault, floor)
     told, back = (f"{x:.1f}" if x is not None else "-" for x in (outcome.told, outcome.back))
     verdict = "FAILED" if outcome.failed else "ok"
-    print(
+    # In one piece: print() writes the end of a line apart, and other threads between.
+    sys.stdout.write(
         f"{verdict:6} {fault.name:64} scrapes {outcome.scrapes:4} lost {outcome.lost} slow {outcome.slow} "
-        f"wrong {outcome.wrong}  told {told} s, back {back} s, worst {outcome.worst_ms:.0f} ms",
-        flush=True,
+        f"wrong {outcome.wrong}  told {told} s, back {back} s, worst {outcome.worst_ms:.0f} ms\n"
     )
+    sys.stdout.flush()
     return outcome
 
 
