@@ -145,9 +145,13 @@ def test_reload_tells_what_became_of_it() -> None:
 
 @pytest.mark.parametrize("path", [RELEASE + "?for=10m", ATTACH, RELOAD])
 def test_all_is_refused_unless_enabled(path: str) -> None:
-    driver, reloads = Driver(), []
+    driver, reloads = Driver(), list[int]()
 
-    status, told = ask(path, driver, reload=lambda: reloads.append(1) or done(""), enabled=False)  # type: ignore[func-returns-value]
+    def reload() -> Future[str]:
+        reloads.append(1)
+        return done("")
+
+    status, told = ask(path, driver, reload=reload, enabled=False)
 
     assert status == 403
     assert "--web.enable-lifecycle" in told

@@ -39,7 +39,7 @@ class _SecondTry(urllib.request.HTTPBasicAuthHandler):
 class _NetrcLogins(urllib.request.HTTPPasswordMgr):
     """Asked after a 401 only: a file that is broken does not matter before."""
 
-    def find_user_password(self, realm: str | None, authuri: str) -> tuple[str | None, str | None]:  # noqa: ARG002
+    def find_user_password(self, realm: str | None, authuri: str) -> tuple[str | None, str | None]:  # noqa: ARG002  (urllib's)
         """Return user and password; the realm does not matter, one host has one daemon."""
         try:
             found = netrc.netrc().authenticators(urlsplit(authuri).hostname or "")

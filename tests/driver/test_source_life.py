@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge.driver.api import DriverView
 from gpugauge.driver.client import WorkerGoneError
 from gpugauge.driver.pace import Pace
 from gpugauge.driver.source import DriverSource
@@ -181,7 +182,12 @@ def test_old_worker_is_replaced_and_no_card_goes_down(run: Any) -> None:
     source = running(run, node, limits=Limits(age_seconds=0.2))
 
     seen = []
-    until(source, lambda v: seen.append((v.up, up(v))) or v.worker_recycles["age"] >= 2)  # type: ignore[func-returns-value]
+
+    def replaced_twice(view: DriverView) -> bool:
+        seen.append((view.up, up(view)))
+        return view.worker_recycles["age"] >= 2
+
+    until(source, replaced_twice)
 
     assert {(driver, card["GPU-a"]) for driver, card in seen} == {(True, True)}
     assert source.view().worker_restarts == 0
