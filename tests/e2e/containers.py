@@ -93,4 +93,6 @@ def podman(folder: Path) -> Iterator[Podman]:
     finally:
         runner("rm", "--all", "--force", check=False)
         runner("umount", "--all", "--force", check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+        # podman mounts its layers' folder on itself and leaves that: nobody could remove the folder.
+        subprocess.run(["umount", str(folder / "storage" / "overlay")], check=True)
+        shutil.rmtree(folder)

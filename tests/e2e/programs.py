@@ -143,8 +143,10 @@ def daemon(
     path = folder / "hook" / "hook.sock"
     log = folder / "daemon.log"
     command = [*prefix, GPUGAUGE, "serve", f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={path}", *flags]
+    # It is killed in the end, and what it keeps in TMPDIR then stays: pytest removes the folder.
+    variables = {**os.environ, "TMPDIR": str(folder), **(environment or {})}
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, **(environment or {})})
+        process = subprocess.Popen(command, stderr=out, stdout=out, env=variables)
     running = Daemon(process, f"http://127.0.0.1:{port}", path, log)
     try:
         if ready:
