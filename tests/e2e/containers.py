@@ -93,6 +93,14 @@ def podman(folder: Path) -> Iterator[Podman]:
     finally:
         runner("rm", "--all", "--force", check=False)
         runner("umount", "--all", "--force", check=False)
-        # podman mounts its layers' folder on itself and leaves that: nobody could remove the folder.
-        subprocess.run(["umount", str(folder / "storage" / "overlay")], check=True)
-        shutil.rmtree(folder)
+        # podman mounts its layers' folder on itself, and leaves that now and then: nobody could remove the folder.
+        for place in mounts(folder):
+            subprocess.run(["umount", place], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+        assert not mounts(folder)
+
+
+def mounts(folder: Path) -> list[str]:
+    """Return where something is mounted below `folder`, the innermost first."""
+    places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    return [place for place in reversed(places) if place.startswith(f"{folder}/")]
