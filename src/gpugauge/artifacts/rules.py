@@ -39,6 +39,7 @@ class Group(NamedTuple):
 # after the end of its job. What jobs lose is a mean over `patience`, and the dearest by far: it is asked half as often.
 GROUPS: dict[str, Group] = {
     "gpugauge-cards": Group(rules_recording.of_cards, rules_cards.of_cards),
+    "gpugauge-owners": Group(rules_recording.of_owners, _nothing),
     "gpugauge-processes": Group(rules_recording.of_processes, rules_jobs.of_processes),
     "gpugauge-jobs": Group(rules_recording.of_jobs, rules_jobs.of_jobs, _every_other),
     "gpugauge-use": Group(rules_recording.of_use, rules_jobs.of_use),

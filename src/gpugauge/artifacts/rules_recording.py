@@ -89,11 +89,15 @@ def alive(p: Parameters) -> str:
     return jobs_with(Selectors(p)("training_state", state="training"))
 
 
+def of_owners(p: Parameters) -> list[Recording]:
+    """Return the rule that tells whose each process is; all about jobs builds on it."""
+    return [Recording(PROCESS_JOB, _process_job(p))]
+
+
 def of_processes(p: Parameters) -> list[Recording]:
-    """Return the rules that tell whose each process is, which jobs are there, and how their processes go on."""
+    """Return the rules that tell which jobs are there, and how their processes go on."""
     stalled = by_process(f"max_over_time({Selectors(p)('training_state', p.lookback, state='stalled')}) == 1")
     return [
-        Recording(PROCESS_JOB, _process_job(p)),
         Recording(ALIVE, alive(p)),
         Recording(RANK_WORK, _rank_work(p)),
         Recording(STALLED, stalled),
