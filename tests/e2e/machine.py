@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.documents import ROOT, fresh_checkout
-from tests.e2e.programs import need, wait_for
+from tests.e2e.programs import give_up, need, wait_for
 
 CACHE = ROOT / ".cache" / "e2e"
 _SOURCES = ("sources.list.d/debian.sources", "sources.list.d/ubuntu.sources", "sources.list")
@@ -23,9 +21,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def need_root() -> None:
-    """Skip where namespaces and mounts are not ours to make."""
+    """Skip on a user's machine where namespaces and mounts are not ours to make, fail in CI."""
     if os.geteuid() != 0:
-        pytest.skip("needs root")
+        give_up("needs root")
 
 
 def rootfs(name: str, *packages: str) -> Path:

@@ -1,0 +1,20 @@
+"""What Prometheus' own checker says of a page with labels and values as odd as may be."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.e2e.programs import need
+from tests.test_exposition import body, published, sections
+
+pytestmark = pytest.mark.e2e
+
+
+def test_promtool_has_no_complaint() -> None:
+    page = body(published(*sections()))
+
+    done = subprocess.run([need("promtool"), "check", "metrics"], input=page, capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
