@@ -62,7 +62,7 @@ test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 
 	@test -x $(VENV)-torch-$(TORCH)/bin/pip || $(PYTHON) -m venv $(VENV)-torch-$(TORCH)
 	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH) 'numpy<2'
 	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' torch==$(TORCH)
-	@$(VENV)-torch-$(TORCH)/bin/python -m pytest -q tests/hook tests/test_wire.py tests/test_sessions.py tests/test_launch.py
+	@$(VENV)-torch-$(TORCH)/bin/python -m pytest -q tests/hook tests/wire/test_messages.py tests/sessions/test_listener.py tests/hook/test_launch.py
 
 .PHONY: e2e-packages
 e2e-packages: ## the Debian packages that `make e2e` needs
@@ -95,7 +95,7 @@ soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 cards; some
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 gpu-check: $(VENV)/run ## what only a card can show: needs an NVIDIA GPU; writes a recording to tests/recordings
-	@$(BIN)/python -m gpugauge.driver.gpucheck $(ARGS)
+	@$(BIN)/python -m gpugauge.simulator.gpucheck $(ARGS)
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache dist build

@@ -15,13 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpugauge.assembly import PACE
-from gpugauge.collectors.busy import EngineAccount
-from gpugauge.driver.pace import Pace, Schedule
-from gpugauge.driver.simulated.load import Load, load
-from gpugauge.driver.source import LEAD as READ_LEAD
-from gpugauge.sampler import LEAD as TICK_LEAD
-from gpugauge.timetable import Timetable
+from gpugauge.collectors.device.busy import EngineAccount
+from gpugauge.daemon.assembly import PACE
+from gpugauge.daemon.sampler import LEAD as TICK_LEAD
+from gpugauge.driver.schedule import Pace, Schedule
+from gpugauge.driver.supervisor import LEAD as READ_LEAD
+from gpugauge.forecast import Timetable
+from gpugauge.simulator.device.load import Load, load
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "accuracy.md"
 BEGIN, END = "<!-- table: python -m bench.accuracy --write -->", "<!-- end of table -->"

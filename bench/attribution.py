@@ -13,10 +13,10 @@ from typing import Any
 from tests.collectors.proctree import CUDA, write
 
 from bench.report import report
-from gpugauge.collectors.allocation import AllocationCollector
 from gpugauge.collectors.base import Collector, Tick
-from gpugauge.collectors.host import HostCollector
-from gpugauge.collectors.process import ProcessCollector
+from gpugauge.collectors.process.allocation import AllocationCollector
+from gpugauge.collectors.process.host import HostCollector
+from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView, ProcessReading, Reply
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads

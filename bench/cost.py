@@ -20,7 +20,7 @@ from bench.weight import weight
 CARDS, PROCESSES = 8, 24
 # Seconds measured by seconds between two scrapes.
 PHASES = {None: 30.0, 15.0: 45.0, 1.0: 30.0}
-# A daemon that somebody has just looked at is watched for a while (gpugauge.timetable), and so is one whose scraper has
+# A daemon that somebody has just looked at is watched for a while (gpugauge.forecast), and so is one whose scraper has
 # no rhythm yet: it has one after three scrapes, and is awaited for a while longer.
 WARM, SETTLING = 20.0, 3.6
 EACH_SECOND = "--sampling.idle-interval-seconds=1"

@@ -20,8 +20,8 @@ import tempfile
 from typing import Any
 
 from bench.report import report
-from gpugauge import launch
-from gpugauge.sessions import Sessions
+from gpugauge.hook import launch
+from gpugauge.sessions.listener import Sessions
 
 # Width of the model (0: nothing but the hook's calls), batch, steps in a run, pairs of runs, whether it is compiled.
 LOADS = {

@@ -102,7 +102,8 @@ def _loop(function: Callable[[], int]) -> float:
 
 
 if __name__ == "__main__":
-    from gpugauge.driver import nvml, worker
+    from gpugauge.driver import worker
+    from gpugauge.driver.nvidia import nvml
 
     use = nvml.use_library
     nvml.use_library = lambda library: use(kept(library))  # the simulator is not loaded yet

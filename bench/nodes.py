@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpugauge.driver.simulated.scenario import parse_scenario
+from gpugauge.simulator.scenario.load import parse_scenario
 
 _LOAD = "{{shape: square, high: {:.4f}, period: 4, duty: 0.5}}"
 _MEMORY_GIB = 60  # of a card, shared by its processes

@@ -15,8 +15,8 @@ from typing import Any
 from bench.ledger import VARIABLE
 from gpugauge.__main__ import main as gpugauge
 from gpugauge.driver import client
-from gpugauge.driver.pace import Pace
-from gpugauge.driver.source import DriverSource
+from gpugauge.driver.schedule import Pace
+from gpugauge.driver.supervisor import DriverSource
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger import kept
-from gpugauge.driver.nvml import use_library
-from gpugauge.driver.simulated.install import install
+from gpugauge.driver.nvidia.nvml import use_library
+from gpugauge.simulator.nvml.install import install
 
 # Functions that only the peer calls, answered at once with one number: in its favour, a real card takes 20 ms for each
 # PCIe throughput.

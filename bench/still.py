@@ -9,8 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-from gpugauge.exposition import OPENMETRICS
-from gpugauge.server import Reply, Request, Route, Server
+from gpugauge.exposition.render import OPENMETRICS
+from gpugauge.web.server import Reply, Request, Route, Server
 
 
 def main(path: str, port: int) -> None:

@@ -17,8 +17,8 @@ from typing import TypeVar
 from tests.virtual import VirtualDaemon
 
 from bench.report import report
-from gpugauge.app import COLLECT
-from gpugauge.driver.simulated.scenario import load_scenario
+from gpugauge.daemon.app import COLLECT
+from gpugauge.simulator.scenario.load import load_scenario
 
 SECONDS, WARM = 300, 60
 T = TypeVar("T")

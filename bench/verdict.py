@@ -19,8 +19,8 @@ from pathlib import Path
 from tests.simulation import moments, scenario
 from tests.verdict.oracle import evidence, random_pipeline, right, without_counters
 
-from gpugauge.driver.simulated.pipeline import Pipeline, true_cause
-from gpugauge.driver.simulated.scenario import Scenario
+from gpugauge.simulator.device.pipeline import Pipeline, true_cause
+from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.verdict.causes import as_markdown
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.report import report
-from gpugauge.assembly import PACE
+from gpugauge.daemon.assembly import PACE
 from gpugauge.driver.frames import frame
-from gpugauge.driver.nvml import use_library, used_library
-from gpugauge.driver.simulated.scenario import load_scenario
+from gpugauge.driver.nvidia.nvml import use_library, used_library
 from gpugauge.driver.worker import Service
+from gpugauge.simulator.scenario.load import load_scenario
 
 TICKS, WARM = 300, 60
 

@@ -8,21 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpugauge import wire
-from gpugauge.assembly import make_collectors
-from gpugauge.collectors import background
-from gpugauge.collectors.exporter import ExporterCollector
+from gpugauge.collectors.exporter.exporter import ExporterCollector
+from gpugauge.collectors.process import background
+from gpugauge.daemon.assembly import make_collectors
+from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.simulated.procfs import ProcTree
-from gpugauge.driver.simulated.scenario import Scenario
-from gpugauge.driver.upkeep import RECYCLES
+from gpugauge.driver.recycling import RECYCLES
 from gpugauge.driver.worker import Service
-from gpugauge.exposition import Exposition
-from gpugauge.sampler import Sampler
-from gpugauge.session import Counters, Session
-from gpugauge.sessions import Sessions
-from gpugauge.wire_page import Page
+from gpugauge.exposition.render import Exposition
+from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Counters, Session
+from gpugauge.simulator.host.procfs import ProcTree
+from gpugauge.simulator.scenario.load import Scenario
+from gpugauge.wire import messages as wire
+from gpugauge.wire.record import Page
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.collectors.proctree import CUDA

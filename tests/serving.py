@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gpugauge.exposition import Exposition
+from gpugauge.exposition.render import Exposition
 from gpugauge.metric import NONE, Family, Table
-from gpugauge.routes import standard_routes
-from gpugauge.server import Access, Reply, Request, Route, Server
 from gpugauge.snapshot import Section, Snapshot
+from gpugauge.web.routes import standard_routes
+from gpugauge.web.server import Access, Reply, Request, Route, Server
 
 LOCAL = ("127.0.0.1", 0)
 BUILD = Table("version").gauge("gpugauge_build_info", "Build.", NONE, id)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 
-from gpugauge.assembly import make_collectors
+from gpugauge.daemon.assembly import make_collectors
+from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.simulated.procfs import ProcTree
-from gpugauge.driver.simulated.scenario import Scenario, parse_scenario
-from gpugauge.driver.simulated.trainings import SimulatedSessions
 from gpugauge.driver.worker import Service
 from gpugauge.metric import LabelValues, Value
-from gpugauge.sampler import Sampler
+from gpugauge.simulator.host.procfs import ProcTree
+from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.scenario.load import Scenario, parse_scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads

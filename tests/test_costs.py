@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import gpugauge
-from gpugauge.driver.simulated.scenario import load_scenario
+from gpugauge.simulator.scenario.load import load_scenario
 from tests.virtual import VirtualDaemon
 
 PACKAGE = str(Path(gpugauge.__file__).parent)
 # 3.12 and later run comprehensions without a call; the simulator is no part of what a node pays for.
 IGNORED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-SIMULATOR = f"{PACKAGE}/driver/simulated"
+SIMULATOR = f"{PACKAGE}/simulator"
 
 
 def calls(work: Callable[[], object]) -> int:

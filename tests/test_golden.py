@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge import catalog
-from gpugauge.driver.simulated.scenario import Scenario, load_scenario, parse_scenario
+from gpugauge.simulator.scenario.load import Scenario, load_scenario, parse_scenario
 from tests.golden_metrics import metrics, rank
 
 FOLDER = Path(__file__).parent / "golden"

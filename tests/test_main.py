@@ -81,7 +81,7 @@ def test_hangup_does_not_end_a_daemon_that_reads_its_settings(starting: Starting
 UNTIL_THE_FIRST_TICK = """
 import sys
 from gpugauge.__main__ import main
-from gpugauge.sampler import Sampler
+from gpugauge.daemon.sampler import Sampler
 Sampler.run = lambda *_: print(*sys.modules)
 main()
 """

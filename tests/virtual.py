@@ -6,21 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gpugauge.assembly import PACE, make_collectors
 from gpugauge.collectors.base import Collector, Tick
+from gpugauge.daemon.assembly import PACE, make_collectors
+from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.frames import decoded, frame
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.messages import reply
-from gpugauge.driver.pace import Pace, Schedule
-from gpugauge.driver.simulated.procfs import ProcTree
-from gpugauge.driver.simulated.scenario import Scenario
-from gpugauge.driver.simulated.trainings import SimulatedSessions
+from gpugauge.driver.schedule import Pace, Schedule
 from gpugauge.driver.worker import Service
-from gpugauge.exposition import Exposition
-from gpugauge.history import History
-from gpugauge.sampler import Sampler
+from gpugauge.exposition.render import Exposition
+from gpugauge.simulator.host.procfs import ProcTree
+from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.snapshot import Section, Snapshot
+from gpugauge.status.history import History
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 

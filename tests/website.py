@@ -13,8 +13,8 @@ from pathlib import Path
 
 import bcrypt
 
-from gpugauge.server import Route, Server, sentence
-from gpugauge.webconfig_access import WebAccess
+from gpugauge.web.config.access import WebAccess
+from gpugauge.web.server import Route, Server, sentence
 from tests.certificates import Authority
 
 TLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"

@@ -1,7 +1,7 @@
 """Records the stories and scores the rules over them, beside naive ones.
 
-`python -m bench.alerts` scores what is recorded (src/gpugauge/artifacts/stories); with --record all stories are made
-anew first, with --write the tables go into docs/alerts-score.md. Needs promtool.
+`python -m bench.alerts` scores the recorded stories (bench/alerts/stories), or those of a folder; with --record all
+stories are recorded again first, with --write the tables go into docs/alerts-score.md. Needs promtool.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import logging
 import re
+import shutil
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
 from bench.alerts import kept_back, tuned
 from bench.alerts.record import Planned, record
-from gpugauge.artifacts import rules
-from gpugauge.artifacts.rules_settings import Parameters
-from gpugauge.artifacts.score import Rules, naive, score_all
-from gpugauge.artifacts.score_report import by_story, failures, summary
-from gpugauge.artifacts.score_story import SHIPPED, Group, read_all, write
+from bench.alerts.report import by_story, failures, summary
+from bench.alerts.score import Rules, naive, score_all
+from bench.alerts.story import SHIPPED, Group, StoryError, read_all, write
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import RulesError, load
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "alerts-score.md"
 GROUPS: dict[Group, tuple[Planned, ...]] = {"tuned": tuned.STORIES, "kept back": kept_back.STORIES}
@@ -40,9 +42,10 @@ def record_all(names: set[str]) -> None:
             print(name, flush=True)
 
 
-def tables(promtool: str) -> dict[str, str]:
-    stories = sorted(read_all(SHIPPED), key=lambda story: (story.group != "tuned", not story.tells, story.name))
-    ours = Rules("gpugauge", rules.groups(Parameters()), names_jobs=True)
+def tables(promtool: str, folder: Path = SHIPPED, config_file: Path | None = None) -> dict[str, str]:
+    """Return the tables by name. Raises StoryError or RulesError."""
+    stories = sorted(read_all(folder), key=lambda story: (story.group != "tuned", not story.tells, story.name))
+    ours = Rules("gpugauge", rules.groups(load(config_file, {})), names_jobs=True)
     scored = score_all(stories, [ours, *naive()], promtool)
     version = subprocess.run([promtool, "--version"], check=True, capture_output=True, text=True)
     number = re.search(r"version (\d+\.\d+)", version.stdout + version.stderr)
@@ -53,16 +56,28 @@ def tables(promtool: str) -> dict[str, str]:
     return {"summary": f"{about}\n\n{summary(stories, scored)}\n\n{listed}", "stories": by_story(stories, scored)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.alerts", description=__doc__)
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=SHIPPED, help="stories; those of the repository by default"
+    )
+    parser.add_argument(
+        "--config.file", dest="config_file", type=Path, help="parameters of the rules, as for `gpugauge rules`"
+    )
     parser.add_argument("--record", nargs="*", metavar="STORY", help="record all stories anew, or these")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/alerts-score.md")
     parser.add_argument("--promtool", default="promtool")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if not shutil.which(options.promtool):
+        parser.error(f"{options.promtool} is not there: it comes with Prometheus; --promtool gives its path")
     if options.record is not None:
         record_all(set(options.record))
     text = DOCUMENT.read_text() if options.write else ""
-    for name, table in tables(options.promtool).items():
+    try:
+        made = tables(options.promtool, options.folder, options.config_file)
+    except (StoryError, RulesError) as error:
+        parser.error(str(error))
+    for name, table in made.items():
         if options.write:
             begin, end = f"<!-- {name}: python -m bench.alerts --write -->", f"<!-- end of {name} -->"
             before, _, rest = text.partition(begin)

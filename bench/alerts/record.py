@@ -19,21 +19,21 @@ from typing import Any
 
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
+from bench.alerts.score import NAIVE_METRIC
+from bench.alerts.story import Card, Group, Story, Tell, notation
 from gpugauge import catalog
-from gpugauge.artifacts import rules
-from gpugauge.artifacts.rules_settings import Parameters
-from gpugauge.artifacts.score import NAIVE_METRIC
-from gpugauge.artifacts.score_story import Card, Group, Story, Tell, notation
-from gpugauge.assembly import make_collectors
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.daemon.assembly import make_collectors
+from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.simulated.procfs import ProcTree
-from gpugauge.driver.simulated.scenario import Scenario, parse_scenario
-from gpugauge.driver.simulated.trainings import SimulatedSessions
-from gpugauge.driver.simulated.world import World
 from gpugauge.driver.worker import Service
-from gpugauge.sampler import Sampler
-from gpugauge.session import Session
+from gpugauge.sessions.session import Session
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.host.procfs import ProcTree
+from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.scenario.load import Scenario, parse_scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads

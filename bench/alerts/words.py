@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.alerts.record import Planned
-from gpugauge.artifacts.rules_jobs import alert_of_cause
-from gpugauge.artifacts.score_story import Tell
+from bench.alerts.story import Tell
+from gpugauge.artifacts.rules.jobs import alert_of_cause
 
 ALWAYS = 10_000  # minutes: until the end
 _LOAD = r"TrainingLoad(Very)?Low"

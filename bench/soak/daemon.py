@@ -21,17 +21,21 @@ from tests.virtual import ACCEPT
 from bench.soak.driver import Driver
 from bench.soak.load import BOOTED, STEP, Happening, Job, Load
 from bench.soak.watch import BOOT_ID, LINGER, Watch, unix
-from gpugauge import catalog, sessions, sessions_socket, wire, wire_page
-from gpugauge.assembly import make_collectors
-from gpugauge.collectors import background
-from gpugauge.exposition import Exposition
-from gpugauge.history import History
-from gpugauge.page.render import content
-from gpugauge.sampler import Sampler
-from gpugauge.selection import Selection
-from gpugauge.sessions import Sessions
+from gpugauge import catalog
+from gpugauge.collectors.process import background
+from gpugauge.daemon.assembly import make_collectors
+from gpugauge.daemon.sampler import Sampler
+from gpugauge.daemon.selection import Selection
+from gpugauge.exposition.render import Exposition
+from gpugauge.sessions import connection as sessions_socket
+from gpugauge.sessions import listener as sessions
+from gpugauge.sessions.listener import Sessions
 from gpugauge.snapshot import Snapshot
-from gpugauge.status import status
+from gpugauge.status.history import History
+from gpugauge.status.node import status
+from gpugauge.web.page.render import content
+from gpugauge.wire import messages as wire
+from gpugauge.wire import record as wire_page
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 

@@ -9,8 +9,8 @@ from tests.golden_metrics import GROUPS
 from bench.soak.load import BOOTED, CARDS, MIG_CARD, STEP, Happening, Load
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.simulated.scenario import parse_scenario
 from gpugauge.driver.worker import Service
+from gpugauge.simulator.scenario.load import parse_scenario
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LIMITS: Any = dict.fromkeys(GROUPS, 2.0 * STEP + 5)

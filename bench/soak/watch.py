@@ -19,7 +19,7 @@ from gpugauge.workload.procfs import process_hash
 
 LINGER = 300.0  # seconds, the default of hook.linger_seconds and of the others
 BOOT_ID = "soak"
-VERDICT = 15.0  # seconds that the verdict counts at most from one look to the next (collectors/verdict.py)
+VERDICT = 15.0  # seconds that the verdict counts at most from one look to the next (collectors/training/verdict.py)
 _EXACT = 1e-6
 
 Series = dict[tuple[str, LabelValues], Value]

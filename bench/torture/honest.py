@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 
-from gpugauge import wire
+from gpugauge.wire import messages as wire
 
 SESSION, STEPS = "a" * 32, 1234
 

@@ -19,7 +19,8 @@ from bench.torture.honest import STEPS as _STEPS
 from bench.torture.page import Page
 from bench.torture.signs import every, rises
 from bench.torture.subject import Setting, Subject
-from gpugauge import wire, wire_page
+from gpugauge.wire import messages as wire
+from gpugauge.wire import record as wire_page
 
 _REJECTED = "gpugauge_hook_rejected_total"
 _THREADS = 4

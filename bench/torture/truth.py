@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.torture.page import Page
-from gpugauge.driver.simulated.scenario import Scenario, parse_scenario
-from gpugauge.driver.simulated.world import World
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.scenario.load import Scenario, parse_scenario
 
 _LOADS = (0.25, 0.5, 0.75)
 # Seconds: what is shown may be as old as this (sampling.stale_after_seconds, and a tick), but no older.

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from gpugauge.collectors.allocation import AllocationCollector
-from gpugauge.collectors.clocks import ClocksCollector
-from gpugauge.collectors.device import DeviceCollector
-from gpugauge.collectors.driver import DriverCollector
-from gpugauge.collectors.events import EventsCollector
-from gpugauge.collectors.exporter import ExporterCollector
-from gpugauge.collectors.health import HealthCollector
-from gpugauge.collectors.host import HostCollector
-from gpugauge.collectors.links import LinksCollector
-from gpugauge.collectors.mig import MigCollector
-from gpugauge.collectors.process import ProcessCollector
-from gpugauge.collectors.profiling import ProfilingCollector
-from gpugauge.collectors.training import TrainingCollector
-from gpugauge.collectors.utilization import UtilizationCollector
-from gpugauge.collectors.verdict import VerdictCollector
+from gpugauge.collectors.device.clocks import ClocksCollector
+from gpugauge.collectors.device.device import DeviceCollector
+from gpugauge.collectors.device.events import EventsCollector
+from gpugauge.collectors.device.health import HealthCollector
+from gpugauge.collectors.device.links import LinksCollector
+from gpugauge.collectors.device.mig import MigCollector
+from gpugauge.collectors.device.profiling import ProfilingCollector
+from gpugauge.collectors.device.utilization import UtilizationCollector
+from gpugauge.collectors.exporter.driver import DriverCollector
+from gpugauge.collectors.exporter.exporter import ExporterCollector
+from gpugauge.collectors.process.allocation import AllocationCollector
+from gpugauge.collectors.process.host import HostCollector
+from gpugauge.collectors.process.process import ProcessCollector
+from gpugauge.collectors.training.training import TrainingCollector
+from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.metric import Metric
 
 # In the order in which they run and are shown.

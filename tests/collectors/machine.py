@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.process import ProcessCollector
+from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView, ProcessReading, Reply
 from gpugauge.workload.procfs import Procfs, process_hash
 

@@ -3,11 +3,11 @@
 import pytest
 
 from gpugauge.collectors.base import Collector, Tick
-from gpugauge.collectors.clocks import ClocksCollector
-from gpugauge.collectors.device import DeviceCollector
-from gpugauge.collectors.health import HealthCollector
-from gpugauge.collectors.links import LinksCollector
-from gpugauge.collectors.mig import MigCollector
+from gpugauge.collectors.device.clocks import ClocksCollector
+from gpugauge.collectors.device.device import DeviceCollector
+from gpugauge.collectors.device.health import HealthCollector
+from gpugauge.collectors.device.links import LinksCollector
+from gpugauge.collectors.device.mig import MigCollector
 from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView, MigReading
 
 Values = dict[tuple[str, ...], object]

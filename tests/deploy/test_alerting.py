@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from gpugauge.artifacts import rules
-from gpugauge.artifacts.rules_jobs import alert_of_cause
-from gpugauge.artifacts.rules_settings import Parameters
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.jobs import alert_of_cause
+from gpugauge.artifacts.rules.options import Parameters
 
 ROOT = Path(__file__).parents[2]
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yaml").read_text())

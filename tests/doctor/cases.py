@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpugauge.doctor.cards import Driver
 from gpugauge.doctor.case import Case, Options
+from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.target import Answer
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.doctor import machine
-from gpugauge.doctor.cards import Driver
+from gpugauge.doctor.gpus import Driver
 from gpugauge.driver.api import MigReading
 from tests.doctor.cases import card, case, driver, lost
 

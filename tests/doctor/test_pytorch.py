@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from gpugauge.doctor import pytorch
-from gpugauge.doctor.cards import Driver
 from gpugauge.doctor.finding import Finding
+from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.table import Check
 from gpugauge.doctor.target import Answer
 from tests.doctor.cases import CUDA, H100, card, case, driver

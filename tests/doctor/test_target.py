@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpugauge import architecture
 from gpugauge.doctor import probe
 from gpugauge.doctor.target import Answer, PythonError, ask, find_python
+from gpugauge.verdict import cuda_arch as architecture
 from tests.doctor.cases import PYTHON, with_torch
 
 DEVICE = {"name": "NVIDIA H100", "major": 9, "minor": 0, "total_memory": 85 << 30, "uuid": "5a-b"}

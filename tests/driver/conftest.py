@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from gpugauge.driver import nvml
-from gpugauge.driver.source import DriverSource
+from gpugauge.driver.nvidia import nvml
+from gpugauge.driver.supervisor import DriverSource
 from tests.driver.fakeworker import PACE, Node
 
 

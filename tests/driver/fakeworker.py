@@ -8,8 +8,8 @@ from typing import Any
 
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
-from gpugauge.driver.pace import Pace
-from gpugauge.driver.source import DriverSource
+from gpugauge.driver.schedule import Pace
+from gpugauge.driver.supervisor import DriverSource
 
 PACE = Pace({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)
 

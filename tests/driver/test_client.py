@@ -11,7 +11,7 @@ import pytest
 
 from gpugauge.driver.api import Group
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
-from tests.driver.simulated.build import scenario
+from tests.simulator.build import scenario
 
 
 @pytest.fixture

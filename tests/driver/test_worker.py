@@ -19,7 +19,7 @@ from gpugauge.driver.api import Reply
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import reply
 from gpugauge.driver.worker import Service, main, serve
-from tests.driver.simulated.build import scenario
+from tests.simulator.build import scenario
 
 
 class Child:

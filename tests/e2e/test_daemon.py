@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import wire
+from gpugauge.wire import messages as wire
 from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, http, new_pid_namespace, wait_for
 
 pytestmark = pytest.mark.e2e

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpugauge.artifacts import rules
-from gpugauge.artifacts.dashboards import DASHBOARDS
-from gpugauge.artifacts.rules_settings import Parameters
-from tests.artifacts.dashboard_reading import (
+from gpugauge.artifacts.dashboards.build import DASHBOARDS
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from tests.artifacts.dashboards.dashboard_reading import (
     Asked,
     Json,
     asked_of_prometheus,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.session import Session
-from gpugauge.sessions import Sessions
+from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Session
 from tests.e2e.programs import give_up
 from tests.hook.conftest import Run, listener, run, until
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import launch, wire
+from gpugauge.hook import launch
+from gpugauge.wire import messages as wire
 from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, need, wait_for
 from tests.hook import wire_1_0
 
@@ -227,7 +228,7 @@ def test_socket_that_the_training_may_not_reach(tmp_path: Path) -> None:
 def test_hook_of_the_next_minor_version(tmp_path: Path) -> None:
     # What tells of steps today has one key more tomorrow.
     bootstrap = launch.export(tmp_path / "next")
-    source = tmp_path / "next" / "gpugauge" / "wire.py"
+    source = tmp_path / "next" / "gpugauge" / "wire/messages.py"
     major, minor = wire.VERSION
     now = (f"VERSION = ({major}, {minor})", '"kind": _NAMES[type(message)]}')
     then = (f"VERSION = ({major}, {minor + 1})", '"kind": _NAMES[type(message)], "news": {"of": [1.5, None]}}')

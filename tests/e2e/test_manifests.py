@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpugauge.artifacts import dashboards
+from gpugauge.artifacts.dashboards import build as dashboards
 from tests.e2e.manifests import (
     FOLDER,
     SIDECARS,

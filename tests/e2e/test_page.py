@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from tornado.websocket import websocket_connect
 
-from gpugauge.history import History
-from gpugauge.page.routes import page_routes
-from gpugauge.server import Reply, Request, Route, Server
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.history import History
+from gpugauge.web.page.routes import page_routes
+from gpugauge.web.server import Reply, Request, Route, Server
 from tests.e2e.programs import daemon, http, need, wait_for
 from tests.serving import answer
-from tests.statusfacts import snapshot
+from tests.status.statusfacts import snapshot
 
 pytestmark = pytest.mark.e2e
 

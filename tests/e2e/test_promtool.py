@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tests.e2e.programs import need
-from tests.test_exposition import body, published, sections
+from tests.exposition.test_render import body, published, sections
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpugauge.workload.identity import Workload
 from tests.e2e.programs import Prometheus, need, prometheus
-from tests.statusfacts import ROWS, workload
+from tests.status.statusfacts import ROWS, workload
 
 pytestmark = pytest.mark.e2e
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpugauge.artifacts import rules
-from gpugauge.artifacts.rules_settings import Parameters
-from tests.artifacts.rule_stories import QUIET, STORIES, Quiet, Row, Story
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from tests.artifacts.rules.rule_stories import QUIET, STORIES, Quiet, Row, Story
 from tests.e2e.programs import need, prometheus3
 
 pytestmark = pytest.mark.e2e

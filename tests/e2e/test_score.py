@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 from bench.alerts import tuned
+from bench.alerts.__main__ import main as command
 from bench.alerts.record import record
-from click.testing import CliRunner
+from bench.alerts.score import Rules, Score, naive, score_all
+from bench.alerts.story import SHIPPED, Story, read, write
 
-from gpugauge.artifacts import rules
-from gpugauge.artifacts.rules_settings import Parameters
-from gpugauge.artifacts.score import Rules, Score, naive, score_all
-from gpugauge.artifacts.score_story import SHIPPED, Story, read, write
-from gpugauge.cli import main
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
 from tests.e2e.programs import need, prometheus3
 
 pytestmark = pytest.mark.e2e
@@ -57,11 +56,10 @@ def test_stories_recorded_anew_score_as_those_that_ship(tmp_path: Path) -> None:
     assert read(write(stories[0], tmp_path)) == stories[0]
 
 
-def test_the_command_scores_a_folder(tmp_path: Path) -> None:
+def test_the_command_scores_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(read(SHIPPED / "held-idle.json.gz"), tmp_path)
+    (tmp_path / "rules.yaml").write_text("idle_patience: 20m\n")
 
-    arguments = ["rules", "--idle-patience", "20m", "score", "--promtool", need("promtool"), str(tmp_path)]
-    result = CliRunner().invoke(main, arguments)
+    command(["--promtool", need("promtool"), "--config.file", str(tmp_path / "rules.yaml"), str(tmp_path)])
 
-    assert result.exit_code == 0, result.output
-    assert "| gpugauge | all (1) | 1 of 1 | 0 | 1.00 | 1.00 |" in result.output
+    assert "| gpugauge | all (1) | 1 of 1 | 0 | 1.00 | 1.00 |" in capsys.readouterr().out

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import yaml
 
-from gpugauge.config_kinds import ConfigError
-from gpugauge.config_load import load
-from gpugauge.driver.recording import Recorder
-from gpugauge.driver.simulated.library import Library
-from gpugauge.driver.simulated.replay import Replay
-from gpugauge.driver.simulated.scenario import ScenarioError, load_scenario, parse_scenario
-from gpugauge.driver.simulated.trainings import SimulatedSessions
-from gpugauge.driver.simulated.world import World
 from gpugauge.driver.worker import Service
-from gpugauge.webconfig import load_web_config
+from gpugauge.settings.kinds import ConfigError
+from gpugauge.settings.load import load
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.nvml.library import Library
+from gpugauge.simulator.nvml.recording import Recorder
+from gpugauge.simulator.nvml.replay import Replay
+from gpugauge.simulator.scenario.load import ScenarioError, load_scenario, parse_scenario
+from gpugauge.web.config.load import load_web_config
 from tests.certificates import Authority
 from tests.fuzz.target import Attempt, Target, as_yaml, lines, written
 from tests.golden_metrics import GROUPS

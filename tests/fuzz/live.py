@@ -14,18 +14,18 @@ from contextlib import ExitStack, contextmanager
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, fcntl
 from pathlib import Path
 
-from gpugauge.driver.simulated.scenario import load_scenario
-from gpugauge.guard import own_names, own_names_only
-from gpugauge.history import History
-from gpugauge.lifecycle import lifecycle_routes
-from gpugauge.page.routes import page_routes
-from gpugauge.routes import standard_routes
-from gpugauge.server import Route, Server
-from gpugauge.sessions import Sessions
-from gpugauge.status import PATH as STATUS_PATH
-from gpugauge.status import status_route
-from gpugauge.webconfig_access import WebAccess
-from gpugauge.wire_page import PAGE_BYTES
+from gpugauge.daemon.lifecycle import lifecycle_routes
+from gpugauge.sessions.listener import Sessions
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.status.history import History
+from gpugauge.status.node import PATH as STATUS_PATH
+from gpugauge.status.node import status_route
+from gpugauge.web.config.access import WebAccess
+from gpugauge.web.guard import own_names, own_names_only
+from gpugauge.web.page.routes import page_routes
+from gpugauge.web.routes import standard_routes
+from gpugauge.web.server import Route, Server
+from gpugauge.wire.record import PAGE_BYTES
 from tests.fuzz.mutate import Tree, dumped
 from tests.fuzz.target import Attempt, Target
 from tests.fuzz.texts import BYE, HELLO, SNAP, WIRE_TOKENS

@@ -8,10 +8,11 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from gpugauge import wire, wire_page
-from gpugauge.collectors import kmsg
+from gpugauge.collectors.device import kmsg
 from gpugauge.driver.frames import Inbox
 from gpugauge.driver.messages import reply
+from gpugauge.wire import messages as wire
+from gpugauge.wire import record as wire_page
 from gpugauge.workload import cgroup, environ, kubelet
 from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.jobfiles import read_jobs

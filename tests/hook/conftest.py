@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import launch
-from gpugauge.hook.page import Page
-from gpugauge.sessions import Sessions
+from gpugauge.hook import launch
+from gpugauge.hook.record import Page
+from gpugauge.sessions.listener import Sessions
 
 FAKE_TORCH = """
 import sys, time, types

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import launch
-from gpugauge.session import Session
-from gpugauge.sessions import Sessions
+from gpugauge.hook import launch
+from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Session
 
 from .conftest import Run, finished, until
 from .test_training import ended, steps_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpugauge import wire
-from tests.test_wire import MESSAGES, SESSION
+from gpugauge.wire import messages as wire
+from tests.wire.test_messages import MESSAGES, SESSION
 
 from . import wire_1_0 as older
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import wire
-from gpugauge.sessions import Sessions
+from gpugauge.sessions.listener import Sessions
+from gpugauge.wire import messages as wire
 
 from .conftest import Run, finished, until
 

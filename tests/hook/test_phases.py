@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from gpugauge import wire_page
 from gpugauge.hook import phases
-from gpugauge.hook.page import Page
 from gpugauge.hook.phases import EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
-from gpugauge.wire_page import PHASES
+from gpugauge.hook.record import Page
+from gpugauge.wire import record as wire_page
+from gpugauge.wire.record import PHASES
 
 
 def shown(page: Page, now: int = 100) -> tuple[int, int, list[int]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.session import Session
-from gpugauge.sessions import Sessions
+from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Session
 
 from .conftest import Run, finished, until
 
@@ -145,7 +145,7 @@ def test_a_restarted_daemon_is_found_and_a_kill_is_seen(tmp_path: Path, listener
 def test_a_daemon_that_is_stopped_holds_up_nothing(tmp_path: Path, run: Run) -> None:
     serve = """
         import sys, time
-        from gpugauge.sessions import Sessions
+        from gpugauge.sessions.listener import Sessions
         Sessions(sys.argv[1]).start()
         print("listening", flush=True)
         time.sleep(600)

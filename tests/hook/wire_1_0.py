@@ -1,4 +1,4 @@
-"""Version 1.0 of gpugauge.wire, as it was: what a neighbouring minor version sends and understands.
+"""Version 1.0 of gpugauge.wire.messages, as it was: what a neighbouring minor version sends and understands.
 
 One message is one datagram on a Unix SOCK_SEQPACKET socket: UTF-8 JSON of at most 16 KiB. Within one major version both
 sides ignore keys that they do not know and take missing keys as absent, so neighbouring minor versions understand each

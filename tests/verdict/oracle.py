@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from gpugauge.driver.simulated.pipeline import Pipeline, observe, speedups, true_cause
+from gpugauge.simulator.device.pipeline import Pipeline, observe, speedups, true_cause
 from gpugauge.verdict.evidence import Card, Evidence
 from gpugauge.verdict.judge import judge
 

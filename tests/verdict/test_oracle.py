@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpugauge.driver.simulated.pipeline import Pipeline, observe, speedups, true_cause
+from gpugauge.simulator.device.pipeline import Pipeline, observe, speedups, true_cause
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
 from tests.verdict.oracle import evidence, random_pipeline, right, without_counters

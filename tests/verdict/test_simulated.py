@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.driver.simulated.pipeline import true_cause
-from gpugauge.driver.simulated.scenario import Scenario, load_scenario
+from gpugauge.simulator.device.pipeline import true_cause
+from gpugauge.simulator.scenario.load import Scenario, load_scenario
 from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
 SECONDS = 76

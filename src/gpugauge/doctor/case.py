@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpugauge.doctor import DEFAULT_URL, cards, nodes, target
+from gpugauge.doctor import DEFAULT_URL, nodes, target
+from gpugauge.doctor import gpus as cards
 from gpugauge.doctor.daemon import Daemon, ask_daemon
 from gpugauge.driver.api import Device
 from gpugauge.workload.procfs import Procfs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpugauge.webclient import opener
+from gpugauge.web.client import opener
 
 _SECONDS = 5.0
 _MOST_BYTES = 64 << 20

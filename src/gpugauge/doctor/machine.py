@@ -9,8 +9,8 @@ from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.visibility import visible
-from gpugauge.driver.advice import ADVICE
 from gpugauge.driver.api import Device
+from gpugauge.status.driver_advice import ADVICE
 
 # The last two are for AMD's cards; HIP heeds the first too.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from gpugauge.collectors import hostfiles
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.workload import processfiles as hostfiles
 from gpugauge.workload.command import command_name
 from gpugauge.workload.identity import clean
 

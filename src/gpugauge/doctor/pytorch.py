@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from gpugauge.architecture import arch_supported
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.machine import cuda_version, visible_devices
+from gpugauge.verdict.cuda_arch import arch_supported
 
 _GET = "install a build for these cards: https://pytorch.org/get-started/locally"
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from gpugauge.driver.codes import DriverError
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import message, reply
-from gpugauge.driver.nvml import Nvml
+from gpugauge.driver.nvidia.nvml import Nvml
 
 if TYPE_CHECKING:
     from gpugauge.driver.api import Reply
@@ -90,7 +90,7 @@ class Service:
     def _start(self, simulation: dict[str, Any] | None) -> dict[str, Any]:
         if simulation is not None:
             # Only here: what a real node runs does not load the simulator.
-            from gpugauge.driver.simulated.install import install  # noqa: PLC0415  (needs pydantic)
+            from gpugauge.simulator.nvml.install import install  # noqa: PLC0415  (needs pydantic)
 
             install(simulation, self._clock)
         self._nvml.open()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gpugauge import wire
+from gpugauge.wire import messages as wire
 
 
 def devices() -> tuple[wire.Device, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpugauge import wire
+from gpugauge.wire import messages as wire
 
 # The first that is set names the run; "none" is what torchrun sets when nobody gave it an id.
 _RUN_IDS = ("GPUGAUGE_RUN_ID", "TORCHELASTIC_RUN_ID", "WANDB_RUN_ID", "MLFLOW_RUN_ID", "AZUREML_RUN_ID")

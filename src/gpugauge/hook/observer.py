@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from gpugauge import wire
 from gpugauge.hook import facts, phases, tensors
 from gpugauge.hook.client import SECOND, Client
 from gpugauge.hook.devices import devices
-from gpugauge.hook.page import Page
 from gpugauge.hook.peers import LocalWork
 from gpugauge.hook.phases import Phases
+from gpugauge.hook.record import Page
 from gpugauge.hook.recorder import Recorder
 from gpugauge.hook.waits import ExposedWaits
+from gpugauge.wire import messages as wire
 
 MAX_ERRORS = 10
 NOBODY = -1  # no thread's identity

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from time import perf_counter_ns
 
-from gpugauge.hook.page import Page
-from gpugauge.wire_page import AGAIN, PHASE, PHASES, SEQUENCE, SINCE, SPENT
+from gpugauge.hook.record import Page
+from gpugauge.wire.record import AGAIN, PHASE, PHASES, SEQUENCE, SINCE, SPENT
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
 

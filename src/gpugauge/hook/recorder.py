@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from gpugauge import wire
+from gpugauge.wire import messages as wire
 
 OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpugauge import wire
+from gpugauge.wire import messages as wire
 
 
 def parameters(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from gpugauge.architecture import arch_supported
+from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import Card, Evidence
 from gpugauge.verdict.window import Wanted, Window
 

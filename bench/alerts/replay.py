@@ -1,0 +1,113 @@
+"""Lets a real promtool run rules over a story, and reads from what it prints which alerts were firing when."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.alerts.story import Story, StoryError
+
+Labels = Mapping[str, str]
+_FIRING = 'ALERTS{alertstate="firing"}'
+_MOMENT = re.compile(r"^    expr: .*, time: (\w+),")
+_SERIES = re.compile(r'\{__name__="ALERTS", (.*?)\} 1E\+00')
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+_NOT_IDENTITY = frozenset({"alertname", "alertstate", "severity"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """An alert that was firing from one minute to another, both included."""
+
+    alert: str
+    labels: Labels
+    begin: int
+    end: int
+
+
+def replay(story: Story, groups: Mapping[str, Any], promtool: str) -> list[Run]:
+    """Return what the rules of `groups` fire over the story, minute by minute; raises StoryError."""
+    # An expectation that nothing fires holds silently, and otherwise promtool prints what it got.
+    test = {
+        "interval": f"{story.interval}s",
+        "input_series": [{"series": name, "values": values} for name, values in story.series.items()],
+        "promql_expr_test": [{"expr": _FIRING, "eval_time": f"{minute}m"} for minute in range(story.minutes)],
+    }
+    # Prometheus keeps groups in no order: here what a group reads of another's is always one evaluation old. promtool
+    # evaluates all at one pace: that of the slowest here.
+    order = [group["name"] for group in reversed(groups["groups"])]
+    pace = max([60, *(_seconds(group.get("interval", "")) for group in groups["groups"])])
+    tests = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": f"{pace}s",
+        "group_eval_order": order,
+        "tests": [test],
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "rules.yaml").write_text(_dump(groups))
+        (folder / "test.yaml").write_text(_dump(tests))
+        command = [promtool, "test", "rules", str(folder / "test.yaml")]
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        except OSError as error:
+            raise StoryError(f"{promtool}: cannot be run: {error.strerror}; it comes with Prometheus") from None
+    printed = done.stdout + done.stderr
+    firing = dict(_firing(printed))
+    if done.returncode and not firing:
+        raise StoryError(f"{story.name}: promtool refused it: {' '.join(printed.split())[:500]}")
+    return _runs(firing)
+
+
+def _dump(tree: object) -> str:
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(tree, Dumper=dumper, width=1 << 30)
+    return text
+
+
+def _firing(printed: str) -> Iterable[tuple[int, list[tuple[tuple[str, str], ...]]]]:
+    """Yield each minute at which something was firing, with the labels of what was."""
+    minute: int | None = None
+    found: list[tuple[tuple[str, str], ...]] = []
+    for line in printed.splitlines():
+        moment = _MOMENT.match(line)
+        if moment:
+            if minute is not None:
+                yield minute, found
+            minute, found = _seconds(moment[1]) // 60, []
+        found += [tuple(_LABEL.findall(labels)) for labels in _SERIES.findall(line)]
+    if minute is not None:
+        yield minute, found
+
+
+def _seconds(text: str) -> int:
+    """Read a duration of Prometheus, such as 1h30m."""
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", text))
+
+
+def _runs(firing: Mapping[int, list[tuple[tuple[str, str], ...]]]) -> list[Run]:
+    open_runs: dict[tuple[tuple[str, str], ...], tuple[int, int]] = {}
+    done: list[Run] = []
+
+    def close(labels: tuple[tuple[str, str], ...]) -> None:
+        begin, end = open_runs.pop(labels)
+        every = dict(labels)
+        identity = {key: value for key, value in every.items() if key not in _NOT_IDENTITY}
+        done.append(Run(every["alertname"], identity, begin, end))
+
+    for minute in sorted(firing):
+        for labels in firing[minute]:
+            if labels in open_runs and open_runs[labels][1] < minute - 1:
+                close(labels)
+            open_runs[labels] = (open_runs.get(labels, (minute, minute))[0], minute)
+    for labels in list(open_runs):
+        close(labels)
+    return sorted(done, key=lambda run: (run.begin, run.alert, sorted(run.labels.items())))

@@ -1,0 +1,127 @@
+"""A labelled story for `python -m bench.alerts`: the series of hours, and whom somebody should have been told about."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+SHIPPED = Path(__file__).parent / "stories"
+Kind = Literal["load", "idle", "health"]
+Group = Literal["tuned", "kept back"]
+
+
+class StoryError(Exception):
+    """A story cannot be used; the message is one sentence that names the file and the key."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Tell(_Strict):
+    """Somebody should be told about `who` (labels of the alert) by one of `alerts` that begins between the minutes
+    `since` and `until`; `best` is the alert that names the true cause. What is not `required` may be told.
+    """
+
+    who: Mapping[str, str] = Field(min_length=1)
+    kind: Kind
+    alerts: tuple[str, ...] = Field(min_length=1)
+    best: str = ""
+    since: int = Field(ge=0)
+    until: int
+    required: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Tell:
+        if self.until <= self.since:
+            raise ValueError("until must come after since")
+        return self
+
+
+class Card(_Strict):
+    """A card: where it is, and the jobs that hold it at some time. Only the naive rules need it, which know no jobs."""
+
+    instance: str
+    jobs: tuple[str, ...] = ()
+
+
+class Story(_Strict):
+    """`series` are values in promtool's notation, one for each `interval` (seconds), of all that rules may look at."""
+
+    name: str = Field(min_length=1)
+    what: str = Field(min_length=1)
+    group: Group = "tuned"
+    interval: Annotated[int, Field(gt=0)] = 15
+    minutes: Annotated[int, Field(gt=0)]
+    cards: Mapping[str, Card] = Field(default_factory=dict)
+    tells: tuple[Tell, ...] = ()
+    series: Mapping[str, str]
+
+
+def read(path: Path) -> Story:
+    """Read a story from JSON, gzipped if the name ends in .gz; raises StoryError."""
+    try:
+        data = path.read_bytes()
+        return Story.model_validate_json(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise StoryError(f"{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise StoryError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def read_all(folder: Path) -> list[Story]:
+    """Read the stories of a folder, `*.json` and `*.json.gz`, by name; raises StoryError."""
+    paths = sorted({*folder.glob("*.json"), *folder.glob("*.json.gz")})
+    if not paths:
+        raise StoryError(f"{folder}: there is no story in it; they are called NAME.json or NAME.json.gz")
+    return [read(path) for path in paths]
+
+
+def write(story: Story, folder: Path) -> Path:
+    """Write a story as NAME.json.gz; the same story gives the same bytes."""
+    path = folder / f"{story.name}.json.gz"
+    path.write_bytes(gzip.compress(story.model_dump_json(indent=0).encode(), mtime=0))
+    return path
+
+
+def notation(values: Sequence[float | None]) -> str:
+    """Write samples as promtool reads them, a straight line as one word; None is a scrape without the series, marked
+    stale at first as Prometheus does.
+    """
+    words: list[str] = []
+    at = 0
+    while at < len(values):
+        value = values[at]
+        if value is None:
+            end = next((i for i in range(at, len(values)) if values[i] is not None), len(values))
+            told = at > 0
+            words += ["stale"] * told + [f"_x{end - at - told}"] * (end - at > told)
+        else:
+            end = _line(values, at)
+            step = (values[at + 1] or 0.0) - value if end - at > 1 else 0.0
+            words.append(f"{value:.12g}{step:+.12g}x{end - at - 1}" if end - at > 1 else f"{value:.12g}")
+        at = end
+    return " ".join(words)
+
+
+def _line(values: Sequence[float | None], at: int) -> int:
+    """Return where the straight line that begins at `at` ends."""
+    first = values[at]
+    assert first is not None
+    following = values[at + 1] if at + 1 < len(values) else None
+    if following is None:
+        return at + 1
+    step, end = following - first, at + 2
+    while end < len(values):
+        value = values[end]
+        if value is None or abs(value - first - step * (end - at)) > 1e-9 * max(1.0, abs(value)):
+            break
+        end += 1
+    # A line through two points says nothing shorter than the points do, unless it goes on.
+    return end if end - at > 2 or not step else at + 1

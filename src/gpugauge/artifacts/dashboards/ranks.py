@@ -1,0 +1,159 @@
+"""The rows of a job's dashboard about its ranks, their memory, and the host under them."""
+
+from __future__ import annotations
+
+from gpugauge.artifacts.dashboards.board import NODE, link
+from gpugauge.artifacts.dashboards.panels import Panel, Query, bars, timeseries
+from gpugauge.artifacts.dashboards.queries import CARD, COUNT, Expr, by_card, share
+from gpugauge.artifacts.dashboards.tables import Column, table
+from gpugauge.artifacts.dashboards.workloads import CHOSEN as _S
+from gpugauge.artifacts.dashboards.workloads import (
+    RANK,
+    by_process,
+    by_rank,
+    of_job,
+)
+from gpugauge.artifacts.rules.recording import JOB as IDENTITY
+from gpugauge.artifacts.rules.recording import RANK_WORK
+
+_MINUTES = "over the last 15 minutes"
+
+
+def every_rank(title: str, text: str, expr: Expr, *labels: str, highest: float | None = None) -> Panel:
+    """Return a line for each rank, and each of the labels."""
+    legend = RANK + "".join(f" · {{{{{label}}}}}" for label in labels)
+    return timeseries(title, text, Query(by_rank(expr, *labels), legend), highest=highest)
+
+
+def ranks() -> list[Panel]:
+    """Return what sets the ranks apart."""
+    run = f"{IDENTITY}, run_id, world_size"
+    work = of_job(RANK_WORK)
+    middle = f"quantile by ({run}) (0.5, {work})"
+    relative = Expr(f"{work}\n/ on ({run}) group_left () ({middle} > 0)", COUNT)
+    step = Expr(f"{_S.rate('torch_step_duration_seconds_sum')} / {_S.rate('torch_step_duration_seconds_count')}", "s")
+    own = Expr(f"{_S.rate('torch_local_work_seconds_total')} / {_S.rate('torch_steps_total')}", "s")
+    held = _S.read("gpu_process_memory_used_bytes").by("process", "instance")
+    lost = _S.rate("training_lost_seconds_total", "15m").by("process")
+    return [
+        bars(
+            "Own work, against the rank in the middle",
+            "1 is as much as the others; the rank above 1.25 is the one that the others wait for: look at its node "
+            "and its data. Needs "
+            "DistributedDataParallel under the hook.",
+            Query(
+                relative.by("instance", "rank", "process", operator="max").then("sort_desc({})"),
+                "{{instance}} · rank {{rank}}",
+            ),
+            width=8,
+            height=9,
+            steps=((None, "green"), (1.1, "orange"), (1.25, "red")),
+            decimals=2,
+        ),
+        table(
+            "Ranks",
+            "Each process that reports: how long its steps take, how much of that is its own work, what it waits "
+            "for, and what it loses.",
+            Column("Rank", "rank", size=60),
+            Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
+            Column("Step", by_rank(step)),
+            Column("Own work", by_rank(own)),
+            Column("Data wait", by_rank(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True),
+            Column("GPUs lost", by_rank(lost).measured(COUNT)),
+            Column("GPU memory", by_rank(held)),
+            Column("Last step ago", by_rank(_S.age("training_last_step_timestamp_seconds"))),
+            Column("process", "process"),
+            sort="Rank",
+            ascending=True,
+            width=16,
+            height=9,
+        ),
+        timeseries(
+            "Own work of each rank",
+            f"Share of its time that a rank works itself and does not wait for others, {_MINUTES}. One line above "
+            "the others is a straggler.",
+            Query(work.by("instance", "rank", "process", operator="max"), RANK),
+            width=24,
+        ),
+    ]
+
+
+def memory() -> list[Panel]:
+    """Return who holds the memory."""
+
+    def total(name: str) -> Expr:
+        return by_process(_S.read(name), "uuid").by()
+
+    troubles = [("torch_memory_alloc_retries_total", "retries"), ("torch_memory_ooms_total", "out of memory")]
+    return [
+        timeseries(
+            "Memory of all ranks",
+            "Tensors, what the caching allocator holds, and what the processes hold of the cards. Held by PyTorch "
+            "and not by tensors is cache, "
+            "not a leak; a large part in split blocks is fragmentation.",
+            Query(total("torch_memory_allocated_bytes"), "tensors"),
+            Query(total("torch_memory_allocated_peak_bytes"), "tensors, peak"),
+            Query(total("torch_memory_reserved_bytes"), "held by PyTorch"),
+            Query(total("torch_memory_inactive_split_bytes"), "in split blocks"),
+            Query(total("gpu_process_memory_used_bytes"), "held of the cards"),
+        ),
+        every_rank(
+            "Memory of tensors",
+            "By rank and card. Ranks of a data-parallel training should be alike.",
+            _S.read("torch_memory_allocated_bytes"),
+        ),
+        timeseries(
+            "Allocations that did not succeed at once",
+            "A second. Retries give the cache back first, which stalls the card; out-of-memory errors that the "
+            "program catches slow it silently.",
+            *(Query(by_process(_S.rate(name), "uuid").by(), legend) for name, legend in troubles),
+        ),
+        timeseries(
+            "Parameters, by where they live",
+            "A training whose parameters are on the CPU does not use the GPU.",
+            Query(by_process(_S.read("torch_parameter_bytes"), "device").by("device"), "{{device}}"),
+        ),
+    ]
+
+
+def host() -> list[Panel]:
+    """Return the cards and the host under the job."""
+    part, whole = (_S.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
+    held = by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(
+        "instance", "uuid", operator="max"
+    )
+    used = share(part, whole, "instance", "uuid").then(f"{{}}\nand on (instance, uuid) {held}")
+    pressure = by_process(_S.rate("gpu_process_cgroup_pressure_seconds_total"), "resource").by(
+        "resource", operator="max"
+    )
+    cpus = by_process(_S.rate("gpu_process_cpu_seconds_total"), "part").by("part")
+    return [
+        timeseries(
+            "Busy cards",
+            "The cards that its processes hold: share of time in which something ran, of whichever process.",
+            Query(by_card(_S, used), CARD),
+            highest=1,
+        ),
+        timeseries(
+            "CPUs used",
+            "By the training thread, the whole processes, and their children such as loader workers. A training "
+            "thread at 1 is what limits a "
+            "training with gaps on the card.",
+            Query(cpus.measured(COUNT), "{{part}}"),
+        ),
+        timeseries(
+            "Waiting on the host",
+            "Share of the time, summed over the processes: held back by the CPU quota of the cgroup, and the main "
+            "thread inside the kernel. Give more CPUs, or look at "
+            "the storage.",
+            Query(by_process(_S.rate("gpu_process_cgroup_throttled_seconds_total")).by(), "CPU quota"),
+            Query(by_process(_S.rate("gpu_process_uninterruptible_seconds_total")).by(), "inside the kernel"),
+        ),
+        timeseries(
+            "Pressure in its cgroups",
+            "Share of the time in which something waited for the resource (PSI), the worst of its processes. io: "
+            "the storage; memory: reclaim and "
+            "swap; cpu: too few of them.",
+            Query(pressure, "{{resource}}"),
+        ),
+    ]

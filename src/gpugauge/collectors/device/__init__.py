@@ -1,0 +1,1 @@
+"""Collectors of GPUs."""

@@ -1,0 +1,260 @@
+"""A card's identity, memory, power, temperature, fans and modes."""
+
+from __future__ import annotations
+
+from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.driver.api import RELEASED, Device, DeviceReading
+from gpugauge.metric import (
+    BYTES,
+    CELSIUS,
+    JOULES,
+    NONE,
+    RATIO,
+    WATTS,
+    Metric,
+    Table,
+    by,
+    each,
+    families,
+    flag,
+    scaled,
+    states,
+)
+from gpugauge.snapshot import Section
+
+_device = Table("uuid")
+
+
+def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
+    capability = ".".join(map(str, d.compute_capability)) if d.compute_capability else ""
+    text = (d.name or "", d.pci_bus_id or "", capability, d.vbios_version or "", d.serial or "")
+    minor = "" if d.minor_number is None else str(d.minor_number)
+    return {(str(d.index), minor, *text): 1}
+
+
+# Read from every card ever seen, also while it is down.
+IDENTITY: tuple[Metric, ...] = (
+    _device.gauge(
+        "gpu_up",
+        "1 while the card answers, 0 while it is lost, hanging or gone; absent while the driver is released.",
+        NONE,
+        lambda d: None if d.reason == RELEASED else int(d.up),
+    ),
+    _device.gauge(
+        "gpu_info",
+        "Identity of the card; always 1. An index shifts when another card is lost, the uuid does not.",
+        NONE,
+        lambda d: _info(d.reading),
+        *("index", "minor_number", "name", "pci_bus_id", "compute_capability", "vbios_version", "serial"),
+        source="nvmlDeviceGetName, nvmlDeviceGetPciInfo, nvmlDeviceGetMinorNumber, nvmlDeviceGetCudaComputeCapability",
+    ),
+)
+
+_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
+
+READINGS: tuple[Metric, ...] = (
+    _device.gauge(
+        "gpu_memory_total_bytes",
+        "Device memory of the card.",
+        BYTES,
+        lambda d: d.memory_total_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+    ),
+    _device.gauge(
+        "gpu_memory_used_bytes",
+        "Device memory allocated by all processes.",
+        BYTES,
+        lambda d: d.memory_used_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+    ),
+    _device.gauge(
+        "gpu_memory_free_bytes",
+        "Device memory that nobody has allocated.",
+        BYTES,
+        lambda d: d.memory_free_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+    ),
+    _device.gauge(
+        "gpu_memory_reserved_bytes",
+        "Device memory that the driver and firmware keep for themselves.",
+        BYTES,
+        lambda d: d.memory_reserved_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+        cards="driver 510 and newer",
+    ),
+    _device.gauge(
+        "gpu_bar1_total_bytes",
+        "Size of the window (BAR1) through which the host and other devices map device memory.",
+        BYTES,
+        lambda d: d.bar1_total_bytes,
+        source="nvmlDeviceGetBAR1MemoryInfo",
+    ),
+    _device.gauge(
+        "gpu_bar1_used_bytes",
+        "Part of the BAR1 window that is mapped.",
+        BYTES,
+        lambda d: d.bar1_used_bytes,
+        source="nvmlDeviceGetBAR1MemoryInfo",
+    ),
+    _device.gauge(
+        "gpu_power_watts",
+        "Board power draw, as the driver reports it: a mean over a second on Ampere and newer, except GA100.",
+        WATTS,
+        lambda d: scaled(d.power_milliwatts, 1e-3),
+        source="nvmlDeviceGetPowerUsage",
+    ),
+    _device.gauge(
+        "gpu_power_instant_watts",
+        "Board power draw at the moment of the reading.",
+        WATTS,
+        lambda d: scaled(d.power_instant_milliwatts, 1e-3),
+        source="field 186",
+        cards="Ampere and newer",
+    ),
+    _device.gauge(
+        "gpu_power_limit_watts",
+        "Power limit in force for the board.",
+        WATTS,
+        lambda d: scaled(d.power_limit_milliwatts, 1e-3),
+        source="nvmlDeviceGetEnforcedPowerLimit",
+    ),
+    _device.gauge(
+        "gpu_power_limit_default_watts",
+        "Power limit that the board has unless somebody sets another.",
+        WATTS,
+        lambda d: scaled(d.power_limit_default_milliwatts, 1e-3),
+        source="nvmlDeviceGetPowerManagementDefaultLimit",
+    ),
+    _device.gauge(
+        "gpu_power_limit_min_watts",
+        "Lowest power limit that can be set.",
+        WATTS,
+        lambda d: scaled(d.power_limit_min_milliwatts, 1e-3),
+        source="nvmlDeviceGetPowerManagementLimitConstraints",
+    ),
+    _device.gauge(
+        "gpu_power_limit_max_watts",
+        "Highest power limit that can be set.",
+        WATTS,
+        lambda d: scaled(d.power_limit_max_milliwatts, 1e-3),
+        source="nvmlDeviceGetPowerManagementLimitConstraints",
+    ),
+    _device.counter(
+        "gpu_energy_joules_total",
+        "Energy that the board drew since the driver was loaded.",
+        JOULES,
+        lambda d: scaled(d.energy_millijoules, 1e-3),
+        source="nvmlDeviceGetTotalEnergyConsumption",
+        cards="Volta and newer",
+    ),
+    _device.gauge(
+        "gpu_temperature_celsius",
+        "Temperature by sensor.",
+        CELSIUS,
+        lambda d: by(gpu=d.temperature_celsius, memory=d.memory_temperature_celsius),
+        "sensor",
+        source="nvmlDeviceGetTemperatureV, field 82",
+        cards="memory: cards with HBM",
+    ),
+    _device.gauge(
+        "gpu_temperature_limit_celsius",
+        "Temperature at which the card slows down, shuts down, or that it should stay under (gpu_max, memory_max).",
+        CELSIUS,
+        lambda d: by(
+            slowdown=d.temperature_slowdown_celsius,
+            shutdown=d.temperature_shutdown_celsius,
+            gpu_max=d.temperature_gpu_max_celsius,
+            memory_max=d.temperature_memory_max_celsius,
+        ),
+        "limit",
+        source="nvmlDeviceGetTemperatureThreshold",
+    ),
+    _device.gauge(
+        "gpu_fan_speed_ratio",
+        "Fan speed that the card wants, as a share of the maximum; may exceed 1.",
+        RATIO,
+        lambda d: each(d.fan_speed_percent, lambda percent: percent / 100),
+        "fan",
+        source="nvmlDeviceGetFanSpeed_v2",
+        cards="with fans of their own",
+    ),
+    _device.gauge(
+        "gpu_fan_rpm",
+        "Measured fan speed in rotations a minute.",
+        NONE,
+        lambda d: d.fan_rpm,
+        "fan",
+        source="nvmlDeviceGetFanSpeedRPM",
+        cards="with fans of their own",
+    ),
+    _device.gauge(
+        "gpu_performance_state",
+        "Performance state, 0 (P0, highest) to 15.",
+        NONE,
+        lambda d: d.performance_state,
+        source="nvmlDeviceGetPerformanceState",
+    ),
+    _device.gauge(
+        "gpu_encoder_sessions",
+        "Video encoder sessions that are open.",
+        NONE,
+        lambda d: d.encoder_sessions,
+        source="nvmlDeviceGetEncoderStats",
+    ),
+    _device.gauge(
+        "gpu_compute_mode",
+        "Who may compute on the card: 1 for the mode in force, 0 for the others.",
+        NONE,
+        lambda d: states(_COMPUTE_MODES, d.compute_mode),
+        "mode",
+        source="nvmlDeviceGetComputeMode",
+    ),
+    _device.gauge(
+        "gpu_persistence_mode",
+        "1 when the driver stays loaded while nobody uses the card.",
+        NONE,
+        lambda d: flag(d.persistence_mode),
+        source="nvmlDeviceGetPersistenceMode",
+    ),
+    _device.gauge(
+        "gpu_accounting_mode",
+        "1 when the driver keeps statistics of ended processes.",
+        NONE,
+        lambda d: flag(d.accounting_mode),
+        source="nvmlDeviceGetAccountingMode",
+    ),
+    _device.gauge(
+        "gpu_display_active",
+        "1 when the card drives a display.",
+        NONE,
+        lambda d: flag(d.display_active),
+        source="nvmlDeviceGetDisplayActive",
+    ),
+    _device.gauge(
+        "gpu_cuda_cores",
+        "CUDA cores of the card.",
+        NONE,
+        lambda d: d.core_count,
+        source="nvmlDeviceGetNumGpuCores",
+    ),
+    _device.gauge(
+        "gpu_numa_node",
+        "NUMA node of the host that the card is attached to.",
+        NONE,
+        lambda d: d.numa_node,
+        source="nvmlDeviceGetNumaNodeId",
+    ),
+)
+
+
+class DeviceCollector(ByDevice):
+    """A card that is down keeps gpu_up 0 and its identity, and loses everything else."""
+
+    name = "device"
+    metrics = IDENTITY + READINGS
+    groups = ("static", "normal", "slow")
+
+    def section(self, devices: tuple[Device, ...]) -> Section:
+        """Return the identity of every card and the readings of those that answer."""
+        identity = families(IDENTITY, [((d.uuid,), d) for d in devices])
+        return Section(self.name, identity + families(READINGS, [((d.uuid,), d.reading) for d in devices if d.up]))

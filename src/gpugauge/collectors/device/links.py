@@ -1,0 +1,96 @@
+"""PCIe and NVLink: how wide and fast, and what goes wrong on them."""
+
+from __future__ import annotations
+
+from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.metric import BYTES, NONE, Metric, Table, by, each
+
+_device = Table("uuid")
+_MIB = 1 << 20
+
+
+METRICS: tuple[Metric, ...] = (
+    _device.gauge(
+        "gpu_pcie_generation",
+        "PCIe generation of the link: in use now, and the highest that card and slot can do. It falls while idle.",
+        NONE,
+        lambda d: by(current=d.pcie_generation, max=d.pcie_generation_max),
+        "when",
+        source="nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration",
+    ),
+    _device.gauge(
+        "gpu_pcie_width",
+        "PCIe lanes of the link: in use now, and the most that card and slot can do.",
+        NONE,
+        lambda d: by(current=d.pcie_width, max=d.pcie_width_max),
+        "when",
+        source="nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth",
+    ),
+    _device.counter(
+        "gpu_pcie_replays_total",
+        "Packets that the card had to send again over PCIe.",
+        NONE,
+        lambda d: d.pcie_replays,
+        source="nvmlDeviceGetPcieReplayCounter",
+    ),
+    _device.counter(
+        "gpu_pcie_errors_total",
+        "PCIe errors by kind.",
+        NONE,
+        lambda d: d.pcie_errors,
+        "kind",
+        source="fields 173-183",
+        cards="driver 525 and newer",
+    ),
+    _device.gauge(
+        "gpu_nvlink_active",
+        "1 when the NVLink is up.",
+        NONE,
+        lambda d: each(d.nvlink_active, int),
+        "link",
+        source="nvmlDeviceGetNvLinkState",
+        cards="with NVLink",
+    ),
+    _device.gauge(
+        "gpu_nvlink_speed_bytes",
+        "Speed of the NVLink in bytes a second, one direction.",
+        BYTES,
+        lambda d: each(d.nvlink_speed_mib_per_second, lambda speed: speed * _MIB),
+        "link",
+        source="field 164",
+        cards="with NVLink",
+    ),
+    _device.counter(
+        "gpu_nvlink_errors_total",
+        "NVLink errors of all links by kind.",
+        NONE,
+        lambda d: d.nvlink_errors,
+        "kind",
+        source="fields 161-163, 206-215",
+        cards="with NVLink",
+    ),
+    _device.counter(
+        "gpu_nvlink_transmitted_bytes_total",
+        "Bytes sent over all NVLinks since the driver was loaded.",
+        BYTES,
+        lambda d: d.nvlink_transmitted_bytes,
+        source="field 138 or 202",
+        cards="with NVLink",
+    ),
+    _device.counter(
+        "gpu_nvlink_received_bytes_total",
+        "Bytes received over all NVLinks since the driver was loaded.",
+        BYTES,
+        lambda d: d.nvlink_received_bytes,
+        source="field 139 or 204",
+        cards="with NVLink",
+    ),
+)
+
+
+class LinksCollector(ByDevice):
+    """Rows by uuid."""
+
+    name = "links"
+    metrics = METRICS
+    groups = ("static", "slow")

@@ -1,0 +1,122 @@
+"""MIG: parts of a card that are devices of their own, with names of their own, so that no sum counts twice."""
+
+from __future__ import annotations
+
+from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.driver.api import Device, MigReading
+from gpugauge.metric import BYTES, NONE, RATIO, Metric, Table, by, families, flag, scaled
+from gpugauge.snapshot import Section
+
+_device = Table("uuid")
+_instance = Table("uuid")
+_CARDS = "with MIG"
+
+
+def _info(subject: tuple[str, MigReading]) -> dict[tuple[str, ...], int]:
+    parent, m = subject
+    ids = ("" if number is None else str(number) for number in (m.gpu_instance_id, m.compute_instance_id))
+    return {(parent, m.profile or "", *ids): 1}
+
+
+CARD: tuple[Metric, ...] = (
+    _device.gauge(
+        "gpu_mig_mode",
+        "1 when MIG is on (current), or will be after the next reset (pending).",
+        NONE,
+        lambda d: by(current=flag(d.mig_mode), pending=flag(d.mig_mode_pending)),
+        "when",
+        source="nvmlDeviceGetMigMode",
+        cards=_CARDS,
+    ),
+)
+
+# The subject is (the parent's uuid, the instance's reading).
+INSTANCES: tuple[Metric, ...] = (
+    _instance.gauge(
+        "gpu_mig_info",
+        "A MIG device: its card (parent_uuid), profile, and the numbers of its GPU and compute instance; always 1.",
+        NONE,
+        _info,
+        *("parent_uuid", "profile", "gpu_instance", "compute_instance"),
+        source="nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId, nvmlDeviceGetComputeInstanceId",
+        cards=_CARDS,
+    ),
+    _instance.gauge(
+        "gpu_mig_multiprocessors",
+        "Streaming multiprocessors of the MIG device.",
+        NONE,
+        lambda s: s[1].sm_count,
+        source="nvmlDeviceGetAttributes_v2",
+        cards=_CARDS,
+    ),
+    _instance.gauge(
+        "gpu_mig_memory_total_bytes",
+        "Device memory of the MIG device.",
+        BYTES,
+        lambda s: s[1].memory_total_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+        cards=_CARDS,
+    ),
+    _instance.gauge(
+        "gpu_mig_memory_used_bytes",
+        "Device memory allocated on the MIG device.",
+        BYTES,
+        lambda s: s[1].memory_used_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+        cards=_CARDS,
+    ),
+    _instance.gauge(
+        "gpu_mig_memory_reserved_bytes",
+        "Device memory of the MIG device that the driver keeps for itself.",
+        BYTES,
+        lambda s: s[1].memory_reserved_bytes,
+        source="nvmlDeviceGetMemoryInfo_v2",
+        cards=_CARDS,
+    ),
+    _instance.gauge(
+        "gpu_mig_sm_active_ratio",
+        "Share of time, averaged over the MIG device's multiprocessors, in which at least one warp was resident.",
+        RATIO,
+        lambda s: scaled(s[1].sm_active_percent, 0.01),
+        source="nvmlGpmMigSampleGet, GPM metric 2",
+        cards="Hopper and newer, with MIG",
+    ),
+    _instance.gauge(
+        "gpu_mig_sm_occupancy_ratio",
+        "Resident warps of the MIG device as a share of the most that fit.",
+        RATIO,
+        lambda s: scaled(s[1].sm_occupancy_percent, 0.01),
+        source="nvmlGpmMigSampleGet, GPM metric 3",
+        cards="Hopper and newer, with MIG",
+    ),
+    _instance.gauge(
+        "gpu_mig_tensor_active_ratio",
+        "Share of time in which the MIG device's tensor cores were busy.",
+        RATIO,
+        lambda s: scaled(s[1].tensor_active_percent, 0.01),
+        source="nvmlGpmMigSampleGet, GPM metric 5",
+        cards="Hopper and newer, with MIG",
+    ),
+    _instance.gauge(
+        "gpu_mig_dram_active_ratio",
+        "Share of the memory bandwidth that the MIG device used.",
+        RATIO,
+        lambda s: scaled(s[1].dram_active_percent, 0.01),
+        source="nvmlGpmMigSampleGet, GPM metric 10",
+        cards="Hopper and newer, with MIG",
+    ),
+)
+
+
+class MigCollector(ByDevice):
+    """The mode by the card's uuid; everything else by the MIG device's own."""
+
+    name = "mig"
+    metrics = CARD + INSTANCES
+    groups = ("slow", "mig")
+
+    def section(self, devices: tuple[Device, ...]) -> Section:
+        """Return the cards' modes and the rows of all MIG devices."""
+        up = [d for d in devices if d.up]
+        instances = [((m.uuid,), (d.uuid, m)) for d in up for m in d.reading.mig_instances or ()]
+        return Section(self.name, families(CARD, [((d.uuid,), d.reading) for d in up]) + families(INSTANCES, instances))

@@ -1,0 +1,1 @@
+"""Collectors of the exporter itself and of its driver connection."""

@@ -1,0 +1,1 @@
+"""The daemon: life cycle, assembly of its parts, sampler, reload."""

@@ -1,0 +1,287 @@
+"""What is read from a card by a call of its own: one row for each.
+
+https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from gpugauge.driver.codes import UNSUPPORTED, DriverError, Group
+from gpugauge.driver.nvidia.caller import Caller, member
+from gpugauge.driver.nvidia.plausible import (
+    ANY,
+    BITS,
+    BYTES,
+    CAPABILITY,
+    CELSIUS,
+    COUNT,
+    COUNTER,
+    FAN_PERCENT,
+    FLAG,
+    LANES,
+    MEGAHERTZ,
+    MILLIWATTS,
+    MILLIWATTS_LIMIT,
+    MODE,
+    NODE,
+    NUMBER,
+    P_STATE,
+    PERCENT,
+    RPM,
+    TEXT,
+    Check,
+    each,
+)
+
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+_NOT_AVAILABLE = 0xFFFFFFFF  # what NVML writes into 32 bits when it has no answer
+
+# NVML's numbers: nvmlTemperatureSensors_t, nvmlClockType_t, nvmlTemperatureThresholds_t.
+_GPU_SENSOR = 0
+_GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
+_SHUTDOWN, _SLOWDOWN, _MEMORY_MAX, _GPU_MAX = range(4)
+_MAX_LINKS = 18
+_MAX_FANS = 16
+
+# How to read a handle: one value, or one for each field of the row; None is what the source cannot tell.
+Source: TypeAlias = Callable[[Caller, Any], Any]
+
+
+class Call:
+    """One row: how often, which fields with their checks, and the sources; the first supported one is used."""
+
+    __slots__ = ("fields", "group", "sources")
+
+    def __init__(self, group: Group, fields: Mapping[str, Check], sources: tuple[Source, ...]) -> None:
+        self.group, self.fields, self.sources = group, fields, sources
+
+
+def _plain(function: str, *arguments: Any) -> Source:
+    """A function that returns the value."""
+    return lambda call, handle: call(function, handle, *arguments)
+
+
+def _flag(function: str) -> Source:
+    """A function that returns 0 or 1."""
+    return lambda call, handle: _as_flag(call(function, handle))
+
+
+def _as_flag(value: int) -> bool | int:
+    return bool(value) if FLAG(value) else value  # what is neither is left for the check to refuse
+
+
+def _first(function: str) -> Source:
+    """A function that returns the value and something else."""
+    return lambda call, handle: call(function, handle)[0]
+
+
+def _pci_bus_id(call: Caller, handle: Any) -> Any:
+    """The binding decodes the text only when it is asked for."""
+    return call.timed("nvmlDeviceGetPciInfo_v3", lambda: call.binding.nvmlDeviceGetPciInfo_v3(handle).busId)
+
+
+def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
+    rates = call("nvmlDeviceGetUtilizationRates", handle)
+    return member(rates, "gpu"), member(rates, "memory")
+
+
+def memory(call: Caller, handle: Any) -> tuple[int, int, int, int]:
+    """Total, used, free and reserved bytes of a card or of a MIG device."""
+    found = call("nvmlDeviceGetMemoryInfo_v2", handle, version=call.binding.nvmlMemory_v2)
+    return member(found, "total"), member(found, "used"), member(found, "free"), member(found, "reserved")
+
+
+def _memory_v1(call: Caller, handle: Any) -> tuple[int, int, int, None]:
+    """Before R510: `used` includes what the driver itself reserves, and the two cannot be told apart."""
+    found = call("nvmlDeviceGetMemoryInfo", handle)
+    return found.total, found.used, found.free, None
+
+
+def _bar1(call: Caller, handle: Any) -> tuple[int, int]:
+    found = call("nvmlDeviceGetBAR1MemoryInfo", handle)
+    return member(found, "bar1Total"), member(found, "bar1Used")
+
+
+def _gpm_supported(call: Caller, handle: Any) -> bool:
+    return bool(call("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice)
+
+
+def _row_remapper(call: Caller, handle: Any) -> dict[str, int]:
+    found = call("nvmlDeviceGetRowRemapperHistogram", handle)
+    return {name: getattr(found, name) for name in ("max", "high", "partial", "low", "none")}
+
+
+def _two_flags(function: str) -> Source:
+    """A mode now and after the next reset."""
+
+    def read(call: Caller, handle: Any) -> tuple[bool | int, bool | int]:
+        current, pending = call(function, handle)
+        return _as_flag(current), _as_flag(pending)
+
+    return read
+
+
+def _fans(read: Callable[[Caller, Any, int], int]) -> Source:
+    """Something of each fan, by its number from 0; None without fans."""
+
+    def read_all(call: Caller, handle: Any) -> dict[str, int] | None:
+        count = call("nvmlDeviceGetNumFans", handle)
+        return {str(fan): read(call, handle, fan) for fan in range(min(count, _MAX_FANS))} or None
+
+    return read_all
+
+
+def _fan_speed(call: Caller, handle: Any, fan: int) -> int:
+    return call("nvmlDeviceGetFanSpeed_v2", handle, fan)  # type: ignore[no-any-return]  # ctypes
+
+
+def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
+    """The binding's own function knows the first fan only."""
+    binding = call.binding
+    info = binding.c_nvmlFanSpeedInfo_t(version=binding.nvmlFanSpeedInfo_v1, fan=fan)
+
+    def ask() -> int:
+        code = binding._nvmlGetFunctionPointer("nvmlDeviceGetFanSpeedRPM")(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no function for it)
+        if code:
+            raise binding.NVMLError(code)
+        return info.speed  # type: ignore[no-any-return]  # ctypes
+
+    return call.timed("nvmlDeviceGetFanSpeedRPM", ask)  # type: ignore[no-any-return]  # ctypes
+
+
+def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:
+    """Whether each link is up, by its number from 0."""
+    states: dict[str, bool] = {}
+    try:
+        for link in range(_MAX_LINKS):
+            states[str(link)] = bool(call("nvmlDeviceGetNvLinkState", handle, link))
+    except DriverError as error:
+        # The first refusal tells how many there are.
+        if error.code not in {_INVALID_ARGUMENT, *UNSUPPORTED}:
+            raise
+        if not states:
+            raise DriverError(_NOT_SUPPORTED, error.call) from None
+    return states
+
+
+def _processes(kind: str, function: str) -> Source:
+    def read(call: Caller, handle: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "pid": p.pid,
+                "kind": kind,
+                "used_memory_bytes": p.usedGpuMemory
+                if p.usedGpuMemory is not None and BYTES(p.usedGpuMemory)
+                else None,
+                "gpu_instance_id": None if p.gpuInstanceId == _NOT_AVAILABLE else p.gpuInstanceId,
+            }
+            for p in call(function, handle)
+            if 0 < p.pid < _NOT_AVAILABLE
+        ]
+
+    return read
+
+
+def _row(group: Group, field: str, check: Check, *sources: Source) -> Call:
+    return Call(group, {field: check}, sources)
+
+
+CALLS = (
+    _row("static", "uuid", TEXT, _plain("nvmlDeviceGetUUID")),
+    _row("static", "name", TEXT, _plain("nvmlDeviceGetName")),
+    _row("static", "pci_bus_id", TEXT, _pci_bus_id),
+    _row("static", "minor_number", NUMBER, _plain("nvmlDeviceGetMinorNumber")),
+    _row("static", "serial", TEXT, _plain("nvmlDeviceGetSerial")),
+    _row("static", "board_part_number", TEXT, _plain("nvmlDeviceGetBoardPartNumber")),
+    _row("static", "vbios_version", TEXT, _plain("nvmlDeviceGetVbiosVersion")),
+    _row("static", "architecture", NUMBER, _plain("nvmlDeviceGetArchitecture")),
+    _row("static", "compute_capability", CAPABILITY, _plain("nvmlDeviceGetCudaComputeCapability")),
+    _row("static", "core_count", COUNT, _plain("nvmlDeviceGetNumGpuCores")),
+    _row("static", "numa_node", NODE, _plain("nvmlDeviceGetNumaNodeId")),
+    _row(
+        "static",
+        "power_limit_default_milliwatts",
+        MILLIWATTS_LIMIT,
+        _plain("nvmlDeviceGetPowerManagementDefaultLimit"),
+    ),
+    Call(
+        "static",
+        {"power_limit_min_milliwatts": MILLIWATTS_LIMIT, "power_limit_max_milliwatts": MILLIWATTS_LIMIT},
+        (_plain("nvmlDeviceGetPowerManagementLimitConstraints"),),
+    ),
+    _row("static", "clock_graphics_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _GRAPHICS)),
+    _row("static", "clock_sm_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _SM)),
+    _row("static", "clock_memory_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _MEMORY)),
+    _row("static", "clock_video_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _VIDEO)),
+    _row("static", "pcie_generation_max", LANES, _plain("nvmlDeviceGetMaxPcieLinkGeneration")),
+    _row("static", "pcie_width_max", LANES, _plain("nvmlDeviceGetMaxPcieLinkWidth")),
+    _row("static", "temperature_shutdown_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _SHUTDOWN)),
+    _row("static", "temperature_slowdown_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN)),
+    _row("static", "temperature_gpu_max_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _GPU_MAX)),
+    _row("static", "temperature_memory_max_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _MEMORY_MAX)),
+    _row(
+        "static",
+        "clocks_event_reasons_supported",
+        BITS,
+        _plain("nvmlDeviceGetSupportedClocksEventReasons"),
+        _plain("nvmlDeviceGetSupportedClocksThrottleReasons"),  # before R535
+    ),
+    _row("static", "gpm_supported", ANY, _gpm_supported),
+    Call("fast", {"utilization_percent": PERCENT, "memory_utilization_percent": PERCENT}, (_utilization,)),
+    Call(
+        "normal",
+        {
+            "memory_total_bytes": BYTES,
+            "memory_used_bytes": BYTES,
+            "memory_free_bytes": BYTES,
+            "memory_reserved_bytes": BYTES,
+        },
+        (memory, _memory_v1),
+    ),
+    Call("normal", {"bar1_total_bytes": BYTES, "bar1_used_bytes": BYTES}, (_bar1,)),
+    _row("normal", "power_milliwatts", MILLIWATTS, _plain("nvmlDeviceGetPowerUsage")),
+    _row("normal", "power_limit_milliwatts", MILLIWATTS, _plain("nvmlDeviceGetEnforcedPowerLimit")),
+    _row("normal", "energy_millijoules", COUNTER, _plain("nvmlDeviceGetTotalEnergyConsumption")),
+    _row(
+        "normal",
+        "temperature_celsius",
+        CELSIUS,
+        _plain("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
+        _plain("nvmlDeviceGetTemperature", _GPU_SENSOR),  # before R570
+    ),
+    _row("normal", "clock_graphics_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _GRAPHICS)),
+    _row("normal", "clock_sm_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _SM)),
+    _row("normal", "clock_memory_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _MEMORY)),
+    _row("normal", "clock_video_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _VIDEO)),
+    _row("normal", "performance_state", P_STATE, _plain("nvmlDeviceGetPerformanceState")),
+    _row(
+        "normal",
+        "clocks_event_reasons",
+        BITS,
+        _plain("nvmlDeviceGetCurrentClocksEventReasons"),
+        _plain("nvmlDeviceGetCurrentClocksThrottleReasons"),  # before R535
+    ),
+    _row("normal", "encoder_utilization_percent", PERCENT, _first("nvmlDeviceGetEncoderUtilization")),
+    _row("normal", "decoder_utilization_percent", PERCENT, _first("nvmlDeviceGetDecoderUtilization")),
+    _row("normal", "jpeg_utilization_percent", PERCENT, _first("nvmlDeviceGetJpgUtilization")),
+    _row("normal", "ofa_utilization_percent", PERCENT, _first("nvmlDeviceGetOfaUtilization")),
+    _row("normal", "encoder_sessions", NUMBER, _first("nvmlDeviceGetEncoderStats")),
+    _row("slow", "row_remapper_banks", each(BITS), _row_remapper),
+    _row("slow", "pcie_generation", LANES, _plain("nvmlDeviceGetCurrPcieLinkGeneration")),
+    _row("slow", "pcie_width", LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
+    _row("slow", "nvlink_active", ANY, _nvlinks),
+    _row("slow", "fan_speed_percent", each(FAN_PERCENT), _fans(_fan_speed)),
+    _row("slow", "fan_rpm", each(RPM), _fans(_fan_rpm)),
+    _row("slow", "compute_mode", MODE, _plain("nvmlDeviceGetComputeMode")),
+    _row("slow", "persistence_mode", FLAG, _flag("nvmlDeviceGetPersistenceMode")),
+    Call("slow", {"mig_mode": FLAG, "mig_mode_pending": FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
+    _row("slow", "display_active", FLAG, _flag("nvmlDeviceGetDisplayActive")),
+    _row("slow", "accounting_mode", FLAG, _flag("nvmlDeviceGetAccountingMode")),
+    _row("processes", "compute", ANY, _processes("compute", "nvmlDeviceGetComputeRunningProcesses_v3")),
+    _row("processes", "graphics", ANY, _processes("graphics", "nvmlDeviceGetGraphicsRunningProcesses_v3")),
+    _row("processes", "mps", ANY, _processes("mps", "nvmlDeviceGetMPSComputeRunningProcesses_v3")),
+)

@@ -1,0 +1,93 @@
+"""GPM, the GPU's own performance counters (Hopper and newer): what changed between two samples of them."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from ctypes import byref
+from typing import Any
+
+from gpugauge.driver.codes import DriverError
+from gpugauge.driver.nvidia.caller import Caller, put
+from gpugauge.driver.nvidia.plausible import MIB_PER_SECOND, PERCENT, Check
+
+# By field: NVML's metric id, and what its value can be.
+_METRICS: dict[str, tuple[int, Check]] = {
+    "graphics_active_percent": (1, PERCENT),
+    "sm_active_percent": (2, PERCENT),
+    "sm_occupancy_percent": (3, PERCENT),
+    "tensor_active_percent": (5, PERCENT),
+    "dram_active_percent": (10, PERCENT),
+    "fp64_active_percent": (11, PERCENT),
+    "fp32_active_percent": (12, PERCENT),
+    "fp16_active_percent": (13, PERCENT),
+    "pcie_transmit_mib_per_second": (20, MIB_PER_SECOND),
+    "pcie_receive_mib_per_second": (21, MIB_PER_SECOND),
+    "nvlink_receive_mib_per_second": (60, MIB_PER_SECOND),
+    "nvlink_transmit_mib_per_second": (61, MIB_PER_SECOND),
+}
+_HEADER = struct.Struct("IIPP")  # nvmlGpmMetricsGet_t: version, number of metrics, two samples; then the metrics
+_METRIC = struct.Struct("IIdPPP")  # nvmlGpmMetric_t: id, code, value, texts
+_REQUEST = _HEADER.pack(0, len(_METRICS), 0, 0) + b"".join(
+    _METRIC.pack(number, 0, 0.0, 0, 0, 0) for number, _ in _METRICS.values()
+)
+FIELDS = ("profiling_seconds", *_METRICS)
+# Values over less than 0.1 s are not valid. A second, less what a tick may come early.
+_SHORTEST_SECONDS = 0.9
+
+
+class Gpm:
+    """The samples of one card, or of one GPU instance of it. Call `free` before the library is shut down."""
+
+    def __init__(self, call: Caller, handle: Any, gpu_instance: int | None = None) -> None:
+        self._call, self._handle, self._gpu_instance = call, handle, gpu_instance
+        self._samples: list[Any] = []  # the last one, and the one to fill next
+        self._since: float | None = None
+        self.latest: dict[str, float] = {}
+
+    def read(self, now: float) -> dict[str, float] | None:
+        """Return the means since the last reading, None when it is less than a second ago or the first.
+        Seconds of any steady clock. Raises DriverError.
+        """
+        since, self._since = self._since, None  # a reading that fails leaves nothing to start from
+        if since is not None and now - since < _SHORTEST_SECONDS:
+            self._since = since
+            return None
+        while len(self._samples) < 2:
+            self._samples.append(self._call("nvmlGpmSampleAlloc"))
+        self._samples.reverse()
+        if self._gpu_instance is None:
+            self._call("nvmlGpmSampleGet", self._handle, self._samples[0])
+        else:
+            self._call("nvmlGpmMigSampleGet", self._handle, self._gpu_instance, self._samples[0])
+        if since is None:
+            self._since = now
+            return None
+        self.latest = {"profiling_seconds": now - since, **self._metrics()}
+        self._since = now
+        return self.latest
+
+    def free(self) -> None:
+        """Give the samples back; what the driver says to it no longer matters."""
+        for sample in self._samples:
+            with suppress(DriverError):
+                self._call("nvmlGpmSampleFree", sample)
+        self._samples, self._since = [], None
+
+    def _metrics(self) -> dict[str, float]:
+        """One call for all metrics; each has a code of its own."""
+        request = self._call.structure("c_nvmlGpmMetricsGet_t")
+        data = memoryview(request).cast("B")
+        data[: len(_REQUEST)] = _REQUEST
+        put(request, "version", self._call.binding.NVML_GPM_METRICS_GET_VERSION)
+        put(request, "sample1", self._samples[1])
+        put(request, "sample2", self._samples[0])
+        failed = self._call.code("nvmlGpmMetricsGet", byref(request))
+        if failed:
+            raise DriverError(failed, "nvmlGpmMetricsGet")
+        found = {}
+        answers = _METRIC.iter_unpack(data[_HEADER.size : len(_REQUEST)])
+        for (field, (_, check)), (_, code, value, *_) in zip(_METRICS.items(), answers, strict=True):
+            if code == 0 and check(value):
+                found[field] = value
+        return found

@@ -1,0 +1,103 @@
+"""The MIG devices of a card: what each is, its memory, and the performance counters of its GPU instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpugauge.driver.codes import DEVICE_GONE, LIFECYCLE, UNSUPPORTED, DriverError
+from gpugauge.driver.nvidia.caller import Caller
+from gpugauge.driver.nvidia.calls import memory
+from gpugauge.driver.nvidia.gpm import Gpm
+from gpugauge.driver.nvidia.plausible import BYTES, COUNT, NUMBER, TEXT
+
+_INVALID_ARGUMENT = 2
+_NOT_FOUND = 6
+_PROFILING = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
+
+
+class Mig:
+    """The MIG devices of one card. Call `free` before the library is shut down."""
+
+    def __init__(self, call: Caller, handle: Any) -> None:
+        self._call, self._handle = call, handle
+        self._gpms: dict[int, Gpm] = {}
+        self._profiling = True
+
+    def read(self, now: float) -> list[dict[str, Any]]:
+        """Return one mapping for each MIG device, none while MIG is off. Raises DriverError."""
+        current, _pending = self._call("nvmlDeviceGetMigMode", self._handle)
+        instances = self._instances() if current == 1 else []
+        ids = {instance["gpu_instance_id"] for instance in instances}
+        for gone in self._gpms.keys() - ids:
+            self._gpms.pop(gone).free()
+        values = {number: self._profile(number, now) for number in ids if number is not None}
+        for instance in instances:
+            instance.update(values.get(instance["gpu_instance_id"], {}))
+        return instances
+
+    def free(self) -> None:
+        """Give back what the library holds for us."""
+        for gpm in self._gpms.values():
+            gpm.free()
+        self._gpms.clear()
+
+    def _instances(self) -> list[dict[str, Any]]:
+        found = []
+        for index in range(self._call("nvmlDeviceGetMaxMigDeviceCount", self._handle)):
+            try:
+                handle = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, index)
+            except DriverError as error:
+                if error.code in {_NOT_FOUND, _INVALID_ARGUMENT}:
+                    continue  # the numbers have holes
+                raise
+            uuid = self._ask("nvmlDeviceGetUUID", handle, TEXT)
+            if uuid:
+                found.append({"uuid": uuid, **self._describe(handle)})
+        return found
+
+    def _describe(self, handle: Any) -> dict[str, Any]:
+        name = self._ask("nvmlDeviceGetName", handle, TEXT) or ""
+        attributes = self._ask("nvmlDeviceGetAttributes_v2", handle, lambda a: COUNT(a.multiprocessorCount))
+        total, used, _, reserved = self._optional(lambda: memory(self._call, handle)) or (None,) * 4
+        return {
+            "gpu_instance_id": self._ask("nvmlDeviceGetGpuInstanceId", handle, NUMBER),
+            "compute_instance_id": self._ask("nvmlDeviceGetComputeInstanceId", handle, NUMBER),
+            "profile": name.rpartition(" MIG ")[2] if " MIG " in name else None,  # NVIDIA A100-SXM4-80GB MIG 1g.10gb
+            "sm_count": attributes.multiprocessorCount if attributes else None,
+            "memory_total_bytes": _plausible_bytes(total),
+            "memory_used_bytes": _plausible_bytes(used),
+            "memory_reserved_bytes": _plausible_bytes(reserved),
+        }
+
+    def _profile(self, gpu_instance: int, now: float) -> dict[str, float]:
+        """The counters of a GPU instance: the latest ones if a second has not passed."""
+        if not self._profiling:
+            return {}
+        gpm = self._gpms.setdefault(gpu_instance, Gpm(self._call, self._handle, gpu_instance))
+        try:
+            gpm.read(now)
+        except DriverError as error:
+            if error.code in LIFECYCLE or error.code in DEVICE_GONE:
+                raise
+            self._profiling = error.code not in UNSUPPORTED
+            return {}
+        return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
+
+    def _ask(self, function: str, handle: Any, check: Callable[[Any], bool]) -> Any:
+        """One fact of a MIG device; None if it is not known."""
+        value = self._optional(lambda: self._call(function, handle))
+        return value if value is not None and check(value) else None
+
+    @staticmethod
+    def _optional(ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except DriverError as error:
+            if error.code in LIFECYCLE or error.code in DEVICE_GONE:
+                raise
+            return None
+
+
+def _plausible_bytes(value: int | None) -> int | None:
+    return value if value is not None and BYTES(value) else None

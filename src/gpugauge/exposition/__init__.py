@@ -1,0 +1,1 @@
+"""The bytes of a scrape: Prometheus text and OpenMetrics."""

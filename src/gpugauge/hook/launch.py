@@ -1,0 +1,81 @@
+"""`gpugauge run -- CMD`: the environment that loads the hook, then CMD in the place of this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from gpugauge.wire import messages as wire
+
+BOOTSTRAP = str(Path(__file__).resolve().parent / "bootstrap")
+
+# Options of the interpreter that keep it from reading PYTHONPATH or from running sitecustomize.
+_DEAF = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize"}
+
+
+# What a training process loads; it finds its parts by their places beside each other.
+_PARTS = ("__init__.py", "wire", "hook")
+
+
+class LaunchError(Exception):
+    """The command cannot be started; `exit_code` is what a shell would return."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def environment(environ: Mapping[str, str], socket: str | None = None) -> dict[str, str]:
+    """Return a copy of `environ` in which every Python started from it loads the hook; `socket` names a daemon's."""
+    kept = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != BOOTSTRAP]
+    result = {**environ, "PYTHONPATH": os.pathsep.join((BOOTSTRAP, *kept))}
+    if socket is not None:
+        result[wire.SOCKET_VARIABLE] = socket
+    return result
+
+
+def export(folder: Path) -> str:
+    """Copy what a training process needs into `folder`, to be mounted into containers that have nothing installed;
+    return what their PYTHONPATH begins with. Raises OSError. Replaces what an earlier version left there.
+    """
+    source, target = Path(__file__).resolve().parent.parent, folder / "gpugauge"
+    target.mkdir(parents=True, exist_ok=True)
+    for part in _PARTS:
+        if (source / part).is_dir():
+            shutil.rmtree(target / part, ignore_errors=True)
+            shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source / part, target / part)
+    return str(target / "hook" / "bootstrap")
+
+
+def obstacle(command: Sequence[str]) -> str | None:
+    """Return why the command's own interpreter would not load the hook, as far as its options tell."""
+    if not Path(command[0]).name.startswith("python"):
+        return None
+    for argument in command[1:]:
+        if not argument.startswith("-") or argument.startswith("--") or argument == "-":
+            return None
+        for letter in argument[1:]:
+            if letter in _DEAF:
+                return f"python -{letter} {_DEAF[letter]}, so no hook is loaded: call gpugauge.hook.watch() instead"
+            if letter in "cmWX":  # the rest of the argument, or the next one, belongs to this option
+                break
+        if argument[-1] in "cm":
+            return None
+    return None
+
+
+def run(command: Sequence[str], socket: str | None = None) -> NoReturn:
+    """Become the command, with the hook in its environment; raises LaunchError if it cannot be started."""
+    if not command:
+        raise LaunchError("no command: gpugauge run -- python train.py", 2)
+    try:
+        os.execvpe(command[0], list(command), environment(os.environ, socket))  # noqa: S606 - the user's own command
+    except FileNotFoundError:
+        raise LaunchError(f"{command[0]}: no such command", 127) from None
+    except OSError as error:
+        raise LaunchError(f"{command[0]}: {error.strerror}", 126) from None

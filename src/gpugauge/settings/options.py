@@ -1,0 +1,74 @@
+"""Every setting by name: its place in the file, its environment variable, its flag, all taken from the one model."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from gpugauge.settings.kinds import Section
+from gpugauge.settings.model import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One leaf of the model. `key` is its place, `web.listen_address`; the other spellings follow from it."""
+
+    key: str
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def environment(self) -> str:
+        """The environment variable: `GPUGAUGE_WEB_LISTEN_ADDRESS`."""
+        return "GPUGAUGE_" + self.key.replace(".", "_").upper()
+
+    @property
+    def flag(self) -> str:
+        """The command line's flag: `--web.listen-address`."""
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def negative_flag(self) -> str | None:
+        """The flag that switches a boolean off: `--no-collector.device`."""
+        return "--no-" + self.key.replace("_", "-") if self.annotation is bool else None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the setting is a list: the flag may be repeated, text is split at commas."""
+        return get_origin(self.annotation) is tuple
+
+    @property
+    def kind(self) -> str:
+        """The type in words."""
+        options = [option for option in _options(self.annotation) if option is not type(None)]
+        return "one of " + ", ".join(map(str, options)) if len(options) > 1 else _KINDS.get(options[0], "list")
+
+    @property
+    def default_text(self) -> str:
+        """The default as one writes it in a file."""
+        if self.default is None or self.default == ():
+            return "not set"
+        if self.repeatable:
+            return ", ".join(map(str, self.default))
+        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+
+
+_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in {Literal, Union, types.UnionType} else (annotation,)
+
+
+def walk(section: type[Section] = Settings, prefix: str = "") -> Iterator[Setting]:
+    """Yield every setting in the order of the model."""
+    hints = get_type_hints(section)
+    for row in fields(section):
+        if isinstance(hints[row.name], type) and issubclass(hints[row.name], Section):
+            yield from walk(hints[row.name], f"{prefix}{row.name}.")
+        elif "description" in row.metadata:
+            yield Setting(prefix + row.name, hints[row.name], row.default, row.metadata["description"])

@@ -1,0 +1,1 @@
+"""The simulated GPUs: what they do over time."""

@@ -1,0 +1,91 @@
+"""What runs on simulated cards, as pure functions of the second of the scenario."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from gpugauge.simulator.device.load import Load, load
+from gpugauge.simulator.device.pipeline import observe, pipeline
+from gpugauge.simulator.device.rhythm import Rhythm, Working
+
+
+class Activity:
+    """Work on a card between two seconds of the scenario. `intensity` and `traffic` say how much of the power and of
+    the memory's time a second of it takes: a kernel that only waits for a peer keeps a card busy and cold. `engines`
+    says the same of the video engines, `sm_active`, `tensor_active` and `link` (of what PCIe carries into the card) of
+    what the performance counters show; None stands for what is usual at that intensity. A training step as a pipeline
+    says all that by itself.
+    """
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self.start: float = plain["start"]
+        self.end: float = float("inf") if plain["end"] is None else plain["end"]
+        self.intensity: float = plain["intensity"]
+        self.traffic: float = plain["traffic"]
+        self.sm_active: float | None = None
+        self.tensor_active: float | None = None
+        self.link: float | None = None
+        self.pipeline = pipeline(plain["pipeline"]) if plain.get("pipeline") else None
+        self.rhythm = Rhythm(plain.get("phases"), self.start, self.end)
+        self._load: Load | None = load(plain["load"]) if plain["load"] else None
+        if self.pipeline:
+            self._derive()
+        # How much of each engine's time a busy second takes, by the names of their sample rings.
+        self.engines: dict[str, float] = {"gpu": 1.0, "memory": self.traffic, **plain["engines"]}
+        self._before = self._load.integral(self.start) if self._load else 0.0
+
+    def _derive(self) -> None:
+        assert self.pipeline
+        shown = observe(self.pipeline)
+        busy = shown.own_busy
+        self._load = Working(self.rhythm, busy * shown.step, shown.step, smooth=bool(self.pipeline.other))
+        self.intensity = min(1.0, shown.own_power / busy)
+        self.sm_active = min(1.0, shown.own_sm_active / busy)
+        self.tensor_active = min(1.0, shown.tensor_active / busy)
+        self.link = shown.transfer / busy
+
+    def alive(self, t: float) -> bool:
+        """Whether it is there at `t`."""
+        return self.start <= t < self.end
+
+    def busy(self, t: float) -> float:
+        """Seconds in which it kept a card busy, from its start to `t`."""
+        if self._load is None or t <= self.start:
+            return 0.0
+        return self._load.integral(min(t, self.end)) - self._before
+
+
+class Process:
+    """A process of a job on some of the cards; `memory` in bytes on each, None if the driver does not tell. On cards
+    with MIG it runs on the instance of that number. It is number `rank` of the job's `ranks` processes, and holds those
+    of its cards that are not in `works_on` without using them.
+    """
+
+    def __init__(
+        self,
+        plain: Mapping[str, Any],
+        pid: int,
+        container_pid: int | None,
+        gpus: tuple[int, ...],
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.pid, self.container_pid, self.gpus = pid, container_pid, gpus
+        self.rank, self.ranks = rank, ranks
+        self.activity = Activity(plain)
+        self.works_on = gpus if plain["works_on"] is None else tuple(plain["works_on"])
+        self._rest = Activity({**plain, "load": None, "pipeline": None})
+        self.kind: str = plain["kind"]
+        self.memory: int | None = plain["memory"]
+        self.instance: int | None = plain["instance"]
+        self.hook: bool = plain["hook"]
+        self.uid: int = plain["uid"]
+        self.command: list[str] = shlex.split(plain["command"])
+        self.cgroup: str = plain["cgroup"]
+        self.environment: dict[str, str] = plain["environment"]
+
+    def on(self, gpu: int) -> Activity:
+        """What it does on one of its cards."""
+        return self.activity if gpu in self.works_on else self._rest

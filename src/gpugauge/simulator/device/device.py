@@ -1,0 +1,239 @@
+"""One simulated GPU: everything that it tells is a pure function of the second of the scenario."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from operator import mul
+from typing import Any
+
+from gpugauge.simulator.device.activity import Activity, Process
+from gpugauge.simulator.device.health import REASONS, Health
+from gpugauge.simulator.device.instance import MIG_LACKS, Instance, instances
+from gpugauge.simulator.device.presets import PRESETS, WITHOUT
+from gpugauge.simulator.device.rings import UPTIME, Ring
+
+_SAMPLE_PERIOD = 1 / 6  # of the utilization rates; nvml.h says 1/6 s to 1 s by product
+_COOLING = 20.0  # seconds of work that the temperature remembers
+NVLINK_BYTES = 120e9  # what all links send in a second that does nothing else but move memory
+PCIE_BYTES = 4e9  # what a card reads from the host in a busy second, if nothing else is said
+_SENT = 0.25  # of what it reads it writes back
+# Bytes a second of a PCIe lane by generation, in one direction.
+_LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+_THROTTLES = {"thermal": "sw_thermal_slowdown", "power_cap": "sw_power_cap"}
+MIG_CHANGE = 0x100
+
+
+class Card:
+    """One GPU and what runs on it."""
+
+    def __init__(self, plain: Mapping[str, Any], index: int, seed: str, processes: tuple[Process, ...]) -> None:
+        given = {key: value for key, value in plain.items() if value is not None}
+        figures = {**PRESETS[plain["model"]], **given}
+        self.figures: Mapping[str, Any] = figures
+        digest = hashlib.sha256(f"{seed}/{index}".encode()).hexdigest()
+        self.index = index
+        self.uuid: str = figures.get("uuid") or f"GPU-{_grouped(digest)}"
+        self.serial = str(int(digest[32:48], 16))[:13]
+        self.bus_id = f"{index // 200:08X}:{0x10 + index % 200:02X}:00.0"
+        self.name: str = figures["name"]
+        self.memory_total: int = figures["memory"]
+        self.memory_reserved: int = figures["memory_reserved"]
+        self.processes = tuple(p for p in processes if index in p.gpus)
+        self._slowed = [(p, p.activity.pipeline) for p in self.processes if p.activity.pipeline and index in p.works_on]
+        self.idle_watts: float = figures["idle_watts"]
+        self.default_limit_watts: float = PRESETS[plain["model"]]["power_limit_watts"]
+        lowered = [self.default_limit_watts * p.clock for _, p in self._slowed if p.throttle == "power_cap"]
+        self.power_limit_watts: float = min([figures["power_limit_watts"], *lowered])
+        self.health = Health(self._with_throttling(plain.get("health") or {}))
+        self.ring = Ring(figures["ring"])
+        self.lost_at, self.back_at = (
+            float("inf") if plain.get(key) is None else float(plain[key]) for key in ("lost_at", "back_at")
+        )
+        self.plugged_at = float(plain.get("plugged_at") or 0.0)
+        self._clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
+        self.instances: tuple[Instance, ...] | None = (
+            None if plain.get("mig") is None else instances(figures, digest, self.processes)
+        )
+        lacks = [WITHOUT[name] for name in (*figures["lacks"], *(MIG_LACKS if self.instances is not None else ()))]
+        self._unsupported = (*figures["unsupported"], *(f for functions, _ in lacks for f in functions))
+        self.unsupported_fields = frozenset((*figures["unsupported_fields"], *(i for _, ids in lacks for i in ids)))
+        own = plain.get("load")
+        background: dict[str, Any] = {
+            "start": 0.0,
+            "end": None,
+            "load": own,
+            "intensity": 0.6,
+            "traffic": 0.4,
+            "engines": {},
+        }
+        # A MIG instance is a part of the card, and so is its work.
+        self._parts = [
+            *([(Activity(background), 1.0)] if own else []),
+            *((p.on(index), self._share(p)) for p in self.processes),
+        ]
+        # Rings, counters and rates ask for the same seconds; a ring's entries are asked for by engine.
+        self._spent = lru_cache(maxsize=self.ring.capacity + 2)(self._busy_by_part)
+        # What all NVLinks have sent; as much is received. It is asked for by link.
+        self.nvlink_bytes = lru_cache(maxsize=1)(self._sent_by_links)
+        used = {name for a, _ in self._parts for name, share in a.engines.items() if share}
+        self._engines = {name: self._counter(name) for name in used}
+        # What the driver reports by itself, in order: second, NVML's type, data.
+        self.events = self._all_events()
+
+    def supports(self, function: str) -> bool:
+        """Whether the card answers a function of the library."""
+        return not any(fnmatchcase(function, pattern) for pattern in self._unsupported)
+
+    def present(self, t: float) -> bool:
+        """Whether the bus shows the card; a library that was opened before it came or came back does not."""
+        return self.plugged_at <= t and not self.lost_at <= t < self.back_at
+
+    def busy(self, t: float) -> float:
+        """Seconds in which a kernel ran, from the start of the scenario to `t`."""
+        return sum(self._spent(t))
+
+    def engine(self, name: str) -> Callable[[float], float] | None:
+        """Return what counts the busy seconds of an engine; None if nothing ever uses it."""
+        return self._engines.get(name)
+
+    def utilization(self, t: float, engine: str = "gpu") -> int:
+        """Percent of the last sample period in which an engine was busy."""
+        busy = self.engine(engine)
+        return 0 if busy is None else min(100, round(100 * (busy(t) - busy(t - _SAMPLE_PERIOD)) / _SAMPLE_PERIOD))
+
+    def power(self, t: float) -> int:
+        """Milliwatts, the mean over the last second."""
+        return round(1000 * (self.idle_watts + self._dynamic_watts * (self.work(t) - self.work(t - 1))))
+
+    def power_now(self, t: float) -> int:
+        """Milliwatts, the mean over a tenth of a second."""
+        return round(1000 * (self.idle_watts + self._dynamic_watts * 10 * (self.work(t) - self.work(t - 0.1))))
+
+    def energy(self, t: float) -> int:
+        """Millijoules since the driver was loaded."""
+        return round(
+            self.since_reset(lambda s: 1000 * (self.idle_watts * (UPTIME + s) + self._dynamic_watts * self.work(s)), t)
+        )
+
+    def temperature(self, t: float) -> int:
+        """Degrees Celsius: 32 when idle, 45 more after a while at full power."""
+        return round(32 + 45 * (self.work(t) - self.work(t - _COOLING)) / _COOLING)
+
+    def clock(self, domain: int, t: float) -> int | None:
+        """Megahertz of NVML's clock domain: graphics, SM, memory, video; None for an unknown domain."""
+        if not 0 <= domain < len(self._clocks):
+            return None
+        busy, idle = map(int, self._clocks[domain])
+        if not self.occupied(t):
+            return idle
+        # Heat and power limits lower the clocks of the multiprocessors, not those of the memory.
+        slowed = [p.clock for process, p in self._slowed if process.activity.alive(t)] if domain < 2 else []
+        return round(busy * min(slowed, default=1.0))
+
+    def clock_max(self, domain: int) -> int | None:
+        """The same, the highest that there is."""
+        return self._clocks[domain][0] if 0 <= domain < len(self._clocks) else None
+
+    def performance_state(self, t: float) -> int:
+        """0 with a process on the card."""
+        return 0 if self.occupied(t) else self.figures["idle_performance_state"]
+
+    def clocks_event_reasons(self, t: float) -> int:
+        """NVML's bits: what the scenario says, and that the card rests."""
+        return self.health.throttled(t) | (0 if self.occupied(t) else REASONS["idle"])
+
+    def memory_used(self, t: float) -> int:
+        """Bytes that processes hold, without what the driver reserves."""
+        return sum(p.memory or 0 for p in self.processes if p.activity.alive(t))
+
+    def running(self, kind: str, t: float) -> list[Process]:
+        """The processes of one of NVML's kinds: compute, graphics, mps."""
+        return [p for p in self.processes if p.kind == kind and p.activity.alive(t)]
+
+    def _sent_by_links(self, t: float) -> int:
+        return round(self.since_reset(lambda s: self.moved(s) * NVLINK_BYTES, t)) if self.figures["nvlinks"] else 0
+
+    def work(self, t: float) -> float:
+        """Seconds at full power."""
+        return sum(busy * a.intensity * share for busy, (a, share) in self._each(t))
+
+    def moved(self, t: float) -> float:
+        """Seconds in which memory was read or written."""
+        return sum(busy * a.traffic * share for busy, (a, share) in self._each(t))
+
+    def sm_active(self, t: float) -> float:
+        """Seconds in which all multiprocessors were in use, or more in which some were."""
+        return sum(
+            busy * (0.2 + 0.8 * a.intensity if a.sm_active is None else a.sm_active) for busy, (a, _) in self._each(t)
+        )
+
+    def tensor_active(self, t: float) -> float:
+        """Seconds of work of the tensor cores."""
+        return sum(
+            busy * (0.6 * a.intensity if a.tensor_active is None else a.tensor_active) for busy, (a, _) in self._each(t)
+        )
+
+    def received(self, t: float) -> float:
+        """Bytes that came over PCIe."""
+        carried = self.link_bytes
+        return sum(busy * (PCIE_BYTES if a.link is None else a.link * carried) for busy, (a, _) in self._each(t))
+
+    def sent(self, t: float) -> float:
+        """Bytes that went over PCIe."""
+        return _SENT * self.received(t)
+
+    @property
+    def link_bytes(self) -> float:
+        """What the PCIe link carries in a second, in one direction."""
+        generation, width = self.figures["pcie"]
+        return _LANE_BYTES[self.health.pcie_generation or generation] * (self.health.pcie_width or width)
+
+    def since_reset(self, total: Callable[[float], float], t: float) -> float:
+        """A hardware counter: it starts again when the scenario says so."""
+        at = self.health.counters_reset_at
+        return total(t) - total(at) if at is not None and t >= at else total(t)
+
+    def _busy_by_part(self, t: float) -> tuple[float, ...]:
+        return tuple([a.busy(t) for a, _ in self._parts])
+
+    def _each(self, t: float) -> Iterable[tuple[float, tuple[Activity, float]]]:
+        """The parts, with their busy seconds until `t`."""
+        return zip(self._spent(t), self._parts, strict=True)
+
+    def _counter(self, name: str) -> Callable[[float], float]:
+        """What counts the busy seconds of an engine."""
+        shares = [a.engines.get(name, 0.0) for a, _ in self._parts]
+        return lambda t: sum(map(mul, self._spent(t), shares))
+
+    def _all_events(self) -> list[tuple[float, int, int]]:
+        changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
+        return sorted([*self.health.events(), *((at, MIG_CHANGE, 0) for at in changes)])
+
+    def occupied(self, t: float) -> bool:
+        """Whether a process is there, or work without one."""
+        return any(a.alive(t) for a, _ in self._parts)
+
+    def _with_throttling(self, health: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add the spells in which a training runs at lower clocks."""
+        spells = {
+            p.throttle: {"reason": _THROTTLES[p.throttle], "start": on.activity.start, "end": on.activity.end}
+            for on, p in self._slowed
+            if p.clock < 1.0
+        }
+        return {**health, "throttling": [*(health.get("throttling") or []), *spells.values()]}
+
+    def _share(self, process: Process) -> float:
+        if not self.instances or process.instance is None:
+            return 1.0
+        return self.instances[process.instance].slices / 7
+
+    @property
+    def _dynamic_watts(self) -> float:
+        return self.power_limit_watts - self.idle_watts
+
+
+def _grouped(digest: str) -> str:
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))

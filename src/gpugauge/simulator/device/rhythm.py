@@ -1,0 +1,89 @@
+"""When a training trains, and when it compiles, evaluates, writes a checkpoint or stands still: functions of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpugauge.simulator.device.load import Load
+
+
+class Rhythm:
+    """It compiles first; then in every period it trains, evaluates, and writes a checkpoint; at `stalled_at` it stands
+    still for good, where it trains. Times are seconds of the scenario.
+    """
+
+    def __init__(self, plain: Mapping[str, Any] | None, start: float, end: float) -> None:
+        plain = plain or {"compiling": 0.0, "every": None, "evaluating": 0.0, "checkpointing": 0.0, "stalled_at": None}
+        self.start, self._end = start, end
+        self._begin: float = start + plain["compiling"]
+        self._period: float = plain["every"] or float("inf")
+        self._training: float = self._period - plain["evaluating"] - plain["checkpointing"]
+        self._parts: tuple[tuple[str, float], ...] = (
+            ("training", self._training),
+            ("evaluating", plain["evaluating"]),
+            ("checkpointing", plain["checkpointing"]),
+        )
+        self._stalled_at = float("inf") if plain["stalled_at"] is None else max(self._begin, plain["stalled_at"])
+
+    def seconds(self, t: float) -> dict[str, float]:
+        """Return the seconds spent in each phase until `t`; the standstill belongs to the training."""
+        t = max(self.start, min(t, self._end))
+        found = self._until(min(t, self._stalled_at))
+        found["training"] += max(0.0, t - self._stalled_at)
+        return found
+
+    def progress(self, t: float, phase: str = "training") -> float:
+        """Return the seconds until `t` in which a phase got on."""
+        return self._until(max(self.start, min(t, self._end, self._stalled_at)))[phase]
+
+    def moment(self, progress: float) -> float:
+        """Return the second at which it had trained for so long: the first that progress() is true of."""
+        periods, rest = divmod(progress, self._training)
+        if periods and not rest:
+            periods, rest = periods - 1, self._training
+        return self._begin + (periods * self._period if periods else 0.0) + rest
+
+    def phase(self, t: float) -> tuple[str, float]:
+        """Return the phase at `t`, and since when."""
+        t = min(t, self._end, self._stalled_at)
+        if t < self._begin:
+            return "compiling", self.start
+        periods, rest = divmod(t - self._begin, self._period)
+        since = self._begin + (periods * self._period if periods else 0.0)
+        for name, seconds in self._parts:
+            if rest < seconds:
+                return name, since
+            since, rest = since + seconds, rest - seconds
+        return "training", since
+
+    def pauses(self, t: float) -> int:
+        """Return how often the training was interrupted and went on, until `t`."""
+        interrupted = sum(seconds for _, seconds in self._parts[1:])
+        return int(max(0.0, min(t, self._end, self._stalled_at) - self._begin) // self._period) if interrupted else 0
+
+    def _until(self, t: float) -> dict[str, float]:
+        periods, rest = divmod(max(0.0, t - self._begin), self._period)
+        found = {"compiling": min(t, self._begin) - self.start}
+        for name, seconds in self._parts:
+            found[name] = (periods * seconds if periods else 0.0) + min(rest, seconds)
+            rest = max(0.0, rest - seconds)
+        return found
+
+
+class Working(Load):
+    """The load of a training: in each step the card works for `busy` seconds of `step`, then waits; with `smooth` its
+    work is spread, as that of processes which take turns. Evaluation keeps it as busy as training, on average.
+    """
+
+    def __init__(self, rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> None:
+        self._rhythm, self._busy, self._step, self._smooth = rhythm, min(busy, step), step, smooth
+
+    def integral(self, t: float) -> float:
+        """See Load."""
+        trained, evaluated = self._rhythm.progress(t), self._rhythm.progress(t, "evaluating")
+        level = self._busy / self._step
+        if self._smooth:
+            return (trained + evaluated) * level
+        steps, rest = divmod(trained, self._step)
+        return steps * self._busy + min(rest, self._busy) + evaluated * level

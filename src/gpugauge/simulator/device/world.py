@@ -1,0 +1,61 @@
+"""What is true at a second of a scenario: cards and processes as pure functions of the time since its start.
+
+A restarted worker that is given the same start therefore sees the same cards, counters included, and goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gpugauge.simulator.device.activity import Process
+from gpugauge.simulator.device.device import Card
+from gpugauge.simulator.device.faults import Fault
+from gpugauge.simulator.device.generation import Generation
+from gpugauge.simulator.device.rings import UPTIME
+
+__all__ = ["UPTIME", "Card", "Process", "World"]
+
+
+class World:
+    """The machine of a scenario. `simulation` is plain data, made by `Scenario.simulation`."""
+
+    def __init__(self, simulation: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        scenario = simulation["scenario"]
+        self._clock = clock
+        self._start: float = simulation["start"]["monotonic"]
+        self.start_unix: float = simulation["start"]["unix"]
+        self.frozen_at: float | None = scenario["frozen_at"]
+        self.name: str = scenario["name"]
+        self.driver_version: str = scenario["driver"]["version"]
+        self.cuda_version: int = scenario["driver"]["cuda_version"]
+        self.generation = Generation(self.driver_version)
+        self._missing: list[str] = scenario["driver"]["missing"]
+        count = sum(gpu["count"] for gpu in scenario["gpus"])
+        self.processes = tuple(p for job in scenario["processes"] for p in _processes(job, count))
+        plain_cards = [gpu for gpu in scenario["gpus"] for _ in range(gpu["count"])]
+        self.cards = tuple(Card(plain, i, self.name, self.processes) for i, plain in enumerate(plain_cards))
+        self.faults = [Fault(plain) for plain in scenario["faults"]]
+
+    def now(self) -> float:
+        """Seconds since the scenario began."""
+        return self.second(self._clock())
+
+    def second(self, monotonic: float) -> float:
+        """The second of the scenario at a time of CLOCK_MONOTONIC, which all processes of a machine share."""
+        return monotonic - self._start if self.frozen_at is None else self.frozen_at
+
+    def lacks(self, function: str) -> bool:
+        """Whether the library of this driver does not export a function."""
+        return self.generation.lacks(function) or any(fnmatchcase(function, pattern) for pattern in self._missing)
+
+
+def _processes(job: Mapping[str, Any], gpu_count: int) -> Iterator[Process]:
+    """A job is one process on all its cards, or `per_gpu` processes on each, numbered upwards from its pid."""
+    gpus = tuple(range(gpu_count)) if job["gpus"] == "all" else tuple(job["gpus"])
+    groups = [gpus] if job["per_gpu"] is None else [(gpu,) for gpu in gpus for _ in range(job["per_gpu"])]
+    for i, group in enumerate(groups):
+        container_pid = None if job["container_pid"] is None else job["container_pid"] + i
+        yield Process(job, job["pid"] + i, container_pid, group, i, len(groups))

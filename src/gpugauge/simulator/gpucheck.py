@@ -1,0 +1,253 @@
+"""What a real card says to all that gpugauge asks: `python -m gpugauge.simulator.gpucheck`, behind `make gpu-check`.
+
+Prints for each field whether the card supports it, its value and the time of the call; compares with nvidia-smi; looks
+at the clock of the samples and whether they tile time; measures a known load; writes the figures, and a recording
+that `--simulate FILE.jsonl` replays. Needs a card, or `--simulate` with a scenario to try the check itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
+from gpugauge.driver.messages import unpacked
+from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
+from gpugauge.simulator.nvml.recording import Recorder
+
+GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
+_COMPARED = {"utilization.gpu": ("utilization_percent", 1.0), "power.draw": ("power_milliwatts", 1e3)} | {
+    "memory.used": ("memory_used_bytes", float(1 << 20))
+}
+# Keeps the first card busy for known times and says when, in CLOCK_MONOTONIC: on for 0.7 s, off for 0.8 s.
+_LOAD = """
+import json, sys, time
+import torch
+a = torch.randn(8192, 8192, device="cuda:0", dtype=torch.float16)
+(a @ a).sum().item()
+spans, end = [], time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    begin = time.monotonic()
+    while time.monotonic() < begin + 0.7:
+        for _ in range(4):
+            b = a @ a
+        torch.cuda.synchronize()
+    spans.append([begin, time.monotonic()])
+    time.sleep(0.8)
+print(json.dumps(spans))
+"""
+
+
+class Card:
+    """What one card has told, over all rounds."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.values: dict[str, Any] = {}
+        self.errors: dict[str, int] = {}
+        self.samples: dict[str, dict[int, int]] = {}  # by engine: percent by the driver's microseconds
+        # Unix time, seconds since boot, monotonic time, and the newest stamp of the first ring then.
+        self.seen: list[tuple[float, float, float, int]] = []
+
+    def read(self, nvml: Nvml) -> None:
+        """Ask for everything once. Raises DriverError when the card is gone."""
+        values, errors = nvml.read(self.index, GROUPS)
+        for found in values.values():
+            self.values |= found
+        self.errors |= errors
+        samples, errors = nvml.samples(self.index)
+        self.errors |= errors
+        rings = {engine: unpacked(samples[engine]) for engine in ENGINES if engine in samples}
+        for engine, ring in rings.items():
+            self.samples.setdefault(engine, {}).update(ring)
+        if rings.get("gpu"):
+            uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.seen.append((time.time(), uptime, time.monotonic(), rings["gpu"][-1][0]))
+
+    def rows(self) -> Iterable[tuple[str, str]]:
+        """Every field and what came of it."""
+        for field in sorted(DEVICE_FIELDS):
+            if field in self.values:
+                yield field, json.dumps(self.values[field], default=str)
+            else:
+                yield field, code_name(self.errors[field]) if field in self.errors else "not told"
+
+    def clock(self) -> dict[str, Any]:
+        """Which clock the samples follow, how far apart they are, and whether they leave holes."""
+        stamps = sorted(stamp for stamp in self.samples.get("gpu", {}) if stamp)
+        gaps = [(b - a) / 1e6 for a, b in pairwise(stamps)]
+        if not gaps or not self.seen:
+            return {"ring": "none"}
+        unix, uptime, _, stamp = self.seen[-1]
+        distance = {"epoch": abs(unix - stamp / 1e6), "uptime": abs(uptime - stamp / 1e6)}
+        period = statistics.median(gaps)
+        return {
+            "clock": min(distance, key=lambda name: distance[name]),
+            "behind_seconds": round(min(distance.values()), 3),
+            "period_seconds": round(period, 4),
+            "longest_gap_seconds": round(max(gaps), 4),
+            "holes": sum(gap > 2.5 * period for gap in gaps),
+            "samples": len(stamps),
+            "percents": sorted(set(self.samples["gpu"].values())),
+        }
+
+    def busy_seconds(self, begin: float, end: float) -> tuple[float, float]:
+        """Busy and observed seconds between two times of CLOCK_MONOTONIC, each sample of the first ring counted for the
+        time since the one before.
+        """
+        if not self.seen:
+            return 0.0, 0.0
+        # The newest sample is at most a period old: the smallest difference is that of the clocks.
+        offset = min(monotonic - stamp / 1e6 for _, _, monotonic, stamp in self.seen)
+        samples = sorted((stamp / 1e6 + offset, percent) for stamp, percent in self.samples["gpu"].items())
+        pairs = [(b[0] - a[0], b[1]) for a, b in pairwise(samples) if begin <= b[0] <= end]
+        return sum(dt * percent for dt, percent in pairs) / 100, sum(dt for dt, _ in pairs)
+
+
+def watch(nvml: Nvml, cards: list[Card], seconds: float) -> list[str]:
+    """Read every card each second; returns what failed."""
+    failures: dict[int, str] = {}
+    end = time.monotonic() + seconds
+    while True:
+        for card in cards:
+            failure = _failure(nvml, card)
+            if failure:
+                failures[card.index] = failure
+        if time.monotonic() >= end:
+            return [f"card {index}: {failure}" for index, failure in failures.items()]
+        time.sleep(1.0)
+
+
+def _failure(nvml: Nvml, card: Card) -> str | None:
+    try:
+        card.read(nvml)
+    except DriverError as error:
+        return str(error)
+    return None
+
+
+def against_nvidia_smi(cards: list[Card]) -> list[dict[str, Any]]:
+    """The same quantities as nvidia-smi tells them, a moment later."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = ",".join(_COMPARED)
+    command = [program, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    found = []
+    for card, line in zip(cards, lines, strict=False):
+        for (name, (field, unit)), told in zip(_COMPARED.items(), line.split(", "), strict=True):
+            ours = card.values.get(field)
+            found.append(
+                {
+                    "card": card.index,
+                    "quantity": name,
+                    "nvidia-smi": told,
+                    "ours": None if ours is None else ours / unit,
+                }
+            )
+    return found
+
+
+def against_a_load(nvml: Nvml, seconds: float) -> dict[str, Any]:
+    """Busy seconds of the first card from its ring, and as a program of ours kept it busy; empty without torch."""
+    command = [sys.executable, "-c", _LOAD, str(seconds)]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    card = Card(0)
+    while program.poll() is None:
+        card.read(nvml)
+        time.sleep(1.0)
+    out, errors = program.communicate()
+    if program.returncode:
+        return {"skipped": errors.strip().splitlines()[-1] if errors.strip() else "the load failed"}
+    card.read(nvml)
+    spans = json.loads(out)
+    busy, observed = card.busy_seconds(spans[0][0] - 0.5, spans[-1][1] + 0.5)
+    truth = sum(end - begin for begin, end in spans)
+    return {"busy_seconds": round(busy, 3), "true_seconds": round(truth, 3), "observed_seconds": round(observed, 3)}
+
+
+def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict[str, Any]:
+    """Look at every card; returns the figures, and prints them as they come."""
+    cards = [Card(index) for index in range(facts.device_count)]
+    nvml.take_calls()
+    failures = watch(nvml, cards, seconds)
+    latencies = {
+        function: {"calls": number, "mean_us": round(1e6 * total / number, 1), "longest_us": round(1e6 * longest, 1)}
+        for function, (number, total, longest) in sorted(nvml.take_calls().items())
+    }
+    for card in cards:
+        _say(f"\ncard {card.index}: {card.values.get('name')}")
+        for field, what in card.rows():
+            _say(f"  {field:36} {what}")
+        _say(f"  samples: {card.clock()}")
+    _say("\nmicroseconds a call")
+    for function, figures in latencies.items():
+        _say(f"  {function:48} {figures['mean_us']:>10} mean {figures['longest_us']:>10} longest {figures['calls']:>6}")
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "driver": facts.driver_version,
+        "cards": [{"name": c.values.get("name"), "fields": dict(c.rows()), "samples": c.clock()} for c in cards],
+        "calls": latencies,
+        "failures": failures,
+        "nvidia_smi": against_nvidia_smi(cards) if real else [],
+        "load": against_a_load(nvml, seconds) if real and cards else {},
+    }
+    for name in ("failures", "nvidia_smi", "load"):
+        _say(f"{name}: {result[name] or 'none'}")
+    return result
+
+
+def main(arguments: list[str]) -> int:
+    """Check; returns the exit status, 1 without a driver."""
+    parser = argparse.ArgumentParser(prog="gpucheck", description="ask a real card everything")
+    parser.add_argument("--simulate", metavar="NAME", help="a scenario or a recording in the place of the driver")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to look, and how long to load")
+    parser.add_argument("--recordings", type=Path, default=Path("tests/recordings"), help="folder for the recording")
+    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder for the figures")
+    options = parser.parse_args(arguments)
+    if options.simulate:
+        from gpugauge.simulator.nvml.install import install  # noqa: PLC0415  (needs pydantic)
+        from gpugauge.simulator.scenario.load import load_scenario  # noqa: PLC0415  (likewise)
+
+        install(load_scenario(options.simulate).simulation())
+    nvml = Nvml()
+    try:
+        nvml.open()  # loads the library, in front of which the recorder then stands
+        facts = nvml.facts()
+        nvml.close()
+    except DriverError as error:
+        _say(f"no card to check: {error}")
+        return 1
+    stem = f"{time.strftime('%Y-%m-%d')}-{facts.driver_version}{'-simulated' if options.simulate else ''}"
+    for folder in (options.recordings, options.results):
+        folder.mkdir(parents=True, exist_ok=True)
+    recording = options.recordings / f"{stem}.jsonl"
+    with recording.open("w", encoding="utf-8") as file:
+        use_library(Recorder(used_library(), file, facts.driver_version or "unknown"))
+        nvml.open()
+        try:
+            result = check(nvml, nvml.facts(), options.seconds, real=not options.simulate)
+        finally:
+            nvml.close()
+    figures = options.results / f"gpu-check-{stem}.json"
+    figures.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    _say(f"\nrecording: {recording}\nfigures: {figures}")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,222 @@
+"""What the hook would tell from inside the trainings of a scenario, beside what real ones tell."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from gpugauge.sessions.session import ENDS, REJECTIONS, Counters, Session
+from gpugauge.simulator.device.device import Card
+from gpugauge.simulator.device.pipeline import Pipeline, observe
+from gpugauge.simulator.device.world import Process, World
+from gpugauge.simulator.scenario.model import Scenario
+from gpugauge.wire import messages as wire
+from gpugauge.wire.record import PHASES, Page
+
+_DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
+# Of the memory that a process holds on a card: the parameters, tensors, and what the allocator keeps.
+_PARAMETERS, _ALLOCATED, _ACTIVE, _RESERVED = 0.1, 0.8, 0.85, 0.95
+_HOST_BYTES = 1 << 30  # of a model that lives on the CPU
+
+
+class Heard(Protocol):
+    """Sessions of real trainings."""
+
+    def view(self) -> tuple[Session, ...]:
+        """See sessions.Sessions."""
+
+    def counters(self) -> Counters:
+        """See sessions.Sessions."""
+
+
+class SimulatedSessions:
+    """The sessions of a scenario's trainings, and those of `real`; what a hook sends once a second changes that often.
+    Ended ones stay for `linger` seconds.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        real: Heard | None = None,
+        linger: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._world = World(scenario.simulation())
+        self._cards = {card.index: card for card in self._world.cards}
+        self._trainings = {_id(self._world, p): p for p in self._world.processes if p.activity.pipeline and p.hook}
+        self._real, self.linger_seconds, self._clock = real, linger, clock
+        self._seen: tuple[float, tuple[Session, ...] | None] | None = None
+        self._view: tuple[Session, ...] = ()
+        self._told: tuple[int, Counters | None] | None = None
+        self._counters = Counters({}, {})
+
+    def view(self) -> tuple[Session, ...]:
+        """Return all sessions; the same object as before if nothing changed. Raises SessionsError as `real` does."""
+        t = float(math.floor(self._world.second(self._clock())))
+        heard = self._real.view() if self._real else ()
+        if self._seen is None or self._seen[0] != t or self._seen[1] is not heard:
+            self._seen = (t, heard)
+            self._view = (*heard, *self._simulated(t))
+        return self._view
+
+    def counters(self) -> Counters:
+        """Return what was rejected and what ended; the same object as before if nothing changed."""
+        t = self._world.second(self._clock())
+        ended = sum(0 <= p.activity.end <= t for p in self._trainings.values())
+        heard = self._real.counters() if self._real else None
+        if self._told is None or self._told[0] != ended or self._told[1] is not heard:
+            self._told = (ended, heard)
+            found = heard or Counters(dict.fromkeys(REJECTIONS, 0), dict.fromkeys(ENDS, 0))
+            self._counters = replace(found, ended={**found.ended, "finished": found.ended.get("finished", 0) + ended})
+        return self._counters
+
+    def owns(self, session: Session) -> bool:
+        """Whether a session is of the scenario, where its pid belongs."""
+        return session.hello.session in self._trainings
+
+    def _simulated(self, t: float) -> Iterator[Session]:
+        for name, process in self._trainings.items():
+            begin, end = process.activity.start, process.activity.end
+            # Like a hook, which connects when the program has got somewhere: its pid can be seen before.
+            if begin + 1 <= t < end + self.linger_seconds:
+                cards = [self._cards[gpu] for gpu in process.gpus]
+                yield _session(name, self._world.start_unix, cards, process, min(t, end))
+
+
+def _id(world: World, process: Process) -> str:
+    return hashlib.sha256(f"{world.name}/{process.pid}".encode()).hexdigest()[:32]
+
+
+def _session(name: str, start_unix: float, cards: list[Card], process: Process, t: float) -> Session:
+    activity = process.activity
+    assert activity.pipeline
+    ended = start_unix + activity.end if t >= activity.end else None
+    hello = wire.Hello(
+        session=name,
+        sequence=0,
+        pid=process.container_pid or process.pid,
+        started=start_unix + activity.start,
+        facts=_facts(process, activity.pipeline),
+    )
+    progress = _Progress(start_unix, process, activity.pipeline, t)
+    snap, page = progress.snap(name, cards), progress.page()
+    return Session(hello, process.pid, process.uid, start_unix + t, snap, ended, "finished" if ended else "", page)
+
+
+def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
+    """Return what the hook finds out, hello and later together."""
+    world_size = max(pipeline.world_size, process.ranks)
+    script = next((word for word in process.command if word.endswith(".py")), process.command[0])
+    distributed = {"rank": str(process.rank), "local_rank": str(process.rank), "world_size": str(world_size)}
+    return {
+        "command": wire.clean(script.rpartition("/")[2]),
+        "python": "3.12.8",
+        "torch": "2.13.0",
+        "cuda": "12.8",
+        "build": "cuda",
+        **({**distributed, "backend": "nccl", "parallel": "DistributedDataParallel"} if world_size > 1 else {}),
+        **({"visible_devices": str(len(process.gpus)), "driver_cuda": "12.8"} if process.gpus else {}),
+        "device_nodes": str(max(1, len(process.gpus))),
+        "architectures": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+        "tf32_matmul": "no" if pipeline.precision_unused else "yes",
+        "loader_workers": str(pipeline.workers),
+        "loader_batch_size": "32",
+        "loader_pin_memory": "yes" if pipeline.pinned else "no",
+    }
+
+
+class _Progress:
+    """How far a training has come at a second of the scenario."""
+
+    def __init__(self, start_unix: float, process: Process, pipeline: Pipeline, t: float) -> None:
+        self._unix, self._process, self._pipeline, self._t = start_unix, process, pipeline, t
+        self._rhythm = process.activity.rhythm
+        self._observed = observe(pipeline)
+        self._trained = self._rhythm.progress(t)
+        # A hair more, so that a step that ends right now is not lost to rounding.
+        self._steps = int(self._trained / self._observed.step + 1e-6)
+
+    def snap(self, session: str, cards: list[Card]) -> wire.Snap:
+        """Return everything that the hook has counted."""
+        seen, trained = self._observed, self._trained
+        steps = self._durations()
+        waits = max(0.0, seen.step - self._pipeline.own_step) * max(0, self._steps - 1)
+        device = "cuda" if cards else "cpu"
+        return wire.Snap(
+            session=session,
+            sequence=max(1, int(self._t - self._rhythm.start) + 1),
+            monotonic_ns=max(0, round((self._t - self._rhythm.start) * 1e9)),
+            steps=steps,
+            batches=self._batches(),
+            parameters=self._tensors(device, cards, _PARAMETERS),
+            devices=tuple(self._device(i, card) for i, card in enumerate(cards)),
+            errors=0,
+            step_source="optimizer" if self._steps else None,
+            optimizer_state=self._tensors(device, cards, 2 * _PARAMETERS),
+            exposed_wait_seconds=seen.data_wait_exposed * trained if cards else None,
+            local_work_seconds=max(0.0, steps.seconds - waits) if self._shared else None,
+            compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
+        )
+
+    def page(self) -> Page:
+        """Return what the page of shared memory says."""
+        phase, since = self._rhythm.phase(self._t)
+        steps = int(self._rhythm.progress(since) / self._observed.step + 1e-6)
+        seconds = dict.fromkeys(PHASES, 0.0) | self._rhythm.seconds(self._t)
+        loading = self._observed.data_wait * self._trained
+        seconds |= {"loading": loading, "training": seconds["training"] - loading}
+        return Page(phase, round(self._unix + since, 2), steps, steps + 1, seconds)
+
+    @property
+    def _shared(self) -> bool:
+        return max(self._pipeline.world_size, self._process.ranks) > 1
+
+    def _durations(self) -> wire.Progress:
+        """Steps, from the end of one to the end of the next: the interruptions are in the steps that they lengthen."""
+        if not self._steps:
+            return wire.Progress(log2=(0,) * wire.LOG2_BUCKETS)
+        step = self._observed.step
+        first, last = (self._rhythm.moment(count * step) for count in (1, self._steps))
+        durations = self._steps - 1
+        pauses = min(durations, self._rhythm.pauses(last))
+        log2 = [0] * wire.LOG2_BUCKETS
+        log2[wire.log2_bucket(round(step * 1e9))] += durations - pauses
+        if pauses:
+            longer = step + (last - first - durations * step) / pauses
+            log2[wire.log2_bucket(round(longer * 1e9))] += pauses
+        return wire.Progress(self._steps, last - first, self._unix + last, tuple(log2))
+
+    def _batches(self) -> wire.Progress:
+        """Each step begins with its batch."""
+        count = self._steps + 1 if self._trained > 0 else 0
+        log2 = [0] * wire.LOG2_BUCKETS
+        log2[wire.log2_bucket(round(self._observed.data_wait * self._observed.step * 1e9))] = count
+        last = self._unix + self._rhythm.moment(self._steps * self._observed.step) if count else None
+        return wire.Progress(count, self._observed.data_wait * self._trained, last, tuple(log2))
+
+    def _tensors(self, device: str, cards: list[Card], share: float) -> tuple[wire.Parameters, ...]:
+        dtype = "torch.float32" if self._pipeline.precision_unused or not cards else "torch.bfloat16"
+        places = [f"{device}:{i}" for i, card in enumerate(cards) if card.index in self._process.works_on] or [device]
+        size = round((self._process.memory or _HOST_BYTES) * share)
+        return tuple(wire.Parameters(place, dtype, 148, size // _DTYPES[dtype], size) for place in places)
+
+    def _device(self, index: int, card: Card) -> wire.Device:
+        held = self._process.memory or 0
+        allocated, active, reserved = (round(held * share) for share in (_ALLOCATED, _ACTIVE, _RESERVED))
+        return wire.Device(
+            index,
+            card.uuid,
+            allocated=allocated,
+            allocated_peak=active,
+            reserved=reserved,
+            active=active,
+            inactive_split=(reserved - active) // 2,
+            retries=round(self._observed.retries * self._trained),
+            ooms=0,
+            name=card.name,
+            capability=".".join(map(str, card.figures["compute_capability"])),
+        )

@@ -1,0 +1,1 @@
+"""The double of the NVML library."""

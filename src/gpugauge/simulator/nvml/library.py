@@ -1,0 +1,199 @@
+"""The C library over a simulated world, with the world's faults around every function."""
+# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpugauge.simulator.device.device import Card
+from gpugauge.simulator.device.faults import spoil
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.nvml.answers import (
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNINITIALIZED,
+    fill,
+    plain,
+    point,
+    pointed,
+)
+from gpugauge.simulator.nvml.fieldvalues import field_values
+from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
+from gpugauge.simulator.nvml.objects import Objects
+from gpugauge.simulator.nvml.ringfunctions import process_utilization, samples
+
+_BEFORE_INIT = {"nvmlInitWithFlags"}
+_MIG_SHIFT = 16  # a handle is the number of a card, counted from 1, and above it that of a MIG device
+
+
+class Library:
+    """Stands where `ctypes.CDLL("libnvidia-ml.so.1")` stands: an attribute is a C function."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._cards: list[Card] | None = None  # as enumerated at init; None before
+        self._opened = 0.0
+        self.objects = Objects(frozen=world.frozen_at is not None)
+
+    def __getattr__(self, function: str) -> Callable[..., int]:
+        """Return the function, with the faults that concern it; AttributeError where the driver does not export it."""
+        if function not in FUNCTIONS or self._world.lacks(function):
+            raise AttributeError(function)
+        if function in SYSTEM_FUNCTIONS:
+            return self._system_function(function)
+        return self._device_function(function)
+
+    def _system_function(self, function: str) -> Callable[..., int]:
+        answer = partial(SYSTEM_FUNCTIONS[function], self)
+
+        def call(*arguments: Any) -> int:
+            if self._cards is None and function not in _BEFORE_INIT:
+                return UNINITIALIZED
+            card = None
+            if function == "nvmlDeviceGetHandleByIndex_v2":  # about a card before there is a handle
+                card = self._card(plain(arguments[0]) + 1)
+            return self._faulty(function, card, lambda t: answer(t, *arguments), arguments)
+
+        return call
+
+    def _device_function(self, function: str) -> Callable[..., int]:
+        answer = self._answer(function)
+        of_instance = MIG_FUNCTIONS.get(function)
+        supported = {card.index for card in self._world.cards if card.supports(function)}
+        faulty = any(fault.concerns(function) for fault in self._world.faults)
+
+        def normal(card: Card, position: int, t: float, arguments: tuple[Any, ...]) -> int:
+            if self._opened < card.lost_at <= t:
+                return GPU_IS_LOST
+            if position:
+                instance = (card.instances or ())[position - 1]
+                return of_instance(instance, t, *arguments) if of_instance else NOT_SUPPORTED
+            if answer is None:
+                return INVALID_ARGUMENT  # only a MIG device has it
+            return answer(card, t, *arguments) if card.index in supported else NOT_SUPPORTED
+
+        def call(handle: Any, *arguments: Any) -> int:
+            if self._cards is None:
+                return UNINITIALIZED
+            number = pointed(handle)
+            card, position = self._card(number & (1 << _MIG_SHIFT) - 1), number >> _MIG_SHIFT
+            if card is None:
+                return INVALID_ARGUMENT
+            if not faulty:
+                return normal(card, position, self._world.now(), arguments)
+            return self._faulty(function, card, lambda t: normal(card, position, t, arguments), arguments)
+
+        return call
+
+    def _answer(self, function: str) -> Callable[..., int] | None:
+        """What a function does about a card, without faults; None if it is about MIG devices only."""
+        if function in DEVICE_FUNCTIONS:
+            return DEVICE_FUNCTIONS[function]
+        bound = _BOUND_FUNCTIONS.get(function)
+        return bound(self) if bound else None
+
+    def _card(self, number: int) -> Card | None:
+        cards = self._cards or ()
+        return cards[number - 1] if 0 < number <= len(cards) else None
+
+    def _faulty(
+        self, function: str, card: Card | None, normal: Callable[[float], int], arguments: tuple[Any, ...]
+    ) -> int:
+        """Let the faults of this moment happen around the normal answer."""
+        t = self._world.now()
+        index, uuid = (card.index, card.uuid) if card else (None, None)
+        due = [f for f in self._world.faults if f.concerns(function) and f.due(t, index, uuid)]
+        for fault in due:
+            code = fault.strike()
+            if code is not None:
+                return code
+        result = normal(self._world.now())
+        for fault in due:
+            if fault.value is not None and result == SUCCESS:
+                spoil(arguments, fault.value, fault.member)
+        return result
+
+    def init(self, t: float, _flags: Any) -> int:
+        """Initialise, and enumerate the cards that are there now; without cards too."""
+        self._cards = [card for card in self._world.cards if card.present(t)]
+        self._opened = t
+        return SUCCESS
+
+    def shutdown(self, _t: float) -> int:
+        """Undo `init`."""
+        self._cards = None
+        return SUCCESS
+
+    def count(self, _t: float, out: Any) -> int:
+        """Write the number of cards."""
+        out._obj.value = len(self._cards or ())
+        return SUCCESS
+
+    def handle(self, _t: float, index: Any, out: Any) -> int:
+        """Write the handle of a card."""
+        if self._card(plain(index) + 1) is None:
+            return INVALID_ARGUMENT
+        point(out._obj, plain(index) + 1)
+        return SUCCESS
+
+    def mig_handle(self, card: Card, t: float, index: Any, out: Any) -> int:
+        """Write the handle of a MIG device; their numbers have holes."""
+        position = plain(index)
+        instances = card.instances or ()
+        if position >= len(instances) or not instances[position].alive(t):
+            return NOT_FOUND
+        assert self._cards is not None
+        point(out._obj, self._cards.index(card) + 1 | position + 1 << _MIG_SHIFT)
+        return SUCCESS
+
+    def driver_version(self, _t: float, buffer: Any, length: Any) -> int:
+        """Write the version of the driver."""
+        return fill(buffer, length, self._world.driver_version)
+
+    def nvml_version(self, _t: float, buffer: Any, length: Any) -> int:
+        """Write the version of the library, which carries the CUDA major version in front."""
+        return fill(buffer, length, f"{self._world.cuda_version // 1000}.{self._world.driver_version}")
+
+    def cuda_version(self, _t: float, out: Any) -> int:
+        """Write the CUDA version that the driver supports."""
+        out._obj.value = self._world.cuda_version
+        return SUCCESS
+
+    @property
+    def world(self) -> World:
+        """What it shows."""
+        return self._world
+
+
+# About the driver, or about what the library has made: (library, second, the call's arguments).
+SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "nvmlInitWithFlags": Library.init,
+    "nvmlShutdown": Library.shutdown,
+    "nvmlDeviceGetCount_v2": Library.count,
+    "nvmlDeviceGetHandleByIndex_v2": Library.handle,
+    "nvmlSystemGetDriverVersion": Library.driver_version,
+    "nvmlSystemGetNVMLVersion": Library.nvml_version,
+    "nvmlSystemGetCudaDriverVersion_v2": Library.cuda_version,
+    "nvmlGpmSampleAlloc": lambda library, *arguments: library.objects.sample_alloc(*arguments),
+    "nvmlGpmSampleFree": lambda library, *arguments: library.objects.sample_free(*arguments),
+    "nvmlGpmMetricsGet": lambda library, *arguments: library.objects.metrics_get(*arguments),
+    "nvmlEventSetCreate": lambda library, *arguments: library.objects.event_set_create(*arguments),
+    "nvmlEventSetFree": lambda library, *arguments: library.objects.event_set_free(*arguments),
+    "nvmlEventSetWait_v2": lambda library, *arguments: library.objects.event_set_wait(*arguments),
+}
+# About a card, with something of the library's own: bound to it, (card, second, the call's other arguments).
+_BOUND_FUNCTIONS: dict[str, Callable[[Library], Callable[..., int]]] = {
+    "nvmlDeviceGetMigDeviceHandleByIndex": lambda library: library.mig_handle,
+    "nvmlDeviceGetFieldValues": lambda library: partial(field_values, library.world),
+    "nvmlDeviceGetSamples": lambda library: partial(samples, library.world.generation),
+    "nvmlDeviceGetProcessUtilization": lambda _library: process_utilization,
+    "nvmlDeviceRegisterEvents": lambda library: library.objects.register_events,
+    "nvmlGpmSampleGet": lambda library: library.objects.sample_get,
+    "nvmlGpmMigSampleGet": lambda library: library.objects.mig_sample_get,
+}
+FUNCTIONS = frozenset((*DEVICE_FUNCTIONS, *MIG_FUNCTIONS, *SYSTEM_FUNCTIONS, *_BOUND_FUNCTIONS))

@@ -1,0 +1,155 @@
+"""What the simulated library makes and keeps for its caller: GPM samples and event sets, by numbers for pointers."""
+# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpugauge.simulator.device.device import NVLINK_BYTES, Card
+from gpugauge.simulator.device.instance import Instance
+from gpugauge.simulator.nvml.answers import (
+    INVALID_ARGUMENT,
+    NOT_AVAILABLE_32,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    TIMEOUT,
+    plain,
+    point,
+    pointed,
+)
+
+_SHORTEST_SECONDS = 0.1
+_MIB = 2**20
+_NVLINK_MIB = NVLINK_BYTES / _MIB
+
+
+@dataclass(slots=True)
+class _Sample:
+    source: Card | Instance | None = None
+    t: float = 0.0
+
+
+@dataclass(slots=True)
+class _EventSet:
+    cards: list[tuple[Card, int, float]] = field(default_factory=list)  # with types, and since when
+    told: set[tuple[int, float, int, int]] = field(default_factory=set)
+
+
+class Objects:
+    """Counts from 1, so that no pointer is null. With `frozen` time the caller is taken to have been there always."""
+
+    def __init__(self, *, frozen: bool) -> None:
+        self._frozen = frozen
+        self._samples: dict[int, _Sample] = {}
+        self._sets: dict[int, _EventSet] = {}
+        self._made = 0
+
+    @property
+    def alive(self) -> int:
+        """How many have not been given back."""
+        return len(self._samples) + len(self._sets)
+
+    def sample_alloc(self, _t: float, out: Any) -> int:
+        """Make an empty sample."""
+        self._made += 1
+        self._samples[self._made] = _Sample()
+        point(out._obj, self._made)
+        return SUCCESS
+
+    def sample_free(self, _t: float, sample: Any) -> int:
+        """Take a sample back."""
+        return SUCCESS if self._samples.pop(pointed(sample), None) else INVALID_ARGUMENT
+
+    def sample_get(self, card: Card, t: float, sample: Any) -> int:
+        """Fill a sample from a card."""
+        return self._take(card, t, sample)
+
+    def mig_sample_get(self, card: Card, t: float, gpu_instance: Any, sample: Any) -> int:
+        """Fill a sample from a GPU instance."""
+        for instance in card.instances or ():
+            if instance.gpu_instance_id == plain(gpu_instance) and instance.alive(t):
+                return self._take(instance, t, sample)
+        return NOT_FOUND
+
+    def metrics_get(self, _t: float, out: Any) -> int:
+        """Write what lies between two samples: each metric has a code of its own."""
+        request = out._obj
+        first, second = self._samples.get(pointed(request.sample1)), self._samples.get(pointed(request.sample2))
+        if first is None or second is None or first.source is None or first.source is not second.source:
+            return INVALID_ARGUMENT
+        begin = second.t - 1.0 if self._frozen else first.t
+        values = _metrics(first.source, begin, second.t)
+        for metric in request.metrics[: request.numMetrics]:
+            value = values.get(metric.metricId)
+            metric.nvmlReturn = NOT_SUPPORTED if value is None else SUCCESS
+            metric.value = value or 0.0
+        return SUCCESS
+
+    def event_set_create(self, _t: float, out: Any) -> int:
+        """Make an empty event set."""
+        self._made += 1
+        self._sets[self._made] = _EventSet()
+        point(out._obj, self._made)
+        return SUCCESS
+
+    def event_set_free(self, _t: float, events: Any) -> int:
+        """Take an event set back."""
+        return SUCCESS if self._sets.pop(pointed(events), None) else INVALID_ARGUMENT
+
+    def register_events(self, card: Card, t: float, types: Any, events: Any) -> int:
+        """Add a card to an event set: what was before is not reported."""
+        found = self._sets.get(pointed(events))
+        if found is None:
+            return INVALID_ARGUMENT
+        found.cards.append((card, plain(types), -float("inf") if self._frozen else t))
+        return SUCCESS
+
+    def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
+        """Write the next event, without waiting for it."""
+        found = self._sets.get(pointed(events))
+        if found is None:
+            return INVALID_ARGUMENT
+        for card, types, since in found.cards:
+            for at, kind, data in card.events:
+                mark = (card.index, at, kind, data)
+                if since < at <= t and kind & types and mark not in found.told:
+                    found.told.add(mark)
+                    out._obj.eventType, out._obj.eventData = kind, data
+                    out._obj.gpuInstanceId = out._obj.computeInstanceId = NOT_AVAILABLE_32
+                    return SUCCESS
+        return TIMEOUT
+
+    def _take(self, source: Card | Instance, t: float, sample: Any) -> int:
+        found = self._samples.get(pointed(sample))
+        if found is None:
+            return INVALID_ARGUMENT
+        found.source, found.t = source, t
+        return SUCCESS
+
+
+def _metrics(source: Card | Instance, begin: float, end: float) -> dict[int, float]:
+    """The means between two seconds by metric id; too close together nothing is a number."""
+    seconds = end - begin
+    if seconds < _SHORTEST_SECONDS:
+        return dict.fromkeys((1, 2, 3, 5, 10, 11, 12, 13), float("nan"))
+    busy, work, moved = ((count(end) - count(begin)) / seconds for count in (source.busy, source.work, source.moved))
+    found = {
+        1: 100 * busy,
+        2: 20 * busy + 80 * work,
+        3: 55 * work,
+        5: 60 * work,
+        10: 100 * moved,
+        11: 0.0,
+        12: 15 * work,
+        13: 5 * work,
+    }
+    if isinstance(source, Card):
+        for number, count, unit in ((2, source.sm_active, 0.01), (5, source.tensor_active, 0.01)):
+            found[number] = (count(end) - count(begin)) / seconds / unit
+        for number, count, unit in ((20, source.sent, _MIB), (21, source.received, _MIB)):
+            found[number] = (count(end) - count(begin)) / seconds / unit
+        if source.figures["nvlinks"]:
+            found |= {60: moved * _NVLINK_MIB, 61: moved * _NVLINK_MIB}
+    return found

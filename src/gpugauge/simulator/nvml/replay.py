@@ -1,0 +1,130 @@
+"""Answers from a recording of a real driver: each call as it was answered then, in order, and then the last again."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+from gpugauge.simulator.nvml.recording import FORMAT, argument_of, target
+
+_NOT_SUPPORTED = 3
+_MOST_FIELD_VALUES = 1000  # in one call; the binding asks for some dozens
+# What a line that no recorder wrote may end in.
+_GARBAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
+_FIELD_VALUES = "nvmlDeviceGetFieldValues"
+_FIELD_VALUE = struct.Struct("=IIqqII8s")  # id, scope, time, latency, type, code, value
+# Arguments that differ each time: the time of the last sample seen.
+_VARYING = {"nvmlDeviceGetSamples": {2}, "nvmlDeviceGetProcessUtilization": {3}}
+
+
+def check_recording(path: Path) -> str:
+    """Return the version of the driver that was recorded. Raises OSError, or ValueError if this is no recording."""
+    with path.open(encoding="utf-8") as lines:
+        try:
+            facts = json.loads(lines.readline())
+        except (ValueError, RecursionError):
+            facts = None
+    match facts:
+        case {"recording": int(form), "driver_version": str(version)} if form == FORMAT:
+            return version
+    raise ValueError("the first line is not that of a recording: make one with python -m gpugauge.simulator.gpucheck")
+
+
+class _Answers:
+    """What was answered to the same question, in order."""
+
+    def __init__(self) -> None:
+        self._answers: list[tuple[int, dict[int, bytes]]] = []
+        self._next = 0
+
+    def add(self, code: int, outputs: dict[int, bytes]) -> None:
+        self._answers.append((code, outputs))
+
+    def next(self) -> tuple[int, dict[int, bytes]]:
+        answer = self._answers[min(self._next, len(self._answers) - 1)]
+        self._next += 1
+        return answer
+
+
+class Replay:
+    """Stands where the shared library stands; an attribute is a C function. Raises OSError, ValueError."""
+
+    def __init__(self, path: Path) -> None:
+        check_recording(path)
+        self._functions: set[str] = set()
+        self._exact: dict[Hashable, _Answers] = {}
+        self._similar: dict[Hashable, _Answers] = {}
+        with path.open(encoding="utf-8") as lines:
+            next(lines)
+            number = 1
+            try:
+                for number, line in enumerate(lines, 2):  # noqa: B007  (the message needs it)
+                    self._learn(**json.loads(line))
+            except _GARBAGE as error:
+                raise ValueError(f"{path}:{number}: this is no call of a recording: {error}") from None
+
+    def __getattr__(self, function: str) -> Callable[..., int]:
+        """Return a function that was recorded; AttributeError for others."""
+        if function not in self._functions:
+            raise AttributeError(function)
+        if function == _FIELD_VALUES:
+            return self._field_values
+
+        def call(*arguments: Any) -> int:
+            plain = [argument_of(a) for a in arguments]
+            found = self._exact.get(_key(function, plain)) or self._similar.get(_similar(function, plain))
+            if found is None:
+                return _NOT_SUPPORTED
+            code, outputs = found.next()
+            for position, data in outputs.items():
+                _write(target(arguments[position]), data)
+            return code
+
+        return call
+
+    def _learn(self, f: str, a: list[Any], r: int, o: dict[str, str], us: float) -> None:  # noqa: ARG002  (the line's keys)
+        self._functions.add(f)
+        outputs = {int(position): bytes.fromhex(data) for position, data in o.items()}
+        if outputs and not 0 <= min(outputs) <= max(outputs) < len(a):
+            raise ValueError("outputs that are no arguments")
+        if f == _FIELD_VALUES:  # by value: another time other fields are asked together
+            if not 0 <= a[1] <= _MOST_FIELD_VALUES:
+                raise ValueError(f"{a[1]} field values in one call")
+            data = outputs[2].ljust(a[1] * _FIELD_VALUE.size, b"\0")
+            for value in _FIELD_VALUE.iter_unpack(data) if r == 0 else ():
+                answers = self._exact.setdefault((f, a[0], value[0], value[1]), _Answers())
+                answers.add(value[5], {0: _FIELD_VALUE.pack(*value)})
+            return
+        self._exact.setdefault(_key(f, a), _Answers()).add(r, outputs)
+        similar = _similar(f, a)
+        if similar is not None:
+            self._similar.setdefault(similar, _Answers()).add(r, outputs)
+
+    def _field_values(self, handle: Any, _count: Any, values: Any) -> int:
+        for value in values._obj:  # noqa: SLF001  (what ctypes offers)
+            found = self._exact.get((_FIELD_VALUES, argument_of(handle), value.fieldId, value.scopeId))
+            value.nvmlReturn = _NOT_SUPPORTED
+            if found:
+                _write(value, found.next()[1][0])
+        return 0
+
+
+def _key(function: str, arguments: list[Any]) -> Hashable:
+    varying = _VARYING.get(function, ())
+    return (function, *(None if i in varying else a for i, a in enumerate(arguments)))
+
+
+def _similar(function: str, arguments: list[Any]) -> Hashable | None:
+    """The question without what its buffers held before; None if nothing would be left of it."""
+    varying = _VARYING.get(function, ())
+    left = [(i, a) for i, a in enumerate(arguments) if isinstance(a, int) and i not in varying]
+    return (function, *left, sum(a is None for a in arguments)) if left else None
+
+
+def _write(written: Any, data: bytes) -> None:
+    size = ctypes.sizeof(written)
+    ctypes.memmove(ctypes.addressof(written), data[:size].ljust(size, b"\0"), size)

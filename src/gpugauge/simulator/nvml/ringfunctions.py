@@ -1,0 +1,79 @@
+"""The functions that drain a simulated card's sample rings."""
+# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+
+from __future__ import annotations
+
+import struct
+from itertools import chain
+from typing import Any
+
+from gpugauge.simulator.device.device import Card
+from gpugauge.simulator.device.generation import Generation
+from gpugauge.simulator.nvml.answers import (
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNSIGNED_INT,
+    plain,
+)
+
+_ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "ofa"}
+_NOT_WITH_MIG = {1, 2, 3, 4}
+_SAMPLE = "QI4x"  # nvmlSample_t: the binding's structures take longer to fill one by one
+_MOST_PROCESSES = 100
+
+
+def samples(
+    generation: Generation,
+    card: Card,
+    t: float,
+    kind: Any,
+    after: Any,
+    value_type: Any,
+    count: Any,
+    array: Any,
+) -> int:
+    """nvmlDeviceGetSamples; without an array the number of entries that there can be."""
+    engine = _ENGINES.get(plain(kind))
+    if engine is None or not generation.knows_ring(engine):
+        return INVALID_ARGUMENT
+    if (plain(kind) in _NOT_WITH_MIG and card.instances is not None) or engine in card.figures["lacks"]:
+        return NOT_SUPPORTED
+    value_type._obj.value = UNSIGNED_INT
+    if array is None:
+        count._obj.value = card.ring.capacity
+        return SUCCESS
+    found = card.ring.samples(plain(after), t, card.engine(engine), card.occupied)
+    if not found:
+        return NOT_FOUND
+    count._obj.value = len(found)
+    struct.pack_into("=" + _SAMPLE * len(found), array, 0, *chain.from_iterable(found))
+    return SUCCESS
+
+
+def process_utilization(card: Card, t: float, array: Any, count: Any, after: Any) -> int:
+    """nvmlDeviceGetProcessUtilization: the mean since then of each process that used anything."""
+    if array is None:
+        count._obj.value = _MOST_PROCESSES
+        return INSUFFICIENT_SIZE
+    seen = plain(after)
+    begin = max(t - card.ring.span, t - (card.ring.stamp(t) - seen) / 1e6 if seen else 0.0)
+    if t <= begin:
+        return NOT_FOUND
+    stamp, number = card.ring.stamp(t), 0
+    for process in card.processes:
+        activity = process.on(card.index)
+        busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
+        if busy <= 0 or number == _MOST_PROCESSES:
+            continue
+        entry = array[number]
+        entry.pid, entry.timeStamp = process.pid, stamp
+        entry.smUtil, entry.memUtil, entry.encUtil, entry.decUtil = (
+            min(100, round(100 * busy * activity.engines.get(engine, 0.0)))
+            for engine in ("gpu", "memory", "encoder", "decoder")
+        )
+        number += 1
+    count._obj.value = number
+    return SUCCESS if number else NOT_FOUND

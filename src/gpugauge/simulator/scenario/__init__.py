@@ -1,0 +1,1 @@
+"""The models of a scenario file, and how it is read."""

@@ -1,0 +1,225 @@
+"""The models of a scenario's cards: what they are, what ails them, and the spellings of sizes, codes and functions."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from gpugauge.driver.api import CODE_NAMES, IMPLAUSIBLE
+from gpugauge.simulator.device.instance import PROFILE, memory_of
+from gpugauge.simulator.device.presets import PRESETS, WITHOUT
+from gpugauge.simulator.nvml.library import FUNCTIONS
+from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel, hint
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE} | {"lib_rm_version_mismatch": 18}
+
+
+def _size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise PydanticCustomError("size", "{value} is no size, write bytes as a number or like 40GiB", {"value": value})
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _code(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    name = value.lower().removeprefix("nvml_error_")
+    if name not in _CODES:
+        raise PydanticCustomError(
+            "code", "unknown NVML code {value} {hint}", {"value": value, "hint": hint(name, _CODES)}
+        )
+    return _CODES[name]
+
+
+def _pattern(value: str) -> str:
+    if not any(fnmatchcase(function, value) for function in FUNCTIONS):
+        raise PydanticCustomError(
+            "call", "no NVML function in use is called {value} {hint}", {"value": value, "hint": hint(value, FUNCTIONS)}
+        )
+    return value
+
+
+def _model(value: str) -> str:
+    if value not in PRESETS:
+        raise PydanticCustomError(
+            "model", "unknown model {value} {hint}", {"value": value, "hint": hint(value, PRESETS)}
+        )
+    return value
+
+
+def _feature(value: str) -> str:
+    if value not in WITHOUT:
+        raise PydanticCustomError(
+            "lacks", "unknown feature {value} {hint}", {"value": value, "hint": hint(value, WITHOUT)}
+        )
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(_size), Field(ge=0, le=1 << 50)]
+Code = Annotated[int, BeforeValidator(_code), Field(ge=1)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Reason = Literal[
+    "applications_clocks",
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "display_clocks",
+    "board_limit",
+    "reliability",
+]
+Counts = Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory=dict)]
+
+
+class Ring(StrictModel):
+    """The card's sample rings: `capacity` entries `period` seconds apart, up to half of `jitter` periods early or late.
+    `dry_when_idle`: none while no process is there. `clock_steps`: [second, seconds that the driver's clock jumps].
+    """
+
+    period: Seconds = 1 / 6
+    capacity: Annotated[int, Field(ge=1, le=1000)] = 72
+    jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dry_when_idle: bool = False
+    clock_steps: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(default_factory=list)]
+
+
+class EccErrors(StrictModel):
+    """`count` errors at a second; before 0 they are in the aggregate counters only."""
+
+    at: float
+    kind: Literal["corrected", "uncorrected"]
+    count: Annotated[int, Field(ge=1)] = 1
+
+
+class Xid(StrictModel):
+    """An Xid error at a second, as NVML reports it."""
+
+    at: float
+    xid: Annotated[int, Field(ge=1, le=999)]
+
+
+class Throttling(StrictModel):
+    """The clocks are held down for a reason, from `start` to `end`."""
+
+    reason: Reason
+    start: float = 0.0
+    end: float | None = None
+
+
+class Health(StrictModel):
+    """What ails a card. Counts are what the counters have come to when the scenario begins; at `counters_reset_at`
+    the hardware's counters begin again.
+    """
+
+    ecc: Annotated[list[EccErrors], Field(default_factory=list)]
+    xids: Annotated[list[Xid], Field(default_factory=list)]
+    throttling: Annotated[list[Throttling], Field(default_factory=list)]
+    remapped_rows: Annotated[
+        dict[Literal["correctable", "uncorrectable", "pending", "failure"], Annotated[int, Field(ge=0)]],
+        Field(default_factory=dict),
+    ]
+    retired_pages: Annotated[
+        dict[Literal["single_bit", "double_bit", "pending"], Annotated[int, Field(ge=0)]], Field(default_factory=dict)
+    ]
+    recovery_action: Annotated[int, Field(ge=0, le=7)] = 0
+    pcie_generation: Annotated[int, Field(ge=1, le=7)] | None = None
+    pcie_width: Annotated[int, Field(ge=1, le=32)] | None = None
+    pcie_replays: Annotated[int, Field(ge=0)] = 0
+    pcie_errors: Counts
+    nvlinks_down: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
+    nvlink_errors: Counts
+    counters_reset_at: float | None = None
+
+
+class MigDevice(StrictModel):
+    """`count` MIG devices of a profile like 1g.10gb, there from `start` to `end`."""
+
+    profile: str
+    count: Annotated[int, Field(ge=1, le=7)] = 1
+    start: float = 0.0
+    end: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> MigDevice:
+        if not PROFILE.fullmatch(self.profile):
+            raise PydanticCustomError("profile", "{name} is no profile like 1g.10gb", {"name": self.profile})
+        return self
+
+
+class Gpu(StrictModel):
+    """`count` cards of a model. What is given overrides the model's figures; `load` is work without a process, `mig`
+    the layout of a card with MIG enabled. `lost_at` is the second from which it is gone, `back_at` that from which a
+    new worker finds it again, `plugged_at` that from which it is there at all.
+    """
+
+    model: Annotated[str, AfterValidator(_model)]
+    count: Annotated[int, Field(ge=1, le=256)] = 1
+    uuid: str | None = None
+    name: str | None = None
+    memory: Bytes | None = None
+    memory_reserved: Bytes | None = None
+    idle_watts: Annotated[float, Field(ge=0)] | None = None
+    power_limit_watts: Annotated[float, Field(gt=0)] | None = None
+    unsupported: list[Pattern] | None = None
+    unsupported_fields: list[int] | None = None
+    lacks: list[Annotated[str, AfterValidator(_feature)]] | None = None
+    load: AnyLoad | None = None
+    ring: Ring | None = None
+    health: Health | None = None
+    mig: list[MigDevice] | None = None
+    lost_at: float | None = None
+    back_at: float | None = None
+    plugged_at: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Gpu:
+        if self.uuid and self.count > 1:
+            raise PydanticCustomError("uuid", "a uuid belongs to one card, so count must be 1")
+        if self.free_for_processes < 0:
+            raise PydanticCustomError("memory", "memory_reserved is more than memory")
+        if self.back_at is not None and (self.lost_at is None or self.back_at <= self.lost_at):
+            raise PydanticCustomError("back_at", "back_at must come after lost_at")
+        slices = sum(int(device.profile[0]) * device.count for device in self.mig or () if device.start <= 0)
+        if self.mig is not None and not PRESETS[self.model]["mig_slice_sms"]:
+            raise PydanticCustomError("mig", "{model} has no MIG", {"model": self.model})
+        if slices > 7:
+            raise PydanticCustomError("mig", "the MIG devices have {slices} slices of 7", {"slices": slices})
+        if self._figure("idle_watts") >= self._figure("power_limit_watts"):
+            raise PydanticCustomError("watts", "idle_watts must be less than power_limit_watts")
+        return self
+
+    def _figure(self, name: str) -> float:
+        given = getattr(self, name)
+        return float(PRESETS[self.model][name] if given is None else given)
+
+    @property
+    def free_for_processes(self) -> int:
+        """Bytes that processes on one such card can hold."""
+        return int(self._figure("memory") - self._figure("memory_reserved"))
+
+    @property
+    def rooms(self) -> dict[int | None, int]:
+        """Bytes for processes by MIG device; by None on a card without MIG."""
+        if self.mig is None:
+            return {None: self.free_for_processes}
+        layout = [device for device in self.mig for _ in range(device.count)]
+        return {i: memory_of(device.profile) for i, device in enumerate(layout)}
+
+    @property
+    def parts(self) -> str:
+        """Where a process can be, for people."""
+        if self.mig is None:
+            return "has no MIG devices"
+        return f"has MIG, so that instance must be one of: {', '.join(map(str, self.rooms)) or 'none'}"

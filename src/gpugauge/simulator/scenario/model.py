@@ -1,0 +1,220 @@
+"""The models of a scenario: which cards a simulated machine has, what runs on them, and what goes wrong.
+
+Times are seconds since the scenario began. Everything is checked here, once; the worker is given plain data.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from gpugauge.simulator.device.pipeline import observe
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.scenario.gpuspec import Bytes, Code, Gpu, Pattern, Share
+from gpugauge.simulator.scenario.loadspec import AnyLoad, StrictModel
+from gpugauge.simulator.scenario.pipelinespec import Phases, PipelineSpec
+
+
+class Driver(StrictModel):
+    """The driver. Its version decides which functions its library exports and what its field ids mean; `missing` are
+    functions that it does not export besides.
+    """
+
+    version: str = "570.124.06"
+    cuda_version: Annotated[int, Field(ge=1000)] = 12080
+    missing: Annotated[list[Pattern], Field(default_factory=list)]
+
+
+class Job(StrictModel):
+    """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each card)
+    null: the driver does not tell it. `load` is the share of each card's time that one process gets, `engines` how much
+    of their time a busy second takes; on cards with MIG, it all happens on the MIG device of that number. A training
+    has a `pipeline`, and perhaps `phases`, instead of a load, and reports through the `hook`; without cards it trains
+    on the CPU. What is not in `works_on` of the cards is held, and not used.
+    """
+
+    pid: Annotated[int, Field(ge=1, lt=1 << 22)]
+    gpus: list[Annotated[int, Field(ge=0)]] | Literal["all"]
+    per_gpu: Annotated[int, Field(ge=1, le=64)] | None = None
+    kind: Literal["compute", "graphics", "mps"] = "compute"
+    memory: Bytes | None = 0
+    load: AnyLoad | None = None
+    pipeline: PipelineSpec | None = None
+    phases: Phases | None = None
+    hook: bool = True
+    works_on: list[Annotated[int, Field(ge=0)]] | None = None
+    intensity: Share = 0.6
+    traffic: Share = 0.4
+    engines: Annotated[dict[Literal["encoder", "decoder", "jpeg", "ofa"], Share], Field(default_factory=dict)]
+    instance: Annotated[int, Field(ge=0)] | None = None
+    start: float = 0.0
+    end: float | None = None
+    uid: Annotated[int, Field(ge=0)] = 1000
+    command: str = "python3 train.py"
+    container_pid: Annotated[int, Field(ge=1)] | None = None
+    cgroup: str = "/user.slice/user-1000.slice/session-2.scope"
+    environment: Annotated[dict[str, str], Field(default_factory=dict)]
+
+    @field_validator("command")
+    @classmethod
+    def _splits(cls, value: str) -> str:
+        try:
+            words = shlex.split(value)
+        except ValueError as error:
+            raise PydanticCustomError("command", "not a shell command: {why}", {"why": str(error).lower()}) from None
+        if not words:
+            raise PydanticCustomError("command", "a command has at least one word")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Job:
+        if self.end is not None and self.end <= self.start:
+            raise PydanticCustomError("end", "end must come after start")
+        if len(set(self.gpus)) < len(self.gpus) and self.gpus != "all":
+            raise PydanticCustomError("gpus", "gpus names a card twice")
+        if not set(self.works_on or ()) <= set(self.gpus) and self.gpus != "all":
+            raise PydanticCustomError("works_on", "works_on names a card that is not in gpus")
+        given = self.model_fields_set
+        if self.pipeline is None and (given & {"phases", "hook"}):
+            raise PydanticCustomError("pipeline", "phases and hook belong to a training: they need a pipeline")
+        derived = given & {"load", "intensity", "traffic"}
+        if self.pipeline is not None and derived:
+            raise PydanticCustomError("load", "{key} follows from the pipeline", {"key": min(derived)})
+        return self
+
+    @property
+    def peak(self) -> float:
+        """The largest share of a card that one of its processes takes; of a training the mean over its steps."""
+        if self.pipeline is not None:
+            return observe(self.pipeline.pipeline).own_busy
+        return self.load.peak if self.load else 0.0
+
+
+class Fault(StrictModel):
+    """What goes wrong with the calls that match, and when; `times` counts within one worker process. Without `call` it
+    is every call about a card, without `gpu` every card. `member` is of the structures that are answered, with `value`.
+    With `while_exists` it is switched by hand: it strikes while there is such a file. `stat` looks at a file, of a file
+    system that hangs for example: unlike a `hang` the kernel holds the process then, and no signal ends it.
+    """
+
+    call: Pattern | None = None
+    gpu: int | str | None = None
+    start: float = 0.0
+    end: float | None = None
+    times: Annotated[int, Field(ge=1)] | None = None
+    code: Code | None = None
+    delay: Annotated[float, Field(gt=0, le=3600)] | None = None
+    hang: bool = False
+    crash: bool = False
+    leak: Bytes | None = None
+    stat: str | None = None
+    while_exists: str | None = None
+    value: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    member: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Fault:
+        effects = [self.code is not None, self.delay is not None, self.hang, self.crash, self.value is not None]
+        effects += [self.leak is not None, self.stat is not None]
+        if sum(effects) != 1:
+            raise PydanticCustomError(
+                "effect", "a fault has exactly one of code, delay, hang, crash, value, leak, stat"
+            )
+        if self.member and self.value is None:
+            raise PydanticCustomError("member", "member needs a value")
+        return self
+
+
+class Scenario(StrictModel):
+    """A whole scenario; it begins when it is loaded. The name seeds what is made up: uuids, serial numbers. With
+    `frozen_at` its time stands still at that second, for golden files and screenshots; with `replay`, the path of a
+    recording, it is the machine that was recorded.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    description: Annotated[str, Field(min_length=1)]
+    driver: Annotated[Driver, Field(default_factory=Driver)]
+    gpus: Annotated[list[Gpu], Field(default_factory=list)]
+    processes: Annotated[list[Job], Field(default_factory=list)]
+    faults: Annotated[list[Fault], Field(default_factory=list)]
+    frozen_at: float | None = None
+    replay: str | None = None
+    _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
+
+    def simulation(self) -> dict[str, Any]:
+        """Return the plain data for the worker's `open` request. It carries the start, so that a worker which is given
+        it later sees the same world go on.
+        """
+        return {"scenario": self.model_dump(mode="json", by_alias=True), "start": self._start}
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _one_kind(cls, value: object) -> object:
+        """`gpus: {model: h100, count: 8}` is short for a list of one."""
+        return [value] if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Scenario:
+        cards = [gpu for gpu in self.gpus for _ in range(gpu.count)]
+        numbers = [(i, number) for i, job in enumerate(self.processes) for number in self._gpus_of(job, len(cards))]
+        for i, number in numbers:
+            if number >= len(cards):
+                raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(cards) - 1}")
+        self._check_pids(len(cards))
+        for number, gpu in enumerate(cards):
+            self._check_room(number, gpu, len(cards))
+        known = {name for card in World(self.simulation()).cards for name in (card.index, card.uuid)}
+        for index, fault in enumerate(self.faults):
+            if fault.gpu is not None and fault.gpu not in known:
+                raise _at("faults", index, "gpu", f"there is no gpu {fault.gpu}, the last is {len(cards) - 1}")
+        return self
+
+    def _check_pids(self, card_count: int) -> None:
+        seen: set[int] = set()
+        for i, job in enumerate(self.processes):
+            count = len(self._gpus_of(job, card_count)) * job.per_gpu if job.per_gpu else 1
+            pids = set(range(job.pid, job.pid + count))
+            if seen & pids:
+                raise _at("processes", i, "pid", f"pid {min(seen & pids)} is taken by a process above")
+            seen |= pids
+
+    def _check_room(self, number: int, gpu: Gpu, card_count: int) -> None:
+        """What runs at the same time must fit a card or MIG device; it is fullest when something has just started."""
+        here = [(i, job) for i, job in enumerate(self.processes) if number in self._gpus_of(job, card_count)]
+        rooms = gpu.rooms
+        for i, newest in here:
+            if newest.instance not in rooms:
+                raise _at("processes", i, "instance", f"gpu {number} {gpu.parts}")
+            alive = [
+                job
+                for _, job in here
+                if job.instance == newest.instance
+                and job.start <= newest.start < (math.inf if job.end is None else job.end)
+            ]
+            memory = sum((job.memory or 0) * (job.per_gpu or 1) for job in alive)
+            free = rooms[newest.instance]
+            if memory > free:
+                raise _at(
+                    "processes", i, "memory", f"processes on gpu {number} hold {memory >> 20} of {free >> 20} MiB"
+                )
+            if newest.pipeline and newest.pipeline.other and len(alive) * (newest.per_gpu or 1) < 2:
+                raise _at("processes", i, "pipeline", f"other: nobody else is on gpu {number}")
+            working = [job for job in alive if job.works_on is None or number in job.works_on]
+            loads = [job.peak * (job.per_gpu or 1) for job in working]
+            peak = sum(loads) + (gpu.load.peak if gpu.load else 0.0)
+            if peak > 1.000001:
+                raise _at("processes", i, "load", f"shares of gpu {number} reach {peak:.3g} in all, more than 1")
+
+    @staticmethod
+    def _gpus_of(job: Job, card_count: int) -> list[int]:
+        return list(range(card_count)) if job.gpus == "all" else job.gpus
+
+
+def _at(section: str, index: int, key: str, message: str) -> PydanticCustomError:
+    """An error of the whole that is about one key."""
+    return PydanticCustomError("scenario", "{message}", {"message": message, "at": [section, index, key]})

@@ -1,0 +1,52 @@
+"""What a scenario puts in the place of the real machine.
+
+Loaded by `serve --simulate` alone: a real node carries neither the simulator nor its models.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from gpugauge.sessions.listener import Sessions
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.host.procfs import ProcTree
+from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.workload.procfs import Procfs
+
+
+class Simulation:
+    """A scenario, begun. Its processes are a proc file system of their own, so that reading them is no special case;
+    the stack removes it. Raises ScenarioError.
+    """
+
+    def __init__(self, name: str, stack: ExitStack) -> None:
+        self._scenario = load_scenario(name)
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-proc-")))
+        self._tree = ProcTree(root, self._scenario)
+        self.update()
+        self._world = World(self._scenario.simulation())
+        self.name = self._scenario.name
+        self.procfs = Procfs(str(root))
+        self.cgroup_root = self._tree.cgroup_root
+
+    def update(self) -> None:
+        """Bring the processes to the present second."""
+        self._tree.update(time.monotonic())
+
+    def cards(self) -> frozenset[str]:
+        """Return the uuids of the cards that are plugged in."""
+        now = self._world.now()
+        return frozenset(card.uuid for card in self._world.cards if card.present(now))
+
+    def driver(self) -> dict[str, Any]:
+        """Return what the worker needs to simulate the driver; plain data."""
+        return self._scenario.simulation()
+
+    def sessions(self, real: Sessions | None, linger_seconds: float) -> SimulatedSessions:
+        """Return the scenario's trainings beside the real ones."""
+        return SimulatedSessions(self._scenario, real, linger_seconds)

@@ -1,0 +1,196 @@
+"""Who may connect, as the web configuration file says it now: a file that changes is read again without a restart."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from ssl import SSLContext
+from typing import Any, NamedTuple
+
+from gpugauge.logs import Condition, fields
+from gpugauge.settings.kinds import ConfigError
+from gpugauge.web.config.load import WebConfig, load_web_config
+from gpugauge.web.config.model import RateLimit
+from gpugauge.web.config.users import Busy, Login, Logins, parse_login
+from gpugauge.web.server import Reply, Request, sentence
+
+log = logging.getLogger("gpugauge.web")
+
+# Seconds between two looks at the files. A change is taken when the next look finds no other one: a certificate and its
+# key, or a file that an editor writes, are seldom replaced in one moment.
+_LOOK_INTERVAL = 1.0
+
+_WHO = sentence(401, "a user name and a password are needed here")._replace(
+    headers=(("WWW-Authenticate", 'Basic realm="gpugauge", charset="UTF-8"'),)
+)
+_BUSY = sentence(429, "too many logins are being checked, try again")._replace(headers=(("Retry-After", "1"),))
+_OVER_RATE = sentence(429, "more requests than rate_limit allows")._replace(headers=(("Retry-After", "1"),))
+_OTHER_NAME = sentence(403, "the client's certificate has none of the names in client_allowed_sans")
+
+_Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+class Reload(NamedTuple):
+    """How the last reading of the file went, and the Unix time of the last good one."""
+
+    successful: bool
+    timestamp: float
+
+
+class WebAccess:
+    """The server's `Access` by a web configuration file. What it says of new connections counts a moment later."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file; raises ConfigError."""
+        self._path = path
+        self._logins = Logins()
+        self._config, self._read = _load(path, (path,))
+        self._seen = self._read
+        self._bucket = _Bucket(self._config.rate_limit)
+        self._problem = Condition(log)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.last_reload = Reload(True, time.time())
+
+    def start(self) -> None:
+        """Look at the files from now on, in a thread of its own: a file system that hangs delays no scrape."""
+        self._thread = threading.Thread(target=self._watch, name="web-config", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; does not wait."""
+        self._stop.set()
+
+    @property
+    def tls(self) -> SSLContext | None:
+        """The context for new connections."""
+        return self._config.tls
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers that the file sets."""
+        return self._config.headers
+
+    def refusal(self, request: Request) -> Reply | Awaitable[Reply | None] | None:
+        """Return None for a login that is known to be right, at once; any other is awaited."""
+        config = self._config
+        if config.client_names is not None and not config.client_names & _names(request.certificate):
+            return _OTHER_NAME
+        if config.users:
+            login = parse_login(request.headers.get("Authorization"))
+            if login is None:
+                return _WHO
+            if not self._logins.remembered(config.users, login):
+                return self._refusal_of(login, config, request.remote)
+        return self._over_rate()
+
+    async def _refusal_of(self, login: Login, config: WebConfig, remote: str) -> Reply | None:
+        try:
+            right = await self._logins.right(config.users, login, remote)
+        except Busy:
+            return _BUSY
+        return self._over_rate() if right else _WHO
+
+    def _over_rate(self) -> Reply | None:
+        """Counted after the login: guesses of strangers take nothing away from those who may come in."""
+        return None if self._bucket.take(time.monotonic()) else _OVER_RATE
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_LOOK_INTERVAL):
+            self.look()
+
+    def look(self) -> None:
+        """Read everything again if it has changed and is settled, or could not be used last time. Never raises."""
+        try:
+            self._look()
+        except Exception:
+            log.exception("the web configuration was not looked at", extra=fields(file=str(self._path)))
+
+    def _look(self) -> None:
+        now = _signature(self._config.files)
+        settled, self._seen = now == self._seen, now
+        if not settled or (now == self._read and self.last_reload.successful):
+            return
+        try:
+            config, read = _load(self._path, self._config.files)
+            _refuse_less(self._config, config)
+        except ConfigError as error:
+            self._problem.failing(
+                f"the web configuration is not used, the former one stays: {error}", file=str(self._path)
+            )
+            self.last_reload = Reload(False, self.last_reload.timestamp)
+            return
+        self._problem.recovered("the web configuration can be used again")
+        if config.rate_limit != self._config.rate_limit:
+            self._bucket = _Bucket(config.rate_limit)
+        self._config, self._read = config, read
+        self._seen = read
+        self.last_reload = Reload(True, time.time())
+        log.info("web configuration read again", extra=fields(file=str(self._path)))
+
+
+class _Bucket:
+    """Tokens that come one by one, as many as a burst kept; without an interval there are always some."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
+        self._tokens, self._at = float(limit.burst), time.monotonic()
+
+    def take(self, now: float) -> bool:
+        if not self._limit.interval:
+            return True
+        self._tokens = min(self._limit.burst, self._tokens + (now - self._at) / self._limit.interval)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def _load(path: Path, files: tuple[Path, ...]) -> tuple[WebConfig, _Signature]:
+    """Read with the signature from before, so that a change meanwhile is not missed; `files` are the expected ones."""
+    while True:
+        signature = _signature(files)
+        config = load_web_config(path)
+        if config.files == files:
+            return config, signature
+        files = config.files
+
+
+def _refuse_less(old: WebConfig, new: WebConfig) -> None:
+    """Raise ConfigError where a file that is emptied by mistake would open the door."""
+    if (old.tls is None) != (new.tls is None):
+        raise ConfigError("TLS is switched on and off by a restart only")
+    if old.users and not new.users:
+        raise ConfigError("the last user is taken away by a restart only")
+
+
+def _signature(files: tuple[Path, ...]) -> _Signature:
+    """Return what changes when a file or what a link leads to is replaced or written."""
+    return tuple(map(_signature_of, files))
+
+
+def _signature_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(file)  # noqa: PTH116  follows links, as Kubernetes mounts secrets
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the subject's alternative names; addresses as Go and everybody write them."""
+    names = (certificate or {}).get("subjectAltName", ())
+    return frozenset(_address(name) if kind == "IP Address" else name for kind, name in names)
+
+
+def _address(name: str) -> str:
+    try:
+        return str(ipaddress.ip_address(name.strip()))
+    except ValueError:
+        return name

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from jsonschema import Draft7Validator
+
+from gpugauge import catalog
+from gpugauge.artifacts.dashboards.board import alerts
+from gpugauge.artifacts.dashboards.build import DASHBOARDS, as_json
+from gpugauge.artifacts.dashboards.panels import MixedUnitsError, Panel, Query, Row, place, timeseries
+from gpugauge.artifacts.dashboards.queries import Expr, Scope, recorded
+from gpugauge.artifacts.dashboards.workloads import CAUSE_COLORS, STATE_COLORS
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.recording import UnknownMetricError
+from gpugauge.cli.main import main
+from gpugauge.verdict.causes import CAUSES, STATES
+from tests.artifacts.dashboards.dashboard_reading import (
+    asked_of_prometheus,
+    metric_names,
+    panels,
+    queries,
+    substituted,
+    variables,
+)
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "grafana"
+BOARDS: dict[str, Json] = {name: make() for name, make in DASHBOARDS.items()}
+UIDS = {board["uid"] for board in BOARDS.values()}
+SCHEMA = Draft7Validator(json.loads((Path(__file__).parent / "grafana" / "schema.json").read_text()))
+ENDINGS = {"gauge": ("",), "counter": ("",), "histogram": ("_bucket", "_count", "_sum")}
+NAMES = {row.name + ending for row in catalog.metrics() for ending in ENDINGS[row.kind]}
+RECORDED = {
+    rule["record"] for group in rules.groups(Parameters())["groups"] for rule in group["rules"] if "record" in rule
+}
+# Prometheus' own.
+OTHERS = {"ALERTS", "up", "scrape_duration_seconds", "scrape_samples_scraped"}
+by_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+
+
+def applied(board: Json) -> Json:
+    """Put what overrides say of single columns into the panel itself, one after the other, where the schema looks."""
+    whole = copy.deepcopy(board)
+    for panel in panels(whole):
+        defaults = panel["fieldConfig"]["defaults"]
+        for override in panel["fieldConfig"]["overrides"]:
+            for prop in override["properties"]:
+                place, _, key = prop["id"].rpartition(".")
+                (defaults.setdefault(place, {}) if place else defaults)[key] = prop["value"]
+    return whole
+
+
+def all_queries(board: Json) -> Iterator[str]:
+    yield from (asked.text for asked in queries(board))
+    yield from (asked_of_prometheus(variable)[0] for variable in variables(board))
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_committed_file_is_current(name: str) -> None:
+    assert as_json(name) == (FOLDER / f"{name}.json").read_text()
+
+
+@by_board
+def test_fits_the_schema_of_grafana(board: Json) -> None:
+    assert [error.message for error in SCHEMA.iter_errors(board)] == []
+    assert [error.message for error in SCHEMA.iter_errors(applied(board))] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("panles",), []),
+        (("graphTooltip",), 7),
+        (("templating", "list", 1, "includeall"), True),
+        (("links", 0, "keepTimes"), True),
+        (("annotations", "list", 0, "iconColour"), "red"),
+        (("panels", 1, "type"), "timeserie"),
+        (("panels", 1, "gridPos", "width"), 3),
+        (("panels", 1, "targets", 0, "legend"), "x"),
+        (("panels", 1, "options", "colorMode"), "colour"),
+        (("panels", 1, "fieldConfig", "defaults", "units"), "s"),
+        (("panels", 1, "fieldConfig", "defaults", "thresholds", "mode"), "relative"),
+        (("panels", 8, "fieldConfig", "defaults", "custom", "drawStyle"), "lines"),
+        (("panels", 8, "options", "legend", "placement"), "left"),
+    ],
+)
+def test_the_schema_refuses(path: tuple[str | int, ...], value: object) -> None:
+    board = copy.deepcopy(BOARDS["fleet"])
+    assert board["panels"][1]["type"] == "stat"
+    assert board["panels"][8]["type"] == "timeseries"
+    tree: Any = board
+    for key in path[:-1]:
+        tree = tree[key]
+    tree[path[-1]] = value
+
+    assert list(SCHEMA.iter_errors(board)) != []
+
+
+def test_the_schema_refuses_a_misspelt_override() -> None:
+    board = copy.deepcopy(BOARDS["node"])
+    table = next(panel for panel in panels(board) if panel["type"] == "table")
+    table["fieldConfig"]["overrides"][0]["properties"].append({"id": "custom.widht", "value": 3})
+
+    assert list(SCHEMA.iter_errors(applied(board))) != []
+
+
+@by_board
+def test_every_metric_is_in_the_catalogue_or_recorded(board: Json) -> None:
+    named = {name for query in all_queries(board) for name in metric_names(query)}
+
+    assert len(named) > 10
+    assert named <= NAMES | RECORDED | OTHERS
+
+
+def test_names_are_found_in_any_query() -> None:
+    query = (
+        'sum by (a_b) (rate(x_total{le="y{",z=~"$v"}[5m])) / on (c) group_left (d) (time() - max(g:r > bool 2)) and e'
+    )
+
+    assert metric_names(query) == {"x_total", "g:r", "e"}
+
+
+@by_board
+def test_variables_are_there_before_they_are_used(board: Json) -> None:
+    known: dict[str, str] = {}
+    for variable in variables(board):
+        substituted(asked_of_prometheus(variable)[0], known)
+        known[variable["name"]] = "x"
+    for asked in queries(board):
+        substituted(asked.text, known)
+
+
+@by_board
+def test_panels_say_what_they_mean_and_in_which_unit(board: Json) -> None:
+    for panel in panels(board):
+        assert panel["description"].endswith("."), panel["title"]
+        units = {panel["fieldConfig"]["defaults"].get("unit")} | {
+            prop["value"]
+            for override in panel["fieldConfig"]["overrides"]
+            for prop in override["properties"]
+            if prop["id"] == "unit"
+        }
+        assert units - {None}, panel["title"]
+
+
+@by_board
+def test_panels_do_not_overlap(board: Json) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+@by_board
+def test_links_carry_time_and_variables_to_dashboards_that_have_them(board: Json) -> None:
+    assert [(link["keepTime"], link["includeVars"], link["tags"]) for link in board["links"]] == [
+        (True, True, board["tags"])
+    ]
+    chosen = {made["uid"]: {variable["name"] for variable in made["templating"]["list"]} for made in BOARDS.values()}
+    for found in re.finditer(r'"url": "/d/([\w-]+)\?([^"]+)"', json.dumps(board)):
+        assert found[1] in UIDS
+        assert "${__url_time_range}" in found[2]
+        assert "${datasource:queryparam}" in found[2]
+        assert set(re.findall(r"var-(\w+)=", found[2])) <= chosen[found[1]]
+
+
+@by_board
+def test_links_use_columns_that_are_there(board: Json) -> None:
+    for panel in panels(board):
+        named = set(re.findall(r"__data\.fields\.([\w ]+)", json.dumps(panel)))
+        columns = {
+            title
+            for transformation in panel.get("transformations", ())
+            for title in transformation["options"].get("renameByName", {}).values()
+        }
+        assert named <= columns, panel["title"]
+
+
+def test_every_alert_of_the_rules_is_an_annotation() -> None:
+    pattern = re.search(r'alertname=~"([^"]+)"', alerts().text)
+
+    assert pattern
+    assert [alert.name for alert in rules.alerts(Parameters()) if not re.fullmatch(pattern[1], alert.name)] == []
+
+
+def test_every_cause_and_state_has_a_colour_of_its_own() -> None:
+    assert CAUSE_COLORS.keys() == CAUSES.keys()
+    assert STATE_COLORS.keys() == set(STATES)
+    assert len(set(CAUSE_COLORS.values())) == len(CAUSES)
+    assert len(set(STATE_COLORS.values())) == len(STATES)
+
+
+def test_uids_and_files_of_the_provisioning() -> None:
+    provider = yaml.safe_load((FOLDER / "provisioning" / "dashboards" / "gpugauge.yaml").read_text())
+    source = yaml.safe_load((FOLDER / "provisioning" / "datasources" / "prometheus.yaml").read_text())
+
+    assert UIDS == {"gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"}
+    assert provider["providers"][0]["type"] == "file"
+    assert source["datasources"][0]["type"] == "prometheus"
+
+
+def test_a_line_is_as_high_as_its_highest_panel() -> None:
+    row = Row("r", [Panel({}, 12, 4), Panel({}, 12, 8), Panel({}, 24, 2)])
+
+    assert [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in place([row])] == [(0, 0), (0, 1), (12, 1), (0, 9)]
+
+
+def test_units_follow_from_the_catalogue() -> None:
+    scope = Scope()
+
+    assert {
+        "bytes": scope.read("gpu_memory_used_bytes").unit,
+        "Bps": scope.rate("gpu_pcie_received_bytes_total").unit,
+        "watt": scope.rate("gpu_energy_joules_total").unit,
+        "percentunit": scope.rate("gpu_busy_seconds_total").unit,
+        "celsius": scope.read("gpu_temperature_celsius").unit,
+        "suffix:/s": scope.rate("torch_step_duration_seconds_bucket").unit,
+        "s": scope.increase("gpu_busy_seconds_total").unit,
+    } == {unit: unit for unit in ("bytes", "Bps", "watt", "percentunit", "celsius", "suffix:/s", "s")}
+
+
+def test_a_panel_has_one_unit() -> None:
+    with pytest.raises(MixedUnitsError, match="bytes, watt"):
+        timeseries("t", "d", Query(Expr("a", "watt")), Query(Expr("b", "bytes")))
+
+
+@pytest.mark.parametrize("name", ["gpu_power", "torch_step_duration_seconds", "gpu_power_watts_count", "gpu_busy"])
+def test_unknown_names_are_refused(name: str) -> None:
+    with pytest.raises(UnknownMetricError, match=name):
+        Scope().rate(name)
+
+
+def test_unknown_labels_and_records_are_refused() -> None:
+    with pytest.raises(UnknownMetricError, match="gpu_power_watts has no label sensor"):
+        Scope().read("gpu_power_watts", sensor="gpu")
+    with pytest.raises(UnknownMetricError, match="gpugauge:power:watts is not recorded"):
+        recorded("gpugauge:power:watts")
+
+
+def test_selectors_take_operators() -> None:
+    scope = Scope({"job": "~$job"}, {"uuid": "~$uuid"})
+
+    text = scope.select("gpu_busy_seconds_total", engine="!gpu")
+
+    assert text == 'gpu_busy_seconds_total{job=~"$job",uuid=~"$uuid",engine!="gpu"}'
+    assert scope.select("gpugauge_open_fds", part="!~a|b") == 'gpugauge_open_fds{job=~"$job",part!~"a|b"}'
+
+
+def test_command_writes_all(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["dashboards", "--output", str(tmp_path / "new")])
+
+    assert done.exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(f"{name}.json" for name in DASHBOARDS)
+
+
+def test_command_prints_one() -> None:
+    assert CliRunner().invoke(main, ["dashboards", "node"]).output == as_json("node")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nod"], ["node", "--output", "x"]])
+def test_command_says_what_it_needs(arguments: list[str]) -> None:
+    done = CliRunner().invoke(main, ["dashboards", *arguments])
+
+    assert done.exit_code == 2
+    assert "fleet, node, job, exporter" in done.output
+
+
+def test_command_says_which_folder_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    done = CliRunner().invoke(main, ["dashboards", "--output", str(tmp_path / "file" / "below")])
+
+    assert done.exit_code == 1
+    assert str(tmp_path / "file") in done.output

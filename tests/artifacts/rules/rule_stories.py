@@ -1,0 +1,234 @@
+"""What each alert is tested with: the series of a machine on which it must fire, and of one on which it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpugauge.artifacts.rules.jobs import alert_of_cause, severity_of_cause
+from gpugauge.verdict.causes import CAUSES
+
+MINUTE = 60
+UUID = {"uuid": "GPU-0"}
+JOB = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
+_ALIVE = {"process": "p0"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A series: what it is worth while all is bad and while it is good; of a counter the rise a second."""
+
+    name: str
+    labels: Mapping[str, str]
+    bad: float | None  # None: no series
+    good: float | None
+    counter: bool = False
+
+    def values(self, phases: list[tuple[str, int]]) -> str:
+        """Write the values of the phases, one a minute, as promtool reads them: `1 1 _ 2`."""
+        told: list[str] = []
+        total, rate, last = 0.0, 0.0, "_"
+        for phase, minutes in phases:
+            now = {"bad": self.bad, "good": self.good}.get(phase)
+            # Nothing is scraped: after a restart counters begin anew, while in a gap they go on unseen.
+            total = 0.0 if phase == "restart" else total
+            rate = now or 0.0 if phase in {"bad", "good"} else rate if phase == "gap" else 0.0
+            for _ in range(minutes):
+                total += rate * MINUTE
+                value = "_" if now is None else f"{total if self.counter else now:g}"
+                # As Prometheus marks the end of a series.
+                told.append("stale" if value == "_" and last not in {"_", "stale"} else value)
+                last = value
+        return " ".join(told)
+
+
+@dataclass(frozen=True)
+class Story:
+    """`identity` are the labels that the alert must have beside its name and severity, no more and no fewer."""
+
+    alert: str
+    identity: Mapping[str, str]
+    rows: tuple[Row, ...]
+    severity: str = "warning"
+    lasting: bool = True  # False for what happens in a moment and must be told at once
+
+
+def _same(name: str, value: float, labels: Mapping[str, str], *, counter: bool = False) -> Row:
+    return Row(name, labels, value, value, counter)
+
+
+_PROCESS = (
+    _same("gpu_process_host_info", 1, {**_ALIVE, "pid": "7", "torch_build": "cuda", "workload_user": "1000", **JOB}),
+    # The same process a second time, as overlapping info has it, and a rank of the same job that does well.
+    _same("gpu_process_host_info", 1, {**_ALIVE, "pid": "8", "torch_build": "cuda", "workload_user": "1000", **JOB}),
+    _same("gpu_process_host_info", 1, {"process": "p1", "torch_build": "cuda", "workload_user": "1000", **JOB}),
+    _same("training_start_timestamp_seconds", -7200, _ALIVE),
+)
+
+
+def _state(bad: str, good: str = "training") -> tuple[Row, ...]:
+    return tuple(
+        Row(name, {**_ALIVE, "state": state}, float(state == bad), float(state == good), counter)
+        for state in (bad, good)
+        for name, counter in (("training_state", False), ("training_seconds_total", True))
+    )
+
+
+def _lost(cause: str, share: float, rest: float = 0.05) -> tuple[Row, ...]:
+    return (
+        *_PROCESS,
+        *(
+            _same(name, 1, {**_ALIVE, "state": "training"}, counter=c)
+            for name, c in (("training_state", False), ("training_seconds_total", True))
+        ),
+        _same("training_gpu_held_seconds_total", 1, _ALIVE, counter=True),
+        Row("training_lost_seconds_total", {**_ALIVE, "cause": cause}, share, 0.1, counter=True),
+        _same("training_lost_seconds_total", rest, {**_ALIVE, "cause": "unknown"}, counter=True),
+    )
+
+
+def _stalled(busy: float) -> tuple[Row, ...]:
+    return (
+        *_PROCESS,
+        *_state("stalled"),
+        _same("gpu_process_memory_used_bytes", 1e9, {**_ALIVE, **UUID}),
+        Row("gpu_busy_seconds_total", {**UUID, "engine": "gpu"}, busy, 0.5, counter=True),
+        _same("gpu_observed_seconds_total", 1, {**UUID, "engine": "gpu"}, counter=True),
+    )
+
+
+def _unused() -> tuple[Row, ...]:
+    return (
+        _same("gpu_allocation_info", 1, {**UUID, "workload_user": "1000", **JOB}),
+        Row("gpu_busy_seconds_total", {**UUID, "engine": "gpu"}, 0, 0.5, counter=True),
+        _same("gpu_observed_seconds_total", 1, {**UUID, "engine": "gpu"}, counter=True),
+    )
+
+
+def _ranks(slow: float) -> tuple[Row, ...]:
+    """Four ranks on two nodes; the last is slow."""
+    ranks = range(4)
+    work = {rank: 0.9 if rank == 3 else 0.9 / slow for rank in ranks}
+    return tuple(
+        row
+        for rank in ranks
+        for row in (
+            Row(
+                "torch_local_work_seconds_total",
+                {"process": f"p{rank}", "instance": f"node-{1 + rank // 2}"},
+                work[rank],
+                0.9,
+                counter=True,
+            ),
+            *(
+                _same(name, 1, {"process": f"p{rank}", "instance": f"node-{1 + rank // 2}", **labels})
+                for name, labels in (
+                    ("gpu_process_host_info", {"workload_user": "1000", **JOB}),
+                    ("torch_process_info", {"rank": str(rank), "world_size": "4", "run_id": "r"}),
+                    ("training_state", {"state": "training"}),
+                )
+            ),
+            _same("training_start_timestamp_seconds", -7200, {"process": f"p{rank}"}),
+            _same("training_seconds_total", 1, {"process": f"p{rank}", "state": "training"}, counter=True),
+        )
+    )
+
+
+_THROTTLED = (
+    Row("gpu_clocks_event_seconds_total", {**UUID, "reason": "hw_thermal_slowdown"}, 0.5, 0.01, counter=True),
+    _same("gpu_busy_seconds_total", 0.8, {**UUID, "engine": "gpu"}, counter=True),
+    _same("gpu_observed_seconds_total", 1, {**UUID, "engine": "gpu"}, counter=True),
+)
+_ON_CPU = (
+    *_PROCESS,
+    *_state("training_on_cpu"),
+    Row("training_limited_by", {**_ALIVE, "cause": "model_on_cpu"}, 1, None),
+)
+_CPU_BUILD = (
+    _same("gpu_process_host_info", 1, {**_ALIVE, "torch_build": "cpu", **JOB}),
+    _same("gpu_up", 1, UUID),
+    Row("gpu_process_cpu_seconds_total", {**_ALIVE, "part": "process"}, 4, 0.1, counter=True),
+)
+_OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_ALIVE, **UUID}, 0.01, 0, counter=True))
+_EXPORTER = {"instance": "node-1"}
+
+
+def _xid(name: str, severity: str) -> Story:
+    rows = (Row("gpu_xid_errors_total", {**UUID, "class": name}, 0.01, 0, counter=True),)
+    return Story(f"GpuXid{name.capitalize()}", UUID, rows, severity, lasting=False)
+
+
+STORIES = (
+    Story("TrainingLoadLow", JOB, _lost("data_loading", 0.4), "info"),
+    Story("TrainingLoadVeryLow", JOB, _lost("data_loading", 0.7)),
+    *(
+        Story(alert_of_cause(cause), JOB, _lost(cause, 0.7), severity_of_cause(CAUSES[cause]))
+        for cause in (
+            *("data_loading", "host_bound", "transfer", "underfilled", "precision_unused", "waiting_for_peers"),
+            *("throttled", "memory_pressure", "contention", "cpu_limited", "memory_swap_io", "unused_gpus"),
+        )
+    ),
+    Story("TrainingStraggler", JOB, _ranks(2.0)),
+    Story("GpuHeldIdle", JOB, (*_PROCESS, *_state("held_idle"))),
+    Story("TrainingOnCpu", JOB, _ON_CPU),
+    Story("TorchCpuBuildBusy", JOB, _CPU_BUILD, "info"),
+    Story("TrainingStalled", JOB, _stalled(0.0)),
+    Story("TrainingBusyWithoutProgress", JOB, _stalled(1.0)),
+    Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
+    Story("AllocatedGpuUnused", JOB, _unused(), "info"),
+    Story("GpuLost", UUID, (Row("gpu_up", UUID, 0, 1),), "critical"),
+    Story("GpuThrottled", UUID, _THROTTLED),
+    _xid("application", "info"),
+    _xid("reset", "warning"),
+    _xid("workflow", "warning"),
+    _xid("node", "critical"),
+    _xid("recovery", "warning"),
+    _xid("other", "info"),
+    Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
+    Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),
+    Story("ExporterDown", _EXPORTER, (Row("up", {"job": "gpugauge"}, 0, 1),)),
+)
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """Something that happens to healthy jobs; no alert at all may fire."""
+
+    what: str
+    rows: tuple[Row, ...]
+    phases: list[tuple[str, int]] = field(default_factory=lambda: [("bad", 90)])
+
+
+def _only(state: str, share: float = 0.0, start: float = -7200) -> tuple[Row, ...]:
+    """A process in one state that uses its card little, or not at all."""
+    return (
+        *_PROCESS[:3],
+        _same("training_start_timestamp_seconds", start, _ALIVE),
+        _same("training_state", 1, {**_ALIVE, "state": state}),
+        _same("training_seconds_total", 1, {**_ALIVE, "state": state}, counter=True),
+        _same("training_gpu_held_seconds_total", 1, _ALIVE, counter=True),
+        _same("training_lost_seconds_total", 1 - share, {**_ALIVE, "cause": "data_loading"}, counter=True),
+    )
+
+
+QUIET = (
+    *(
+        Quiet(state, _only(state))
+        for state in ("starting", "compiling", "evaluating", "checkpointing", "generating", "not_training", "unknown")
+    ),
+    # The first quarter of an hour of a training: its age counts, not how bad it looks.
+    Quiet("a young training", _only("training", start=0), [("bad", 14)]),
+    # It starved, but only for as long as its last minutes were.
+    Quiet("the end of a job", _lost("data_loading", 0.9), [("good", 60), ("bad", 5), ("gone", 30)]),
+    # For less than the half hour after which it is told.
+    Quiet(
+        "a released driver",
+        (
+            Row("gpugauge_driver_released", {}, 1, 0),
+            Row("gpugauge_driver_up", {"reason": "released"}, 0, None),
+            Row("gpugauge_driver_up", {"reason": "ok"}, None, 1),
+        ),
+        [("good", 20), ("bad", 28), ("good", 30)],
+    ),
+    Quiet("a training that uses its card", _lost("data_loading", 0.1)),
+)

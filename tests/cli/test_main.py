@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpugauge import buildinfo, logs
+from gpugauge.cli import main as cli
+from gpugauge.settings.model import Settings
+from gpugauge.settings.options import walk
+from gpugauge.web.listen import ListenError
+
+
+def invoke(*arguments: str, environ: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli.main, arguments, env=environ)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which the daemon was started; the daemon itself is a stand-in."""
+    started: list[Settings] = []
+
+    def run(settings: Settings, load: Callable[[], Settings]) -> int:
+        assert load() == settings
+        started.append(settings)
+        return 0
+
+    monkeypatch.setattr("gpugauge.daemon.app.run", run)
+    monkeypatch.setattr(logs, "setup", lambda *_: None)
+    return started
+
+
+def test_version() -> None:
+    assert invoke("--version").output == f"gpugauge {buildinfo.build()}\n"
+
+
+def test_every_setting_has_its_flag_in_the_help() -> None:
+    output = invoke("serve", "--help").output
+
+    missing = [setting.flag for setting in walk() if setting.flag not in output]
+    assert missing == []
+
+
+def test_flags_of_every_kind(served: list[Settings]) -> None:
+    arguments = (
+        "--web.listen-address=:1 --web.listen-address [::1]:2 --log.level debug --no-collector.process "
+        "--driver.deadline-seconds 0.5 --simulate node"
+    )
+
+    result = invoke("serve", *arguments.split())
+
+    (settings,) = served
+    assert (result.exit_code, result.output) == (0, "")
+    assert settings.web.listen_address == (("", 1), ("::1", 2))
+    assert settings.log.level == "debug"
+    assert settings.collectors() == Settings().collectors() - {"process"}
+    assert settings.driver.deadline_seconds == 0.5
+    assert settings.simulate == "node"
+
+
+def test_file_and_environment(served: list[Settings], tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("log: {level: error}\nprocess: {max_per_device: 7}\n")
+
+    invoke("serve", environ={"GPUGAUGE_CONFIG_FILE": str(file), "GPUGAUGE_LOG_LEVEL": "warning"})
+
+    (settings,) = served
+    assert (settings.log.level, settings.process.max_per_device) == ("warning", 7)
+
+
+def test_a_bad_setting_exits_2_with_one_sentence(served: list[Settings], tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("web:\n  listen: ':1'\n")
+
+    result = invoke("serve", "--config.file", str(file))
+
+    sentence = f"gpugauge: {file}:2: web.listen: unknown setting; did you mean web.listen_address?\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
+    assert served == []
+
+
+def test_an_unknown_flag_exits_2_and_names_the_nearest() -> None:
+    result = invoke("serve", "--web.listen-adress=:1")
+
+    assert result.exit_code == 2
+    assert "--web.listen-address" in result.stderr
+
+
+def test_an_address_that_is_taken_exits_1(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: object) -> int:
+        raise ListenError("cannot listen on :1: address already in use")
+
+    monkeypatch.setattr("gpugauge.daemon.app.run", taken)
+
+    result = invoke("serve")
+
+    assert (result.exit_code, result.stderr) == (1, "gpugauge: cannot listen on :1: address already in use\n")
+
+
+def test_the_exit_code_is_the_daemons(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.daemon.app.run", lambda *_: 3)
+
+    assert invoke("serve").exit_code == 3
+
+
+def test_scenarios_are_listed_one_a_line() -> None:
+    result = invoke("scenarios")
+
+    lines = result.output.splitlines()
+    assert result.exit_code == 0
+    assert lines
+    assert all(name and description.strip() for name, _, description in (line.partition("  ") for line in lines))
+
+
+def test_run_becomes_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpugauge.cli.main", "run", "--", sys.executable, "-c", "print('--help', 5)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "--help 5\n"), done.stderr
+
+
+def test_run_takes_the_commands_own_flags_without_a_separator(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr("gpugauge.hook.launch.run", commands.append)
+
+    invoke("run", "train.sh", "--lr", "1", "--help")
+
+    assert commands == [("train.sh", "--lr", "1", "--help")]
+
+
+def test_run_names_a_command_that_does_not_exist() -> None:
+    result = invoke("run", "--", "/nowhere/train")
+
+    assert (result.exit_code, result.stderr) == (127, "gpugauge: /nowhere/train: no such command\n")
+
+
+def test_run_starts_without_the_daemons_libraries() -> None:
+    program = (
+        "import sys, gpugauge.cli.main, gpugauge.hook.launch; "
+        "print([m for m in ('pydantic', 'tornado', 'yaml', 'pynvml', 'torch', 'asyncio') if m in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

@@ -1,0 +1,135 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.device.events import XID_CLASSES, EventsCollector, xid_class
+from gpugauge.collectors.device.kmsg import KernelLog
+from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
+from gpugauge.metric import LabelValues, Value
+
+Values = dict[str, dict[LabelValues, Value]]
+LOST = b"2,17,90001,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+
+
+def device(uuid: str = "GPU-a", bus: str = "00000000:3B:00.0", *, up: bool = True, events: int | None = 8) -> Device:
+    reading = DeviceReading(pci_bus_id=bus, event_types=events if up else None)
+    return Device(uuid, up, "ok" if up else "gpu_is_lost", reading, {})
+
+
+def event(**event: Any) -> Reply:
+    return Reply(1, "read", 0, events=[event], uuid="GPU-a")
+
+
+def values(
+    collector: EventsCollector, now: float, *replies: Reply, devices: tuple[Device, ...] = (device(),)
+) -> Values:
+    section = collector.collect(Tick(1.7e9 + now, now, DriverView(True, "ok", devices=devices), replies))
+    return {family.metric.name: dict(family.samples) for family in section.families}
+
+
+def counted(told: Values) -> dict[LabelValues, Value]:
+    return {labels: value for labels, value in told["gpu_xid_errors_total"].items() if value}
+
+
+def test_every_class_is_born_at_zero_for_every_card() -> None:
+    told = values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", up=False)))
+
+    assert told["gpu_xid_errors_total"] == {(uuid, name): 0 for uuid in ("GPU-a", "GPU-b") for name in XID_CLASSES}
+    assert told["gpu_mig_changes_total"] == {("GPU-a",): 0, ("GPU-b",): 0}
+    assert "gpu_xid_last_timestamp_seconds" not in told
+
+
+@pytest.mark.parametrize(
+    ("xid", "name"),
+    [
+        *((31, "application"), (43, "ignorable"), (119, "reset"), (74, "workflow")),
+        *((79, "node"), (154, "recovery"), (45, "follow_up"), (999, "other")),
+    ],
+)
+def test_xid_class(xid: int, name: str) -> None:
+    assert xid_class(xid) == name
+
+
+def test_no_code_is_in_two_classes() -> None:
+    codes = [xid for codes in XID_CLASSES.values() for xid in codes]
+
+    assert len(codes) == len(set(codes))
+
+
+def test_driver_event_is_counted_with_its_time() -> None:
+    collector = EventsCollector(None)
+    told = values(collector, 5.0, event(type="xid", xid=31, uuid="GPU-a"))
+
+    assert counted(told) == {("GPU-a", "application"): 1}
+    assert told["gpu_xid_last_timestamp_seconds"] == {("GPU-a", "31"): 1.7e9 + 5}
+
+
+def test_mig_changes_are_counted_and_foreign_events_are_not() -> None:
+    told = values(EventsCollector(None), 5.0, event(type="mig"), event(type="gpu_unavailable"), event(type="xid"))
+
+    assert told["gpu_mig_changes_total"] == {("GPU-a",): 1}
+    assert counted(told) == {}
+
+
+@pytest.fixture
+def kmsg(tmp_path: Path) -> Path:
+    path = tmp_path / "kmsg"
+    path.touch()
+    return path
+
+
+def test_kernel_log_knows_a_lost_card_by_its_address(kmsg: Path) -> None:
+    log = KernelLog(kmsg)
+    collector = EventsCollector(log)
+    values(collector, 1.0)
+    kmsg.write_bytes(LOST)
+    told = values(collector, 2.0, devices=(device(up=False), device("GPU-b", "00000000:86:00.0")))
+    log.close()
+
+    assert counted(told) == {("GPU-a", "node"): 1}
+
+
+@pytest.mark.parametrize(("later", "errors"), [(3.0, 1), (30.0, 2)])
+def test_both_sources_tell_of_one_error_once(kmsg: Path, later: float, errors: int) -> None:
+    log = KernelLog(kmsg)
+    collector = EventsCollector(log)
+    values(collector, 1.0)
+    kmsg.write_bytes(LOST)
+    values(collector, 2.0)
+    told = values(collector, later, event(type="xid", xid=79))
+    log.close()
+
+    assert counted(told) == {("GPU-a", "node"): errors}
+
+
+def test_what_one_source_tells_twice_happened_twice() -> None:
+    told = values(EventsCollector(None), 1.0, event(type="xid", xid=31), event(type="xid", xid=31))
+
+    assert counted(told) == {("GPU-a", "application"): 2}
+
+
+def test_sources_that_are_up(kmsg: Path) -> None:
+    log, missing = KernelLog(kmsg), KernelLog(kmsg.with_name("none"))
+    told = [
+        values(EventsCollector(log), 1.0),
+        values(EventsCollector(missing), 1.0, devices=(device(events=0),)),
+        values(EventsCollector(None), 1.0, devices=(device(events=None),)),
+    ]
+    log.close()
+
+    assert [v["gpugauge_event_source_up"] for v in told] == [
+        {("nvml",): 1, ("kmsg",): 1},
+        {("nvml",): 0, ("kmsg",): 0},
+        {("nvml",): 0},
+    ]
+
+
+def test_same_section_while_nothing_happens() -> None:
+    collector = EventsCollector(None)
+    view = DriverView(True, "ok", devices=(device(),))
+    first = collector.collect(Tick(1.0, 1.0, view))
+
+    assert collector.collect(Tick(2.0, 2.0, view)) is first
+    assert collector.collect(Tick(3.0, 3.0, view, (event(type="xid", xid=31),))) is not first

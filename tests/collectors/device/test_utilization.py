@@ -1,0 +1,186 @@
+"""From the worker's answers to rows: which source feeds which engine, and what stays when a card goes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.device.utilization import UtilizationCollector
+from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
+from gpugauge.metric import LabelValues, Value
+from gpugauge.snapshot import Section
+
+UUID = "GPU-a"
+
+
+def device(*, up: bool = True, generation: int = 0, **reading: Any) -> Device:
+    return Device(UUID, up, "ok" if up else "gpu_is_lost", DeviceReading(**reading), {"fast": generation})
+
+
+def reply(samples: dict[str, list[list[int]]] | None = None, **fast: int) -> Reply:
+    return Reply(1, "read", 0, {"fast": fast} if fast else {}, samples=samples or {}, uuid=UUID)
+
+
+def ring(second: float, percent: int) -> list[list[int]]:
+    """The ten samples of one second."""
+    return [[round((second + i / 10) * 1e6), percent] for i in range(1, 11)]
+
+
+class Run:
+    """A collector and its clock: one tick a second."""
+
+    def __init__(self) -> None:
+        self.collector, self.now = UtilizationCollector(), 0.0
+
+    def tick(self, *replies: Reply, card: Device | None = None) -> dict[str, dict[LabelValues, Value]]:
+        self.now += 1
+        view = DriverView(True, "ok", devices=(card or device(generation=int(self.now)),))
+        section = self.collector.collect(Tick(1.7e9 + self.now, self.now, view, replies))
+        return {family.metric.name: dict(family.samples) for family in section.families}
+
+
+def test_rings_feed_the_counters_of_their_engines() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0), "encoder": []}, utilization_percent=0, encoder_utilization_percent=0))
+    told = run.tick(reply({"gpu": ring(1, 50), "encoder": []}, utilization_percent=50, encoder_utilization_percent=0))
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5, (UUID, "encoder"): 0})
+    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 1, (UUID, "encoder"): 1})
+    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0, (UUID, "encoder"): 0}
+    assert told["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1, (UUID, "encoder", "samples"): 1}
+    assert told["gpu_utilization_ratio"] == pytest.approx({(UUID,): 0.5})
+    assert run.collector.busy_seconds(UUID) == pytest.approx(0.5)
+    assert run.collector.busy_seconds("GPU-other") is None
+
+
+def test_engine_without_a_ring_is_polled() -> None:
+    run = Run()
+    for percent in (90, 50, 100):
+        told = run.tick(
+            reply(utilization_percent=percent),
+            card=device(generation=percent, utilization_percent=percent),
+        )
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1.5})
+    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 2})
+    assert told["gpu_busy_source"] == {(UUID, "gpu", "polled"): 1}
+    assert told["gpu_utilization_ratio"] == {(UUID,): 1.0}
+
+
+def test_answer_without_samples_does_not_make_a_ring_polled() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    run.tick(reply(utilization_percent=100))
+    told = run.tick(reply({"gpu": ring(1, 100) + ring(2, 100)}, utilization_percent=100))
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 2})
+    assert told["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1}
+
+
+def test_ring_that_stays_away_gives_way_to_polling() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    for _ in range(40):
+        told = run.tick(reply(utilization_percent=100))
+
+    assert told["gpu_busy_source"] == {(UUID, "gpu", "polled"): 1}
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 9})
+    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 31}, abs=0.2)
+
+
+def test_card_that_tells_nothing_has_no_rows() -> None:
+    run = Run()
+    told = run.tick(reply(temperature_celsius=40))
+
+    assert told == {}
+
+
+def test_lost_card_has_no_rows_and_comes_back_with_its_counters() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=100))
+    before = run.tick(reply({"gpu": ring(1, 100)}, utilization_percent=100))
+    lost = run.tick(card=device(up=False))
+    after = run.tick(reply({"gpu": ring(2, 100) + ring(3, 100)}, utilization_percent=100))
+
+    assert before["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1})
+    assert lost == {}
+    assert after["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 3})
+
+
+def test_percentage_that_failed_is_not_taken_for_idle() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    failed = Reply(2, "read", 0, {"fast": {}}, {"utilization_percent": 999}, samples={"gpu": []}, uuid=UUID)
+    told = run.tick(failed)
+
+    assert told["gpu_observed_seconds_total"] == {(UUID, "gpu"): 0}
+    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 1}, abs=0.1)
+
+
+def test_ring_of_a_driver_opened_again_is_another_ring() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(100, 0)}, utilization_percent=0))
+    run.tick(reply({"gpu": ring(101, 0)}, utilization_percent=0))
+    # Its clock counts from anew; what the old ring had is lost.
+    told = run.tick(replace(reply({"gpu": ring(5, 100)[:5]}, utilization_percent=100), worker=1))
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
+    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
+
+
+def test_new_worker_goes_on_in_the_ring_that_it_finds() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    told = run.tick(replace(reply({"gpu": ring(0, 0) + ring(1, 100)}, utilization_percent=100), worker=1))
+
+    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1})
+    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
+
+
+def test_tick_long_after_the_answer_is_no_clock_that_was_set() -> None:
+    run = Run()
+    for second in range(6):
+        received = second + (0.2 if second % 2 else 0.9)
+        samples = {"gpu": ring(0, 0) if second == 0 else []}
+        told = run.tick(replace(reply(samples, utilization_percent=0), received=received))
+
+    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
+    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 4.2})
+
+
+def test_samples_of_processes_are_no_engine() -> None:
+    run = Run()
+    told = run.tick(reply({"process": [[1, 2, 3, 4, 5, 6]]}))
+
+    assert told == {}
+
+
+def test_same_section_while_no_card_answers() -> None:
+    collector = UtilizationCollector()
+    view = DriverView(True, "ok", devices=(device(generation=1, utilization_percent=3),))
+
+    first = collector.collect(Tick(1.0, 1.0, view, (reply(utilization_percent=3),)))
+
+    assert collector.collect(Tick(2.0, 2.0, view)) is first
+    assert collector.collect(Tick(3.0, 3.0, view, (reply(utilization_percent=3),))) is not first
+
+
+def test_same_section_while_the_rings_are_not_read() -> None:
+    collector = UtilizationCollector()
+
+    def tick(now: float, *replies: Reply) -> Section:
+        view = DriverView(True, "ok", devices=(device(generation=int(now), utilization_percent=int(now)),))
+        return collector.collect(Tick(now, now, view, replies))
+
+    engines = ("gpu", "memory")
+    tick(1.0, reply({engine: ring(0, 50) for engine in engines}, utilization_percent=50))
+    first = tick(2.0, reply({engine: ring(1, 50) for engine in engines}, utilization_percent=50))
+
+    assert tick(3.0, reply(utilization_percent=9)) is first
+    after = tick(4.0, reply({engine: ring(2, 50) for engine in engines}, utilization_percent=50))
+    assert after is not first
+    assert tick(33.0) is after
+    # For so long without an answer the counters are no longer shown.
+    gone = tick(35.0)
+    assert "gpu_busy_seconds_total" not in {family.metric.name for family in gone.families}

@@ -1,0 +1,314 @@
+"""Who holds and used what: over histories of processes, with pids used again."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpugauge.collectors.process.process import ProcessCollector
+from gpugauge.driver.api import DeviceReading, ProcessReading
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.procfs import process_hash
+from tests.collectors.machine import UUID, Machine, Proc, Process, values
+
+GIB = 1 << 30
+
+
+def collector(machine: Machine, folder: Path, most: int = 128, linger: float = 300.0) -> ProcessCollector:
+    return ProcessCollector(Proc(machine, folder), machine.device_busy, None, most, linger)
+
+
+def run(
+    machine: Machine, watched: ProcessCollector, seconds: int, drain: int = 2, begin: int = 0
+) -> dict[str, dict[tuple[str, ...], float]]:
+    """Tick once a second, with the paces of the daemon; return the last values."""
+    seen: dict[str, dict[tuple[str, ...], float]] = {}
+    for second in range(begin, begin + seconds):
+        machine.now = float(second)
+        if second % 5 == 0:
+            machine.read_list()
+        seen = values(watched, machine.tick(*(machine.drain() if second % drain == 0 else ())))
+    return seen
+
+
+def long(pid: int, level: float, memory: int = GIB) -> Process:
+    return Process(pid, 0, 1e6, level, 0, 1e6, memory)
+
+
+def test_busy_seconds_are_split_as_the_driver_says(tmp_path: Path) -> None:
+    machine = Machine([long(10, 0.6), long(11, 0.2)])
+
+    seen = run(machine, collector(machine, tmp_path), 101)
+
+    busy = seen["gpu_process_busy_seconds_total"]
+    assert busy[(machine.processes[0].name, UUID)] == pytest.approx(60, abs=4)
+    assert busy[(machine.processes[1].name, UUID)] == pytest.approx(20, abs=2)
+    assert seen["gpu_unaccounted_busy_seconds_total"][(UUID,)] == pytest.approx(80 - sum(busy.values()), abs=0.6)
+
+
+def test_processes_never_add_up_to_more_than_the_card(tmp_path: Path) -> None:
+    machine = Machine([long(10, 0.6), long(11, 0.4)])
+    boasting = machine.drain
+
+    def drain() -> list[object]:
+        replies = boasting()
+        for row in replies[0].samples["process"]:
+            row[2] = 100
+        return replies  # type: ignore[return-value]  # a list will do
+
+    machine.drain = drain  # type: ignore[assignment, method-assign]  # watched
+
+    seen = run(machine, collector(machine, tmp_path), 61)
+
+    assert sum(seen["gpu_process_busy_seconds_total"].values()) <= machine.busy(60)
+
+
+def test_lag_of_the_cards_own_counter_costs_nothing(tmp_path: Path) -> None:
+    machine = Machine([long(10, 1.0)], lag=0.3)
+
+    seen = run(machine, collector(machine, tmp_path), 101)
+
+    (busy,) = seen["gpu_process_busy_seconds_total"].values()
+    assert busy == pytest.approx(98, abs=4)
+
+
+def test_garbage_and_pids_of_nobody_take_nothing(tmp_path: Path) -> None:
+    stamp = 10**9
+    garbage = [[stamp, 4294967295, 4294967295, 0, 0, 0], [stamp, 77, 90, 0, 0, 0], [0, 10, 90, 0, 0, 0], [stamp]]
+    machine = Machine([long(10, 0.5)], garbage=[*garbage, [2**62, 10, 255, 0, 0, 0]])
+
+    seen = run(machine, collector(machine, tmp_path), 61)
+
+    assert len(seen["gpu_process_busy_seconds_total"]) == 1
+    assert sum(seen["gpu_process_busy_seconds_total"].values()) == pytest.approx(30, abs=3)
+
+
+def test_unseen_pid_holds_memory_and_gets_no_second(tmp_path: Path) -> None:
+    machine = Machine([long(10, 0.5)])
+    watched = ProcessCollector(Proc(Machine([]), tmp_path), machine.device_busy)
+
+    seen = run(machine, watched, 31)
+
+    unseen = process_hash("", "10", "unseen")
+    assert seen["gpu_process_memory_used_bytes"] == {(unseen, UUID): GIB}
+    assert seen["gpu_process_busy_seconds_total"] == {(unseen, UUID): 0}
+    assert seen["gpu_unaccounted_busy_seconds_total"][(UUID,)] == pytest.approx(15, abs=0.6)
+
+
+def test_foreign_pid_namespace_names_nobody(tmp_path: Path) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
+    machine = Machine([long(10, 0.5)])
+
+    seen = run(machine, collector(machine, tmp_path), 11)
+
+    assert set(seen["gpu_process_memory_used_bytes"]) == {(process_hash("", "10", "unseen"), UUID)}
+
+
+@pytest.mark.parametrize(("uptime", "credited"), [(True, 9.0), (False, 5.0)])
+def test_new_process_is_believed_once_its_age_is_certain(tmp_path: Path, uptime: bool, credited: float) -> None:
+    machine = Machine([Process(10, 3, 1e6, 1.0, 21, 1e6)])
+    watched = ProcessCollector(Proc(machine, tmp_path, uptime=uptime), machine.device_busy)
+    for second in range(31):
+        machine.now = float(second)
+        seen = values(watched, machine.tick(*(machine.drain() if second % 2 == 0 else ())))
+
+    assert sum(seen["gpu_process_busy_seconds_total"].values()) == pytest.approx(credited, abs=1.1)
+
+
+def test_counter_stays_a_while_and_gauges_go_at_once(tmp_path: Path) -> None:
+    machine = Machine([Process(10, 0, 30, 1.0, 0, 30)])
+    watched = collector(machine, tmp_path, linger=60)
+
+    after = run(machine, watched, 46)
+    later = run(machine, watched, 60, begin=46)
+
+    assert "gpu_process_memory_used_bytes" not in after
+    assert len(after["gpu_process_busy_seconds_total"]) == len(after["gpu_process_info"]) == 1
+    assert later.keys() == {"gpu_unaccounted_busy_seconds_total", "gpu_process_hidden"}
+
+
+def test_rest_is_summed_up_and_counted(tmp_path: Path) -> None:
+    machine = Machine([long(10 + i, 0.1, (i + 1) * GIB) for i in range(8)])
+    watched = collector(machine, tmp_path, most=3)
+
+    seen = run(machine, watched, 61)
+
+    shown = {p.name for p in machine.processes[5:]}
+    assert {process for process, _ in seen["gpu_process_memory_used_bytes"]} == {*shown, "other"}
+    assert seen["gpu_process_memory_used_bytes"][("other", UUID)] == (1 + 2 + 3 + 4 + 5) * GIB
+    assert seen["gpu_process_busy_seconds_total"][("other", UUID)] == pytest.approx(30, abs=3)
+    assert seen["gpu_process_hidden"] == {(UUID,): 5}
+    assert {process for (process, *_) in seen["gpu_process_info"]} == shown
+
+
+def test_process_without_memory_of_its_own_keeps_it_absent(tmp_path: Path) -> None:
+    machine = Machine([long(10, 0.1)])
+    machine.generation, machine.listed = 1, (ProcessReading(10, "graphics"),)
+
+    seen = values(collector(machine, tmp_path), machine.tick())
+
+    assert seen.keys() == {"gpu_process_info", "gpu_process_hidden"}
+
+
+def test_process_listed_twice_is_one(tmp_path: Path) -> None:
+    machine = Machine([long(10, 0.1)])
+    machine.generation = 1
+    machine.listed = (
+        ProcessReading(10, "graphics", 5),
+        ProcessReading(10, "compute", 5),
+        ProcessReading(10, "compute", 7, gpu_instance_id=1),
+    )
+
+    seen = values(collector(machine, tmp_path), machine.tick())
+
+    assert list(seen["gpu_process_memory_used_bytes"].values()) == [12]
+    assert [labels[3] for labels in seen["gpu_process_info"]] == ["compute"]
+
+
+def test_same_section_until_something_is_new(tmp_path: Path) -> None:
+    machine = Machine([long(10, 0.1)])
+    watched = collector(machine, tmp_path)
+    machine.read_list()
+
+    first = watched.collect(machine.tick())
+    same = watched.collect(machine.tick())
+    machine.read_list()
+
+    assert same is first
+    assert watched.collect(machine.tick()) is not first
+
+
+def test_card_that_is_down_shows_counters_only(tmp_path: Path) -> None:
+    machine = Machine([long(10, 1.0)])
+    watched = collector(machine, tmp_path)
+    run(machine, watched, 21)
+    machine.listed, machine.generation = DeviceReading().processes, machine.generation + 1
+
+    seen = values(watched, machine.tick())
+
+    assert "gpu_process_memory_used_bytes" not in seen
+    assert len(seen["gpu_process_busy_seconds_total"]) == 1
+
+
+def test_counter_goes_on_after_a_card_was_not_seen_for_longer_than_ended_processes_stay(tmp_path: Path) -> None:
+    machine = Machine([long(10, 1.0)])
+    watched = collector(machine, tmp_path, linger=60)
+    (before,) = run(machine, watched, 21)["gpu_process_busy_seconds_total"].values()
+
+    machine.up = False
+    for second in range(21, 600):
+        machine.now = float(second)
+        seen = values(watched, machine.tick())
+    machine.up = True
+    machine.restart_worker()
+    (after,) = run(machine, watched, 21, begin=600)["gpu_process_busy_seconds_total"].values()
+
+    assert list(seen["gpu_process_busy_seconds_total"].values()) == [before]
+    assert before <= after <= before + 21
+
+
+def history(random: Random) -> list[Process]:
+    """Processes on three pids that follow each other closely; together they never use more than the card."""
+    processes = []
+    for pid in (10, 11, 12):
+        t = random.uniform(0, 10)
+        while t < 60:
+            start, end = round(t, 2), round(t + random.uniform(0.2, 30), 2)
+            begin = random.uniform(start, end)
+            processes.append(Process(pid, start, end, random.choice((0.0, 0.05, 0.33)), begin, end))
+            t = end + random.uniform(0.02, 8)
+    return processes
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    seed=st.integers(0, 2**32),
+    lag=st.floats(0, 0.4),
+    uptime=st.booleans(),
+    most=st.sampled_from([1, 128]),
+    longest=st.integers(1, 6),
+    restarts=st.sets(st.integers(1, 60), max_size=3),
+)
+def test_no_second_is_counted_twice_or_to_the_wrong_owner(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    lag: float,
+    uptime: bool,
+    most: int,
+    longest: int,
+    restarts: set[int],
+) -> None:
+    random = Random(seed)
+    machine = Machine(history(random), lag=lag)
+    proc = Proc(machine, tmp_path_factory.mktemp("proc"), uptime=uptime)
+    watched = ProcessCollector(proc, machine.device_busy, None, most, 1e9)
+    before: dict[tuple[str, ...], float] = {}
+    due, base = 0, None
+    for second in range(70):
+        machine.now = second + 0.37
+        if second in restarts:
+            machine.restart_worker()
+        if second % 5 == 0:
+            machine.read_list()
+        replies = []
+        if second >= due:
+            replies = machine.drain()
+            due = second + random.randint(1, longest)
+            base = machine.device_busy(UUID) if base is None else base
+        seen = values(watched, machine.tick(*replies))
+        busy = seen.get("gpu_process_busy_seconds_total", {})
+        assert all(busy[labels] >= value - 1e-9 for labels, value in before.items() if labels in busy)
+        # The driver tells whole percents: each of its windows is off by up to half of one.
+        slack = 0.1 + 0.006 * machine.now
+        for process in machine.processes:
+            assert busy.get((process.name, UUID), 0.0) <= process.busy(machine.now) + slack
+        if replies and base is not None:
+            there = machine.busy(machine.now - lag) - base
+            assert sum(busy.values()) <= there + 1e-6
+            if most == 128:  # else counters go that are too many
+                counted = sum(busy.values()) + seen["gpu_unaccounted_busy_seconds_total"][(UUID,)]
+                assert there - 0.5 - 1e-6 <= counted <= there + 1e-6
+        before = busy
+
+
+class Told:
+    """Workloads that remember which pids were asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.given: dict[str, tuple[Workload, ...]] = {}
+
+    def of(self, pid: int, devices: tuple[str, ...], *, start: int | None) -> Workload:
+        self.asked.append(pid)
+        return Workload()
+
+    def container_pid(self, pid: int, *, start: int | None) -> None:
+        return None
+
+    def allocations(self) -> dict[str, tuple[Workload, ...]]:
+        return self.given
+
+    def forgotten(self) -> list[int]:
+        asked, self.asked = self.asked, []
+        return asked
+
+
+def test_workloads_are_asked_when_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.collectors.process.background.PATIENCE", 30)
+    machine, told = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)]), Told()
+    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, told)  # type: ignore[arg-type]  # a stand-in
+    found: dict[int, list[int]] = {}
+    for second in range(0, 90, 5):
+        machine.now = float(second)
+        machine.read_list()
+        if second == 20:
+            told.given = {"GPU-a": ()}
+        watched.collect(machine.tick())
+        if asked := told.forgotten():
+            found[second] = asked
+
+    # The first, a new process, new answers of the orchestrators, and a minute without either.
+    assert found == {0: [7], 10: [7, 8], 20: [7, 8], 80: [7, 8]}

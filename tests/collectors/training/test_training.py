@@ -1,0 +1,183 @@
+"""From sessions to families: labels, what lingers and what goes, and when nothing is computed again."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.training.training import STEP_BUCKETS, TrainingCollector
+from gpugauge.metric import HistogramValue, LabelValues, Value
+from gpugauge.sessions.session import Counters, Session
+from gpugauge.snapshot import Section
+from gpugauge.wire import messages as wire
+from gpugauge.workload.procfs import process_hash
+
+TICK = cast("Tick", None)  # the collector does not look at it
+GONE = "killed"
+
+
+def log2(**counts: int) -> tuple[int, ...]:
+    """Counts by power of two, spelled `p3=1` or `m10=2`."""
+    result = [0] * wire.LOG2_BUCKETS
+    for name, count in counts.items():
+        power = int(name[1:]) * (-1 if name[0] == "m" else 1)
+        result[power - wire.LOG2_FIRST] = count
+    return tuple(result)
+
+
+SNAP = wire.Snap(
+    "a" * 32,
+    3,
+    steps=wire.Progress(7, 4.5, 1700000009.0, log2(m12=1, m10=1, p0=2, p7=1, p9=1)),
+    batches=wire.Progress(8, 1.5, 1700000009.5),
+    parameters=(wire.Parameters("cuda:0", "bfloat16", 2, 10, 20), wire.Parameters("cuda:0", "float32", 1, 10, 40)),
+    devices=(wire.Device(0, "GPU-1", 10, 20, 30, 15, 5, 1, 2), wire.Device(1, None, 10)),
+    errors=0,
+)
+SESSION = Session(
+    wire.Hello("a" * 32, 0, 1, None, 1700000000.0, {"torch": "2.13.0+cpu", "rank": "0"}), 4242, 1000, 1.0, SNAP
+)
+
+
+class FakeSessions:
+    def __init__(self, *sessions: Session) -> None:
+        self.sessions = tuple(sessions)
+        self.count = Counters({"foreign": 0}, {"finished": 0})
+
+    def view(self) -> tuple[Session, ...]:
+        return self.sessions
+
+    def counters(self) -> Counters:
+        return self.count
+
+
+def collector(sessions: FakeSessions, process_id: Any = lambda session: f"pid-{session.peer_pid}") -> TrainingCollector:
+    return TrainingCollector(sessions, process_id)
+
+
+def values(section: Section) -> dict[str, dict[LabelValues, Value]]:
+    return {family.metric.name: dict(family.samples) for family in section.families}
+
+
+def named(prefixes: str | tuple[str, ...], section: Section) -> Iterable[str]:
+    return {name for name in values(section) if name.startswith(prefixes)}
+
+
+def test_a_living_session_is_shown_in_full() -> None:
+    found = values(collector(FakeSessions(SESSION)).collect(TICK))
+    info = ("pid-4242", "4242", "1", "", "", "2.13.0+cpu", "", "", "0", "", "", "")
+    process = ("pid-4242",)
+    duration = HistogramValue((2, *([2] * 9), 4, *([4] * 6), 5, 6), 4.5)
+    assert found == {
+        "torch_process_info": {info: 1},
+        "torch_memory_allocated_bytes": {("pid-4242", "GPU-1"): 10},
+        "torch_memory_allocated_peak_bytes": {("pid-4242", "GPU-1"): 20},
+        "torch_memory_reserved_bytes": {("pid-4242", "GPU-1"): 30},
+        "torch_memory_active_bytes": {("pid-4242", "GPU-1"): 15},
+        "torch_memory_inactive_split_bytes": {("pid-4242", "GPU-1"): 5},
+        "torch_memory_alloc_retries_total": {("pid-4242", "GPU-1"): 1},
+        "torch_memory_ooms_total": {("pid-4242", "GPU-1"): 2},
+        "torch_parameter_bytes": {("pid-4242", "cuda:0"): 60},
+        "torch_parameter_elements": {("pid-4242", "cuda:0", "bfloat16"): 10, ("pid-4242", "cuda:0", "float32"): 10},
+        "torch_device_info": {("pid-4242", "GPU-1", "0", "", ""): 1},
+        "torch_steps_total": {process: 7},
+        "torch_step_duration_seconds": {process: duration},
+        "torch_step_source": {("pid-4242", "optimizer"): 1},
+        "torch_batches_total": {process: 8},
+        "torch_data_wait_seconds_total": {process: 1.5},
+        "training_start_timestamp_seconds": {process: 1700000000.0},
+        "training_last_step_timestamp_seconds": {process: 1700000009.0},
+        "gpugauge_hook_errors_total": {process: 0},
+        "gpugauge_hook_sessions": {(): 1},
+        "gpugauge_hook_rejected_total": {("foreign",): 0},
+        "gpugauge_trainings_ended_total": {("finished",): 0},
+    }
+
+
+def test_the_histogram_has_one_count_more_than_bounds() -> None:
+    assert len(STEP_BUCKETS) == 18
+    assert (STEP_BUCKETS[0], STEP_BUCKETS[-1]) == (2**-10, 128)
+    short = replace(SNAP, steps=wire.Progress(2, 0.5, None, (1,)))
+    found = values(collector(FakeSessions(replace(SESSION, snap=short))).collect(TICK))
+    assert found["torch_step_duration_seconds"] == {("pid-4242",): HistogramValue((1,) * 19, 0.5)}
+
+
+def test_of_an_ended_session_gauges_go_and_counters_stay() -> None:
+    section = collector(FakeSessions(replace(SESSION, ended_at=1700000020.0, end_reason=GONE))).collect(TICK)
+    assert named(("torch_", "training_"), section) == {
+        "torch_process_info",
+        "torch_memory_alloc_retries_total",
+        "torch_memory_ooms_total",
+        "torch_steps_total",
+        "torch_step_duration_seconds",
+        "torch_batches_total",
+        "torch_data_wait_seconds_total",
+        "training_start_timestamp_seconds",
+        "training_last_step_timestamp_seconds",
+        "training_end_timestamp_seconds",
+    }
+    assert values(section)["gpugauge_hook_sessions"] == {(): 0}
+
+
+def test_what_was_not_told_is_absent() -> None:
+    session = replace(SESSION, hello=wire.Hello("a" * 32, 0), snap=None)
+    section = collector(FakeSessions(session)).collect(TICK)
+    assert named(("torch_", "training_"), section) == {"torch_process_info"}
+
+
+def test_before_the_first_step_there_is_no_source() -> None:
+    waiting = replace(SESSION, snap=replace(SNAP, steps=wire.Progress()))
+    found = values(collector(FakeSessions(waiting)).collect(TICK))
+    assert found["torch_steps_total"] == {("pid-4242",): 0}
+    assert "torch_step_source" not in found
+    assert "training_last_step_timestamp_seconds" not in found
+
+
+@pytest.mark.parametrize(("pid", "process_id"), [(0, lambda pid: "never asked"), (4242, lambda pid: None)])
+def test_a_pid_that_cannot_be_seen_leaves_the_session_as_identity(pid: int, process_id: Any) -> None:
+    found = values(collector(FakeSessions(replace(SESSION, peer_pid=pid)), process_id).collect(TICK))
+    assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
+
+
+def test_two_processes_with_pid_1_of_their_own_are_two() -> None:
+    other = replace(SESSION, hello=wire.Hello("b" * 32, 0, pid=1), peer_pid=0)
+    found = values(collector(FakeSessions(replace(SESSION, peer_pid=0), other)).collect(TICK))
+    assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7, (process_hash("b" * 32),): 7}
+
+
+def test_the_identity_stays_when_the_pid_is_another_process() -> None:
+    sessions = FakeSessions(SESSION)
+    identities = iter(["first", "second"])
+    under_test = collector(sessions, lambda pid: next(identities))
+    under_test.collect(TICK)
+    sessions.sessions = (replace(SESSION, ended_at=1.0, end_reason=GONE),)
+    assert values(under_test.collect(TICK))["torch_steps_total"] == {("first",): 7}
+
+
+def test_a_session_that_had_ended_when_first_seen_is_not_looked_up_by_pid() -> None:
+    ended = replace(SESSION, ended_at=1.0, end_reason=GONE)
+    found = values(collector(FakeSessions(ended)).collect(TICK))
+    assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
+
+
+def test_of_two_sessions_of_one_process_the_later_counts() -> None:
+    first = replace(SESSION, ended_at=1.0, end_reason=GONE)
+    second = replace(SESSION, hello=wire.Hello("b" * 32, 0), snap=replace(SNAP, steps=wire.Progress(1)))
+    sessions = FakeSessions(SESSION)
+    under_test = collector(sessions)
+    under_test.collect(TICK)
+    sessions.sessions = (first, second)
+    assert values(under_test.collect(TICK))["torch_steps_total"] == {("pid-4242",): 1}
+
+
+def test_the_section_is_the_same_until_something_changes() -> None:
+    sessions = FakeSessions(SESSION)
+    under_test = collector(sessions)
+    before = under_test.collect(TICK)
+    assert under_test.collect(TICK) is before
+    sessions.count = Counters({"foreign": 1}, {"finished": 0})
+    after = under_test.collect(TICK)
+    assert after is not before
+    assert values(after)["gpugauge_hook_rejected_total"] == {("foreign",): 1}

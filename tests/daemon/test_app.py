@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpugauge.daemon.app import _Life
+from gpugauge.driver.api import DriverView
+from gpugauge.settings.model import Driver, Sampling, Settings
+
+
+def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool, int]:
+    """Whether a tick with this view of the driver ends the daemon, and its exit code then."""
+    settings = Settings(driver=Driver(lost_exit_seconds=limit))
+    driver = SimpleNamespace(view=lambda: view)
+    notifier, server = SimpleNamespace(watchdog=lambda: None), SimpleNamespace(serving=serving)
+    parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server)
+    stop = threading.Event()
+    life = _Life(cast("Any", parts), ExitStack(), stop)
+    life._alive()
+    return stop.is_set(), life._exit_code
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds", "limit", "expected"),
+    [
+        ("library_mismatch", 301, 300, (True, 69)),
+        ("library_mismatch", 200, 300, (False, 0)),
+        ("library_mismatch", 1e6, 0, (False, 0)),  # not asked for
+        ("library_not_found", None, 300, (False, 0)),  # has never answered
+        ("worker_unkillable", 1e6, 300, (False, 0)),  # the container would not end
+        ("released", None, 300, (False, 0)),
+        ("ok", None, 300, (False, 0)),
+    ],
+)
+def test_lost_driver_ends_the_process(
+    reason: str, seconds: float | None, limit: float, expected: tuple[bool, int]
+) -> None:
+    lost_since = None if seconds is None else time.monotonic() - seconds
+
+    assert ends(DriverView(reason == "ok", reason, lost_since=lost_since), limit) == expected
+
+
+def test_daemon_that_nobody_can_ask_ends() -> None:
+    assert ends(DriverView(True, "ok"), 0, serving=False) == (True, 70)
+
+
+@pytest.mark.parametrize(("interval", "stuck", "expected"), [(1.0, True, 65), (60.0, True, 185), (1.0, False, None)])
+def test_stuck_sampler_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, interval: float, stuck: bool, expected: float | None
+) -> None:
+    parts: Any = SimpleNamespace(
+        settings=Settings(sampling=Sampling(interval_seconds=interval, stale_after_seconds=120))
+    )
+    life = _Life(parts, ExitStack(), threading.Event())
+    slept = 0.0
+
+    class EndedError(Exception):
+        pass
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+        if not stuck:
+            life._last_tick += seconds
+        if slept > 1000:
+            raise EndedError
+
+    def exits(code: int) -> None:
+        assert code == 70
+        raise EndedError
+
+    monkeypatch.setattr("gpugauge.daemon.app.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("gpugauge.daemon.app.faulthandler", SimpleNamespace(dump_traceback=lambda: None))
+    monkeypatch.setattr("gpugauge.daemon.app.os", SimpleNamespace(_exit=exits))
+    with pytest.raises(EndedError):
+        life._watch()
+    assert (slept if slept < 1000 else None) == expected

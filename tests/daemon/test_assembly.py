@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.collectors.process.process import ProcessCollector
+from gpugauge.collectors.training.verdict import VerdictCollector
+from gpugauge.daemon.assembly import Parts
+from gpugauge.daemon.reload import Reloader
+from gpugauge.daemon.selection import SelectionError
+from gpugauge.settings.load import validate
+from gpugauge.settings.model import Settings
+
+
+def settings(folder: Path, **more: Any) -> Settings:
+    given = {"simulate": "workstation", "hook": {"socket": str(folder / "hook.sock")}, **more}
+    return validate(given, {})
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    first = settings(tmp_path)
+    with ExitStack() as stack:
+        yield Parts(first, stack, Reloader(first, lambda: first))
+
+
+def names(parts: Parts) -> tuple[set[str], set[str]]:
+    """The collectors and the metrics of a tick."""
+    snapshot = parts.sampler.tick(1.7e9, 100.0)
+    return {s.collector for s in snapshot.sections}, {f.metric.name for s in snapshot.sections for f in s.families}
+
+
+def test_live_settings_are_put_into_use(parts: Parts, tmp_path: Path) -> None:
+    before = names(parts)
+    parts.configure(
+        settings(
+            tmp_path,
+            hook={"socket": str(tmp_path / "hook.sock"), "linger_seconds": 7},
+            collector={"events": False},
+            metrics={"exclude": ["gpugauge_build_info"]},
+            process={"max_per_device": 3},
+            verdict={"stalled_seconds": 9},
+            sampling={"interval_seconds": 2, "stale_after_seconds": 11},
+            driver={"worker_max_seconds": 60, "deadline_seconds": 5},
+        )
+    )
+    after = names(parts)
+
+    assert before[0] - after[0] == {"events"}
+    assert ("gpugauge_build_info" in before[1], "gpugauge_build_info" in after[1]) == (True, False)
+    by_type = {type(collector): collector for collector in parts._collectors}
+    process, verdict = by_type[ProcessCollector], by_type[VerdictCollector]
+    assert isinstance(process, ProcessCollector)
+    assert isinstance(verdict, VerdictCollector)
+    assert (process.max_per_device, verdict.stalled_seconds) == (3, 9)
+    assert [heard.linger_seconds for heard in parts._sessions] == [7, 7]
+    assert parts.exposition.stale_after == 11
+
+
+def test_settings_that_cannot_be_used_change_nothing(parts: Parts, tmp_path: Path) -> None:
+    before = names(parts)
+
+    with pytest.raises(SelectionError):
+        parts.configure(settings(tmp_path, metrics={"include": ["gpu_powr"]}, collector={"events": False}))
+
+    assert names(parts) == before
+    assert parts.settings.metrics.include == ()

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import cast
+
+import pytest
+
+from gpugauge.daemon import lifecycle
+from gpugauge.daemon.lifecycle import ATTACH, RELEASE, RELOAD, lifecycle_routes
+from gpugauge.driver.api import DriverFacts, DriverView
+from gpugauge.driver.release import Release
+from gpugauge.driver.supervisor import DriverSource
+from gpugauge.web.server import Reply, Request
+
+
+class Driver:
+    """Does what it is asked at once; `stuck` keeps it from letting go, `reason` is what is found after an attach."""
+
+    def __init__(self) -> None:
+        self.asked = Release()
+        self.reason, self.stuck, self.unkillable = "ok", False, 0
+
+    def release(self, seconds: float) -> None:
+        self.asked.begin(seconds)
+
+    def attach(self) -> None:
+        self.asked.end()
+
+    def view(self) -> DriverView:
+        if self.asked.held() and not self.stuck:
+            return DriverView(False, "released", workers_unkillable=self.unkillable, released_until=self.asked.until())
+        return DriverView(self.reason == "ok", self.reason, DriverFacts(2) if self.reason == "ok" else None)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "_PATIENCE", 0.2)
+
+
+def done(result: str | Exception) -> Future[str]:
+    future: Future[str] = Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+def ask(
+    path: str,
+    driver: Driver | None = None,
+    *,
+    reload: Callable[[], Future[str]] = Future,
+    enabled: bool = True,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, str]:
+    path, _, query = path.partition("?")
+    routes = lifecycle_routes(cast("DriverSource | None", driver), reload, lambda: enabled, frozenset({"localhost"}))
+    request = Request("POST", path, query, {"Host": "localhost", **(headers or {})}, b"", "127.0.0.1")
+
+    async def answer() -> Reply:
+        reply = routes[path].handler(request)
+        return reply if isinstance(reply, Reply) else await reply
+
+    reply = asyncio.run(answer())
+    assert routes[path].methods == ("POST",)
+    return reply.status, reply.body.decode().strip()
+
+
+def test_release_is_answered_when_the_driver_is_free_and_tells_until_when() -> None:
+    driver = Driver()
+
+    status, told = ask(RELEASE + "?for=10m", driver)
+
+    assert status == 200
+    assert told.startswith("the driver is free until 20")
+    assert driver.asked.left() == pytest.approx(600, abs=5)
+
+
+def test_release_moves_the_end_of_the_one_before() -> None:
+    driver = Driver()
+    ask(RELEASE + "?for=10m", driver)
+
+    assert ask(RELEASE + "?for=1m", driver)[0] == 200
+    assert driver.asked.left() == pytest.approx(60, abs=5)
+
+
+@pytest.mark.parametrize("query", ["", "?for=", "?for=10", "?for=0s", "?for=25h", "?for=1m&for=2m", "?until=10m"])
+def test_release_needs_an_end_that_can_be_true(query: str) -> None:
+    driver = Driver()
+
+    status, told = ask(RELEASE + query, driver)
+
+    assert (status, driver.asked.held(), len(told.splitlines())) == (400, False, 1)
+
+
+def test_release_that_takes_too_long_says_so_and_goes_on() -> None:
+    driver = Driver()
+    driver.stuck = True
+
+    status, told = ask(RELEASE + "?for=10m", driver)
+
+    assert status == 503
+    assert "not free yet" in told
+    assert driver.asked.held()
+
+
+def test_driver_is_not_called_free_beside_a_worker_that_cannot_be_killed() -> None:
+    driver = Driver()
+    driver.unkillable = 1
+
+    status, told = ask(RELEASE + "?for=10m", driver)
+
+    assert status == 503
+    assert "no signal ends it" in told
+
+
+def test_attach_tells_what_the_driver_says() -> None:
+    driver = Driver()
+    driver.release(600)
+
+    assert ask(ATTACH, driver) == (200, "the driver answers, cards: 2")
+    driver.reason = "library_mismatch"
+    status, told = ask(ATTACH, driver)
+    assert status == 503
+    assert "differ in version" in told
+    driver.reason = "starting"
+    assert ask(ATTACH, driver) == (503, "the driver does not answer yet: it is being opened")
+
+
+def test_without_a_driver_there_is_nothing_to_do() -> None:
+    assert [ask(path)[0] for path in (RELEASE + "?for=1m", ATTACH)] == [200, 200]
+
+
+def test_reload_tells_what_became_of_it() -> None:
+    assert ask(RELOAD, reload=lambda: done("read again")) == (200, "read again")
+    assert ask(RELOAD, reload=lambda: done(ValueError("g.yaml:3: web.x: unknown"))) == (
+        500,
+        "the settings stay as they were: g.yaml:3: web.x: unknown",
+    )
+    assert ask(RELOAD)[0] == 503  # never done
+
+
+@pytest.mark.parametrize("path", [RELEASE + "?for=10m", ATTACH, RELOAD])
+def test_all_is_refused_unless_enabled(path: str) -> None:
+    driver, reloads = Driver(), list[int]()
+
+    def reload() -> Future[str]:
+        reloads.append(1)
+        return done("")
+
+    status, told = ask(path, driver, reload=reload, enabled=False)
+
+    assert status == 403
+    assert "--web.enable-lifecycle" in told
+    assert (driver.asked.held(), reloads) == (False, [])
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+def test_pages_of_strangers_are_refused(headers: dict[str, str]) -> None:
+    driver = Driver()
+
+    assert ask(RELEASE + "?for=10m", driver, headers=headers)[0] == 403
+    assert not driver.asked.held()

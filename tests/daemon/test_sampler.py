@@ -1,0 +1,142 @@
+import threading
+
+import pytest
+
+from gpugauge.collectors.base import Tick
+from gpugauge.daemon.sampler import Sampler
+from gpugauge.driver.api import DriverView, Reply
+from gpugauge.forecast import Timetable
+from gpugauge.metric import NONE, Metric, Table, families
+from gpugauge.snapshot import Section, Snapshot
+
+ROWS = (Table().gauge("gpu_pci_devices", "Cards on the bus.", NONE, lambda v: v),)
+
+
+class Fake:
+    metrics: tuple[Metric, ...] = ROWS
+
+    def __init__(self, name: str, failing: tuple[float, ...] = ()) -> None:
+        self.name, self.failing = name, failing
+        self.replies: list[tuple[Reply, ...]] = []
+
+    def collect(self, tick: Tick) -> Section:
+        self.replies.append(tick.replies)
+        if tick.timestamp in self.failing:
+            raise RuntimeError("no")
+        return Section(self.name, families(ROWS, [((), 1)]))
+
+
+def sampler(*collectors: Fake, published: list[Snapshot] | None = None) -> Sampler:
+    replies = iter([(Reply(1, "read"),), ()])
+    publish = (published if published is not None else []).append
+    return Sampler(collectors, lambda: (DriverView(up=False, reason="off"), next(replies, ())), publish, 0.01)
+
+
+def values(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], object]:
+    return {k: v for s in snapshot.sections for f in s.families if f.metric.name == name for k, v in f.samples}
+
+
+def test_failing_collector_costs_its_own_section_only() -> None:
+    snapshot = sampler(Fake("good"), Fake("bad", (5.0,))).tick(5.0, 1.0)
+
+    assert [s.collector for s in snapshot.sections] == ["good", "exporter"]
+    assert values(snapshot, "gpugauge_collector_success") == {("good",): 1, ("bad",): 0}
+    assert values(snapshot, "gpugauge_collector_failures_total") == {("good",): 0, ("bad",): 1}
+
+
+def test_last_success_is_kept_through_a_failure_and_absent_before_the_first() -> None:
+    s = sampler(Fake("late", (1.0, 3.0)))
+    name = "gpugauge_collector_last_success_timestamp_seconds"
+
+    seen = [values(s.tick(t, t), name) for t in (1.0, 2.0, 3.0)]
+
+    assert seen == [{}, {("late",): 2.0}, {("late",): 2.0}]
+
+
+def test_each_reply_is_seen_by_every_collector_once() -> None:
+    one, two = Fake("one"), Fake("two")
+    s = sampler(one, two)
+
+    s.tick(1.0, 1.0)
+    s.tick(2.0, 2.0)
+
+    assert [len(r) for r in one.replies] == [1, 0]
+    assert one.replies == two.replies
+
+
+def test_failure_is_logged_when_it_starts_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    s = sampler(Fake("bad", (1.0, 2.0)))
+
+    with caplog.at_level("INFO"):
+        for t in (1.0, 2.0, 3.0, 4.0):
+            s.tick(t, t)
+
+    assert [r.message for r in caplog.records] == ["a collector fails", "a collector works again"]
+
+
+def test_collector_that_is_switched_off_and_on_again_keeps_its_accounts() -> None:
+    bad, good = Fake("bad", (1.0,)), Fake("good")
+    s = sampler(bad, good)
+    name = "gpugauge_collector_failures_total"
+
+    before = values(s.tick(1.0, 1.0), name)
+    s.configure([good], 5.0, 5.0, lambda section: section)
+    off = s.tick(2.0, 2.0)
+    s.configure([bad, good], 5.0, 5.0, lambda section: section)
+    after = values(s.tick(3.0, 3.0), name)
+
+    assert before == after == {("bad",): 1, ("good",): 0}
+    assert (values(off, name), set(off.health)) == ({("good",): 0}, {"good"})
+
+
+def test_run_ticks_until_it_is_stopped() -> None:
+    published: list[Snapshot] = []
+    stop = threading.Event()
+
+    sampler(Fake("good"), published=published).run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
+
+    assert len(published) == 3
+
+
+class Expecting(Timetable):
+    """Wants every tick at once, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[float, float, float]] = []
+
+    def next_tick(self, last: float, interval: float, idle: float, lead: float) -> float:
+        self.asked.append((interval, idle, lead))
+        return last
+
+
+def test_run_ticks_when_the_timetable_says_so() -> None:
+    published: list[Snapshot] = []
+    stop, expecting = threading.Event(), Expecting()
+    driver = DriverView(up=False, reason="off")
+    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, timetable=expecting, idle=7200.0)
+
+    hourly.run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
+
+    assert len(published) == 3
+    assert {(interval, idle) for interval, idle, _ in expecting.asked} == {(3600.0, 7200.0)}
+    assert all(0 < lead < 1800.1 for *_, lead in expecting.asked)
+
+
+def test_tick_that_fails_costs_its_snapshot_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    published: list[Snapshot] = []
+    stop = threading.Event()
+    s = sampler(Fake("good"), published=published)
+    outcomes = [MemoryError("planted"), MemoryError("planted"), None]
+
+    def publish(snapshot: Snapshot) -> None:
+        if outcomes and (error := outcomes.pop(0)):
+            raise error
+        published.append(snapshot)
+
+    s._publish = publish
+    with caplog.at_level("INFO"):
+        s.run(stop, alive=stop.set)
+
+    assert len(published) == 1
+    assert [record.message for record in caplog.records] == ["no snapshot can be made", "snapshots are made again"]

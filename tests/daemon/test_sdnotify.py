@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpugauge.daemon.sdnotify import Notifier
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """The service manager's socket, and what it puts into NOTIFY_SOCKET."""
+    address = str(tmp_path / "notify") if request.param == "path" else f"@gpugauge-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind("\0" + address[1:] if address.startswith("@") else address)
+        channel.setblocking(False)
+        yield channel, address
+
+
+def test_messages(manager: tuple[socket.socket, str]) -> None:
+    channel, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+
+    notifier.ready("8 devices\nFAKE=1")
+    notifier.status("up")
+    notifier.watchdog()
+    notifier.stopping()
+
+    expected = [b"READY=1\nSTATUS=8 devices FAKE=1", b"STATUS=up", b"WATCHDOG=1", b"STOPPING=1"]
+    assert [channel.recv(100) for _ in expected] == expected
+
+
+def test_no_watchdog_message_unless_asked(manager: tuple[socket.socket, str]) -> None:
+    channel, address = manager
+
+    Notifier({"NOTIFY_SOCKET": address}).watchdog()
+
+    with pytest.raises(BlockingIOError):
+        channel.recv(100)
+
+
+@pytest.mark.parametrize(
+    ("environ", "interval"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None if os.getpid() != 1 else 15.0),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> None:
+    assert Notifier(environ).watchdog_interval == interval
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@nobody-listens-here", "x" * 500])
+def test_without_a_manager_nothing_happens(address: str) -> None:
+    Notifier({"NOTIFY_SOCKET": address}).ready("up")
+
+
+def test_a_manager_that_does_not_read_blocks_nothing(manager: tuple[socket.socket, str]) -> None:
+    channel, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+
+    for number in range(2000):  # more than the queue of a datagram socket holds
+        notifier.status(str(number))
+
+    assert channel.recv(100) == b"STATUS=0"

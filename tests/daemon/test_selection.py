@@ -1,0 +1,36 @@
+import pytest
+
+from gpugauge.daemon.selection import Selection, SelectionError
+from gpugauge.metric import NONE, Family, Table
+from gpugauge.snapshot import Section
+
+NAMES = ("gpu_power_watts", "gpu_power_limit_watts", "gpu_up")
+SECTION = Section(
+    "device", tuple(Family(Table().gauge(name, "Help.", NONE, lambda _: 1), (((), 1),)) for name in NAMES)
+)
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "kept"),
+    [
+        ((), (), NAMES),
+        (("gpu_up",), (), ("gpu_up",)),
+        ((), ("gpu_power_*",), ("gpu_up",)),
+        (("gpu_power_*",), ("*_limit_*",), ("gpu_power_watts",)),
+    ],
+)
+def test_patterns_choose_families(include: tuple[str, ...], exclude: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    section = Selection(NAMES, include, exclude).of(SECTION)
+
+    assert tuple(family.metric.name for family in section.families) == kept
+
+
+def test_unknown_name_is_an_error_with_the_nearest() -> None:
+    with pytest.raises(SelectionError, match=r"metrics.exclude.*'gpu_powr_watts'.*gpu_power_watts"):
+        Selection(NAMES, exclude=("gpu_powr_watts",))
+
+
+def test_same_section_stays_the_same_object() -> None:
+    selection = Selection(NAMES, include=("gpu_up",))
+
+    assert selection.of(SECTION) is selection.of(SECTION)

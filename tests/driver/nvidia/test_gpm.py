@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpugauge.driver.nvidia.nvml import Nvml
+from tests.simulator.build import Clock, opened
+
+H100 = "gpus: [{model: h100, load: {shape: points, points: [[10, 0], [10.001, 1]]}}]\n"
+
+
+def read(nvml: Nvml) -> dict[str, Any] | None:
+    return nvml.read(0, ["profiling"])[0].get("profiling")
+
+
+def test_first_reading_has_nothing_to_compare_with() -> None:
+    clock = Clock()
+    nvml = opened(H100, clock)
+    assert read(nvml) is None
+    clock.now = 1.0
+
+    assert (read(nvml) or {})["profiling_seconds"] == 1.0
+
+
+def test_readings_too_close_are_left_out() -> None:
+    clock = Clock()
+    nvml = opened(H100, clock)
+    read(nvml)
+    seconds = []
+    for clock.now in (0.5, 0.95, 1.0, 2.0):
+        seconds.append((read(nvml) or {}).get("profiling_seconds"))
+
+    assert seconds == [None, 0.95, None, pytest.approx(1.05)]
+
+
+def test_means_are_of_the_time_between() -> None:
+    clock = Clock()
+    nvml = opened(H100, clock)
+    active = []
+    for clock.now in (8.0, 9.0, 11.0, 13.0):
+        active.append((read(nvml) or {}).get("graphics_active_percent"))
+
+    assert active == [None, 0.0, pytest.approx(50, abs=0.1), 100.0]
+
+
+def test_one_call_for_all_metrics() -> None:
+    clock = Clock()
+    nvml = opened(H100, clock)
+    read(nvml)
+    nvml.take_calls()
+    clock.now = 1.0
+    found = read(nvml)
+    calls = nvml.take_calls()
+
+    assert len(found or {}) == 13
+    assert calls["nvmlGpmMetricsGet"][0] == calls["nvmlGpmSampleGet"][0] == 1
+
+
+def test_metric_that_is_no_number_or_impossible_is_dropped() -> None:
+    clock = Clock()
+    nvml = opened(H100 + "faults: [{call: nvmlGpmMetricsGet, value: 4294967295, start: 1, end: 2}]", clock)
+    read(nvml)
+    clock.now = 1.0
+
+    assert read(nvml) == {"profiling_seconds": 1.0}
+
+
+def test_card_without_gpm_is_asked_once() -> None:
+    nvml = opened("gpus: {model: a100}")
+
+    _, first = nvml.read(0, ["profiling"])
+    nvml.take_calls()
+    values, second = nvml.read(0, ["profiling"])
+
+    assert set(first.values()) == {3}
+    assert "sm_active_percent" in first
+    assert (values, second) == ({"profiling": {}}, {})
+    assert not any("Gpm" in call for call in nvml.take_calls())
+
+
+def test_library_without_gpm() -> None:
+    _, errors = opened("driver: {version: 515.65.01}\ngpus: {model: h100}").read(0, ["profiling"])
+
+    assert set(errors.values()) == {13}
+
+
+def test_failure_starts_anew() -> None:
+    clock = Clock()
+    nvml = opened(H100 + "faults: [{call: nvmlGpmMetricsGet, code: unknown, times: 1}]", clock)
+    read(nvml)
+    clock.now = 1.0
+    failed, errors = nvml.read(0, ["profiling"])
+    clock.now = 2.0
+    again = read(nvml)
+    clock.now = 3.0
+
+    assert failed == {"profiling": {}}
+    assert errors["sm_active_percent"] == 999
+    assert again is None
+    assert (read(nvml) or {})["profiling_seconds"] == 1.0

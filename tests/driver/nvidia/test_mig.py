@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.simulator.build import Clock, opened
+
+LAYOUT = """
+gpus:
+  - model: h100
+    mig: [{profile: 1g.10gb}, {profile: 2g.20gb, end: 5}, {profile: 3g.40gb}]
+processes: [{pid: 4, gpus: [0], instance: 2, memory: 1GiB, load: 0.5, intensity: 1.0, traffic: 0.4}]
+"""
+
+
+def test_instances_with_memory_and_counters() -> None:
+    clock = Clock()
+    nvml = opened(LAYOUT, clock)
+    nvml.read(0, ["mig"])
+    clock.now = 1.0
+
+    instances = nvml.read(0, ["mig"])[0]["mig"]["mig_instances"]
+
+    assert [(i["profile"], i["gpu_instance_id"], i["sm_count"]) for i in instances] == [
+        ("1g.10gb", 7, 16),
+        ("2g.20gb", 8, 32),
+        ("3g.40gb", 9, 48),
+    ]
+    assert len({i["uuid"] for i in instances}) == 3
+    busy = instances[2]
+    del busy["uuid"]
+    assert busy == {
+        "gpu_instance_id": 9,
+        "compute_instance_id": 0,
+        "profile": "3g.40gb",
+        "sm_count": 48,
+        "memory_total_bytes": 40_000 << 20,
+        "memory_used_bytes": 1 << 30,
+        "memory_reserved_bytes": 25 << 20,
+        "sm_active_percent": 50.0,
+        "sm_occupancy_percent": 27.5,
+        "tensor_active_percent": 30.0,
+        "dram_active_percent": 20.0,
+    }
+
+
+def test_processes_name_their_instance() -> None:
+    (process,) = opened(LAYOUT).read(0, ["processes"])[0]["processes"]["processes"]
+
+    assert process["gpu_instance_id"] == 9
+
+
+def test_change_of_the_layout_brings_static_and_mig_unasked() -> None:
+    clock = Clock()
+    nvml = opened(LAYOUT, clock)
+    nvml.read(0, ["static", "fast", "mig"])
+    nvml.take_events()
+    clock.now = 6.0
+
+    values, _ = nvml.read(0, ["fast"])
+    (event,) = nvml.take_events()
+
+    assert event == {"type": "mig", "uuid": values["static"]["uuid"]}
+    assert [i["gpu_instance_id"] for i in values["mig"]["mig_instances"]] == [7, 9]  # the numbers have a hole
+    assert nvml.read(0, ["fast"])[0].keys() == {"fast"}
+
+
+def test_card_says_nothing_of_its_own_utilization() -> None:
+    values, errors = opened(LAYOUT).read(0, ["fast"])
+
+    assert values["fast"] == {}
+    assert errors == {"utilization_percent": 3, "memory_utilization_percent": 3}
+
+
+@pytest.mark.parametrize(("model", "expected"), [("h100", {"mig_instances": []}), ("geforce", {})])
+def test_without_mig(model: str, expected: dict[str, object]) -> None:
+    nvml = opened(f"gpus: {{model: {model}}}")
+
+    assert [nvml.read(0, ["mig"])[0]["mig"] for _ in range(2)] == [expected, expected]
+
+
+def test_instances_of_a_card_without_gpm() -> None:
+    clock = Clock()
+    nvml = opened("gpus: [{model: a100, mig: [{profile: 7g.80gb}]}]", clock)
+    for clock.now in (0.0, 1.0):
+        (instance,) = nvml.read(0, ["mig"])[0]["mig"]["mig_instances"]
+
+    assert instance["sm_count"] == 98
+    assert "sm_active_percent" not in instance
+
+
+def test_part_that_fails_is_absent() -> None:
+    faults = "faults: [{call: nvmlDeviceGetAttributes_v2, code: no_permission}]"
+    instances = opened(LAYOUT + faults).read(0, ["mig"])[0]["mig"]["mig_instances"]
+
+    assert [i["sm_count"] for i in instances] == [None, None, None]
+    assert instances[0]["memory_total_bytes"] == 10_000 << 20

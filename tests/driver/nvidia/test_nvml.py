@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+import pytest
+
+from gpugauge.driver.api import DEVICE_FIELDS, IMPLAUSIBLE, DriverError, DriverFacts, Group
+from gpugauge.driver.nvidia.nvml import Nvml, use_library
+from gpugauge.simulator.nvml.library import Library
+from tests.driver.h100 import EXPECTED
+from tests.simulator.build import Clock, opened
+
+GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
+H100 = "gpus: [{model: h100, count: 2}]\n"
+
+
+def test_every_reading_of_a_card() -> None:
+    clock = Clock()
+    nvml = opened(
+        "driver: {version: 580.95.05}\n"
+        "gpus: [{model: h100, uuid: GPU-1}]\n"
+        "processes: [{pid: 7, gpus: [0], memory: 1GiB, load: 0.5, intensity: 1.0, traffic: 0.5}]\n",
+        clock,
+    )
+    nvml.read(0, ["profiling"])
+    clock.now = 100.0
+
+    values, errors = nvml.read(0, GROUPS)
+
+    assert {field for field, code in errors.items() if code != 3} == set()
+    assert values["static"].pop("serial").isdigit()
+    for group, expected in EXPECTED.items():
+        assert values[group] == expected, group
+
+
+def test_cards_together_fill_every_field_of_a_device() -> None:
+    clock = Clock()
+    models = "".join(f"  - {{model: {model}}}\n" for model in ("a100", "b200", "geforce", "h100", "t4"))
+    nvml = opened(f"gpus:\n{models}", clock)
+    filled: set[str] = set()
+    for clock.now in (0.0, 1.0):
+        for index in range(5):
+            filled |= {field for group in nvml.read(index, GROUPS)[0].values() for field in group}
+
+    assert filled == DEVICE_FIELDS
+
+
+def test_facts() -> None:
+    nvml = opened(H100 + "driver: {version: '550.1', cuda_version: 12040}\n")
+
+    assert nvml.facts() == DriverFacts(2, "550.1", "12.550.1", 12040)
+
+
+def test_facts_do_without_versions() -> None:
+    nvml = opened(H100 + "driver: {missing: ['nvmlSystemGet*']}\n")
+
+    assert nvml.facts() == DriverFacts(2)
+
+
+def test_unsupported_field_is_asked_once() -> None:
+    nvml = opened("gpus: {model: geforce}")
+
+    _, first = nvml.read(0, GROUPS)
+    nvml.take_calls()
+    _, second = nvml.read(0, GROUPS)
+
+    assert {"serial", "memory_temperature_celsius", "nvlink_active", "mig_mode", "fp64_active_percent"} <= first.keys()
+    assert set(first.values()) == {3}
+    assert second == {}
+    assert not nvml.take_calls().keys() & {
+        "nvmlDeviceGetSerial",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlGpmSampleGet",
+    }
+
+
+def test_unsupported_on_one_card_is_asked_on_its_neighbour() -> None:
+    nvml = opened("gpus: [{model: geforce}, {model: h100}]")
+
+    nvml.read(0, GROUPS)
+
+    assert "serial" in nvml.read(1, GROUPS)[0]["static"]
+
+
+def test_older_functions_fill_in() -> None:
+    nvml = opened(H100 + "driver: {missing: [nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetTemperatureV]}\n")
+
+    values, errors = nvml.read(0, ["normal"])
+
+    assert errors == {}
+    assert values["normal"]["temperature_celsius"] == 32
+    assert values["normal"]["memory_used_bytes"] == 551 << 20
+    assert "memory_reserved_bytes" not in values["normal"]
+
+
+def test_binding_without_the_function_counts_as_a_library_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = opened(H100)
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV")
+
+    values, errors = nvml.read(0, ["normal"])
+
+    assert (values["normal"]["temperature_celsius"], errors) == (32, {})
+
+
+def test_mismatch_of_binding_and_library_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = opened(H100)
+
+    def mismatched(_handle: Any) -> int:
+        raise pynvml.NVMLLibraryMismatchError
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", mismatched)
+
+    assert nvml.read(0, ["normal"])[1] == {"power_milliwatts": 13}
+    assert nvml.read(0, ["normal"])[1] == {}
+
+
+@pytest.mark.parametrize("code", [2, 4, 6, 999])
+def test_soft_error_costs_one_field_once(code: int) -> None:
+    nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetPowerUsage, code: {code}, times: 1}}]\n")
+
+    values, errors = nvml.read(0, ["normal"])
+
+    assert errors == {"power_milliwatts": code}
+    assert "power_milliwatts" not in values["normal"]
+    assert "temperature_celsius" in values["normal"]
+    assert nvml.read(0, ["normal"])[0]["normal"]["power_milliwatts"] == 70_000
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_lost_card_fails_alone(code: int) -> None:
+    nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetFieldValues, gpu: 0, code: {code}}}]\n")
+
+    with pytest.raises(DriverError) as raised:
+        nvml.read(0, ["normal"])
+
+    assert (raised.value.code, raised.value.call) == (code, "nvmlDeviceGetFieldValues")
+    assert "power_milliwatts" in nvml.read(1, ["normal"])[0]["normal"]
+
+
+@pytest.mark.parametrize("code", [1, 9, 18, 28])
+def test_lost_driver_fails_the_read(code: int) -> None:
+    nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetUUID, code: {code}}}]\n")
+
+    with pytest.raises(DriverError) as raised:
+        nvml.read(0, ["static"])
+
+    assert (raised.value.code, raised.value.call) == (code, "nvmlDeviceGetUUID")
+
+
+def test_handle_that_fails_is_asked_again() -> None:
+    nvml = opened(H100 + "faults: [{call: nvmlDeviceGetHandleByIndex_v2, gpu: 1, code: no_permission, times: 1}]\n")
+
+    with pytest.raises(DriverError, match="no_permission"):
+        nvml.read(1, ["static"])
+
+    assert nvml.read(1, ["static"])[0]["static"]["index"] == 1
+
+
+def test_index_without_a_card() -> None:
+    with pytest.raises(DriverError, match="invalid_argument"):
+        opened(H100).read(2, ["fast"])
+
+
+@pytest.mark.parametrize("value", [4294967295, 18446744073709551615])
+def test_impossible_values_are_errors(value: int) -> None:
+    job = "processes: [{pid: 7, gpus: [0], memory: 1GiB}]\n"
+    nvml = opened(H100 + job + f"faults: [{{value: {value}}}]\n")
+
+    values, errors = nvml.read(0, ["static", "fast", "normal"])
+
+    assert values["static"].keys() <= {"index", "event_types", "gpm_supported"}
+    assert values["fast"] == {}
+    # 32 bits of ones are a possible number of bytes, of millijoules and nanoseconds, 64 are not.
+    assert values["normal"].keys() <= {
+        f for f in DEVICE_FIELDS if f.endswith(("_bytes", "_millijoules", "_nanoseconds"))
+    }
+    assert set(errors.values()) == {IMPLAUSIBLE}
+
+
+def test_impossible_processes_are_left_out() -> None:
+    job = "processes: [{pid: 7, gpus: [0], memory: 1GiB}]\n"
+    nvml = opened(H100 + job + "faults: [{call: '*Processes*', value: 4294967295}]\n")
+
+    assert nvml.read(0, ["processes"]) == ({"processes": {"processes": []}}, {})
+
+
+PROCESSES = """
+processes:
+  - {pid: 9, gpus: [0], memory: null}
+  - {pid: 7, gpus: [0], kind: graphics, memory: 1MiB}
+  - {pid: 8, gpus: [0], kind: mps, memory: 2MiB}
+"""
+
+
+def listed(nvml: Nvml) -> tuple[list[tuple[int, str, int | None]] | None, dict[str, int]]:
+    values, errors = nvml.read(0, ["processes"])
+    processes = values["processes"].get("processes")
+    return processes and [(p["pid"], p["kind"], p["used_memory_bytes"]) for p in processes], errors
+
+
+def test_processes_of_all_kinds() -> None:
+    expected = [(9, "compute", None), (7, "graphics", 1 << 20), (8, "mps", 2 << 20)]
+
+    assert listed(opened(H100 + PROCESSES)) == (expected, {})
+
+
+def test_no_processes_is_an_empty_list() -> None:
+    assert listed(opened(H100)) == ([], {})
+
+
+def test_kind_that_is_not_supported_has_no_processes() -> None:
+    nvml = opened("gpus: [{model: h100, unsupported: [nvmlDeviceGetGraphics*]}]" + PROCESSES)
+    expected = [(9, "compute", None), (8, "mps", 2 << 20)]
+
+    assert [listed(nvml), listed(nvml)] == [(expected, {}), (expected, {})]
+
+
+def test_kind_that_fails_leaves_no_list() -> None:
+    nvml = opened(H100 + PROCESSES + "faults: [{call: nvmlDeviceGetMPS*, code: unknown}]\n")
+
+    assert listed(nvml) == (None, {"processes": 999})
+
+
+def test_no_kind_supported_is_absent() -> None:
+    nvml = opened("gpus: [{model: h100, unsupported: ['*Processes*']}]")
+
+    assert [listed(nvml), listed(nvml)] == [(None, {"processes": 3}), (None, {})]
+
+
+def test_calls_are_counted_once() -> None:
+    nvml = opened(H100)
+    nvml.take_calls()
+    nvml.read(0, ["normal"])
+
+    number, seconds, longest = nvml.take_calls()["nvmlDeviceGetClockInfo"]
+
+    assert number == 4
+    assert 0 < longest <= seconds
+    assert nvml.take_calls() == {}
+
+
+def test_flag_that_an_old_library_refuses() -> None:
+    nvml = opened(H100 + "faults: [{call: nvmlInitWithFlags, code: invalid_argument, times: 1}]\n")
+
+    assert nvml.take_calls()["nvmlInitWithFlags"][0] == 2
+    assert nvml.facts().device_count == 2
+
+
+def test_closed_driver_is_uninitialized() -> None:
+    nvml = opened(H100)
+    nvml.close()
+
+    with pytest.raises(DriverError, match="uninitialized"):
+        nvml.read(0, ["fast"])
+
+
+def test_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> object:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(pynvml, "CDLL", missing)
+    use_library(None)
+
+    with pytest.raises(DriverError) as raised:
+        Nvml().open()
+
+    assert raised.value.code == 12
+
+
+def test_missing_driver() -> None:
+    use_library(Library(Clock().world(H100 + "faults: [{call: nvmlInitWithFlags, code: driver_not_loaded}]\n")))
+
+    with pytest.raises(DriverError) as raised:
+        Nvml().open()
+
+    assert raised.value.code == 9

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from unittest.mock import Mock, call
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import exposition as reference_text
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as ReferenceFamily
+from prometheus_client.openmetrics import exposition as reference_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from gpugauge.exposition import render as exposition_module
+from gpugauge.exposition import text as exposition_text
+from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition, Response, Variant, go_float, negotiate
+from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
+from gpugauge.snapshot import Section, Snapshot
+
+DEVICE = Table("uuid")
+USED = DEVICE.gauge("gpu_memory_used_bytes", "Memory in use.", BYTES, id)
+LOAD = DEVICE.gauge("gpu_utilization_ratio", 'Share, a "ratio" with \\ and\nmore.', RATIO, id)
+BUSY = DEVICE.counter("gpu_busy_seconds_total", "Time with a kernel.", SECONDS, id, "engine")
+STEPS = Table("process").histogram("torch_step_duration_seconds", "Step.", SECONDS, id, (0.001, 1.0, 2_500_000.0))
+TAKEN = Table().gauge("gpugauge_snapshot_timestamp_seconds", "When the snapshot was taken.", TIMESTAMP, id)
+FACTS = Table("version").gauge("gpugauge_build_info", "Build.", NONE, id)
+
+NASTY = 'a"b\\c\nd\u00e9\U0001f525,}{= '
+OPENMETRICS_ACCEPT = "application/openmetrics-text;version=1.0.0"
+# What the two supported ends of Prometheus send.
+PROMETHEUS_2_42 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3_5 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+def family(metric: Metric, *samples: tuple[tuple[str, ...], Value]) -> Family:
+    return Family(metric, samples)
+
+
+def sections(used: float = 1e9) -> tuple[Section, ...]:
+    return (
+        Section(
+            "device",
+            (
+                family(USED, (("GPU-1",), used), (("GPU-2",), 85899345920)),
+                family(LOAD, (("GPU-1",), 0.1 + 0.2), (("GPU-2",), 0)),
+                family(BUSY, (("GPU-1", "compute"), 12.5), (("GPU-1", NASTY), 1234567.0)),
+            ),
+        ),
+        Section("training", (family(STEPS, (("abc",), HistogramValue((1, 2, 3, 4), 17.25))),)),
+        Section("exporter", (family(TAKEN, ((), 1.7e9 + 0.125)), family(FACTS, (("0.1.0",), 1)))),
+    )
+
+
+def family_section() -> Section:
+    return Section("x", (family(FACTS, (("1",), 1)),))
+
+
+def snapshot(*parts: Section, monotonic: float = 100.0) -> Snapshot:
+    return Snapshot(1.7e9, monotonic, parts)
+
+
+def published(*parts: Section) -> Exposition:
+    exposition = Exposition(stale_after=10)
+    exposition.publish(snapshot(*parts))
+    return exposition
+
+
+def body(exposition: Exposition, accept: str | None = None, encoding: str | None = None, now: float = 100.0) -> bytes:
+    return exposition.respond(accept, encoding, now).body
+
+
+@dataclass
+class Registry(Collector):
+    """The same families as the official client holds them."""
+
+    parts: Iterable[Section]
+
+    def collect(self) -> Iterator[ReferenceFamily]:
+        for section in self.parts:
+            yield from map(self._convert, section.families)
+
+    @staticmethod
+    def _convert(family: Family) -> ReferenceFamily:
+        metric = family.metric
+        name, unit = metric.name.removesuffix("_total"), "seconds" if metric.unit == TIMESTAMP else metric.unit
+        if metric.kind == "histogram":
+            histogram = HistogramMetricFamily(name, metric.help, labels=metric.labels, unit=unit)
+            for labels, value in family.samples:
+                assert isinstance(value, HistogramValue)
+                bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
+                histogram.add_metric(labels, list(zip(bounds, value.counts, strict=True)), value.total)
+            return histogram
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        converted = kind(name, metric.help, labels=metric.labels, unit=unit)
+        for labels, value in family.samples:
+            assert not isinstance(value, HistogramValue)
+            converted.add_metric(labels, value)
+        return converted
+
+
+def test_text_is_byte_equal_to_the_official_encoder() -> None:
+    assert reference_text.generate_latest(Registry(sections())) == body(published(*sections()))
+
+
+def test_openmetrics_is_byte_equal_to_the_official_encoder() -> None:
+    expected = reference_openmetrics.generate_latest(Registry(sections()))  # type: ignore[no-untyped-call]  # prometheus_client
+
+    assert expected == body(published(*sections()), OPENMETRICS_ACCEPT)
+
+
+def test_both_formats_parse_to_the_same_samples() -> None:
+    text = parse_text(body(published(*sections())).decode())
+    openmetrics = parse_openmetrics(body(published(*sections()), OPENMETRICS_ACCEPT).decode())  # type: ignore[no-untyped-call]  # prometheus_client
+
+    assert [s[:3] for f in text for s in f.samples] == [s[:3] for f in openmetrics for s in f.samples]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_label_values_survive_the_round_trip(value: str) -> None:
+    exposition = published(Section("x", (family(FACTS, ((value,), 1)),)))
+
+    for parse, accept in ((parse_text, None), (parse_openmetrics, OPENMETRICS_ACCEPT)):
+        (parsed,) = parse(io.StringIO(body(exposition, accept).decode(), newline="\n").getvalue())
+        assert value == parsed.samples[0].labels["version"]
+
+
+def test_two_lone_surrogates_stay_two_series() -> None:
+    values = (b"\xff".decode(errors="surrogateescape"), b"\xfe".decode(errors="surrogateescape"))
+    exposition = published(Section("x", (family(FACTS, *(((value,), 1) for value in values)),)))
+
+    (parsed,) = parse_text(body(exposition).decode())
+
+    assert [sample.labels["version"] for sample in parsed.samples] == [r"\udcff", r"\udcfe"]
+
+
+@given(st.one_of(st.floats(), st.integers(-(2**70), 2**70)))
+def test_numbers_are_written_as_the_official_client_does(value: float) -> None:
+    assert floatToGoString(value) == go_float(value)  # type: ignore[no-untyped-call]  # prometheus_client
+
+
+def test_what_is_no_number_has_no_series() -> None:
+    section = Section("x", (family(FACTS, (("a",), float("nan")), (("b",), 10**400), (("c",), 1)), family(LOAD)))
+    expected = b"""\
+# HELP gpugauge_build_info Build.
+# TYPE gpugauge_build_info gauge
+gpugauge_build_info{version="c"} 1.0
+"""
+
+    assert expected == body(published(section))
+
+
+@pytest.mark.parametrize("accept", [None, OPENMETRICS_ACCEPT])
+def test_gzip_is_one_member_with_the_plain_bytes(accept: str | None) -> None:
+    exposition = published(*sections())
+    unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+
+    plain = unzip.decompress(body(exposition, accept, "gzip"))
+
+    assert (body(exposition, accept), True, b"") == (plain, unzip.eof, unzip.unused_data)
+
+
+def test_gzip_follows_a_changed_section() -> None:
+    first = sections()
+    exposition = published(*first)
+    body(exposition, None, "gzip")
+
+    exposition.publish(snapshot(sections(used=5)[0], *first[1:], monotonic=101))
+
+    assert b'gpu_memory_used_bytes{uuid="GPU-1"} 5.0\n' in gzip.decompress(body(exposition, None, "gzip", now=101))
+
+
+def test_what_did_not_change_is_neither_written_nor_compressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sections()
+    exposition = published(*first)
+    body(exposition, None, "gzip")
+    lines = Mock(wraps=exposition_text._lines)
+    deflate = Mock(wraps=exposition_module._deflate)
+    monkeypatch.setattr(exposition_text, "_lines", lines)
+    monkeypatch.setattr(exposition_module, "_deflate", deflate)
+
+    changed = sections(used=5)[0]
+    exposition.publish(snapshot(changed, *first[1:], monotonic=101))
+
+    written = [call.args[0] for call in lines.call_args_list]
+    # The one family of the section that changed; the section, and the empty last block.
+    assert ([changed.families[0]], 2) == (written, deflate.call_count)
+
+
+def test_only_variants_asked_for_lately_are_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mock(wraps=exposition_text.heading)
+    monkeypatch.setattr(exposition_module, "heading", made)
+    exposition = published(family_section())
+    before_any_scrape = made.call_count
+
+    body(exposition, OPENMETRICS_ACCEPT, now=100)
+    exposition.publish(snapshot(family_section(), monotonic=399))
+    exposition.publish(snapshot(family_section(), monotonic=401))
+
+    assert (0, [call(FACTS, True), call(FACTS, True)]) == (before_any_scrape, made.call_args_list)
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "made_ahead"),
+    [
+        pytest.param([1], range(2, 41), id="one: it may come back at any time"),
+        pytest.param([1, 16], range(29, 41), id="every 15 s, and then late"),
+        pytest.param([1, 2], range(3, 41), id="every second"),
+        pytest.param([1, 3, 16], range(17, 41), id="two scrapers, 2 and 13 s apart"),
+    ],
+)
+def test_bytes_are_made_ahead_when_a_scrape_is_near(scrapes: list[int], made_ahead: Iterable[int]) -> None:
+    exposition, made = published(family_section()), []
+    for second in range(1, 41):
+        exposition.publish(snapshot(family_section(), monotonic=100.0 + second))
+        assert exposition._current
+        if second > max(scrapes) and exposition._current.page._bodies:
+            made.append(second)
+        if second in scrapes:
+            body(exposition, now=100.0 + second)
+
+    assert list(made_ahead) == made
+
+
+def test_of_rare_ticks_the_one_before_an_expected_scrape_alone_makes_bytes() -> None:
+    exposition, made = published(family_section()), []
+    for scrape in (115.0, 130.0):
+        body(exposition, now=scrape)
+    for at in (135.0, 140.0, 144.9):
+        exposition.publish(snapshot(family_section(), monotonic=at))
+        assert exposition._current
+        if exposition._current.page._bodies:
+            made.append(at)
+
+    assert made == [144.9]
+
+
+def test_before_the_first_snapshot_it_says_so() -> None:
+    expected = Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
+
+    assert expected == Exposition(stale_after=10).respond(None, None, 1.0)
+
+
+def test_a_stale_snapshot_shows_nothing_but_the_exporter_itself() -> None:
+    exposition = published(*sections())
+
+    names = {family.name for family in parse_text(body(exposition, now=110.1).decode())}
+
+    assert {"gpugauge_snapshot_timestamp_seconds", "gpugauge_build_info"} == names
+    assert body(published(sections()[2])) == body(exposition, now=110.1)
+    assert b"gpu_memory_used_bytes" in body(exposition, now=109.9)
+
+
+def test_a_stale_snapshot_in_gzip_and_openmetrics_is_a_complete_document() -> None:
+    late = gzip.decompress(body(published(*sections()), OPENMETRICS_ACCEPT, "gzip", now=200))
+
+    assert body(published(sections()[2]), OPENMETRICS_ACCEPT) == late
+
+
+def test_age() -> None:
+    assert None is Exposition(stale_after=1).age(5.0)
+    assert published().age(103.0) == 3.0
+
+
+def test_content_types_are_the_official_ones() -> None:
+    assert reference_text.CONTENT_TYPE_PLAIN_0_0_4 == TEXT
+    assert reference_openmetrics.CONTENT_TYPE_LATEST == OPENMETRICS
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/plain", PROMETHEUS_2_42, PROMETHEUS_3_5])
+def test_negotiation_agrees_with_the_official_one_where_that_is_right(accept: str) -> None:
+    _, content_type = reference_text.choose_encoder(accept)
+
+    assert content_type.startswith("application/openmetrics-text") == negotiate(accept, "").openmetrics
+
+
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        (OPENMETRICS_ACCEPT, True),
+        ("application/openmetrics-text", True),
+        ("Application/OpenMetrics-Text; Version=1.0.0; charset=utf-8", True),
+        ("text/plain;q=0.9,application/openmetrics-text;version=1.0.0;q=0.5", False),
+        ("application/openmetrics-text;version=0.0.1", False),
+        ("application/openmetrics-text;version=abc", False),
+        ("application/openmetrics-text;version=1.0.0;q=0", False),
+        ("application/openmetrics-text;version=1.0.0;q=nonsense", False),
+        (";;;,,,q=,=;q", False),
+    ],
+)
+def test_format(accept: str, openmetrics: bool) -> None:
+    assert Variant(openmetrics, gzip=False) == negotiate(accept, "")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "zipped"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("GZIP;q=1.0", True),
+        ("deflate, gzip;q=0.5, *;q=0.1", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0, *", False),
+        ("*", True),
+        ("identity", False),
+        ("identity;q=0.9, gzip;q=0.5", False),
+        ("br", False),
+        ("gzip;q=nan", False),
+    ],
+)
+def test_compression(encoding: str, zipped: bool) -> None:
+    assert Variant(openmetrics=False, gzip=zipped) == negotiate("", encoding)
+
+
+def test_label_sets_that_are_gone_are_forgotten() -> None:
+    exposition = published()
+    for batch in range(20):
+        gone = tuple(((f"{batch}-{i}",), 1) for i in range(1000))
+        exposition.publish(snapshot(Section("x", (family(FACTS, *gone),))))
+        body(exposition)
+
+    assert len(exposition._lines._labels._texts["version",]) <= 4 * 1000 + 256 + 1000
+
+
+def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = tuple(((f"{i}",), 1) for i in range(2000))
+    other = Table("version").gauge("gpugauge_other_info", "Other.", NONE, id)
+    exposition = published()
+    made = Mock(wraps=exposition_text._label_text)
+    monkeypatch.setattr(exposition_text, "_label_text", made)
+    for tick in range(5):
+        values = tuple((labels, tick) for labels, _ in large)
+        exposition.publish(snapshot(Section("x", (family(FACTS, *values), Family(other, ((("0",), tick),))))))
+        body(exposition)
+
+    assert made.call_count == 2000

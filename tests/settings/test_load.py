@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpugauge.catalog import CATALOG
+from gpugauge.settings.kinds import ConfigError, ListenAddress, parse_listen_address
+from gpugauge.settings.load import load
+from gpugauge.settings.model import Sampling, Settings
+from gpugauge.settings.options import walk
+from gpugauge.settings.reference import reference
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "gpugauge.yaml"
+
+
+def refused(file: Path | None = None, text: str = "", environ: dict[str, str] | None = None, **flags: object) -> str:
+    """Return the sentence with which the settings are refused; flags are spelled web__telemetry_path."""
+    if file is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ or {}, {name.replace("__", "."): value for name, value in flags.items()})
+    return str(caught.value).replace(str(file), "FILE")
+
+
+def test_defaults() -> None:
+    settings = load(None, {}, {})
+
+    assert Settings() == settings
+    assert settings.web.listen_address == (ListenAddress("127.0.0.1", 10478),)
+
+
+def test_flag_over_environment_over_file_over_default(file: Path) -> None:
+    file.write_text("log: {level: error, format: json}\nweb: {max_connections: 10, telemetry_path: /a}\n")
+    environ = {"GPUGAUGE_LOG_LEVEL": "warning", "GPUGAUGE_WEB_MAX_CONNECTIONS": "20"}
+
+    settings = load(file, environ, {"web.max_connections": "30"})
+
+    assert (settings.log.level, settings.log.format) == ("warning", "json")
+    assert (settings.web.max_connections, settings.web.telemetry_path) == (30, "/a")
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "text"),
+    [
+        ({"GPUGAUGE_WEB_LISTEN_ADDRESS": ":1, [::1]:2"}, {}, ""),
+        ({}, {"web.listen_address": (":1", "[::1]:2")}, ""),
+        ({}, {}, 'web:\n  listen_address: [":1", "[::1]:2"]\n'),
+        ({}, {}, 'web:\n  listen_address: ":1,[::1]:2"\n'),
+    ],
+)
+def test_a_list_in_each_spelling(environ: dict[str, str], flags: dict[str, object], text: str, file: Path) -> None:
+    file.write_text(text)
+
+    assert load(file, environ, flags).web.listen_address == (("", 1), ("::1", 2))
+
+
+def test_an_empty_file_and_empty_sections_set_nothing(file: Path) -> None:
+    file.write_text("# nothing\n")
+    assert load(file, {}, {}) == Settings()
+
+    file.write_text("web:\nlog:\n")
+    assert load(file, {"GPUGAUGE_LOG_LEVEL": ""}, {}) == Settings()
+
+
+def test_off_is_a_word(file: Path) -> None:
+    file.write_text("driver:\n  mode: off\ncollector:\n  process: false\n")
+
+    settings = load(file, {}, {})
+
+    assert (settings.driver.mode, settings.collector.process) == ("off", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "web:\n  max_connection: 5\n",
+            "FILE:2: web.max_connection: unknown setting; did you mean web.max_connections?",
+        ),
+        ("log:\n\n  lvl: info\n", "FILE:3: log.lvl: unknown setting; did you mean log.level?"),
+        ("listen_address: ':1'\n", "FILE:1: listen_address: unknown setting; did you mean web.listen_address?"),
+        ("colector: {device: true}\n", "FILE:1: colector: unknown setting; did you mean collector?"),
+        ("zzzzzz: 1\n", "FILE:1: zzzzzz: unknown setting"),
+        (
+            "\nlog:\n  level: loud\n",
+            "FILE:3: log.level: input should be 'debug', 'info', 'warning' or 'error', not 'loud'",
+        ),
+        ("web: 5\n", "FILE:1: web: this is a section, its keys stand below it"),
+        (
+            "sampling:\n  interval_seconds: .nan\n",
+            "FILE:2: sampling.interval_seconds: input should be a finite number, not nan",
+        ),
+        (
+            "sampling:\n  interval_seconds: 8\n",
+            "FILE:1: sampling: stale_after_seconds must be at least twice interval_seconds, "
+            "not {'interval_seconds': 8}",
+        ),
+        (
+            "web:\n  listen_address: ['1::2:3']\n",
+            "FILE:2: web.listen_address: an IPv6 address with a port is written [address]:port, not '1::2:3'",
+        ),
+        (
+            "web:\n  listen_address: [10478]\n",
+            "FILE:2: web.listen_address: an address is written host:port, not 10478",
+        ),
+        ("web: {}\nlog: {}\nweb: {}\n", "FILE:3: web is set twice, first in FILE:1"),
+        ("- web\n", "FILE:1: expected `section:` and its keys below it"),
+        ("web: [\n", "FILE:2: expected the node content, but found '<stream end>'"),
+        ("a: &x [1]\nb: *x\n", "FILE:2: aliases are not used in settings"),
+        ("? [a]\n: 1\n", "FILE:1: a key must be plain text"),
+        ("? 'a\n\n  b'\n: 1\n", "FILE:1: a key must be plain text"),
+        ("web: !!python/object:os.system {}\n", "FILE:1: could not determine a constructor for the tag"),
+        ("simulate: !!python/name:os.system x\n", "FILE:1: could not determine a constructor"),
+        ("web:\n  telemetry_path: !!bool 5\n", "FILE:2: the value does not fit the tag before it"),
+        ("simulate: !!timestamp x\n", "FILE:1: the value does not fit the tag before it"),
+        ('simulate: "\\udc00"\n', "FILE:1: \\ud800 to \\udfff alone are no characters"),
+        ("web: \x00\n", "FILE: not readable as YAML: unacceptable character #x0000"),
+        ("[" * 5000, "FILE: nested too deeply"),
+        ("simulate: " + "x" * (1 << 20), "FILE: larger than 1048576 bytes, this is no settings file"),
+    ],
+)
+def test_a_bad_file_names_line_key_and_nearest(text: str, expected: str, file: Path) -> None:
+    assert refused(file, text).startswith(expected)
+
+
+def test_a_missing_file_is_named(file: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{file}: No such file or directory")):
+        load(file, {}, {})
+
+
+def test_a_bad_variable_is_named() -> None:
+    sentence = refused(environ={"GPUGAUGE_WEB_MAX_CONNECTIONS": "many"})
+
+    assert sentence.startswith("GPUGAUGE_WEB_MAX_CONNECTIONS: web.max_connections: input should be a valid integer")
+
+
+def test_a_bad_flag_is_named() -> None:
+    sentence = refused(web__telemetry_path="metrics")
+
+    assert sentence.startswith("--web.telemetry-path: web.telemetry_path: string should match pattern")
+
+
+def test_a_flag_does_not_hide_a_section_of_the_wrong_type(file: Path) -> None:
+    assert (
+        refused(file, "web: 5\n", web__telemetry_path="/m") == "FILE:1: web: this is a section, its keys stand below it"
+    )
+
+
+def test_an_unknown_variable_of_ours_is_refused() -> None:
+    sentence = refused(environ={"GPUGAUGE_WEB_LISTEN_ADRESS": ":1"})
+
+    assert sentence == "GPUGAUGE_WEB_LISTEN_ADRESS: unknown variable; did you mean GPUGAUGE_WEB_LISTEN_ADDRESS?"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GPUGAUGE_PORT",
+        "GPUGAUGE_SERVICE_HOST",
+        "GPUGAUGE_WEB_SERVICE_PORT",
+        "GPUGAUGE_WEB_PORT_10478_TCP_ADDR",
+        "GPUGAUGE_HOOK",
+        "GPUGAUGE_HOOK_SOMETHING",
+        "GPUGAUGERIA",
+    ],
+)
+def test_variables_of_kubernetes_and_of_the_hook_are_not_ours(name: str) -> None:
+    assert load(None, {name: "tcp://10.0.0.1:10478"}, {}) == Settings()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().web.max_connections = 9  # type: ignore[misc]  # the mistake that is tried
+
+
+def test_settings_that_contradict_each_other_are_none() -> None:
+    with pytest.raises(ValueError, match="at least twice"):
+        Sampling(interval_seconds=8)
+
+
+def test_what_is_given_is_known_and_survives_the_way_to_the_daemon(file: Path) -> None:
+    file.write_text("path:\n  pod_logs: /var/log\n  procfs:\nlog: {}\n")
+
+    settings = load(file, {"GPUGAUGE_LOG_LEVEL": "info"}, {"collector.device": True})
+    handed_over = pickle.loads(pickle.dumps(settings))
+
+    assert handed_over == settings == Settings()
+    assert handed_over.given == settings.given == {"path.pod_logs", "log.level", "collector.device"}
+    assert refused(file, "given: [log.level]\n").startswith("FILE:1: given: unknown setting")
+
+
+def test_collectors() -> None:
+    def enabled(**flags: bool) -> set[str]:
+        return set(load(None, {}, {f"collector.{name}": value for name, value in flags.items()}).collectors())
+
+    # Every collector of the catalogue has its switch; the exporter's own metrics cannot be switched off.
+    every = set(CATALOG) - {"exporter"}
+    assert enabled() == every
+    assert enabled(process=False) == every - {"process"}
+    assert enabled(disable_defaults=True, device=True, training=False) == {"device"}
+    assert enabled(disable_defaults=True) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        (":80", ("", 80)),
+        ("[::]:80", ("::", 80)),
+        ("[fe80::1%eth0]", ("fe80::1%eth0", 10478)),
+        ("node.example", ("node.example", 10478)),
+    ],
+)
+def test_listen_address(text: str, expected: tuple[str, int]) -> None:
+    assert parse_listen_address(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", " ", "a:b", "a:-1", "a:65536", "::1", "a:", "a:¹", None])
+def test_listen_address_refused(text: str | None) -> None:
+    with pytest.raises(ValueError, match=r"host:port|is not a port|is written"):
+        parse_listen_address(text)
+
+
+def test_a_listen_address_reads_what_it_writes() -> None:
+    for address in (ListenAddress("::1", 5), ListenAddress("", 6), ListenAddress("a", 7)):
+        assert parse_listen_address(str(address)) == address
+
+
+def test_spellings_are_unique_and_described() -> None:
+    settings = list(walk())
+
+    assert len({setting.flag for setting in settings}) == len(settings)
+    assert len({setting.environment for setting in settings}) == len(settings)
+    assert all(setting.description.endswith(".") for setting in settings)
+
+
+def test_the_reference_is_current() -> None:
+    assert reference() == (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+
+
+@given(st.binary(max_size=300) | st.text("web:log{}[]-\n &*!'\"#|>01.eE+~", max_size=80).map(str.encode))
+def test_any_file_is_loaded_or_refused_with_its_name(content: bytes) -> None:
+    with NamedTemporaryFile() as stream:
+        stream.write(content)
+        stream.flush()
+        try:
+            settings = load(Path(stream.name), {}, {})
+        except ConfigError as error:
+            assert str(error).startswith(stream.name)  # noqa: PT017  (any input, valid ones too)
+        else:
+            assert isinstance(settings, Settings)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from gpugauge.driver.worker import Service
+from tests.simulator.build import scenario
+
+SHIFT = "gpus: [{model: a100, uuid: GPU-0}, {model: a100, uuid: GPU-1, lost_at: 30}, {model: a100, uuid: GPU-2}]"
+
+
+def uuids(service: Service, count: int) -> list[str | int | None]:
+    replies = [service.answer({"op": "read", "index": i, "groups": ["static", "fast"]}) for i in range(count)]
+    return [reply.failed or reply.values["static"]["uuid"] for reply in replies]
+
+
+def test_lost_card_fails_alone_and_a_new_worker_numbers_the_others_anew() -> None:
+    simulation = scenario(SHIFT).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
+    now = [0.0]
+    counts, found = [], []
+    for begins, second in ((0.0, 29.0), (29.0, 31.0), (31.0, 32.0)):
+        service = Service(lambda: now[0])
+        now[0] = begins
+        count = service.answer({"op": "open", "simulate": simulation}).values["driver"]["device_count"]
+        now[0] = second
+        counts.append(count)
+        found.append(uuids(service, count))
+        service.close()
+
+    assert counts == [3, 3, 2]
+    assert found == [["GPU-0", "GPU-1", "GPU-2"], ["GPU-0", 15, "GPU-2"], ["GPU-0", "GPU-2"]]
+
+
+def test_card_that_comes_or_comes_back_is_seen_by_a_new_worker_only() -> None:
+    text = "gpus: [{model: a100, uuid: GPU-0, lost_at: 10, back_at: 20}, {model: a100, uuid: GPU-1, plugged_at: 15}]"
+    simulation = scenario(text).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
+    now = [0.0]
+
+    def seen(begins: float, second: float) -> list[str | int | None]:
+        service = Service(lambda: now[0])
+        now[0] = begins
+        count = service.answer({"op": "open", "simulate": simulation}).values["driver"]["device_count"]
+        now[0] = second
+        found = uuids(service, count)
+        service.close()
+        return found
+
+    assert seen(5, 30) == [15]
+    assert seen(16, 30) == ["GPU-1"]
+    assert seen(25, 30) == ["GPU-0", "GPU-1"]
+
+
+def test_frozen_time_tells_the_events_of_the_past() -> None:
+    service = Service()
+    text = "gpus: [{model: h100, health: {xids: [{at: 5, xid: 31}, {at: 50, xid: 79}]}}]\nfrozen_at: 40"
+    service.answer({"op": "open", "simulate": scenario(text).simulation()})
+    replies = [service.answer({"op": "read", "index": 0, "groups": ["fast"]}) for _ in range(2)]
+    service.close()
+
+    assert [[event["xid"] for event in reply.events] for reply in replies] == [[31], []]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.driver.nvidia.nvml import Nvml, use_library
+from gpugauge.driver.worker import Service
+from gpugauge.simulator import gpucheck
+from gpugauge.simulator.nvml.library import Library
+from gpugauge.simulator.nvml.recording import Recorder
+from gpugauge.simulator.nvml.replay import Replay
+from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from tests.simulator.build import Clock
+
+NODE = """
+driver: {version: 580.95.05}
+gpus: [{model: h100, load: 0.7, lacks: [nvlink, fans]}, {model: h100, mig: [{profile: 1g.10gb, count: 2}]}]
+processes: [{pid: 3, gpus: [1], instance: 0, memory: 2GiB, load: 0.3}]
+"""
+GROUPS = gpucheck.GROUPS
+
+
+def readings(library: Any, clock: Clock) -> list[Any]:
+    use_library(library)
+    nvml = Nvml(lambda: clock.now)
+    nvml.open()
+    count = nvml.facts().device_count
+    found = []
+    for clock.now in (0.0, 1.0, 2.0):
+        found += [(nvml.read(index, GROUPS), nvml.samples(index)) for index in range(count)]
+    nvml.close()
+    return found
+
+
+def recorded(path: Path) -> list[Any]:
+    clock = Clock()
+    with path.open("w") as file:
+        return readings(Recorder(Library(clock.world(NODE)), file, "580.95.05"), clock)
+
+
+def test_replay_says_what_was_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    truth = recorded(path)
+
+    assert readings(Replay(path), Clock()) == truth
+
+
+def test_replay_of_groups_that_were_not_asked_together(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    truth = recorded(path)
+    use_library(Replay(path))
+    nvml = Nvml(lambda: 0.0)
+    nvml.open()
+
+    assert nvml.read(0, ["slow"])[0]["slow"] == truth[0][0][0]["slow"]
+
+
+def test_lines_are_facts_and_calls(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    recorded(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+
+    assert (lines[0]["recording"], lines[0]["driver_version"]) == (1, "580.95.05")
+    assert all(line.keys() == {"f", "a", "r", "o", "us"} for line in lines[1:])
+
+
+def test_scenario_of_a_recording(tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    recorded(path)
+    service = Service()
+
+    opened = service.answer({"op": "open", "simulate": load_scenario(str(path)).simulation()})
+    read = service.answer({"op": "read", "index": 0, "groups": ["static"]})
+    service.close()
+
+    assert opened.values["driver"]["device_count"] == 2
+    assert opened.values["driver"]["simulated"] is True
+    assert read.values["static"]["name"] == "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"recording": 2}', '{"recording": 1}', "[1]", "[" * 5000])
+def test_file_that_is_no_recording(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    path.write_text(text)
+
+    with pytest.raises(ScenarioError, match=r"card\.jsonl:1: "):
+        load_scenario(str(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        "[" * 5000,
+        '{"f": "nvmlInit", "a": null, "r": 0, "o": {}, "us": 1}',
+        '{"f": "nvmlInit", "a": [], "r": 0, "o": {"0": "00"}, "us": 1}',
+        '{"f": "nvmlInit", "a": [1], "r": 0, "o": {"0": "xy"}, "us": 1}',
+        '{"f": "nvmlDeviceGetFieldValues", "a": [1, 1000000000000, ""], "r": 0, "o": {"2": ""}, "us": 1}',
+    ],
+)
+def test_line_that_is_no_call_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "card.jsonl"
+    path.write_text(f'{{"recording": 1, "driver_version": "580.95.05"}}\n{line}\n')
+
+    with pytest.raises(ValueError, match=r"card\.jsonl:2: this is no call of a recording"):
+        Replay(path)
+
+
+def test_check_of_a_simulated_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [f"--recordings={tmp_path}/recordings", f"--results={tmp_path}/results"]
+
+    status = gpucheck.main(["--simulate=h200-gpm", "--seconds=0", *folders])
+
+    (figures,) = (json.loads(path.read_text()) for path in (tmp_path / "results").iterdir())
+    (recording,) = (tmp_path / "recordings").iterdir()
+    assert status == 0
+    assert figures["driver"] == "580.95.05"
+    assert figures["cards"][0]["samples"]["period_seconds"] == pytest.approx(1 / 6, abs=0.02)
+    assert figures["cards"][0]["fields"]["fan_rpm"] == "not_supported"
+    assert figures["calls"]["nvmlDeviceGetUUID"]["calls"] == 4
+    assert load_scenario(str(recording)).replay
+    assert "NVIDIA H200" in capsys.readouterr().out
+
+
+def test_check_without_a_driver(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpucheck.main(["--simulate=no-driver"]) == 1
+    assert "driver_not_loaded" in capsys.readouterr().out
+
+
+def test_busy_seconds_by_the_drivers_clock() -> None:
+    card = gpucheck.Card(0)
+    card.samples["gpu"] = {100_000_000 + second * 1_000_000: 50 for second in range(11)}
+    card.seen = [(0.0, 0.0, 60.0, 110_000_000)]
+
+    assert card.busy_seconds(54.5, 60.0) == (3.0, 6.0)

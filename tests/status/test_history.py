@@ -1,0 +1,86 @@
+from gpugauge.collectors.device.utilization import METRICS
+from gpugauge.collectors.process.process import USES
+from gpugauge.metric import Family
+from gpugauge.snapshot import Section, Snapshot
+from gpugauge.status.history import History
+
+ROWS = {row.name: row for row in (*METRICS, *USES)}
+
+
+def snapshot(at: float, busy: float, observed: float, **processes: float) -> Snapshot:
+    families = (
+        Family(ROWS["gpu_busy_seconds_total"], ((("GPU-a", "gpu"), busy), (("GPU-a", "memory"), 1e9))),
+        Family(ROWS["gpu_observed_seconds_total"], ((("GPU-a", "gpu"), observed),)),
+        Family(ROWS["gpu_process_busy_seconds_total"], tuple(((p, "GPU-a"), s) for p, s in processes.items())),
+    )
+    return Snapshot(1.7e9 + at, at, (Section("utilization", families),))
+
+
+def test_load_is_busy_time_of_observed_time() -> None:
+    history = History()
+    for second in range(0, 700, 2):
+        history.feed(snapshot(second, busy=0.25 * second + max(0, second - 600) * 0.5, observed=second))
+
+    assert history.load("GPU-a", 60) == 0.75
+    assert history.load("GPU-b", 60) is None
+    short, long = history.load("GPU-a", 60), history.load("GPU-a", 300)
+    assert short is not None
+    assert long is not None
+    assert short > long > 0.25
+
+
+def test_unknown_while_less_than_half_of_the_window_was_observed() -> None:
+    history = History()
+    for second in range(0, 120, 5):
+        history.feed(snapshot(second, busy=second, observed=second))
+
+    assert history.load("GPU-a", 300) is None
+    assert history.load("GPU-a", 200) == 1
+
+
+def test_ticks_that_are_five_seconds_apart_but_for_milliseconds_make_a_point_each() -> None:
+    history = History()
+    for tick in range(13):
+        history.feed(snapshot(4.999 * tick, busy=tick, observed=4.999 * tick))
+
+    assert [round(ago) for ago, _ in history.loads("GPU-a")] == [5 * tick for tick in range(12, -1, -1)]
+
+
+def test_load_of_a_process_over_its_life_so_far() -> None:
+    history = History()
+    for second in range(0, 400, 5):
+        young = {"young": 0.5 * (second - 300)} if second >= 300 else {}
+        history.feed(snapshot(second, second, second, old=0.2 * second, **young))
+
+    assert history.process_load("young", "GPU-a", 300) == 0.5
+    old = history.process_load("old", "GPU-a", 300)
+    assert old is not None
+    assert round(old, 6) == 0.2
+
+
+def test_process_that_is_gone_has_no_load() -> None:
+    history = History()
+    for second in (0, 5, 10):
+        history.feed(snapshot(second, second, second, old=second))
+    history.feed(snapshot(15, 15, 15))
+
+    assert history.process_load("old", "GPU-a", 300) is None
+
+
+def test_memory_is_bounded() -> None:
+    history = History()
+    for second in range(3000):
+        history.feed(snapshot(second, second, second))
+
+    assert len(history._points) <= 600 / 5 + 2
+
+
+def test_loads_from_point_to_point() -> None:
+    history = History()
+    assert history.loads("GPU-a") == []
+    for second, busy, observed in ((0, 0, 0), (5, 5, 5), (10, 6, 9), (15, 6.5, 10)):
+        history.feed(snapshot(second, busy, observed))
+
+    # Of the last five seconds only one was observed.
+    assert history.loads("GPU-a") == [(15, None), (10, 1.0), (5, 0.25), (0, None)]
+    assert history.loads("GPU-b") == [(15, None), (10, None), (5, None), (0, None)]

@@ -1,0 +1,131 @@
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.snapshot import Health, Section, Snapshot
+from gpugauge.status.history import History
+from gpugauge.status.node import PATH, status, status_route
+from gpugauge.web.server import Request
+from gpugauge.workload.identity import Workload
+from tests.serving import answer
+from tests.status.statusfacts import family, snapshot
+
+DOCS = Path(__file__).parents[2] / "docs" / "http.md"
+REQUEST = Request("GET", PATH, "", {}, b"", "127.0.0.1")
+
+
+def test_cards_by_index_with_what_is_on_them() -> None:
+    told = status(snapshot(), History())
+
+    first, second = told["gpus"]
+    assert (first["index"], first["uuid"], first["load"], first["temperature_celsius"]) == (0, "GPU-a", 0.93, 64)
+    assert (first["load_5m"], first["processes_hidden"]) == (None, 3)
+    (process,) = first["processes"]
+    assert (process["pid"], process["command"], process["torch_build"]) == (4001, "train.py", "cuda")
+    assert process["workload"]["pod"] == "trainer-0"
+    assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
+    assert (second["processes"], second["allocation"]) == ([], "allocated")
+    assert second["allocated_to"] == [{"kind": "pod", "namespace": "web", "pod": "idle-7"}]
+    assert second["temperature_celsius"] is None
+
+
+def test_process_with_torch_on_no_card() -> None:
+    (process,) = status(snapshot(), History())["without_gpu"]
+
+    assert (process["pid"], process["torch_build"], process["workload"]["user"]) == (77, "cpu", "ann")
+
+
+def test_exporter_and_driver() -> None:
+    told = status(snapshot(), History())
+
+    assert (told["version"], told["simulated"], told["failing_collectors"]) == ("9.9", True, {"host": "no"})
+    assert told["driver"] == {"up": True, "reason": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [("driver_not_loaded", "modprobe nvidia"), ("starting", None), ("code_4711", None)],
+)
+def test_what_to_do_about_a_driver_that_is_down(reason: str, advice: str | None) -> None:
+    down = family("gpugauge_driver_up", ({"reason": reason}, 0))
+
+    driver = status(Snapshot(1.7e9, 1.0, (Section("exporter", (down,)),)), History())["driver"]
+
+    assert (driver["up"], driver["reason"], "advice" in driver) == (False, reason, advice is not None)
+    assert (advice or "") in driver.get("advice", "")
+
+
+def test_what_is_wrong_with_a_collector_is_one_short_line() -> None:
+    wrong = Health(False, 0.1, 0, 3, "OSError: no\n  such file " + "x" * 500)
+
+    told = status(replace(snapshot(), health={"host": wrong, "device": Health(True, 0.1, 1.7e9, 0)}), History())
+
+    assert told["failing_collectors"].keys() == {"host"}
+    assert told["failing_collectors"]["host"].startswith("OSError: no such file xxx")
+    assert len(told["failing_collectors"]["host"]) == 200
+
+
+def keys(facts: Any) -> Iterator[str]:
+    """Yield the names of all fields, but not the names that come from outside."""
+    if isinstance(facts, list):
+        for each in facts:
+            yield from keys(each)
+    elif isinstance(facts, dict):
+        for key, value in facts.items():
+            yield key
+            if key not in {"failing_collectors", "devices"}:
+                yield from keys(value)
+
+
+def test_every_field_is_documented_and_nothing_else() -> None:
+    section = DOCS.read_text().split("\n## The status\n")[1].split("\n## ")[0]
+    documented = {
+        name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    more = {"advice", "released_until"} | set(Workload.__slots__)
+
+    assert documented == set(keys(status(snapshot(), History()))) | more
+
+
+def test_release_is_told_with_its_end() -> None:
+    until = family("gpugauge_driver_released_until_timestamp_seconds", ({}, 1.7e9))
+    released = family("gpugauge_driver_up", ({"reason": "released"}, 0))
+    page = Snapshot(1.7e9, 1.0, (Section("exporter", (released, until)),))
+
+    told = status(page, History())
+
+    assert told["driver"] == {"up": False, "reason": "released", "released_until": 1.7e9}
+    assert told["gpus"] == []
+
+
+def test_load_over_five_minutes_comes_from_the_history() -> None:
+    class Remembers(History):
+        def load(self, uuid: str, seconds: float) -> float | None:
+            return 0.5 if seconds == 300 else None
+
+    assert status(snapshot(), Remembers())["gpus"][0]["load_5m"] == 0.5
+
+
+def test_load_over_ten_minutes_is_rounded() -> None:
+    class Remembers(History):
+        def loads(self, uuid: str) -> list[tuple[float, float | None]]:
+            return [(5.0049, None), (0.0, 1 / 3)] if uuid == "GPU-a" else []
+
+    first, second = status(snapshot(), Remembers())["gpus"]
+    assert (first["load_10m"], second["load_10m"]) == ([[5.0, None], [0.0, 0.333]], [])
+
+
+def test_route_answers_in_json() -> None:
+    reply = answer(status_route(snapshot, History()), REQUEST)
+
+    assert reply.status == 200
+    assert len(json.loads(reply.body)["gpus"]) == 2
+
+
+def test_route_without_a_fresh_snapshot() -> None:
+    assert answer(status_route(lambda: None, History()), REQUEST).status == 503

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpugauge.settings.kinds import ConfigError
+from gpugauge.web.config.load import WebConfig, load_web_config
+from tests.certificates import Authority, key_pem, new_key
+
+HASH = "$2y$10$" + "a" * 53
+TLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("web")
+    authority = Authority()
+    authority.issue(folder, "server", "localhost")
+    authority.issue(folder, "other", "localhost")
+    (folder / "ca.pem").write_bytes(authority.pem)
+    (folder / "locked.key").write_bytes(key_pem(new_key(), b"password"))
+    (folder / "empty.pem").touch()
+    (folder / "garbage.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    return folder
+
+
+def read(folder: Path, text: str) -> WebConfig:
+    path = folder / "web.yml"
+    path.write_text(text)
+    return load_web_config(path)
+
+
+def context(folder: Path, text: str) -> ssl.SSLContext:
+    tls = read(folder, TLS + text).tls
+    assert tls is not None
+    return tls
+
+
+def suites(tls: ssl.SSLContext) -> set[str]:
+    return {str(suite["name"]) for suite in tls.get_ciphers() if suite["protocol"] != "TLSv1.3"}
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "tls_server_config: {}\n", "basic_auth_users:\n"])
+def test_an_empty_file_protects_nothing(folder: Path, text: str) -> None:
+    config = read(folder, text)
+
+    assert (config.tls, config.client_names, config.users, config.headers) == (None, None, {}, ())
+    assert config.files == (folder / "web.yml",)
+
+
+def test_defaults_of_tls(folder: Path) -> None:
+    tls = context(folder, "")
+
+    assert (tls.minimum_version, tls.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+    assert tls.verify_mode == ssl.CERT_NONE
+    assert tls.options & ssl.OP_CIPHER_SERVER_PREFERENCE
+    assert len(suites(tls)) == 6
+    assert all(name.startswith("ECDHE-") and ("GCM" in name or "CHACHA20" in name) for name in suites(tls))
+    assert read(folder, TLS).files == (folder / "web.yml", folder / "server.pem", folder / "server.key")
+
+
+def test_all_that_can_be_said_of_tls(folder: Path) -> None:
+    text = (
+        "  min_version: TLS12\n  max_version: TLS12\n  prefer_server_cipher_suites: false\n"
+        "  cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384]\n"
+        "  curve_preferences: [CurveP384]\n  client_ca_file: ca.pem\n"
+        "  client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: [prometheus.example]\n"
+    )
+    tls = context(folder, text)
+
+    assert (tls.minimum_version, tls.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2)
+    assert not tls.options & ssl.OP_CIPHER_SERVER_PREFERENCE
+    assert suites(tls) == {"ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-GCM-SHA384"}
+    assert tls.verify_mode == ssl.CERT_REQUIRED
+    assert len(tls.get_ca_certs()) == 1
+    assert read(folder, TLS + text).client_names == frozenset({"prometheus.example"})
+
+
+@pytest.mark.parametrize(
+    ("text", "verify"),
+    [
+        ("  client_auth_type: NoClientCert\n", ssl.CERT_NONE),
+        ("  client_auth_type: RequestClientCert\n", ssl.CERT_NONE),
+        ("  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.pem\n", ssl.CERT_OPTIONAL),
+        ("  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n", ssl.CERT_REQUIRED),
+    ],
+)
+def test_client_certificates(folder: Path, text: str, verify: ssl.VerifyMode) -> None:
+    assert context(folder, text).verify_mode == verify
+
+
+@pytest.mark.parametrize("name", ["CurveP256", "CurveP384", "CurveP521", "X25519"])
+def test_each_curve_alone(folder: Path, name: str) -> None:
+    assert context(folder, f"  curve_preferences: [{name}]\n")
+
+
+def test_suites_of_tls_1_3_alone_leave_1_3_only(folder: Path) -> None:
+    tls = context(folder, "  cipher_suites: [TLS_AES_128_GCM_SHA256]\n")
+
+    assert tls.minimum_version == ssl.TLSVersion.TLSv1_3
+
+
+def test_certificates_inline(folder: Path) -> None:
+    def block(name: str) -> str:
+        return "|\n" + "".join(f"    {line}\n" for line in (folder / name).read_text().splitlines())
+
+    text = (
+        f"tls_server_config:\n  cert: {block('server.pem')}  key: {block('server.key')}  client_ca: {block('ca.pem')}"
+        "  client_auth_type: RequireAndVerifyClientCert\n"
+    )
+    config = read(folder, text)
+
+    assert config.tls is not None
+    assert config.files == (folder / "web.yml",)
+
+
+def test_headers_users_and_rate(folder: Path) -> None:
+    config = read(
+        folder,
+        "http_server_config:\n  http2: true\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: ''\n"
+        "    Strict-Transport-Security: max-age=31536000; includeSubDomains\n"
+        f"basic_auth_users:\n  alice: {HASH}\n  b.ob: {HASH}\n  7: {HASH}\n  jürgen: {HASH}\n"
+        "rate_limit:\n  interval: 1m0.5s\n  burst: 20\n",
+    )
+
+    assert dict(config.headers) == {
+        "X-Frame-Options": "deny",
+        "Strict-Transport-Security": "max-age=31536000; includeSubDomains",
+    }
+    assert config.users == dict.fromkeys((b"alice", b"b.ob", b"7", "jürgen".encode()), HASH.encode())
+    assert (config.rate_limit.interval, config.rate_limit.burst) == (60.5, 20)
+    assert HASH not in repr(config)
+
+
+# What is wrong, the line, and what the sentence says about it.
+WRONG = [
+    ("tls_server_confg: {}\n", 1, "tls_server_confg: unknown key; did you mean tls_server_config?"),
+    (TLS + "  cert_fil: x\n", 4, "tls_server_config.cert_fil: unknown key; did you mean tls_server_config.cert_file?"),
+    ("basic_auth_user: {}\n", 1, "basic_auth_user: unknown key; did you mean basic_auth_users?"),
+    ("http_server_config:\n  headers:\n    Server: x\n", 3, "http_server_config.headers.Server: unknown key"),
+    ("tls_server_config:\n  min_version: TLS13\n", 1, "cert_file: TLS needs one of cert_file and cert"),
+    ("tls_server_config:\n  cert_file: server.pem\n", 1, "key_file: TLS needs one of key_file and key"),
+    ("tls_server_config:\n  key_file: server.key\n  cert_file: no.pem\n", 3, "no.pem: no such file or directory"),
+    (TLS.replace("server.pem", '"\\0"'), 2, "cannot be a path"),
+    (TLS.replace("server.pem", "."), 2, "is a directory"),
+    (TLS.replace("server.pem", "empty.pem"), 2, "empty.pem: empty"),
+    (TLS.replace("server.pem", "server.key"), 2, "cert_file: expected a certificate in PEM form"),
+    (TLS.replace("server.pem", "garbage.pem"), 2, "cert_file: certificate and key cannot be used: "),
+    (TLS.replace("server.key", "other.key"), 3, "key_file: this is not the key of the certificate"),
+    (TLS.replace("server.key", "locked.key"), 3, "key_file: the key is encrypted; nobody is there to type a password"),
+    (TLS + "  cert: x\n", 4, "cert: give either this or cert_file"),
+    (TLS + "  min_version: TLS10\n", 4, "min_version: TLS10 is not served: it is broken (RFC 8996); expected TLS12 or"),
+    (TLS + "  min_version: TLS1.2\n", 4, "min_version: input should be 'TLS10', 'TLS11', 'TLS12' or 'TLS13', not 'TLS"),
+    (TLS + "  min_version: TLS13\n  max_version: TLS12\n", 5, "max_version: TLS12 is below min_version, TLS13"),
+    (TLS + "  cipher_suites: [RC4]\n", 4, "cipher_suites: RC4 is not one of TLS_AES_128_GCM_SHA256, "),
+    (TLS + "  max_version: TLS12\n  cipher_suites: [TLS_AES_128_GCM_SHA256]\n", 5, "none of these is of TLS12"),
+    (TLS + "  curve_preferences: [CurveP256, X25519]\n", 4, "curve_preferences: Python's ssl takes one curve"),
+    (TLS + "  curve_preferences: [P256]\n", 4, "curve_preferences: input should be 'CurveP256', "),
+    (TLS + "  client_auth_type: RequireAnyClientCert\n", 4, "would let in any certificate"),
+    (TLS + "  client_auth_type: RequireClientCert\n", 4, "would let in any certificate"),
+    (TLS + "  client_auth_type: Always\n", 4, "client_auth_type: input should be 'NoClientCert', "),
+    (TLS + "  client_auth_type: RequireAndVerifyClientCert\n", 1, "client_ca_file: client_auth_type: RequireAndVerify"),
+    (TLS + "  client_auth_type: VerifyClientCertIfGiven\n", 1, "client_ca_file: client_auth_type: VerifyClientCertIf"),
+    (TLS + "  client_ca_file: ca.pem\n", 1, "client_auth_type: with NoClientCert client_ca_file keeps nobody out"),
+    (
+        TLS + "  client_ca_file: garbage.pem\n  client_auth_type: RequireAndVerifyClientCert\n",
+        4,
+        "client_ca_file: expected certificates in PEM form",
+    ),
+    (
+        TLS + "  client_ca_file: ca.pem\n  client_auth_type: VerifyClientCertIfGiven\n  client_allowed_sans: [a]\n",
+        6,
+        "client_allowed_sans: needs client_auth_type: RequireAndVerifyClientCert",
+    ),
+    (TLS + "  prefer_server_cipher_suites: maybe\n", 4, "prefer_server_cipher_suites: input should be a valid boolean"),
+    ("tls_server_config: yes\n", 1, "tls_server_config: this is a section, its keys stand below it"),
+    ("basic_auth_users: [alice]\n", 1, "basic_auth_users: this is a section, its keys stand below it"),
+    ("basic_auth_users:\n  alice: secret\n", 2, "basic_auth_users.alice: expected a bcrypt hash like $2y$10$"),
+    ("basic_auth_users:\n  alice:\n", 2, "basic_auth_users.alice: a bcrypt hash is missing here"),
+    (f"basic_auth_users:\n  a: {HASH.replace('$10$', '$20$')}\n", 2, "basic_auth_users.a: cost 20 is not from 4 to 16"),
+    (f"basic_auth_users:\n  a: {HASH}\n  a: {HASH}\n", 3, "basic_auth_users.a is set twice"),
+    ("http_server_config: {headers: {X-Frame-Options: allow}}\n", 1, "X-Frame-Options: input should be '', 'deny' or"),
+    ('http_server_config: {headers: {X-XSS-Protection: "a\\r\\nb"}}\n', 1, "expected one line of plain ASCII text"),
+    ("rate_limit: {interval: often}\n", 1, "rate_limit.interval: expected a duration like 500ms, 1s or 1m30s"),
+    ("rate_limit: {interval: 5}\n", 1, "rate_limit.interval: expected a duration like 500ms, 1s or 1m30s"),
+    ("rate_limit: {interval: 1s}\n", 1, "rate_limit: with an interval burst must be at least 1"),
+    ("rate_limit: {interval: 1s, burst: -1}\n", 1, "rate_limit.burst: input should be greater than or equal to 0"),
+    ("- a\n", 1, "expected `section:` and its keys below it"),
+    ("tls_server_config: [\n", 2, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "says"), WRONG, ids=[says[:40] for _, _, says in WRONG])
+def test_what_cannot_be_used_is_one_sentence(folder: Path, text: str, line: int, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{folder / 'web.yml'}:{line}: ")
+    assert says in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "basic_auth_users:\n  alice: hunter2\n",
+        "basic_auth_users:\n  alice: [hunter2]\n",
+        "basic_auth_users: hunter2\n",
+        "tls_server_config:\n  cert: hunter2\n  key: hunter2\n",
+        "tls_server_config:\n  key: [hunter2]\n",
+    ],
+)
+def test_no_sentence_shows_a_secret(folder: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+
+    assert "hunter2" not in str(caught.value)
+
+
+_WORDS = st.sampled_from(
+    [
+        *("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit", "headers", "cert_file", "key"),
+        *("cert", "client_ca", "key_file", "client_auth_type", "min_version", "cipher_suites", "interval", "burst"),
+        *("server.pem", "server.key", "RequireAndVerifyClientCert", "TLS13", HASH, "1s", "0", ".nan", "null", "~", "/"),
+    ]
+)
+_TREES: st.SearchStrategy[object] = st.recursive(
+    _WORDS | st.text(max_size=8) | st.none() | st.integers() | st.booleans() | st.floats(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS | st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.one_of(_TREES.map(yaml.safe_dump), st.text(), st.lists(_WORDS).map(": ".join)))
+@settings(max_examples=300)
+def test_whatever_is_in_the_file_it_is_read_or_one_sentence(folder: Path, text: str) -> None:
+    path = folder / "fuzz.yml"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    try:
+        load_web_config(path)
+    except ConfigError as error:
+        assert "\n" not in str(error)  # noqa: PT017  a file that can be used is as welcome
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"web\.yml: No such file or directory$"):
+        load_web_config(tmp_path / "web.yml")

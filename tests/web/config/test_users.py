@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import bcrypt
+import pytest
+
+from gpugauge.web.config import users as webconfig_users
+from gpugauge.web.config.users import Busy, Login, Logins, parse_login
+
+ALICE = Login(b"alice", b"secret")
+USERS = {b"alice": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)), b"empty": bcrypt.hashpw(b"", bcrypt.gensalt(4))}
+
+
+def header(user: bytes, password: bytes) -> str:
+    return "Basic " + base64.b64encode(user + b":" + password).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "login"),
+    [
+        (header(b"alice", b"secret"), ALICE),
+        (header(b"alice", b"secret").replace("Basic", "bAsIc"), ALICE),
+        (header(b"a", b"b:c"), Login(b"a", b"b:c")),
+        (header(b"\xff", b"\x00"), Login(b"\xff", b"\x00")),
+        (header(b"", b""), Login(b"", b"")),
+        ("Basic " + base64.b64encode(b"alice").decode(), None),
+        *((text, None) for text in (None, "", "Basic", "Basic !", "Bearer YTpi", "Basic \xfc")),
+    ],
+)
+def test_the_header(text: str | None, login: Login | None) -> None:
+    assert parse_login(text) == login
+
+
+class Thread:
+    """Stands in for bcrypt: counts, notes the hashes, and waits while it is told to."""
+
+    def __init__(self) -> None:
+        self.hashes: list[bytes] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._real = bcrypt.checkpw
+
+    def checkpw(self, password: bytes, hashed: bytes) -> bool:
+        self.hashes.append(hashed)
+        assert self.go_on.wait(10)
+        return self._real(password, hashed)
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
+    made = Thread()
+    monkeypatch.setattr(bcrypt, "checkpw", made.checkpw)
+    yield made
+    made.go_on.set()
+
+
+def run(what: Callable[[Logins], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(what(Logins()))
+
+
+@pytest.mark.parametrize(
+    ("login", "right"),
+    [
+        (ALICE, True),
+        (Login(b"empty", b""), True),
+        (Login(b"alice", b"Secret"), False),
+        (Login(b"alice", b""), False),
+        (Login(b"alice", b"secret\x00"), False),
+        (Login(b"alice", b"\xff\xfe"), False),
+        (Login(b"alice", b"x" * 100_000), False),
+        (Login(b"bob", b"secret"), False),
+        (Login(b"", b""), False),
+        (Login(b"\xff", b"secret"), False),
+    ],
+)
+def test_right_and_wrong(login: Login, right: bool) -> None:
+    async def story(logins: Logins) -> None:
+        assert not logins.remembered(USERS, login)
+        assert await logins.right(USERS, login, "a") is right
+        assert logins.remembered(USERS, login) is right
+
+    run(story)
+
+
+def test_only_the_first_72_bytes_count_as_in_any_bcrypt() -> None:
+    users = {b"long": bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4))}
+
+    async def story(logins: Logins) -> None:
+        assert await logins.right(users, Login(b"long", b"x" * 72), "a")
+        assert await logins.right(users, Login(b"long", b"x" * 80), "a")
+        assert not await logins.right(users, Login(b"long", b"x" * 71), "a")
+
+    run(story)
+
+
+def test_what_was_right_is_not_computed_again_and_what_was_wrong_is(thread: Thread) -> None:
+    async def story(logins: Logins) -> None:
+        for _ in range(3):
+            if not logins.remembered(USERS, ALICE):
+                await logins.right(USERS, ALICE, "a")
+            await logins.right(USERS, Login(b"alice", b"wrong"), "a")
+
+    run(story)
+    assert len(thread.hashes) == 1 + 3
+
+
+def test_another_hash_of_the_same_user_forgets_the_old_password() -> None:
+    renewed = {b"alice": bcrypt.hashpw(b"new", bcrypt.gensalt(4))}
+
+    async def story(logins: Logins) -> None:
+        assert await logins.right(USERS, ALICE, "a")
+        assert not logins.remembered(renewed, ALICE)
+        assert not await logins.right(renewed, ALICE, "a")
+        assert not logins.remembered({}, ALICE)
+
+    run(story)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webconfig_users, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(bcrypt, "checkpw", lambda password, _: True)
+    users = {b"%d" % n: b"$2b$04$" for n in range(3)}
+    logins_of = [Login(name, b"") for name in users]
+
+    async def story(logins: Logins) -> None:
+        for login in logins_of:
+            await logins.right(users, login, "a")
+            assert logins.remembered(users, logins_of[0]) or login is logins_of[2]
+        # The first one was seen last before the third came, so the second one had to go … and was not the first.
+        assert [logins.remembered(users, login) for login in logins_of] == [True, False, True]
+
+    run(story)
+
+
+def test_a_name_that_nobody_has_costs_what_a_user_costs(thread: Thread) -> None:
+    costs = {b"alice": b"$2y$04$" + b"a" * 53, b"bob": b"$2b$06$" + b"a" * 53}
+
+    async def story(logins: Logins) -> None:
+        for number in range(40):
+            for _ in range(2):
+                assert not await logins.right(costs, Login(b"nobody%d" % number, b"x"), "a")
+
+    run(story)
+    tried = [hashed[:7] for hashed in thread.hashes]
+    assert set(tried) == {b"$2b$04$", b"$2b$06$"}
+    assert tried[::2] == tried[1::2]  # the same for the same name: asking twice tells nothing
+
+
+def test_one_client_that_guesses_fills_its_own_places_and_many_fill_all(thread: Thread) -> None:
+    async def story(logins: Logins) -> None:
+        thread.go_on.clear()
+        tasks = []
+
+        async def guess(number: int, remote: str) -> None:
+            await logins.right(USERS, Login(b"alice", b"%d" % number), remote)
+
+        for number in range(2):
+            tasks.append(asyncio.ensure_future(guess(number, "a")))
+            await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await guess(2, "a")
+        for number in range(14):
+            tasks.append(asyncio.ensure_future(guess(number + 10, f"b{number}")))
+            await asyncio.sleep(0)
+        with pytest.raises(Busy):
+            await guess(99, "c")
+        thread.go_on.set()
+        await asyncio.gather(*tasks)
+        assert await logins.right(USERS, ALICE, "a")
+
+    run(story)
+    assert len(thread.hashes) == 17
+
+
+def test_scrapers_that_start_together_cost_one_computation(thread: Thread) -> None:
+    async def story(logins: Logins) -> None:
+        thread.go_on.clear()
+        tasks = [asyncio.ensure_future(logins.right(USERS, ALICE, "a")) for _ in range(50)]
+        await asyncio.sleep(0)
+        thread.go_on.set()
+        assert await asyncio.gather(*tasks) == [True] * 50
+
+    run(story)
+    assert len(thread.hashes) == 1
+
+
+def test_the_event_loop_goes_on_while_a_password_is_checked(thread: Thread) -> None:
+    async def story(logins: Logins) -> None:
+        thread.go_on.clear()
+        task = asyncio.ensure_future(logins.right(USERS, ALICE, "a"))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        thread.go_on.set()
+        assert await task
+
+    run(story)
+
+
+def test_an_answer_after_the_server_has_stopped_is_dropped(thread: Thread) -> None:
+    thread.go_on.clear()
+
+    async def story(logins: Logins) -> None:
+        task = asyncio.ensure_future(logins.right(USERS, ALICE, "a"))
+        while not thread.hashes:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    run(story)
+    thread.go_on.set()
+    (worker,) = [t for t in threading.enumerate() if t.name == "bcrypt" and t.is_alive()][-1:]
+    time.sleep(0.05)
+    assert worker.is_alive()  # it has not ended by an exception

@@ -1,0 +1,49 @@
+import pytest
+
+from gpugauge.web.page.draw import bar, duration, of_sizes, of_watts, percent, size, sparkline, text
+
+
+def test_what_is_not_known_is_a_dash_and_never_zero() -> None:
+    assert [percent(None), size(None), of_sizes(None, None), of_watts(None, None)] == ["-"] * 4
+    assert (of_sizes(None, 1 << 30), of_watts(None, 700)) == ("- / 1.0 GiB", "- / 700 W")
+    assert (of_sizes(1 << 30, None), of_watts(70.4, None)) == ("1.0 GiB", "70 W")
+    assert (bar(None, 1), bar(1, None), bar(1, 0)) == ("", "", "")
+
+
+def test_zero_is_written() -> None:
+    assert (percent(0.0), of_watts(0, 700)) == ("0 %", "0 / 700 W")
+
+
+def test_units_for_people() -> None:
+    assert [size(41 << 30), size(300 << 20), size(5000)] == ["41.0 GiB", "300.0 MiB", "5 KiB"]
+    assert [duration(s) for s in (-3, 59, 60, 7300, 90000)] == ["0 s", "59 s", "1 min", "2 h", "1 d"]
+    assert of_watts(9_500, 22_400) == "9.5 / 22.4 kW"
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"onload="x', "a\u202eb", "a\x00\x1b[2Jb"])
+def test_names_are_text(name: str) -> None:
+    shown = text(name)
+
+    assert not set(shown) & set('<>"\u202e\x00\x1b')
+
+
+def test_a_sparkline_has_steps_from_the_oldest_to_now() -> None:
+    drawn = sparkline([[10.0, None], [5.0, 1.0], [0.0, 0.25]])
+
+    assert 'd="M590 0V0H595V30H600"' in drawn
+    assert "mean 62 %, from 25 % to 100 %" in drawn
+
+
+def test_a_gap_stays_empty() -> None:
+    drawn = sparkline([[20.0, None], [15.0, 0.5], [10.0, None], [5.0, 0.5], [0.0, 0.5]])
+
+    assert 'class="line" d="M580 20V20H585"' in drawn
+    assert 'class="line" d="M590 20V20H595V20H600"' in drawn
+
+
+@pytest.mark.parametrize("history", [[], [[0.0, None]], [[5.0, None], [0.0, None]]])
+def test_without_a_history_no_line(history: list[list[float | None]]) -> None:
+    drawn = sparkline(history)
+
+    assert "not known yet" in drawn
+    assert 'class="line"' not in drawn

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from gpugauge.web import connections as server_connections
+from gpugauge.web import server
+from tests.serving import client, closed_by_server, fetch, routes, serving
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Make the server look for overdue connections often."""
+    monkeypatch.setattr(server, "_SWEEP_INTERVAL", 0.01)
+    return monkeypatch
+
+
+def test_bodies_and_headers_are_bounded() -> None:
+    with serving() as address:
+        assert fetch(address, "/echo", "POST", bytes(64 * 1024))[:2] == (200, bytes(64 * 1024))
+        with socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 65537\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 20_000)
+            assert closed_by_server(connection)
+
+
+@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"\x00" * 100 + b"\r\n\r\n"])
+def test_garbage_is_answered_by_closing(garbage: bytes, short: pytest.MonkeyPatch) -> None:
+    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    with serving() as address:
+        with socket.create_connection(address) as connection:
+            connection.sendall(garbage)
+            assert closed_by_server(connection)
+        assert fetch(address, "/-/healthy")[0] == 200
+
+
+def test_unfinished_headers_are_cut_off(short: pytest.MonkeyPatch) -> None:
+    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    with serving() as address, socket.create_connection(address) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        assert closed_by_server(connection)
+
+
+def test_an_unfinished_body_is_cut_off(short: pytest.MonkeyPatch) -> None:
+    short.setattr(server_connections, "REQUEST_TIMEOUT", 0.05)
+    with serving() as address, socket.create_connection(address) as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        assert closed_by_server(connection)
+
+
+def test_a_client_that_does_not_read_is_cut_off(short: pytest.MonkeyPatch) -> None:
+    short.setattr(server_connections, "REQUEST_TIMEOUT", 0.2)
+    size = 64 << 20  # more than the kernel buffers
+    with serving(routes(large=size)) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.5)
+        received = 0
+        connection.settimeout(10)
+        try:
+            while part := connection.recv(1 << 20):
+                received += len(part)
+        except ConnectionResetError:
+            pass
+    assert received < size
+
+
+def test_kernel_holds_little_of_a_page_that_nobody_reads() -> None:
+    with serving(routes(large=64 << 20)) as address, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address)
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        ends = f":{address[1]:04X} ", f":{connection.getsockname()[1]:04X} "
+        held = [0]
+        while not held[-1] or held[-1] != held[-2]:
+            time.sleep(0.1)
+            (line,) = (
+                s for s in Path("/proc/net/tcp").read_text().splitlines() if 0 < s.find(ends[0]) < s.find(ends[1])
+            )
+            held.append(int(line.split()[4].split(":")[0], 16))  # tx_queue
+    assert held[-1] < 1 << 20
+
+
+def test_an_idle_connection_stays_longer_than_a_header_may_take(short: pytest.MonkeyPatch) -> None:
+    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    with serving() as address, client(address) as connection:
+        for _ in range(2):
+            connection.request("GET", "/-/healthy")
+            connection.getresponse().read()
+            own = connection.sock.getsockname()
+            time.sleep(0.2)
+        assert own == connection.sock.getsockname()  # http.client would have opened another one
+
+
+def test_an_idle_connection_is_closed_in_the_end(short: pytest.MonkeyPatch) -> None:
+    short.setattr(server_connections, "IDLE_TIMEOUT", 0.05)
+    with serving() as address, client(address) as connection:
+        connection.request("GET", "/-/healthy")
+        connection.getresponse().read()
+        assert closed_by_server(connection.sock)
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"GET / HTTP/1.1\r\n", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
+def test_slow_connections_push_out_each_other_and_never_a_scraper(start: bytes) -> None:
+    with serving(max_connections=8) as address, client(address) as scraper, ExitStack() as stack:
+        scraper.request("GET", "/metrics")
+        scraper.getresponse().read()
+        own = scraper.sock.getsockname()
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(30)]
+        for connection in slow:
+            with suppress(OSError):  # pushed out already
+                connection.sendall(start)
+
+        assert closed_by_server(slow[0])
+        scraper.request("GET", "/metrics")
+        assert (scraper.getresponse().status, scraper.sock.getsockname()) == (200, own)
+        assert fetch(address, "/metrics")[0] == 200  # a scraper that comes now is let in, too
+
+
+def test_when_all_are_idle_the_longest_idle_makes_room() -> None:
+    with serving(max_connections=8) as address, ExitStack() as stack:
+        scrapers = [stack.enter_context(client(address)) for _ in range(9)]
+        for scraper in scrapers:
+            scraper.request("GET", "/-/healthy")
+            scraper.getresponse().read()
+
+        assert closed_by_server(scrapers[0].sock)
+
+
+class Short(socket.socket):
+    """A listening socket for whose connections there are no descriptors at first."""
+
+    refused = 0
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self.refused < 2:
+            self.refused += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_server_rests_unless_a_request_is_under_way(short: pytest.MonkeyPatch) -> None:
+    rests: dict[bool, list[float]] = {True: [], False: []}
+    look = server_connections.Listener.close_overdue
+
+    def watched(self: server_connections.Listener, now: float) -> None:
+        look(self, now)
+        rests[self.rests].append(now)
+
+    def looked(*, at_rest: bool) -> None:
+        before = len(rests[at_rest])
+        while len(rests[at_rest]) < before + 2:
+            time.sleep(0.005)
+
+    short.setattr(server_connections.Listener, "close_overdue", watched)
+    with serving() as address, client(address) as kept:
+        looked(at_rest=True)
+        kept.request("GET", "/-/healthy")
+        assert kept.getresponse().read() == b"healthy\n"
+        looked(at_rest=True)  # a scraper that comes again later keeps nobody awake
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+            looked(at_rest=False)
+
+
+@pytest.mark.parametrize("size", [server_connections._SMALL, server_connections._SMALL + 1])
+def test_answers_are_whole_whether_they_go_out_in_one_call_or_in_two(size: int) -> None:
+    with serving(routes(large=size)) as address:
+        status, body, headers = fetch(address, "/large")
+        assert (status, body, headers["Content-Length"]) == (200, bytes(size), str(size))
+        assert fetch(address, "/large", "HEAD")[:2] == (200, b"")
+
+
+def test_connection_waits_while_there_are_no_descriptors(
+    short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening: list[Short] = []
+
+    def bind(host: str, port: int) -> list[socket.socket]:
+        listening.append(Short(socket.AF_INET))
+        listening[0].bind((host, port))
+        listening[0].listen()
+        return [*listening]
+
+    short.setattr(server, "bind", bind)
+    with caplog.at_level("INFO"), serving() as address:
+        assert fetch(address, "/-/healthy")[0] == 200
+
+    assert listening[0].refused == 2  # not a thousand times: it was looked at again with the sweep
+    assert [record.message for record in caplog.records] == [
+        "no connection can be accepted, open ones go on",
+        "connections are accepted again",
+    ]
