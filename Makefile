@@ -36,10 +36,14 @@ run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one
 	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
 		exec $(BIN)/gpugauge serve $(ARGS); \
 	else \
-		echo "No NVIDIA driver on this machine: serving a SIMULATED node (scenario $(SCENARIO)). No figure below is of a real card." >&2; \
+		echo "No NVIDIA driver on this machine: serving a SIMULATED node (scenario $(SCENARIO)). No figure below is of a real GPU." >&2; \
 		exec $(BIN)/gpugauge serve --simulate $(SCENARIO) $(ARGS); \
 	fi
 SCENARIO ?= node
+
+.PHONY: generate
+generate: $(VENV)/dev ## write every generated file: reference, settings, rules, dashboards, golden files, package table
+	@$(BIN)/python -m tests.generated
 
 test: lint ## format, lint, strict types, unit tests
 	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy"
@@ -91,10 +95,10 @@ fuzz: $(VENV)/dev ## 100,000 inputs that are nearly right for all that reads wha
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m bench.fuzz $(ARGS)
 
-soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 cards; some minutes
+soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 GPUs; some minutes
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-gpu-check: $(VENV)/run ## what only a card can show: needs an NVIDIA GPU; writes a recording to tests/recordings
+gpu-check: $(VENV)/run ## what only a GPU can show: needs an NVIDIA GPU; writes a recording to tests/recordings
 	@$(BIN)/python -m gpugauge.simulator.gpucheck $(ARGS)
 
 clean: ## remove what the targets made

@@ -1,6 +1,6 @@
-"""Error of a mean utilization over a window: our counters, and a gauge averaged over scrapes, of one simulated card.
+"""Error of a mean utilization over a window: our counters, and a gauge averaged over scrapes, of one simulated GPU.
 
-`python -m bench.accuracy` prints the table, with --write into docs/accuracy.md. Nothing waits: the card, its sample
+`python -m bench.accuracy` prints the table, with --write into docs/accuracy.md. Nothing waits: the GPU, its sample
 ring, the daemon's readings and ticks (its own pace, timetable and account) and the scrapes run in simulated time, and
 the seed is fixed: the table can be made again.
 """
@@ -35,7 +35,7 @@ JITTER = 0.05  # of a sample's width
 ENTRIES = 72
 INTERVAL, IDLE = 1.0, 5.0  # the defaults of sampling.interval_seconds and idle_interval_seconds
 LATE = 0.01  # seconds by which a thread wakes late, and a scrape comes late
-READING, TICKING = 0.05, 0.03  # seconds that a reading and a tick take: generous for a node of 8 cards
+READING, TICKING = 0.05, 0.03  # seconds that a reading and a tick take: generous for a node of 8 GPUs
 SETTLING = 4  # scrapes, after which the daemon knows the scraper's rhythm
 
 
@@ -49,7 +49,7 @@ class Course:
     gauge: list[float]
 
 
-class Card:
+class Device:
     """A ring of samples under a load, and the percentage of the last one."""
 
     def __init__(self, shape: Load, random: Random) -> None:
@@ -74,10 +74,10 @@ class Card:
 
 
 class Daemon:
-    """The daemon's two loops in simulated time: readings of the card, and ticks that take the answers and publish."""
+    """The daemon's two loops in simulated time: readings of the GPU, and ticks that take the answers and publish."""
 
-    def __init__(self, card: Card, random: Random) -> None:
-        self._card, self._random = card, random
+    def __init__(self, device: Device, random: Random) -> None:
+        self._device, self._random = device, random
         self._account, self._schedule, self.timetable = EngineAccount(), Schedule(), Timetable()
         self._reads, self._ticks = 0.0, random.uniform(0, INTERVAL)  # when the next of each is due
         self._answers: list[tuple[float, list[list[int]], int]] = []
@@ -99,10 +99,10 @@ class Daemon:
         return next((busy, observed) for since, busy, observed in reversed(self._published) if since <= now)
 
     def _read(self, now: float) -> None:
-        self._card.advance(now)
+        self._device.advance(now)
         near = self.timetable.is_near(now, INTERVAL, READ_LEAD + READING)
         if "samples" in self._schedule.take(Pace(PACE), now, scrape=near):
-            self._answers.append((now + READING, self._card.drain(), self._card.percent))
+            self._answers.append((now + READING, self._device.drain(), self._device.percent))
 
     def _tick(self, now: float) -> None:
         while self._answers and self._answers[0][0] <= now:
@@ -112,19 +112,19 @@ class Daemon:
 
 
 def run(shape: Load, scrape: float, seconds: float, seed: int) -> Course:
-    """Let a card run under a load, and the daemon beside it, scraped at an interval."""
+    """Let a GPU run under a load, and the daemon beside it, scraped at an interval."""
     random = Random(seed)
-    card = Card(shape, random)
-    daemon, course = Daemon(card, random), Course([], [], [], [])
+    device = Device(shape, random)
+    daemon, course = Daemon(device, random), Course([], [], [], [])
     due = random.uniform(0, scrape)
     while due < seconds:
         now = due + random.uniform(0, LATE)
         daemon.run(now)
         daemon.timetable.heard("prometheus", now)
-        card.advance(now)
+        device.advance(now)
         for values, value in zip(
             (course.times, course.busy, course.observed, course.gauge),
-            (now, *daemon.shown(now), card.percent / 100),
+            (now, *daemon.shown(now), device.percent / 100),
             strict=True,
         ):
             values.append(value)

@@ -1,4 +1,4 @@
-"""CPU of attribution by collector, on 8 cards with 64 processes each and 1,000 other processes.
+"""CPU of attribution by collector, on 8 GPUs with 64 processes each and 1,000 other processes.
 
 The processes are files that look like /proc, in virtual time: what is measured is our work and the file system's.
 """
@@ -21,42 +21,42 @@ from gpugauge.driver.api import Device, DeviceReading, DriverView, ProcessReadin
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
-CARDS, EACH, OTHERS = 8, 64, 1000
+DEVICES, EACH, OTHERS = 8, 64, 1000
 TICKS, WARM = 300, 60  # seconds
 SAMPLES, LISTS = 2, 5  # seconds between two readings, as the daemon reads
 # A training maps some hundred libraries before torch's.
 _LIBRARIES = "".join(f"7f{i:04x}-7f{i + 1:04x} r-xp 00000000 08:01 {i}  /usr/lib/lib{i}.so\n" for i in range(400))
 
 
-def pid(card: int, number: int) -> int:
-    return 10_000 + card * EACH + number
+def pid(device: int, number: int) -> int:
+    return 10_000 + device * EACH + number
 
 
 def plant(root: Path) -> None:
-    """Write the processes; every one on a card is a training in a pod of its own."""
+    """Write the processes; every one on a GPU is a training in a pod of its own."""
     (root / "uptime").write_text("100000.0 0\n")
-    for card in range(CARDS):
+    for device in range(DEVICES):
         for number in range(EACH):
-            uid = f"3f1c0d1e_8a2b_4b5e_9c47_{card:06x}{number:06x}"
-            scope = f"cri-containerd-{card:032x}{number:032x}.scope"
+            uid = f"3f1c0d1e_8a2b_4b5e_9c47_{device:06x}{number:06x}"
+            scope = f"cri-containerd-{device:032x}{number:032x}.scope"
             cgroup = f"0::/kubepods.slice/kubepods-pod{uid}.slice/{scope}\n"
-            command = ("python", f"train{pid(card, number)}.py")
-            write(root, pid(card, number), maps=_LIBRARIES + CUDA, cgroup=cgroup, command=command, main=5, io=(1, 1))
+            command = ("python", f"train{pid(device, number)}.py")
+            write(root, pid(device, number), maps=_LIBRARIES + CUDA, cgroup=cgroup, command=command, main=5, io=(1, 1))
     for number in range(OTHERS):
         write(root, 30_000 + number, maps=_LIBRARIES, command=("sleep", "1000"))
 
 
 def tick(second: int) -> Tick:
-    """Every process is listed and used its card."""
+    """Every process is listed and used its GPU."""
     devices, replies = [], []
-    for card in range(CARDS):
-        pids = [pid(card, number) for number in range(EACH)]
+    for device in range(DEVICES):
+        pids = [pid(device, number) for number in range(EACH)]
         listed = tuple(ProcessReading(p, "compute", 1 << 30) for p in pids)
-        reading = DeviceReading(uuid=f"GPU-{card}", minor_number=card, index=card, processes=listed)
-        devices.append(Device(f"GPU-{card}", True, "ok", reading, {"processes": second // LISTS}))
+        reading = DeviceReading(uuid=f"GPU-{device}", minor_number=device, index=device, processes=listed)
+        devices.append(Device(f"GPU-{device}", True, "ok", reading, {"processes": second // LISTS}))
         rows = [[second * 1_000_000, p, 1, 0, 0, 0] for p in pids]
         if second % SAMPLES == 0:
-            replies.append(Reply(1, "read", uuid=f"GPU-{card}", samples={"process": rows}, received=float(second)))
+            replies.append(Reply(1, "read", uuid=f"GPU-{device}", samples={"process": rows}, received=float(second)))
     return Tick(1.7e9 + second, second, DriverView(True, "ok", devices=tuple(devices)), tuple(replies))
 
 
@@ -92,7 +92,7 @@ def main() -> None:
         "% of a core": 100 * sum(spent.values()) / TICKS,
         "first look ms": 1000 * sum(first.values()),
     }
-    title = f"Attribution: {CARDS} cards with {EACH} processes each, {OTHERS} other processes"
+    title = f"Attribution: {DEVICES} GPUs with {EACH} processes each, {OTHERS} other processes"
     report(title, [*rows, total], "python -m bench.attribution")
 
 

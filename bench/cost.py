@@ -17,7 +17,7 @@ from bench.nodes import node
 from bench.report import report
 from bench.weight import weight
 
-CARDS, PROCESSES = 8, 24
+DEVICES, PROCESSES = 8, 24
 # Seconds measured by seconds between two scrapes.
 PHASES = {None: 30.0, 15.0: 45.0, 1.0: 30.0}
 # A daemon that somebody has just looked at is watched for a while (gpugauge.forecast), and so is one whose scraper has
@@ -60,13 +60,13 @@ def spent(
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name, node(CARDS, PROCESSES) as path:
+    with tempfile.TemporaryDirectory() as name, node(DEVICES, PROCESSES) as path:
         folder = Path(name)
         price, megabytes = ledger.price(folder), weight(path)
-        with ours(path, CARDS, ledger=folder) as daemon:
+        with ours(path, DEVICES, ledger=folder) as daemon:
             with (
-                ours(path, CARDS, EACH_SECOND, name="gpugauge, a tick each second", ledger=folder) as eager,
-                nvitop_exporter(path, CARDS, ledger=folder) as peer,
+                ours(path, DEVICES, EACH_SECOND, name="gpugauge, a tick each second", ledger=folder) as eager,
+                nvitop_exporter(path, DEVICES, ledger=folder) as peer,
             ):
                 programs = (daemon, eager, peer)
                 time.sleep(WARM)
@@ -76,11 +76,11 @@ def main() -> None:
                 }
                 rows = [row for program in programs for row in _rows(program, phases)]
             _weigh(rows, daemon, megabytes)
-        with nvitop_exporter(path, CARDS) as peer:
+        with nvitop_exporter(path, DEVICES) as peer:
             time.sleep(WARM)
             _weigh(rows, peer, megabytes)
     report(
-        f"CPU seconds a minute and memory on {CARDS} H100 with {PROCESSES} processes",
+        f"CPU seconds a minute and memory on {DEVICES} H100 with {PROCESSES} processes",
         rows,
         "python -m bench.cost",
         [*_ratios(rows, peer.name), _contents(price, megabytes)],

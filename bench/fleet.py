@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.fleet_pages import CARDS, templates
+from bench.fleet_pages import DEVICES, templates
 from bench.fleet_prometheus import Prometheus, prometheus, windows
 from bench.fleet_queries import DASHBOARDS, queries, without_recordings
 from bench.fleet_server import PAST, Fleet, serve
@@ -51,7 +51,7 @@ def main() -> None:
     made = templates()
     names = {name for template in made.values() for name in template.families}
     fleet = Fleet(made, options.nodes, options.interval, windows(names))
-    size = f"{options.nodes} nodes with {options.nodes * CARDS} GPUs, scraped each {options.interval:g} s"
+    size = f"{options.nodes} nodes with {options.nodes * DEVICES} GPUs, scraped each {options.interval:g} s"
     with prometheus(options.prometheus, options.nodes, serve(fleet), options.interval) as running:
         command = f"python -m bench.fleet --nodes {options.nodes} --interval {options.interval:g}"
         command += f" --evaluations {options.evaluations}"

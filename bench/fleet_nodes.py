@@ -7,7 +7,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from bench.fleet_pages import CARDS
+from bench.fleet_pages import DEVICES
 
 _IDENTITY = re.compile(rb'\b(uuid|serial|process|rank|world_size|workload_[a-z_]+)="([^"]*)"')
 _SIZES = (1, 1, 1, 1, 2, 2, 4, 8, 16, 32)  # nodes of a job
@@ -49,20 +49,20 @@ def jobs(nodes: int, since: float, until: float, hours: float = 3.0) -> list[lis
 
 
 def identified(text: bytes, node: int, job: Job) -> bytes:
-    """Return the template's text as the page of this node: its cards are its own, its processes the job's."""
-    first = CARDS * (node - job.nodes.start)
+    """Return the template's text as the page of this node: its GPUs are its own, its processes the job's."""
+    first = DEVICES * (node - job.nodes.start)
     team = f"team-{int(job.name) % 23:02d}"
 
     def made(found: re.Match[bytes]) -> bytes:
         label, value = found[1], found[2]
         if label in (b"uuid", b"serial"):
-            new = {b"uuid": b"GPU-", b"serial": b""}[label] + _digest(f"card {node} {int(value)}".encode())
+            new = {b"uuid": b"GPU-", b"serial": b""}[label] + _digest(f"GPU {node} {int(value)}".encode())
         elif label == b"process":
             new = _digest(f"{job.name} {node} ".encode() + value)[:12]
         elif label == b"rank" and value:
             new = b"%d" % (first + int(value))
         elif label == b"world_size" and value:
-            new = b"%d" % (CARDS * len(job.nodes))
+            new = b"%d" % (DEVICES * len(job.nodes))
         elif label == b"workload_job_id" and value:
             new = f"{job.name}-".encode() + value
         elif label == b"workload_namespace":

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bench.measure import gpugauge
 
-CARDS = 8
+DEVICES = 8
 _WARM, _LOOKS, _PAUSE = 70.0, 5, 4.0  # a verdict needs a minute of evidence
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][\w:]*)(\{[^\n]*\})? (\S+)$", re.MULTILINE)
-_CARD = re.compile(rb'\b(uuid|serial)="([^"]*)"')
+_DEVICE = re.compile(rb'\b(uuid|serial)="([^"]*)"')
 _HOLDS = re.compile(rb'^gpu_process_memory_used_bytes\{process="(\w+)",uuid="([^"]+)"', re.MULTILINE)
 _WHO = re.compile(rb'^gpu_process_info\{.*process="(\w+)",(workload_[^}]*)\}', re.MULTILINE)
 _RANKS = "{pid: 7001, gpus: all, per_gpu: 1, memory: 60GiB, command: python3 -m torch.distributed.run pretrain.py"
@@ -25,7 +25,7 @@ _POD = (
     "container_pid: 1, cgroup: /kubepods.slice/kubepods-pod3f1c0d1e_8a2b_4b5e_9c47_1f2e3d4c5b6a.slice/"
     "cri-containerd-6a1b2c3d4e5f60718293a4b5c6d7e8f90112233445566778899aabbccddeeff0.scope"
 )
-# What the eight ranks on a node do; two more kinds are scenarios of the simulator with a job on each card.
+# What the eight ranks on a node do; two more kinds are scenarios of the simulator with a job on each GPU.
 _JOBS = {
     "healthy": f"{_POD}, pipeline: {{kernels: 0.4, host: 0.06, load: 0.2, workers: 8, world_size: 16}}",
     "data_loading": f"{_SLURM}, pipeline: {{load: 1.6, world_size: 16}}",
@@ -87,7 +87,7 @@ def templates() -> dict[str, Template]:
         for name, job in _JOBS.items():
             path = folder / f"{name}.yaml"
             path.write_text(
-                f"description: {name}\ngpus: {{model: h100, count: {CARDS}}}\nprocesses: [{_RANKS}, {job}}}]\n"
+                f"description: {name}\ngpus: {{model: h100, count: {DEVICES}}}\nprocesses: [{_RANKS}, {job}}}]\n"
             )
             sources[name] = str(path)
         daemons = {name: stack.enter_context(gpugauge(source)) for name, source in sources.items()}
@@ -137,7 +137,7 @@ def _template(pages: list[tuple[float, bytes]]) -> Template:
 
 
 def _as_on_a_cluster(page: bytes) -> bytes:
-    """Number the cards from 0, and say what a scheduler would: each card is given to who is on it."""
+    """Number the GPUs from 0, and say what a scheduler would: each GPU is given to who is on it."""
     numbers: dict[bytes, dict[bytes, int]] = {b"uuid": {}, b"serial": {}}
 
     def numbered(found: re.Match[bytes]) -> bytes:
@@ -147,11 +147,11 @@ def _as_on_a_cluster(page: bytes) -> bytes:
     who = dict(_WHO.findall(page))
     given = {uuid: who[process] for process, uuid in _HOLDS.findall(page) if process in who}
     info = [b'gpu_allocation_info{uuid="%b",%b} 1.0\n' % (uuid, told) for uuid, told in given.items()]
-    cards = sorted(found[2] for found in _CARD.finditer(page) if found[1] == b"uuid")
+    devices = sorted(found[2] for found in _DEVICE.finditer(page) if found[1] == b"uuid")
     states = [
         b'gpu_allocation_state{state="%b",uuid="%b"} %d.0\n' % (state, uuid, state == now)
-        for uuid in dict.fromkeys(cards)
+        for uuid in dict.fromkeys(devices)
         for now in [b"allocated" if uuid in given else b"unallocated"]
         for state in (b"allocated", b"shared", b"unallocated")
     ]
-    return _CARD.sub(numbered, page + b"".join(info + states))
+    return _DEVICE.sub(numbered, page + b"".join(info + states))

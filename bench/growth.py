@@ -1,4 +1,4 @@
-"""How cost grows with the node: CPU, bytes, latency and memory by cards and processes, scraped each second."""
+"""How cost grows with the node: CPU, bytes, latency and memory by GPUs and processes, scraped each second."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from bench.measure import Program, ours, percentile, series
 from bench.nodes import node
 from bench.report import report
 
-CARDS = (1, 8, 16, 64)
+DEVICES = (1, 8, 16, 64)
 PROCESSES = (0, 64, 512)
 WARM, SECONDS, SCRAPES = 5.0, 8.0, 100
 
 
 def main() -> None:
     rows: list[dict[str, Any]] = []
-    for cards in CARDS:
+    for devices in DEVICES:
         for processes in PROCESSES:
-            with node(cards, processes) as path, ours(path, cards) as daemon:
-                rows.append({"cards": cards, "processes": processes, **measure(daemon)})
+            with node(devices, processes) as path, ours(path, devices) as daemon:
+                rows.append({"devices": devices, "processes": processes, **measure(daemon)})
     report(
         "Growth: CPU in ms a second, scraped each second; the simulator is in the worker's",
         rows,
         "python -m bench.growth",
-        ["Linear or better where µs a series does not rise with more cards or more processes."],
+        ["Linear or better where µs a series does not rise with more GPUs or more processes."],
     )
 
 

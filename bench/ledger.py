@@ -106,5 +106,7 @@ if __name__ == "__main__":
     from gpugauge.driver.nvidia import nvml
 
     use = nvml.use_library
-    nvml.use_library = lambda library: use(kept(library))  # the simulator is not loaded yet
-    sys.exit(worker.main(sys.argv[1:]))
+    nvml.use_library = lambda library: use(kept(library))  # before the simulator imports it
+    from gpugauge.simulator.worker import SimulatedNvml
+
+    sys.exit(worker.main(sys.argv[1:], SimulatedNvml()))

@@ -141,21 +141,21 @@ def gpugauge(scenario: str, *flags: str) -> Iterator[Program]:
 
 @contextlib.contextmanager
 def ours(
-    simulation: str, cards: int, *flags: str, name: str = "gpugauge", ledger: Path | None = None
+    simulation: str, devices: int, *flags: str, name: str = "gpugauge", ledger: Path | None = None
 ) -> Iterator[Program]:
     """Run our daemon as on a real node, with the simulated library in its worker (bench.ours, bench.nodes.node)."""
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, "-m", "bench.ours", simulation, "serve", f"--hook.socket={folder}/hook.sock", *flags]
-        with running(name, _listening(program), _shows("gpu_memory_used_bytes{", cards), ledger) as started:
+        with running(name, _listening(program), _shows("gpu_memory_used_bytes{", devices), ledger) as started:
             yield started
 
 
 @contextlib.contextmanager
-def nvitop_exporter(simulation: str, cards: int, ledger: Path | None = None) -> Iterator[Program]:
+def nvitop_exporter(simulation: str, devices: int, ledger: Path | None = None) -> Iterator[Program]:
     """Run nvitop-exporter on the same library, with its default interval of a second."""
     program = [sys.executable, "-m", "bench.peer", simulation, "--bind-address", "127.0.0.1", "--interval", "1.0"]
     command: Callable[[int], list[str]] = lambda port: [*program, "--port", str(port)]  # noqa: E731  (typed)
-    with running("nvitop-exporter", command, _shows("gpu_utilization_Percentage{", cards), ledger) as started:
+    with running("nvitop-exporter", command, _shows("gpu_utilization_Percentage{", devices), ledger) as started:
         yield started
 
 

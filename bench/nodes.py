@@ -15,17 +15,17 @@ from pathlib import Path
 from gpugauge.simulator.scenario.load import parse_scenario
 
 _LOAD = "{{shape: square, high: {:.4f}, period: 4, duty: 0.5}}"
-_MEMORY_GIB = 60  # of a card, shared by its processes
+_MEMORY_GIB = 60  # of a GPU, shared by its processes
 
 
 @contextlib.contextmanager
-def node(cards: int, processes: int) -> Iterator[str]:
-    """Yield the path of the simulation of `cards` H100 and `processes` in all, spread evenly."""
+def node(devices: int, processes: int) -> Iterator[str]:
+    """Yield the path of the simulation of `devices` H100 and `processes` in all, spread evenly."""
     asleep = [subprocess.Popen(["sleep", "infinity"]) for _ in range(processes)]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"{cards}-cards-{processes}-processes.json"
-            made = parse_scenario(scenario(cards, [process.pid for process in asleep]), path.name, path.stem)
+            path = Path(folder) / f"{devices}-devices-{processes}-processes.json"
+            made = parse_scenario(scenario(devices, [process.pid for process in asleep]), path.name, path.stem)
             path.write_text(json.dumps(made.simulation()))
             yield str(path)
     finally:
@@ -35,12 +35,14 @@ def node(cards: int, processes: int) -> Iterator[str]:
             process.wait()
 
 
-def scenario(cards: int, pids: list[int]) -> str:
-    """Return the scenario's text; process i is on card i modulo `cards`."""
-    each = max(1, -(-len(pids) // cards))
+def scenario(devices: int, pids: list[int]) -> str:
+    """Return the scenario's text; process i is on GPU i modulo `devices`."""
+    each = max(1, -(-len(pids) // devices))
     memory, load = f"{_MEMORY_GIB / each:.3f}GiB", _LOAD.format(0.9 / each)
-    lines = [f"description: for measurements; {cards} H100 with {len(pids)} processes"]
-    lines += [f"gpus: {{model: h100, count: {cards}}}"]
+    lines = [f"description: for measurements; {devices} H100 with {len(pids)} processes"]
+    lines += [f"gpus: {{model: h100, count: {devices}}}"]
     lines += ["processes:"] if pids else []
-    lines += [f"  - {{pid: {pid}, gpus: [{i % cards}], memory: {memory}, load: {load}}}" for i, pid in enumerate(pids)]
+    lines += [
+        f"  - {{pid: {pid}, gpus: [{i % devices}], memory: {memory}, load: {load}}}" for i, pid in enumerate(pids)
+    ]
     return "\n".join(lines) + "\n"

@@ -14,7 +14,7 @@ from bench.ledger import kept
 from gpugauge.driver.nvidia.nvml import use_library
 from gpugauge.simulator.nvml.install import install
 
-# Functions that only the peer calls, answered at once with one number: in its favour, a real card takes 20 ms for each
+# Functions that only the peer calls, answered at once with one number: in its favour, a real GPU takes 20 ms for each
 # PCIe throughput.
 _ANSWERS = {
     "nvmlDeviceIsMigDeviceHandle": 0,
@@ -43,9 +43,9 @@ class PeerLibrary:
         return answer
 
     def _process_utilization(self, device: Any, array: Any, count: Any, after: Any) -> int:
-        """The peer asks with the time of day, which real cards' samples have; ours count from boot."""
+        """The peer asks with the time of day, which real GPUs' samples have; ours count from boot."""
         world = self._library.world
-        now = world.cards[0].ring.stamp(world.now())
+        now = world.devices[0].ring.stamp(world.now())
         since = c_ulonglong(now - (time.time_ns() // 1000 - after.value))
         code: int = self._library.nvmlDeviceGetProcessUtilization(device, array, count, since)
         return code

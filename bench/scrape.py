@@ -17,7 +17,7 @@ from bench.measure import Program, nvitop_exporter, ours, percentile, running, s
 from bench.nodes import node
 from bench.report import report
 
-CARDS, PROCESSES = 8, 64
+DEVICES, PROCESSES = 8, 64
 _SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 SCRAPES, PAUSE = 1000, 0.003  # of each, and seconds between two
 
@@ -35,7 +35,7 @@ def static_file(body: bytes) -> Iterator[Program]:
 
 def main() -> None:
     latencies: dict[str, list[float]] = {}
-    with node(CARDS, PROCESSES) as path, ours(path, CARDS) as daemon, nvitop_exporter(path, CARDS) as peer:
+    with node(DEVICES, PROCESSES) as path, ours(path, DEVICES) as daemon, nvitop_exporter(path, DEVICES) as peer:
         time.sleep(8)  # every group has been read
         with static_file(daemon.scrape(daemon.connect())) as still:
             programs = (daemon, still, peer)
@@ -48,7 +48,7 @@ def main() -> None:
                     time.sleep(PAUSE)
             rows = [_row(program, latencies) for program in programs]
     report(
-        f"A scrape of {CARDS} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",
+        f"A scrape of {DEVICES} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",
         rows,
         "python -m bench.scrape",
     )

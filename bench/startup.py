@@ -1,4 +1,4 @@
-"""Seconds from the start to the first scrape that shows every card, ours and nvitop-exporter's by turns."""
+"""Seconds from the start to the first scrape that shows every GPU, ours and nvitop-exporter's by turns."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from bench.measure import nvitop_exporter, ours
 from bench.nodes import node
 from bench.report import report
 
-CARDS, PROCESSES = 8, 24
+DEVICES, PROCESSES = 8, 24
 STARTS = 9
 
 
 def main() -> None:
     found: dict[str, list[float]] = {}
     spent: dict[str, list[float]] = {}
-    with node(CARDS, PROCESSES) as path:
+    with node(DEVICES, PROCESSES) as path:
         for start in (ours, nvitop_exporter):
-            with start(path, CARDS):
+            with start(path, DEVICES):
                 pass  # its modules are compiled now
         for _ in range(STARTS):
             for start in (ours, nvitop_exporter):
-                with start(path, CARDS) as program:
+                with start(path, DEVICES) as program:
                     found.setdefault(program.name, []).append(program.ready_seconds)
                     spent.setdefault(program.name, []).append(sum(program.cpu_seconds().values()))
     rows: list[dict[str, Any]] = [
@@ -35,9 +35,8 @@ def main() -> None:
         }
         for name, seconds in found.items()
     ]
-    title = (
-        f"From the start to the first complete scrape, {CARDS} H100 with {PROCESSES} processes, {STARTS} starts of each"
-    )
+    machine = f"{DEVICES} H100 with {PROCESSES} processes"
+    title = f"From the start to the first complete scrape, {machine}, {STARTS} starts of each"
     report(title, rows, "python -m bench.startup")
 
 

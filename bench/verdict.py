@@ -2,7 +2,7 @@
 
 `python -m bench.verdict` prints the tables, with --write into docs/verdict.md, together with the table of causes.
 Nothing waits and the seed is fixed: the tables can be made again. `--ticks 1 5` lets as many pipelines as `--cases` run
-on simulated cards instead, before the daemon's own collectors, with ticks so many seconds apart (minutes).
+on simulated GPUs instead, before the daemon's own collectors, with ticks so many seconds apart (minutes).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NUMBER, SEED = 1000, 5
 ENOUGH = 100  # named: the spread of fewer says nothing
 OTHER_SEEDS = range(10, 20)  # no figure may hang on the seed
 NOBODY = "(nobody)"
-# Of a simulated machine: its cards, the pid of the first training, and the seconds for which it is watched.
-_CARDS, _FIRST_PID, _WATCHED = 16, 100, 80.0
+# Of a simulated machine: its GPUs, the pid of the first training, and the seconds for which it is watched.
+_DEVICES, _FIRST_PID, _WATCHED = 16, 100, 80.0
 
 
 def _without_hook(e: Evidence) -> Evidence:
@@ -56,7 +56,7 @@ def _without_hook(e: Evidence) -> Evidence:
 
 KNOWLEDGE: dict[str, Callable[[Evidence], Evidence]] = {
     "hook and performance counters": lambda e: e,
-    "hook, a card without performance counters": without_counters,
+    "hook, a GPU without performance counters": without_counters,
     "no hook": _without_hook,
 }
 
@@ -103,10 +103,10 @@ def _count(result: Result, p: Pipeline, true: str | None, named: str | None) -> 
 
 
 def collected(model: str, tick: float, number: int, seed: int = SEED) -> Result:
-    """Let collectors and verdict watch random pipelines for a minute and a quarter, each on a card of its own."""
+    """Let collectors and verdict watch random pipelines for a minute and a quarter, each on a GPU of its own."""
     r, result = random.Random(seed), Result()
-    for _ in range(0, number, _CARDS):
-        pipelines = [random_pipeline(r) for _ in range(_CARDS)]
+    for _ in range(0, number, _DEVICES):
+        pipelines = [random_pipeline(r) for _ in range(_DEVICES)]
         with tempfile.TemporaryDirectory() as folder:
             *_, moment = moments(_machine(model, pipelines), Path(folder), _WATCHED, steps=(tick,))
         for pid, p in enumerate(pipelines, _FIRST_PID):
@@ -117,18 +117,18 @@ def collected(model: str, tick: float, number: int, seed: int = SEED) -> Result:
 
 
 def _machine(model: str, pipelines: Sequence[Pipeline]) -> Scenario:
-    """Return a machine with a training for each pipeline, and with the neighbours that take their part of its card."""
+    """Return a machine with a training for each pipeline, and with the neighbours that take their part of its GPU."""
     lines = [f"gpus: {{model: {model}, count: {len(pipelines)}}}", "processes:"]
     for i, p in enumerate(pipelines):
         where = f"gpus: [{i}], memory: 20GiB"
         lines.append(f"  - {{pid: {_FIRST_PID + i}, {where}, cgroup: /job{i}, pipeline: {json.dumps(asdict(p))}}}")
         if p.other:
-            lines.append(f"  - {{pid: {_FIRST_PID + _CARDS + i}, {where}, load: {p.other}}}")
+            lines.append(f"  - {{pid: {_FIRST_PID + _DEVICES + i}, {where}, load: {p.other}}}")
     return scenario("\n".join(lines))
 
 
 def print_collected(ticks: Sequence[float], number: int) -> None:
-    """Print a row for each card and distance of ticks."""
+    """Print a row for each GPU and distance of ticks."""
     for model in ("h100", "a100"):
         for tick in ticks:
             r = collected(model, tick, number)

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpugauge.driver import worker  # what the worker has without it
-
 
 def weight(simulation: str) -> float:
     """Return it, measured in a process of its own, as loaded."""
@@ -20,8 +18,10 @@ def weight(simulation: str) -> float:
 
 def main() -> None:
     text = Path(sys.argv[1]).read_text()
-    service, before = worker.Service(), _private()
-    service.answer({"id": 0, "op": "open", "simulate": json.loads(text)})
+    before = _private()
+    from gpugauge.simulator.worker import service  # noqa: PLC0415  (it is what is weighed)
+
+    service().answer({"id": 0, "op": "open", "simulate": json.loads(text)})
     print(_private() - before)
 
 

@@ -15,8 +15,8 @@ from bench.report import report
 from gpugauge.daemon.assembly import PACE
 from gpugauge.driver.frames import frame
 from gpugauge.driver.nvidia.nvml import use_library, used_library
-from gpugauge.driver.worker import Service
 from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.simulator.worker import service as simulated_service
 
 TICKS, WARM = 300, 60
 
@@ -44,7 +44,7 @@ def main(scenario: str = "bench-24") -> None:
     simulation = load_scenario(scenario).simulation()
     simulation["start"] = {"monotonic": 0.0, "unix": 1_790_000_000.0}
     now = [0.0]
-    service = Service(lambda: now[0])
+    service = simulated_service(lambda: now[0])
     count = service.answer({"id": 0, "op": "open", "simulate": simulation}).values["driver"]["device_count"]
     watch = Stopwatch(used_library())
     use_library(watch)

@@ -1,10 +1,11 @@
-"""The whole /metrics of a scenario at one instant, made without processes, threads or a clock."""
+"""The golden files: the whole /metrics of a scenario at one instant, rendered without processes, threads or a clock."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from gpugauge.exposition.render import Exposition
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Counters, Session
 from gpugauge.simulator.host.procfs import ProcTree
-from gpugauge.simulator.scenario.load import Scenario
+from gpugauge.simulator.scenario.load import Scenario, load_scenario, parse_scenario
+from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import Page
 from gpugauge.workload.procfs import Procfs
@@ -104,11 +106,11 @@ def metrics(
     released: bool = False,
 ) -> dict[str, str]:
     """Return /metrics as it is `seconds` after the scenario began, in both formats, by format. Of the processes in
-    `insides` everything can be seen, and a Slurm job has been given card 0 then. `released` for ten minutes at the end.
+    `insides` everything can be seen, and a Slurm job has been given GPU 0 then. `released` for ten minutes at the end.
     """
     now = 0.0
     scenario._start |= {"monotonic": 0.0, "unix": START}
-    service, inventory = Service(lambda: now), Inventory(LIMITS)
+    service, inventory = simulated_service(lambda: now), Inventory(LIMITS)
     facts = DriverFacts(**_answer(service, "open", simulate=scenario.simulation()).values["driver"])
     tree = ProcTree(folder, scenario)
     tree.update(0.0)
@@ -186,3 +188,50 @@ def _stable(text: str) -> str:
     for pattern, replacement in _VARYING:
         text = pattern.sub(replacement, text)
     return text
+
+
+FOLDER = Path(__file__).parent / "golden"
+# Scenarios that ship, at a second of their time.
+SHIPPED = {
+    "a100-mig": 30,
+    "workstation": 10,
+    "h200-gpm": 20,
+    "b200": 10,
+    "geforce": 10,
+    "failing-card": 40,
+    "card-lost-shift": 40,
+    "counters-reset": 40,
+    "garbage": 40,
+    "driver-470": 10,
+    "driver-r570": 30,
+    "driver-r575": 30,
+    "driver-r580": 30,
+}
+
+
+def _own(name: str) -> Scenario:
+    path = FOLDER / f"{name}.yaml"
+    return parse_scenario(path.read_text(), str(path), name)
+
+
+def _node(folder: Path) -> dict[str, str]:
+    sessions = (partial(rank, 0), partial(rank, 1), partial(rank, 2, ended_at=1_790_000_015.0))
+    return metrics(_own("node"), folder, 30, *sessions, insides=(4001,))
+
+
+# By name: a function from a temporary folder to the texts by format.
+GOLDENS: dict[str, Callable[[Path], dict[str, str]]] = {
+    "node": _node,
+    "h100-mig": lambda folder: metrics(_own("h100-mig"), folder, 10),
+    "desktop": lambda folder: metrics(_own("desktop"), folder, 10),
+    "released": lambda folder: metrics(load_scenario("workstation"), folder, 10, released=True),
+    **{
+        name: lambda folder, name=name, second=second: metrics(load_scenario(name), folder, second)  # type: ignore[misc]
+        for name, second in SHIPPED.items()
+    },
+}
+
+
+def forms(name: str) -> tuple[str, ...]:
+    """Return the formats that are kept of a golden file."""
+    return ("text", "openmetrics") if name == "node" else ("text",)

@@ -11,11 +11,11 @@ from gpugauge.daemon.assembly import make_collectors
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.worker import Service
 from gpugauge.metric import LabelValues, Value
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import Scenario, parse_scenario
+from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
@@ -52,7 +52,7 @@ def moments(
     """Yield what is exported at every tick."""
     now = 0.0
     made._start |= {"monotonic": 0.0, "unix": START}
-    service, inventory = Service(lambda: now), Inventory(LIMITS)
+    service, inventory = simulated_service(lambda: now), Inventory(LIMITS)
     facts = DriverFacts(**_answer(service, "open", simulate=made.simulation()).values["driver"])
     tree = ProcTree(folder, made)
     tree.update(0.0)

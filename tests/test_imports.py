@@ -1,9 +1,74 @@
+import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "gpugauge"
+import pytest
+
+from tests.contract import SOURCE, package_of, packages
+
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if "bootstrap" not in path.parts and path != SOURCE / "__init__.py"  # the first runs alone, under any Python
+}
+PACKAGES = {package.name: package for package in packages()}
+
+
+def _imports(module: str) -> set[str]:
+    """Return the modules of this project that a module imports, also inside functions, but not for types alone."""
+    tree = ast.parse(MODULES[module].read_text())
+    for_types = {
+        id(node)
+        for guard in ast.walk(tree)
+        if isinstance(guard, ast.If) and isinstance(guard.test, ast.Name) and guard.test.id == "TYPE_CHECKING"
+        for node in ast.walk(guard)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from package import module` or `from module import name`
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name.removeprefix("gpugauge.") in MODULES else node.module for name in full}
+    ours = {name.removeprefix("gpugauge.") for name in names if name.startswith("gpugauge.")}
+    return ours - {module}
+
+
+def _packages_imported_by(package: str) -> set[str]:
+    found = {package_of(below) for module in MODULES if package_of(module) == package for below in _imports(module)}
+    return found - {package}
+
+
+def test_every_package_is_in_the_contract() -> None:
+    found = {package_of(module) for module in MODULES}
+
+    assert found == PACKAGES.keys(), "tests/packages.yaml lists other packages than src/gpugauge has"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_imports_what_the_contract_says(name: str) -> None:
+    assert _packages_imported_by(name) == PACKAGES[name].imports, f"tests/packages.yaml, {name}: imports differ"
+
+
+def test_no_modules_import_each_other() -> None:
+    left = {module: _imports(module) for module in MODULES}
+    while free := [module for module, imports in left.items() if not imports & left.keys()]:
+        for module in free:
+            del left[module]
+
+    assert left == {}, f"these import each other, or depend on such: {sorted(left)}"
+
+
+def test_no_folder_holds_more_than_20_files_and_no_file_more_than_300_lines() -> None:
+    folders = [f for f in (SOURCE, *SOURCE.rglob("*")) if f.is_dir() and f.name != "__pycache__"]
+    full = [f for f in folders if sum(p.is_file() for p in f.iterdir()) > 20]
+    long = [f for f in MODULES.values() if len(f.read_text().splitlines()) > 300]
+
+    assert (full, long) == ([], [])
 
 
 def loaded_by(statement: str) -> set[str]:

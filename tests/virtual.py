@@ -14,11 +14,11 @@ from gpugauge.driver.frames import decoded, frame
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.messages import reply
 from gpugauge.driver.schedule import Pace, Schedule
-from gpugauge.driver.worker import Service
 from gpugauge.exposition.render import Exposition
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import Scenario
+from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.workload.procfs import Procfs
@@ -57,7 +57,7 @@ class VirtualDaemon:
     def __init__(self, scenario: Scenario, folder: Path, watch: Watch = _just_do) -> None:
         scenario._start |= {"monotonic": 0.0, "unix": START}
         self.now, self._watch = 0.0, watch
-        self._service = Service(lambda: self.now)
+        self._service = simulated_service(lambda: self.now)
         opened = self._service.answer({"id": 0, "op": "open", "simulate": scenario.simulation()})
         self._facts = DriverFacts(**opened.values["driver"])
         self._pace, self._schedule = Pace(dict(PACE)), Schedule()

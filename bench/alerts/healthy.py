@@ -6,7 +6,7 @@ from bench.alerts.record import Planned
 from bench.alerts.words import machine, one_training, other, training
 
 HEALTHY = (
-    one_training("healthy", "a training that keeps its card busy", "{}"),
+    one_training("healthy", "a training that keeps its GPU busy", "{}"),
     Planned(
         "healthy-ddp",
         "four ranks on a node that write a checkpoint every quarter of an hour",
@@ -26,7 +26,7 @@ HEALTHY = (
     ),
     Planned(
         "long-evaluation",
-        "each 50 minutes of training an evaluation of 20 minutes that keeps the card less busy",
+        "each 50 minutes of training an evaluation of 20 minutes that keeps the GPU less busy",
         {"node-1": machine(training(100, "[0]", 501, start=0, phases="{every: 4200, evaluating: 1200}"))},
         180,
     ),
@@ -42,7 +42,7 @@ HEALTHY = (
     ),
     Planned(
         "slow-start",
-        "20 minutes of reading data with the card held, then a healthy training in the same job",
+        "20 minutes of reading data with the GPU held, then a healthy training in the same job",
         {
             "node-1": machine(
                 other(90, "[0]", 501, start=60, end=1260, command="python3 train.py", memory="2GiB"),
@@ -117,17 +117,17 @@ HEALTHY = (
     ),
     Planned(
         "job-ends",
-        "a healthy training that ends; its card is free for the rest",
+        "a healthy training that ends; its GPU is free for the rest",
         {"node-1": machine(training(100, "[0]", 501, end=3600))},
     ),
     Planned(
         "two-servers-share",
-        "two inference servers on one card",
+        "two inference servers on one GPU",
         {"node-1": machine(other(100, "[0]", 501, 0.4), other(101, "[0]", 502, 0.3))},
     ),
     Planned(
         "small-card",
-        "a healthy training on a card without performance counters",
+        "a healthy training on a GPU without performance counters",
         {"node-1": machine(training(100, "[0]", 501, memory="4GiB"), model="geforce")},
     ),
     Planned(

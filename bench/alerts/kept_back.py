@@ -66,7 +66,7 @@ STORIES = (
     ),
     Planned(
         "hot-node",
-        "two nodes with two ranks each; all cards of the second are too hot and half as fast",
+        "two nodes with two ranks each; all GPUs of the second are too hot and half as fast",
         {
             "node-1": machine(training(100, "[0, 1]", 501, "{peer: 0.2, world_size: 4}", per_gpu=1), count=2),
             "node-2": machine(training(100, "[0, 1]", 501, "{clock: 0.5, world_size: 4}", per_gpu=1), count=2),
@@ -86,7 +86,7 @@ STORIES = (
     ),
     Planned(
         "card-comes-back",
-        "a card with a server does not answer for ten minutes",
+        "a GPU with a server does not answer for ten minutes",
         {"node-1": machine(other(100, "[0]", 501, 0.6), count=2, faults=_LOST_FOR_A_WHILE)},
         tells=(tell({"uuid": "node-1/0"}, "health", "GpuLost", since=40, until=50),),
     ),
@@ -118,13 +118,13 @@ STORIES = (
     ),
     Planned(
         "never-ended",
-        "a training that is done after 50 minutes, and a process of the job that keeps the card",
+        "a training that is done after 50 minutes, and a process of the job that keeps the GPU",
         {"node-1": machine(training(100, "[0]", 501, end=3000), other(101, "[0]", 501, start=3000, memory="10GiB"))},
         tells=(tell(about(501), "idle", "GpuHeldIdle", since=50),),
     ),
     Planned(
         "off-the-bus",
-        "Xid 79 after an hour, and the card is gone",
+        "Xid 79 after an hour, and the GPU is gone",
         {
             "node-1": machine(
                 other(100, "[0]", 501, 0.9),

@@ -20,7 +20,7 @@ from typing import Any
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
 from bench.alerts.score import NAIVE_METRIC
-from bench.alerts.story import Card, Group, Story, Tell, notation
+from bench.alerts.story import Device, Group, Story, Tell, notation
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
@@ -28,12 +28,12 @@ from gpugauge.daemon.assembly import make_collectors
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.worker import Service
 from gpugauge.sessions.session import Session
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import Scenario, parse_scenario
+from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
@@ -55,7 +55,7 @@ class Planned:
     """A story before it is recorded. `machines` are scenarios by instance; times are minutes.
 
     `ooms` are the minutes of out-of-memory errors by pid, `builds` what torch was built for by pid, `given` the job
-    that a card was given to, `restarts` of the exporters, `unreachable` the times at which scrapes fail, `unscraped`
+    that a GPU was given to, `restarts` of the exporters, `unreachable` the times at which scrapes fail, `unscraped`
     those at which nobody scrapes, `blind` those at which the driver does not answer, `released` it is on purpose.
     """
 
@@ -126,7 +126,7 @@ class Machine:
 
     def start(self) -> None:
         """Begin with a new exporter, which knows nothing of what was."""
-        self._service, self._inventory = Service(lambda: self.now), Inventory(LIMITS)
+        self._service, self._inventory = simulated_service(lambda: self.now), Inventory(LIMITS)
         self._facts = DriverFacts(
             **_answer(self._service, "open", simulate=self._scenario.simulation()).values["driver"]
         )
@@ -181,15 +181,15 @@ class Machine:
                 libraries = ("libtorch_python.so", "libtorch_cpu.so", "libc10.so")
                 maps.write_text("".join(_CPU_BUILD.format(name) for name in libraries))
 
-    def cards(self) -> dict[str, Card]:
-        """Return the cards, and whose they are at some time."""
+    def devices(self) -> dict[str, Device]:
+        """Return the GPUs, and whose they are at some time."""
         world = World(self._scenario.simulation())
         found = {}
-        for card in world.cards:
-            # Whoever trains on the CPU should use the cards of the machine: an idle one is a sign of that.
-            held = [p for p in world.processes if card.index in p.gpus or not p.gpus]
+        for device in world.devices:
+            # Whoever trains on the CPU should use the GPUs of the machine: an idle one is a sign of that.
+            held = [p for p in world.processes if device.index in p.gpus or not p.gpus]
             jobs = {match[1] for p in held if (match := re.search(r"job_(\w+)", p.cgroup))}
-            found[card.uuid] = Card(instance=self.instance, jobs=tuple(sorted(jobs)))
+            found[device.uuid] = Device(instance=self.instance, jobs=tuple(sorted(jobs)))
         return found
 
     def close(self) -> None:
@@ -200,14 +200,14 @@ def record(planned: Planned, group: Group = "tuned") -> Story:
     """Let the time of a story pass, and return what its scrapes saw."""
     folder = Path(tempfile.mkdtemp())
     series: dict[str, dict[int, float]] = defaultdict(dict)
-    cards: dict[str, Card] = {}
+    devices: dict[str, Device] = {}
     seconds = planned.minutes * 60
     try:
         for instance in planned.machines:
             (folder / instance).mkdir()
             machine = Machine(instance, planned, folder / instance)
             _pass(machine, planned, series)
-            cards |= machine.cards()
+            devices |= machine.devices()
             machine.close()
     finally:
         shutil.rmtree(folder)
@@ -219,18 +219,18 @@ def record(planned: Planned, group: Group = "tuned") -> Story:
         group=group,
         interval=SCRAPE,
         minutes=planned.minutes,
-        cards=cards,
-        tells=tuple(_resolved(tell, cards) for tell in planned.tells),
+        devices=devices,
+        tells=tuple(_resolved(tell, devices) for tell in planned.tells),
         series={name: _told(values, count, planned) for name, values in sorted(series.items())},
     )
 
 
-def _resolved(tell: Tell, cards: Mapping[str, Card]) -> Tell:
+def _resolved(tell: Tell, devices: Mapping[str, Device]) -> Tell:
     """Put the uuid in the place of `instance/index`."""
     instance, slash, index = tell.who.get("uuid", "").partition("/")
     if not slash:
         return tell
-    uuids = [uuid for uuid, card in cards.items() if card.instance == instance]
+    uuids = [uuid for uuid, device in devices.items() if device.instance == instance]
     return tell.model_copy(update={"who": {"uuid": uuids[int(index)]}})
 
 

@@ -50,11 +50,11 @@ def by_story(stories: Sequence[Story], scored: Scored) -> str:
 
 
 def who(labels: Mapping[str, str], story: Story) -> str:
-    """Return labels in words; a card by its place, since its uuid says nothing."""
+    """Return labels in words; a GPU by its place, since its uuid says nothing."""
     uuid = labels.get("uuid", "")
-    if uuid in story.cards:
-        others = [name for name, card in story.cards.items() if card.instance == story.cards[uuid].instance]
-        return f"card {others.index(uuid)} of {story.cards[uuid].instance}"
+    if uuid in story.devices:
+        others = [name for name, device in story.devices.items() if device.instance == story.devices[uuid].instance]
+        return f"GPU {others.index(uuid)} of {story.devices[uuid].instance}"
     job = labels.get("workload_job_id")
     return f"job {job}" if job else " ".join(labels.values())
 

@@ -29,7 +29,7 @@ Groups = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules to be scored. Those that name no job are taken to mean every job on the card or machine that they name."""
+    """Rules to be scored. Those that name no job are taken to mean every job on the GPU or machine that they name."""
 
     name: str
     groups: Groups
@@ -48,7 +48,7 @@ class Score:
     nameable: int = 0
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
     missed: list[tuple[str, str]] = field(default_factory=list)
-    low_use: int = 0  # tells about load or idle cards
+    low_use: int = 0  # tells about load or idle GPUs
     low_use_told: int = 0
 
     @property
@@ -133,10 +133,10 @@ def _says(run: Run, tell: Tell) -> bool:
 
 
 def _holds(story: Story, run: Run, tell: Tell) -> bool:
-    """Whether the card, or one on the machine, is what somebody should be told about, or is held by a job that is."""
+    """Whether the GPU, or one on the machine, is what somebody should be told about, or is held by a job that is."""
     return any(
-        tell.who.items() <= {"uuid": uuid, "instance": card.instance}.items()
-        or tell.who.get("workload_job_id") in card.jobs
-        for uuid, card in story.cards.items()
-        if card.instance == run.labels.get("instance") and run.labels.get("uuid", uuid) == uuid
+        tell.who.items() <= {"uuid": uuid, "instance": device.instance}.items()
+        or tell.who.get("workload_job_id") in device.jobs
+        for uuid, device in story.devices.items()
+        if device.instance == run.labels.get("instance") and run.labels.get("uuid", uuid) == uuid
     )

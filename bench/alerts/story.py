@@ -43,8 +43,8 @@ class Tell(_Strict):
         return self
 
 
-class Card(_Strict):
-    """A card: where it is, and the jobs that hold it at some time. Only the naive rules need it, which know no jobs."""
+class Device(_Strict):
+    """A GPU: where it is, and the jobs that hold it at some time. Only the naive rules need it, which know no jobs."""
 
     instance: str
     jobs: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Story(_Strict):
     group: Group = "tuned"
     interval: Annotated[int, Field(gt=0)] = 15
     minutes: Annotated[int, Field(gt=0)]
-    cards: Mapping[str, Card] = Field(default_factory=dict)
+    devices: Mapping[str, Device] = Field(default_factory=dict)
     tells: tuple[Tell, ...] = ()
     series: Mapping[str, str]
 

@@ -6,7 +6,7 @@ from bench.alerts.healthy import HEALTHY
 from bench.alerts.record import Planned
 from bench.alerts.words import about, low, machine, one_training, other, tell, training
 
-# From the second 3600 on the card says that it is busy all the time.
+# From the second 3600 on the GPU says that it is busy all the time.
 _SPINS = "".join(
     f"  - {{call: {call}, start: 3600, value: 100}}\n"
     for call in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetSamples")
@@ -15,7 +15,7 @@ _SPINS = "".join(
 _HOT = "{model: h100, health: {throttling: [{reason: hw_thermal_slowdown}]}}"
 
 
-def _card(index: int) -> dict[str, str]:
+def _device(index: int) -> dict[str, str]:
     return {"uuid": f"node-1/{index}"}
 
 
@@ -28,7 +28,7 @@ CAUSES = (
     _caused("data_loading", "workers need 1.6 s for a batch of 0.1 s", "{load: 1.6}"),
     _caused("host_bound", "small kernels, launched from Python", "{kernels: 0.01, host: 0.03, load: 0.01}"),
     _caused("transfer", "each batch is copied from pageable memory", "{copy: 0.2, pinned: false}"),
-    _caused("underfilled", "kernels that fill an eighth of the card", "{fill: 0.12}"),
+    _caused("underfilled", "kernels that fill an eighth of the GPU", "{fill: 0.12}"),
     one_training(
         "precision-unused",
         "32-bit arithmetic with TF32 off",
@@ -37,14 +37,14 @@ CAUSES = (
     ),
     Planned(
         "throttled",
-        "a card that is too hot",
+        "a GPU that is too hot",
         {"node-1": machine(training(100, "[0]", 501, "{clock: 0.4}"))},
-        tells=(low(501, "throttled"), tell(_card(0), "health", "GpuThrottled")),
+        tells=(low(501, "throttled"), tell(_device(0), "health", "GpuThrottled")),
     ),
     _caused("memory_pressure", "the allocator frees its cache in every step", "{retries: 0.3}"),
     _caused(
         "contention",
-        "another program takes seven tenths of the card",
+        "another program takes seven tenths of the GPU",
         "{other: 0.7}",
         more=other(900, "[0]", 999, 0.7, memory="2GiB"),
     ),
@@ -52,7 +52,7 @@ CAUSES = (
     _caused("memory_swap_io", "waits for memory that was swapped out", "{paging: 0.9, load: 0.3}"),
     Planned(
         "unused-gpus",
-        "holds four cards and uses one",
+        "holds four GPUs and uses one",
         {"node-1": machine(training(100, "[0, 1, 2, 3]", 501, works_on="[0]"), count=4)},
         tells=(low(501, "unused_gpus"),),
     ),
@@ -78,7 +78,7 @@ SICK = (
     one_training("partly-starved", "the loader is a little too slow: 60 %", "{load: 0.66}", low(501, best=False)),
     Planned(
         "hang-at-full-load",
-        "after an hour a collective waits for a rank that is gone, and the card spins at 100 %",
+        "after an hour a collective waits for a rank that is gone, and the GPU spins at 100 %",
         {"node-1": machine(training(100, "[0]", 501, phases="{stalled_at: 3600}"), faults=_SPINS)},
         tells=(
             tell(about(501), "load", "TrainingBusyWithoutProgress", "TrainingStalled", since=60),
@@ -103,13 +103,13 @@ SICK = (
     ),
     Planned(
         "on-cpu",
-        "the model was left on the CPU beside a free card",
+        "the model was left on the CPU beside a free GPU",
         {"node-1": machine(training(100, "[]", 501, "{kernels: 2.0}"))},
         tells=(tell(about(501), "load", "TrainingOnCpu"),),
     ),
     Planned(
         "cpu-build",
-        "a CPU build of PyTorch on a machine with a card",
+        "a CPU build of PyTorch on a machine with a GPU",
         {"node-1": machine(training(100, "[]", 501, "{kernels: 2.0}"))},
         tells=(tell(about(501), "load", "TrainingOnCpu"),),
         builds={100: "cpu"},
@@ -125,11 +125,11 @@ SICK = (
         "xid-application",
         "an illegal address, after which the job goes on",
         {"node-1": machine(training(100, "[0]", 501), gpus="{model: h100, health: {xids: [{at: 3000, xid: 31}]}}")},
-        tells=(tell(_card(0), "health", "GpuXidApplication", since=50),),
+        tells=(tell(_device(0), "health", "GpuXidApplication", since=50),),
     ),
     Planned(
         "card-lost",
-        "after 50 minutes the second card falls off the bus",
+        "after 50 minutes the second GPU falls off the bus",
         {
             "node-1": machine(
                 training(100, "[0]", 501),
@@ -137,19 +137,19 @@ SICK = (
                 faults="  - {gpu: 1, start: 3000, code: gpu_is_lost}\n",
             )
         },
-        tells=(tell(_card(1), "health", "GpuLost", since=50),),
+        tells=(tell(_device(1), "health", "GpuLost", since=50),),
     ),
     Planned(
         "hot-server",
-        "a card that throttles under an inference server",
+        "a GPU that throttles under an inference server",
         {"node-1": machine(other(100, "[0]", 501, 0.8), gpus=_HOT)},
-        tells=(tell(_card(0), "health", "GpuThrottled"),),
+        tells=(tell(_device(0), "health", "GpuThrottled"),),
     ),
     Planned(
         "hot-server-new-driver",
         "the same, and a driver that counts the seconds",
         {"node-1": "driver: {version: 580.95.05}\n" + machine(other(100, "[0]", 501, 0.8), gpus=_HOT)},
-        tells=(tell(_card(0), "health", "GpuThrottled"),),
+        tells=(tell(_device(0), "health", "GpuThrottled"),),
     ),
     Planned(
         "driver-released",
@@ -168,7 +168,7 @@ SICK = (
     ),
     Planned(
         "given-and-unused",
-        "a job was given a card and never touches it",
+        "a job was given a GPU and never touches it",
         {"node-1": machine(training(100, "[0]", 501), count=2)},
         given={0: "501", 1: "501"},
         tells=(tell(about(501), "idle", "AllocatedGpuUnused"),),

@@ -31,8 +31,8 @@ def other(pid: int, gpus: str, job: int, load: object = 0, **more: object) -> st
 
 def machine(*lines: str, count: int = 1, model: str = "h100", faults: str = "", gpus: str = "") -> str:
     """A scenario."""
-    cards = gpus or f"{{model: {model}, count: {count}}}"
-    text = f"gpus: {cards}\n" + ("processes:\n" + "".join(lines) if lines else "")
+    devices = gpus or f"{{model: {model}, count: {count}}}"
+    text = f"gpus: {devices}\n" + ("processes:\n" + "".join(lines) if lines else "")
     return text + (f"faults:\n{faults}" if faults else "")
 
 
@@ -64,6 +64,6 @@ def tell(
 
 
 def one_training(name: str, what: str, pipeline: str, *tells: object, more: str = "", **planned: object) -> Planned:
-    """One training on one card."""
+    """One training on one GPU."""
     text = machine(training(100, "[0]", 501, pipeline), more)
     return Planned(name, what, {"node-1": text}, tells=tells, **planned)  # type: ignore[arg-type]  # passed through

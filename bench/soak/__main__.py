@@ -1,4 +1,4 @@
-"""A month in minutes: jobs come and go on 8 cards, and the daemon's memory, descriptors and counters are watched.
+"""A month in minutes: jobs come and go on 8 GPUs, and the daemon's memory, descriptors and counters are watched.
 
 `python -m bench.soak [--days N] [--write]`; --write puts the table into docs/reliability.md. The hooks' messages and
 socket, the collectors, the verdict, the selection, the pages and the history are the daemon's own; the worker's answers
@@ -15,7 +15,7 @@ import time
 
 from bench.document import put
 from bench.soak.daemon import LOOK_EVERY, Soak, soak
-from bench.soak.load import MIG_CARD, STEP
+from bench.soak.load import MIG_DEVICE, STEP
 from bench.soak.watch import LINGER
 
 DAY = 24 * 3600 // STEP  # ticks
@@ -35,21 +35,21 @@ def table(made: Soak, seconds: float) -> str:
     load, watch = made.load, made.watch
     warm = watch.looks[int(WARM * len(watch.looks)) :]
     blocks, resident = _daily([float(look.blocks) for look in warm]), _daily([look.resident for look in warm])
-    cards = load.cards[:MIG_CARD]
+    devices = load.devices[:MIG_DEVICE]
     rows = {
         "simulated time": f"{made.ticks * STEP / 86400:g} days in {seconds:.0f} s, a tick a minute ({made.ticks:,})",
         "jobs": f"{load.began:,}, {load.reused:,} of them with a process id that another had before",
-        "disturbances": f"{load.losses} cards lost and returned, {load.layouts} MIG layouts, {load.restarts} workers, "
+        "disturbances": f"{load.losses} GPUs lost and returned, {load.layouts} MIG layouts, {load.restarts} workers, "
         f"{load.xids.total()} Xid errors",
         "Python memory blocks": f"{warm[0].blocks:,} → {warm[-1].blocks:,}, {blocks:+.0f} a day after the warm-up",
         "resident memory": f"{warm[0].resident:.1f} → {warm[-1].resident:.1f} MB, {resident:+.3f} MB a day",
         "descriptors beside those of sessions": f"{warm[0].descriptors} → {warm[-1].descriptors}",
         "series, at most": f"{watch.most_series:,}",
         "processes shown, at most": f"{watch.most_processes}; {BOUND}: {watch.most_expected}",
-        "busy seconds": f"{sum(c.busy for c in cards):,.0f} true, "
-        f"{sum(watch.counted('busy', c.uuid) - c.busy for c in cards):+.1f} counted",
-        "observed seconds": f"{sum(c.observed for c in cards):,.0f} true, "
-        f"{sum(watch.counted('observed', c.uuid) - c.observed for c in cards):+.1f} counted",
+        "busy seconds": f"{sum(c.busy for c in devices):,.0f} true, "
+        f"{sum(watch.counted('busy', c.uuid) - c.busy for c in devices):+.1f} counted",
+        "observed seconds": f"{sum(c.observed for c in devices):,.0f} true, "
+        f"{sum(watch.counted('observed', c.uuid) - c.observed for c in devices):+.1f} counted",
         "trainings ended": f"{load.ended.total():,}, each with its reason",
         "not as it should be": ", ".join(f"{n} {what}" for what, n in watch.wrong.items()) or "nothing",
     }

@@ -180,7 +180,8 @@ class Soak:
         log2 = tuple(count if i == 16 else 0 for i in range(wire.LOG2_BUCKETS))
         steps = wire.Progress(count, count * 0.05, unix(self.clock.now), log2)
         devices = tuple(
-            replace(template.devices[0], index=i, uuid=self.load.cards[card].uuid) for i, card in enumerate(job.cards)
+            replace(template.devices[0], index=i, uuid=self.load.devices[device].uuid)
+            for i, device in enumerate(job.devices)
         )
         snap = replace(
             template, session=job.session, sequence=2 + self.load.tick, steps=steps, batches=steps, devices=devices

@@ -1,4 +1,4 @@
-"""The worker's answers under the soak's load: a simulated card's, with what changes put in their place."""
+"""The worker's answers under the soak's load: a simulated GPU's, with what changes put in their place."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 from tests.golden_metrics import GROUPS
 
-from bench.soak.load import BOOTED, CARDS, MIG_CARD, STEP, Happening, Load
+from bench.soak.load import BOOTED, DEVICES, MIG_DEVICE, STEP, Happening, Load
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.worker import Service
 from gpugauge.simulator.scenario.load import parse_scenario
+from gpugauge.simulator.worker import service as simulated_service
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LIMITS: Any = dict.fromkeys(GROUPS, 2.0 * STEP + 5)
 _SCENARIO = """
-description: the two kinds of cards
+description: the two kinds of GPUs
 gpus: [{model: h100, load: 0.5}, {model: a100, mig: [{profile: 1g.10gb}]}]
 """
 
 
 def _templates() -> list[Reply]:
-    """Return everything that a card without MIG devices and one with them answer."""
+    """Return everything that a GPU without MIG devices and one with them answer."""
     moments = [0.0]
-    service = Service(lambda: moments[-1])
+    service = simulated_service(lambda: moments[-1])
     made = parse_scenario(_SCENARIO, "soak.yaml", "soak")
     made._start |= {"monotonic": 0.0, "unix": 1.0}
     service.answer({"id": 0, "op": "open", "simulate": made.simulation()})
@@ -41,24 +41,24 @@ class Driver:
         self._load = load
         self._whole, self._divided = _templates()
         self._inventory = Inventory(_LIMITS)
-        self._enumerated: list[int] = []  # cards by the present worker's index
+        self._enumerated: list[int] = []  # GPUs by the present worker's index
         self._starts = 0
 
     def answer(self, news: Happening) -> tuple[DriverView, tuple[Reply, ...]]:
-        """Read all cards."""
+        """Read all GPUs."""
         load, now = self._load, BOOTED + self._load.tick * STEP
         if news.restarted:
             self._starts += 1
-            self._enumerated = [i for i in range(CARDS) if load.up(i)]  # a lost card is not found again
+            self._enumerated = [i for i in range(DEVICES) if load.up(i)]  # a lost GPU is not found again
             self._inventory.reset_indexes()
         replies = []
         for index, number in enumerate(self._enumerated):
             reply = self._read(index, number, news)
             self._inventory.apply(reply, now)
             replies.append(reply)
-        for number, card in enumerate(load.cards):
+        for number, device in enumerate(load.devices):
             self._count(number, news)
-            card.answered = load.up(number) and number in self._enumerated
+            device.answered = load.up(number) and number in self._enumerated
         self._inventory.expect_only(set(range(len(self._enumerated))))
         facts = DriverFacts(len(self._enumerated), "570.124.06", "12.570.124.06", 12080)
         view = DriverView(
@@ -73,27 +73,27 @@ class Driver:
 
     def _count(self, number: int, news: Happening) -> None:
         """Keep the account of a perfect observer."""
-        load, card = self._load, self._load.cards[number]
+        load, device = self._load, self._load.devices[number]
         here = load.up(number) and number in self._enumerated
         if not here:
             return
-        card.breaks += news.restarted or not card.answered
-        if card.breaks > 1 or card.answered:
+        device.breaks += news.restarted or not device.answered
+        if device.breaks > 1 or device.answered:
             # One that was lost still has in its ring what was last.
-            seen = list(card.ring)[-STEP if card.answered else 0 :]
-            card.busy += sum(percent for _, percent in seen) / 100
-            card.observed += len(seen)
+            seen = list(device.ring)[-STEP if device.answered else 0 :]
+            device.busy += sum(percent for _, percent in seen) / 100
+            device.observed += len(seen)
 
     def _read(self, index: int, number: int, news: Happening) -> Reply:
-        load, card, now = self._load, self._load.cards[number], BOOTED + self._load.tick * STEP
-        told: dict[str, Any] = {"id": 1, "op": "read", "index": index, "uuid": card.uuid, "received": now}
+        load, device, now = self._load, self._load.devices[number], BOOTED + self._load.tick * STEP
+        told: dict[str, Any] = {"id": 1, "op": "read", "index": index, "uuid": device.uuid, "received": now}
         told |= {"worker": self._starts}
         if not load.up(number):
             return Reply(**told, failed=_LOST, failed_call="nvmlDeviceGetUtilizationRates")
-        template = self._divided if number == MIG_CARD else self._whole
-        jobs = [job for job in load.jobs.values() if number in job.cards]
+        template = self._divided if number == MIG_DEVICE else self._whole
+        jobs = [job for job in load.jobs.values() if number in job.devices]
         values = {name: dict(group) for name, group in template.values.items()}
-        values["static"] |= {"uuid": card.uuid, "index": index, "pci_bus_id": f"00000000:{16 + number:02X}:00.0"}
+        values["static"] |= {"uuid": device.uuid, "index": index, "pci_bus_id": f"00000000:{16 + number:02X}:00.0"}
         values["static"] |= {"serial": str(number), "minor_number": number}
         values["processes"] = {
             "processes": [
@@ -102,16 +102,16 @@ class Driver:
             ]
         }
         samples: dict[str, list[list[int]]] = {}
-        if number == MIG_CARD:
+        if number == MIG_DEVICE:
             shown = template.values["mig"]["mig_instances"][0]
             values["mig"] = {
                 "mig_instances": [shown | {"uuid": u, "gpu_instance_id": i} for i, u in enumerate(load.instances)]
             }
         else:
-            values["fast"]["utilization_percent"] = card.ring[-1][1]
-            values["normal"]["energy_millijoules"] += round(1e6 * card.busy)
-            fresh = list(card.ring) if news.restarted else list(card.ring)[-STEP:]
+            values["fast"]["utilization_percent"] = device.ring[-1][1]
+            values["normal"]["energy_millijoules"] += round(1e6 * device.busy)
+            fresh = list(device.ring) if news.restarted else list(device.ring)[-STEP:]
             samples = {"gpu": fresh, "memory": fresh}
             samples["process"] = [[fresh[-1][0], job.pid, job.percent, 0, 0, 0] for job in jobs]
-        events = [{"type": "xid", "uuid": card.uuid, "xid": xid} for i, xid in news.xids if i == number]
+        events = [{"type": "xid", "uuid": device.uuid, "xid": xid} for i, xid in news.xids if i == number]
         return Reply(**told, values=values, errors=template.errors, samples=samples, events=events)

@@ -1,4 +1,4 @@
-"""What happens on a node in a simulated month: jobs come and go, cards are lost and return, MIG devices change."""
+"""What happens on a node in a simulated month: jobs come and go, GPUs are lost and return, MIG devices change."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 STEP = 60  # seconds from one tick to the next, the longest that sampling.interval_seconds allows
-CARDS = 8
-MIG_CARD = CARDS - 1
-RING = 64  # samples of a second each that a card keeps
+DEVICES = 8
+MIG_DEVICE = DEVICES - 1
+RING = 64  # samples of a second each that a GPU keeps
 BOOTED = 10_000.0  # seconds since boot when the load begins
 
 # Ticks between two of their kind, on average.
@@ -23,13 +23,13 @@ XIDS = (13, 31, 48, 63, 79, 94)
 
 @dataclass
 class Job:
-    """One training process: where it runs, how busy it keeps its cards, and how it will end."""
+    """One training process: where it runs, how busy it keeps its GPUs, and how it will end."""
 
     number: int
     pid: int
     begin: int
     end: int
-    cards: tuple[int, ...]
+    devices: tuple[int, ...]
     percent: int
     reason: str
     hooked: bool
@@ -50,8 +50,8 @@ class Job:
 
 
 @dataclass
-class Card:
-    """One card: its samples, and what a perfect observer would have counted."""
+class Device:
+    """One GPU: its samples, and what a perfect observer would have counted."""
 
     uuid: str
     ring: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RING))
@@ -69,7 +69,7 @@ class Happening:
     begun: list[Job] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
     restarted: bool = False  # another worker
-    xids: list[tuple[int, int]] = field(default_factory=list)  # card, code
+    xids: list[tuple[int, int]] = field(default_factory=list)  # GPU, code
 
 
 class Load:
@@ -79,21 +79,21 @@ class Load:
         self._random = Random(seed)
         self._ticks, self._quiet = ticks, quiet
         self.tick = -1
-        self.cards = [Card(f"GPU-{i:08x}-0000") for i in range(CARDS)]
+        self.devices = [Device(f"GPU-{i:08x}-0000") for i in range(DEVICES)]
         self.jobs: dict[int, Job] = {}  # by pid
         self.instances: list[str] = []
         self.layouts = self.began = self.losses = self.restarts = self.reused = 0
         self.ended: Counter[str] = Counter()  # those with the hook
-        self.xids: Counter[str] = Counter()  # by card's uuid
+        self.xids: Counter[str] = Counter()  # by GPU's uuid
         self._used: set[int] = set()
 
     def advance(self) -> Happening:
         """Let a tick pass."""
         self.tick += 1
-        for card, percent in zip(self.cards, self.percents(), strict=True):
+        for device, percent in zip(self.devices, self.percents(), strict=True):
             for second in range(STEP):
                 stamp = round(1e6 * (BOOTED + (self.tick - 1) * STEP + second + 1))
-                card.ring.append([stamp, percent])
+                device.ring.append([stamp, percent])
         news = Happening()
         news.ended = [job for job in self.jobs.values() if job.end <= self.tick]
         for job in news.ended:
@@ -106,13 +106,13 @@ class Load:
         return news
 
     def up(self, index: int) -> bool:
-        return self.cards[index].lost_until < self.tick
+        return self.devices[index].lost_until < self.tick
 
     def percents(self) -> list[int]:
-        """Return how busy each card has been since the tick before."""
-        total = [0] * CARDS
+        """Return how busy each GPU has been since the tick before."""
+        total = [0] * DEVICES
         for job in self.jobs.values():
-            for index in job.cards:
+            for index in job.devices:
                 total[index] += job.percent
         return total
 
@@ -120,20 +120,24 @@ class Load:
         return self._random.random() < 1 / every
 
     def _begin(self) -> Iterator[Job]:
-        free = [i for i in range(MIG_CARD) if not any(i in job.cards for job in self.jobs.values())]
+        free = [i for i in range(MIG_DEVICE) if not any(i in job.devices for job in self.jobs.values())]
         if free and self._chance(_JOBS):
             count = min(len(free), self._random.choice((1, 1, 1, 2, 4, 8)))
             yield self._job(tuple(sorted(self._random.sample(free, count))), self._random.randrange(5, 101))
         if self.jobs and self._chance(_NEIGHBOURS):
             host = self._random.choice(list(self.jobs.values()))
-            if host.percent <= 50 and MIG_CARD not in host.cards and self.percents()[host.cards[0]] == host.percent:
-                yield self._job(host.cards[:1], self._random.randrange(1, 51))
+            if (
+                host.percent <= 50
+                and MIG_DEVICE not in host.devices
+                and self.percents()[host.devices[0]] == host.percent
+            ):
+                yield self._job(host.devices[:1], self._random.randrange(1, 51))
         used = {job.instance for job in self.jobs.values()}
         instances = [i for i in range(len(self.instances)) if i not in used]
         if instances and self._chance(4 * _JOBS):
-            yield self._job((MIG_CARD,), 0, instances[0])
+            yield self._job((MIG_DEVICE,), 0, instances[0])
 
-    def _job(self, cards: tuple[int, ...], percent: int, instance: int | None = None) -> Job:
+    def _job(self, devices: tuple[int, ...], percent: int, instance: int | None = None) -> Job:
         r = self._random
         pid = r.choice([pid for pid in _PIDS if pid not in self.jobs])
         self.reused += pid in self._used
@@ -146,7 +150,7 @@ class Load:
             pid,
             self.tick,
             min(self.tick + ticks, last),
-            cards,
+            devices,
             percent,
             r.choice(_REASONS),
             r.random() < 0.8,
@@ -156,13 +160,13 @@ class Load:
         return self.jobs[pid]
 
     def _disturb(self) -> bool:
-        """Lose a card, change the MIG layout, replace the worker; return whether there is another worker."""
-        returned = any(card.lost_until == self.tick - 1 >= 0 for card in self.cards)
-        index = self._random.randrange(MIG_CARD)
+        """Lose a GPU, change the MIG layout, replace the worker; return whether there is another worker."""
+        returned = any(device.lost_until == self.tick - 1 >= 0 for device in self.devices)
+        index = self._random.randrange(MIG_DEVICE)
         if self.up(index) and self.tick < self._ticks - self._quiet and self._chance(_LOSSES):
             self.losses += 1
             until = self.tick + self._random.randrange(_SHORTEST, _LONGEST)
-            self.cards[index].lost_until = min(until, self._ticks - self._quiet)
+            self.devices[index].lost_until = min(until, self._ticks - self._quiet)
         taken = any(job.instance is not None for job in self.jobs.values())
         if not self.tick or (self._chance(_LAYOUTS) and not taken):
             self.layouts += 1
@@ -172,7 +176,7 @@ class Load:
         return restarted
 
     def _errors(self) -> Iterator[tuple[int, int]]:
-        index = self._random.randrange(CARDS)
+        index = self._random.randrange(DEVICES)
         if self.tick and self.up(index) and self._chance(_XIDS):
-            self.xids[self.cards[index].uuid] += 1
+            self.xids[self.devices[index].uuid] += 1
             yield index, self._random.choice(XIDS)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.golden_metrics import START
 
-from bench.soak.load import BOOTED, MIG_CARD, STEP, Job, Load
+from bench.soak.load import BOOTED, MIG_DEVICE, STEP, Job, Load
 from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import process_hash
@@ -51,7 +51,7 @@ class Watch:
     most_processes: int = 0
     most_expected: int = 0  # processes that live or linger
     _counters: Series = field(default_factory=dict)
-    _lasting: Series = field(default_factory=dict)  # counters of cards, whether shown at the moment or not
+    _lasting: Series = field(default_factory=dict)  # counters of GPUs, whether shown at the moment or not
     _dead: dict[str, tuple[Job, int]] = field(default_factory=dict)  # by process: when it ended
 
     def that(self, what: str, good: bool, example: object = "") -> None:
@@ -112,9 +112,9 @@ class Watch:
         steps = self._counters.get(("torch_steps_total", (name,)))
         self.that("steps that differ", steps == job.steps(job.end), (steps, job))
         seconds, held, lost = (self._total(f"training_{w}seconds_total", name) for w in ("", "gpu_held_", "lost_"))
-        # A card that is lost is not held.
+        # A GPU that is lost is not held.
         self.that("seconds of trainings that differ", abs(seconds - VERDICT * lived) < _EXACT, (seconds, job))
-        self.that("held seconds above those of all its cards", held <= seconds * len(job.cards) + _EXACT, (held, job))
+        self.that("held seconds above those of all its GPUs", held <= seconds * len(job.devices) + _EXACT, (held, job))
         self.that("lost seconds above held ones", lost <= held + _EXACT, (lost, held, job))
 
     def _total(self, name: str, process: str) -> float:
@@ -122,7 +122,7 @@ class Watch:
         return sum(value for value in found if not isinstance(value, HistogramValue))
 
     def counted(self, what: str, uuid: str) -> float:
-        """Return what the daemon counted of a card: busy or observed seconds."""
+        """Return what the daemon counted of a GPU: busy or observed seconds."""
         value = self._lasting[f"gpu_{what}_seconds_total", (uuid, "gpu")]
         assert isinstance(value, float)
         return value
@@ -130,22 +130,22 @@ class Watch:
     def finish(self, snapshot: Snapshot) -> None:
         """Compare the counters at the end with what happened."""
         load = self.load
-        for card in load.cards[:MIG_CARD]:
-            for what, true in (("busy", card.busy), ("observed", card.observed)):
-                ours = self.counted(what, card.uuid)
+        for device in load.devices[:MIG_DEVICE]:
+            for what, true in (("busy", device.busy), ("observed", device.observed)):
+                ours = self.counted(what, device.uuid)
                 self.that(
-                    f"{what} seconds that differ", abs(ours - true) <= _EXACT * load.tick, (ours, true, card.breaks)
+                    f"{what} seconds that differ", abs(ours - true) <= _EXACT * load.tick, (ours, true, device.breaks)
                 )
         for reason, count in load.ended.items():
             told = self._lasting["gpugauge_trainings_ended_total", (reason,)]
             self.that("ended trainings that differ", told == count, (reason, told, count))
-        for card in load.cards:
+        for device in load.devices:
             told = sum(
                 value
                 for (name, labels), value in self._lasting.items()
-                if name == "gpu_xid_errors_total" and labels[0] == card.uuid and not isinstance(value, HistogramValue)
+                if name == "gpu_xid_errors_total" and labels[0] == device.uuid and not isinstance(value, HistogramValue)
             )
-            self.that("Xid errors that differ", told == load.xids[card.uuid], (told, load.xids[card.uuid]))
+            self.that("Xid errors that differ", told == load.xids[device.uuid], (told, load.xids[device.uuid]))
         left = [f.metric.name for f in _families(snapshot) if "process" in f.metric.labels and f.samples]
         self.that("families of processes that ended long ago", not left, left)
 

@@ -22,7 +22,7 @@ from bench.torture.fault import Watch
 from bench.torture.subject import Setting, Subject, free_port, subject
 from bench.torture.truth import Judge
 
-_CARDS = 8
+_DEVICES = 8
 _SLOW_CONNECTIONS, _RATE = 2000, 500  # of slowhttptest, and how many it opens a second
 _SCRAPERS, _PAUSE = 50, 0.2
 _WARM = 10.0  # seconds before memory is looked at
@@ -45,7 +45,7 @@ def slow_connections(seconds: float) -> list[dict[str, Any]]:
 
 
 def _slow(name: str, flags: list[str], seconds: float) -> dict[str, Any]:
-    with subject(Setting(cards=_CARDS)) as run:
+    with subject(Setting(devices=_DEVICES)) as run:
         judge = Judge(run.truth)
         with Watch(run, judge) as watch, _prometheus(run) as server:
             if watch.until(judge.whole, 30) is None:
@@ -109,7 +109,7 @@ def _query(server: str, expression: str) -> float:
 
 def many_scrapers(seconds: float) -> list[dict[str, Any]]:
     """Return one row: so many at once, each over its own connection, and the daemon's memory meanwhile."""
-    with subject(Setting(cards=_CARDS)) as run:
+    with subject(Setting(devices=_DEVICES)) as run:
         judge = Judge(run.truth)
         with Watch(run, judge) as watch:
             if watch.until(judge.whole, 30) is None:

@@ -1,4 +1,4 @@
-"""Faults of the driver: classes of errors in classes of calls, hangs, crashes, cards and drivers that go and come."""
+"""Faults of the driver: classes of errors in classes of calls, hangs, crashes, GPUs and drivers that go and come."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.torture.fault import Fault
-from bench.torture.signs import card_down, down, every, rises
+from bench.torture.signs import device_down, down, every, rises
 from bench.torture.subject import Setting
 
 _SWITCH = {"while_exists": "{}/fault"}
 _RESTARTS = "gpugauge_worker_restarts_total"
-# Classes of NVML's errors with a card for each: the card with the number of its place fails with this code.
+# Classes of NVML's errors with a GPU for each: the GPU with the number of its place fails with this code.
 _CODES = (
     "no_permission",
     "not_found",
@@ -28,7 +28,7 @@ _CODES = (
     "reset_required",
 )
 _GONE = {"gpu_is_lost", "reset_required"}
-# Classes of calls: what is asked, its functions, how soon every card was asked, and the code that is no error for it:
+# Classes of calls: what is asked, its functions, how soon every GPU was asked, and the code that is no error for it:
 # a ring without anything new answers not_found.
 _CALLS: tuple[tuple[Any, ...], ...] = (
     ("the utilization percentages", "nvmlDeviceGetUtilizationRates", 6.0),
@@ -40,17 +40,17 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def _on_each_card(call: str, name: str, within: float, no_error: str = "") -> Fault:
+def _on_each_device(call: str, name: str, within: float, no_error: str = "") -> Fault:
     faults = [{"call": call, "gpu": i, "code": code, **_SWITCH} for i, code in enumerate(_CODES)]
-    gone = card_down(*(i for i, code in enumerate(_CODES) if code in _GONE))
+    gone = device_down(*(i for i, code in enumerate(_CODES) if code in _GONE))
     errors = [code for code in _CODES if code not in _GONE and code != no_error]
     told = [rises("gpugauge_driver_errors_total", code=code) for code in errors]
     return Fault(
-        f"{len(_CODES)} error codes, one a card: {name}",
+        f"{len(_CODES)} error codes, one a GPU: {name}",
         f"`{call}` fails with {', '.join(_CODES)}",
-        "`gpugauge_driver_errors_total` by code; `gpu_up` 0 for a lost card and one to be reset",
+        "`gpugauge_driver_errors_total` by code; `gpu_up` 0 for a lost GPU and one to be reset",
         every(*told, gone),
-        setting=Setting(cards=len(_CODES) + 1, faults=faults),
+        setting=Setting(devices=len(_CODES) + 1, faults=faults),
         lasts=within + 2,
         tell_within=within + 6,
         back_within=20,
@@ -68,27 +68,27 @@ _LIFECYCLE = (
     ("uninitialized", "the library forgets that it was initialised"),
     ("driver_not_loaded", "the kernel module is unloaded"),
     ("library_mismatch", "the driver is upgraded below the library"),
-    ("gpu_not_found", "the driver finds no card any more"),
+    ("gpu_not_found", "the driver finds no GPU any more"),
 )
 
 FAULTS: tuple[Fault, ...] = (
-    *(_on_each_card(call, name, within, *no_error) for name, call, within, *no_error in _CALLS),
+    *(_on_each_device(call, name, within, *no_error) for name, call, within, *no_error in _CALLS),
     *(
         _one(
             f"driver: {code}",
             f"{what}: every call answers {code}, opening it again too",
             f'`gpugauge_driver_up{{reason="{code}"}}` 0, `gpu_up` 0',
-            every(down(code), card_down(0, 1, 2)),
+            every(down(code), device_down(0, 1, 2)),
             {"call": "nvml*", "code": code},
             quick=code == "library_mismatch",
         )
         for code, what in _LIFECYCLE
     ),
     _one(
-        "a call of one card hangs, deaf to SIGTERM",
+        "a call of one GPU hangs, deaf to SIGTERM",
         "a reading does not return; the process blocks SIGTERM",
-        "`gpu_up` 0 for the card, `gpugauge_worker_restarts_total`",
-        every(card_down(1), rises(_RESTARTS)),
+        "`gpu_up` 0 for the GPU, `gpugauge_worker_restarts_total`",
+        every(device_down(1), rises(_RESTARTS)),
         {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": True},
         lasts=8,
         back_within=45,
@@ -104,7 +104,7 @@ FAULTS: tuple[Fault, ...] = (
         back_within=45,
     ),
     _one(
-        "a slow card",
+        "a slow GPU",
         "each reading of utilization takes 0.8 s, less than the deadline",
         "`gpugauge_driver_call_longest_seconds`",
         lambda _before, page, _run: page.total("gpugauge_driver_call_longest_seconds") > 0.8,
@@ -113,9 +113,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _one(
         "the library crashes",
-        "SIGSEGV in a call of one card",
+        "SIGSEGV in a call of one GPU",
         "`gpugauge_worker_restarts_total`, `gpu_up` 0 from the second time on",
-        every(card_down(1), rises(_RESTARTS, 2)),
+        every(device_down(1), rises(_RESTARTS, 2)),
         {"call": "nvmlDeviceGetMemoryInfo_v2", "gpu": 1, "crash": True},
         tell_within=20,
         lasts=8,
@@ -123,7 +123,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _one(
         "values that cannot be true",
-        "every number that a card answers has all bits set",
+        "every number that a GPU answers has all bits set",
         '`gpugauge_driver_errors_total{code="implausible_value"}`',
         rises("gpugauge_driver_errors_total", code="implausible_value"),
         {"call": "nvmlDeviceGet[MPT]*", "gpu": 1, "value": 18446744073709551615},
@@ -132,10 +132,10 @@ FAULTS: tuple[Fault, ...] = (
         quick=True,
     ),
     Fault(
-        "a card falls off the bus and returns",
-        "every call says lost, a new worker does not see the card; 12 s later it is there again",
-        '`gpu_up` 0; `gpugauge_worker_recycles_total{reason="cards"}` when it is back',
-        card_down(1),
+        "a GPU falls off the bus and returns",
+        "every call says lost, a new worker does not see the GPU; 12 s later it is there again",
+        '`gpu_up` 0; `gpugauge_worker_recycles_total{reason="GPUs"}` when it is back',
+        device_down(1),
         setting=Setting(gpu={1: {"lost_at": 9.0, "back_at": 21.0}}),
         lasts=17,
         tell_within=12,
@@ -143,10 +143,10 @@ FAULTS: tuple[Fault, ...] = (
         also=rises("gpugauge_worker_recycles_total", reason="cards"),
     ),
     Fault(
-        "a card reports Xid 79",
+        "a GPU reports Xid 79",
         "the driver's event, then every call says lost",
         '`gpu_xid_errors_total{class="node"}`, `gpu_up` 0',
-        every(rises("gpu_xid_errors_total", class_="node"), card_down(2)),
+        every(rises("gpu_xid_errors_total", class_="node"), device_down(2)),
         setting=Setting(gpu={2: {"lost_at": 9.2, "back_at": 15.0, "health": {"xids": [{"at": 9.0, "xid": 79}]}}}),
         lasts=12,
         tell_within=12,

@@ -24,7 +24,7 @@ from gpugauge.wire import record as wire_page
 
 _REJECTED = "gpugauge_hook_rejected_total"
 _THREADS = 4
-_SETTING = Setting(cards=2)
+_SETTING = Setting(devices=2)
 
 
 def _connect(path: str) -> socket.socket:

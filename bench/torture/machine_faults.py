@@ -20,7 +20,7 @@ from tests.workload.kubelet import Service, listing, serving
 
 from bench.torture.fault import Fault, Inject, switched
 from bench.torture.kernel import stopped_thread, waits_for_time
-from bench.torture.signs import card_down, every, lacks, logs, rises, shows
+from bench.torture.signs import device_down, every, lacks, logs, rises, shows
 from bench.torture.subject import FULL_PIPE, Setting, Subject
 from bench.torture.worker_faults import RESTARTED, RESTARTS, once, signalled, worker_of
 
@@ -146,7 +146,7 @@ _XID = "4,{},{},-;NVRM: Xid (PCI:0000:11:00): 79, pid=1, GPU has fallen off the 
 
 @contextlib.contextmanager
 def _kernel_log_flood(run: Subject) -> Iterator[None]:
-    """Some 10,000 lines a second, 4 of them about a card; of equal length, so that no read cuts one."""
+    """Some 10,000 lines a second, 4 of them about a GPU; of equal length, so that no read cuts one."""
     stop = threading.Event()
 
     def write() -> None:
@@ -240,7 +240,7 @@ FAULTS: tuple[Fault, ...] = (
         "little memory is left for the worker",
         "RLIMIT_DATA 8 MiB above what it has, and a library that leaks",
         '`gpugauge_driver_errors_total{code="unknown"}`, `gpu_up` 0',
-        every(rises("gpugauge_driver_errors_total", code="unknown"), card_down(0, 1, 2)),
+        every(rises("gpugauge_driver_errors_total", code="unknown"), device_down(0, 1, 2)),
         _no_memory_for_the_worker,
         setting=Setting(faults=[{"call": "nvmlDeviceGetUtilizationRates", "leak": "3MiB", "while_exists": "{}/fault"}]),
         lasts=8,
@@ -290,7 +290,7 @@ FAULTS: tuple[Fault, ...] = (
         lasts=8,
     ),
     Fault(
-        "the processes of the cards vanish",
+        "the processes of the GPUs vanish",
         "they are killed; the driver still lists them, /proc does not have them",
         "`gpu_process_threads` and all else from /proc is gone",
         lambda _before, page, _run: not any(page.of("gpu_process_threads")),
@@ -300,7 +300,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the kernel log is flooded",
-        "10,000 lines a second through path.kmsg, 4 of them Xid 79 of a card",
+        "10,000 lines a second through path.kmsg, 4 of them Xid 79 of a GPU",
         '`gpu_xid_errors_total{class="node"}`, each of the four',
         rises("gpu_xid_errors_total", 4, class_="node"),
         _kernel_log_flood,

@@ -10,8 +10,8 @@ def down(reason: str) -> Sign:
     return lambda _before, page, _run: page.value(f'gpugauge_driver_up{{reason="{reason}"}}') == 0
 
 
-def card_down(*numbers: int) -> Sign:
-    """These cards are down."""
+def device_down(*numbers: int) -> Sign:
+    """These GPUs are down."""
     return lambda _before, page, _run: all(page.value(f'gpu_up{{uuid="GPU-{n}"}}') == 0 for n in numbers)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.torture.truth import Truth
+from gpugauge.simulator import WORKER
 
 _SETTLED = 3.0  # seconds
 _CLOCK = Path(__file__).parent / "clock"
@@ -33,7 +34,7 @@ class Subject:
     process: subprocess.Popen[bytes]
     truth: Truth
     sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """The real processes on the cards."""
+    """The real processes on the GPUs."""
     clock_offset: float = 0.0
     _stepped_at: float = float("-inf")
 
@@ -51,7 +52,7 @@ class Subject:
         """Return the present worker, None while there is none."""
         tasks = Path(f"/proc/{self.pid}/task").glob("*/children")
         for child in (int(c) for t in tasks for c in _read(t).split()):
-            if "gpugauge.driver.worker" in _read(Path(f"/proc/{child}/cmdline")):
+            if WORKER in _read(Path(f"/proc/{child}/cmdline")):
                 return child
         return None
 
@@ -80,12 +81,12 @@ def switch(folder: Path) -> Path:
 @dataclass(frozen=True)
 class Setting:
     """What a daemon is run with. `faults` and `gpu` are those of the scenario. `real`: as on a node with a driver, with
-    real processes on the cards; only the driver's library is simulated. `clock`: its wall clock can be set. `files` and
+    real processes on the GPUs; only the driver's library is simulated. `clock`: its wall clock can be set. `files` and
     `fifos` are made in its folder, which {} means in faults and flags. `log` is what it writes to instead of a file:
     a path, or "full pipe".
     """
 
-    cards: int = 3
+    devices: int = 3
     faults: Sequence[Mapping[str, Any]] = ()
     gpu: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     flags: Sequence[str] = ()
@@ -101,7 +102,7 @@ def subject(setting: Setting) -> Iterator[Subject]:
     """Run a daemon."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
-        sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(setting.cards if setting.real else 0)]
+        sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(setting.devices if setting.real else 0)]
         for sleeper in sleepers:
             stack.callback(_end, sleeper)
         for name, text in setting.files.items():
@@ -109,7 +110,7 @@ def subject(setting: Setting) -> Iterator[Subject]:
         for name in setting.fifos:
             os.mkfifo(folder / name)
         faults = [{k: _placed(v, folder) for k, v in fault.items()} for fault in setting.faults]
-        truth = Truth(setting.cards, faults, setting.gpu, [sleeper.pid for sleeper in sleepers])
+        truth = Truth(setting.devices, faults, setting.gpu, [sleeper.pid for sleeper in sleepers])
         port = free_port()
         command = _command(truth, folder, real=setting.real)
         command += [f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={folder}/hook.sock"]

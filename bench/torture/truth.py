@@ -1,4 +1,4 @@
-"""A node of which everything is known: cards with constant work, so that a wrong value is wrong at any second."""
+"""A node of which everything is known: GPUs with constant work, so that a wrong value is wrong at any second."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _WORKING = 41000
 
 
 class Truth:
-    """A scenario of so many cards, each with its own constant load, and what must be shown of each. `clock_steps` are
-    those of the driver's clock, `gpu` more keys of single cards, `faults` the scenario's faults.
+    """A scenario of so many GPUs, each with its own constant load, and what must be shown of each. `clock_steps` are
+    those of the driver's clock, `gpu` more keys of single GPUs, `faults` the scenario's faults.
     """
 
     def __init__(
         self,
-        cards: int,
+        devices: int,
         faults: Sequence[Mapping[str, Any]],
         gpu: Mapping[int, Mapping[str, Any]],
         pids: Sequence[int] = (),
     ) -> None:
-        self.uuids = [f"GPU-{i}" for i in range(cards)]
+        self.uuids = [f"GPU-{i}" for i in range(devices)]
         self.shares = {uuid: _LOADS[i % len(_LOADS)] for i, uuid in enumerate(self.uuids)}
-        pids = pids or [_WORKING + i for i in range(cards)]
-        memory = [f"{10 + i % 60}GiB" for i in range(cards)]
+        pids = pids or [_WORKING + i for i in range(devices)]
+        memory = [f"{10 + i % 60}GiB" for i in range(devices)]
         self.plain: dict[str, Any] = {
-            "description": "cards of constant work",
+            "description": "GPUs of constant work",
             "gpus": [{"model": "h100", "uuid": uuid, **gpu.get(i, {})} for i, uuid in enumerate(self.uuids)],
             "processes": [
                 {"pid": pid, "gpus": [i], "memory": memory[i], "load": self.shares[f"GPU-{i}"], "start": -90000}
@@ -50,24 +50,24 @@ class Truth:
         return parse_scenario(json.dumps(self.plain), "torture.yaml", "torture")  # JSON is YAML
 
     def gauges(self) -> dict[str, dict[str, float]]:
-        """Return by card what its gauges show at any second."""
-        cards = World(self.scenario().simulation()).cards
-        return {card.uuid: _gauges(card, self.shares[card.uuid]) for card in cards}
+        """Return by GPU what its gauges show at any second."""
+        devices = World(self.scenario().simulation()).devices
+        return {device.uuid: _gauges(device, self.shares[device.uuid]) for device in devices}
 
 
-def _gauges(card: Any, share: float) -> dict[str, float]:
+def _gauges(device: Any, share: float) -> dict[str, float]:
     at = 1000.0  # any second: the load is constant
     return {
-        f'gpu_power_watts{{uuid="{card.uuid}"}}': card.power(at) / 1000,
-        f'gpu_power_limit_watts{{uuid="{card.uuid}"}}': card.power_limit_watts,
-        f'gpu_memory_used_bytes{{uuid="{card.uuid}"}}': card.memory_used(at),
-        f'gpu_memory_total_bytes{{uuid="{card.uuid}"}}': card.memory_total,
-        f'gpu_temperature_celsius{{sensor="gpu",uuid="{card.uuid}"}}': card.temperature(at),
-        f'gpu_clock_hertz{{domain="sm",uuid="{card.uuid}"}}': card.clock(1, at) * 1e6,
-        f'gpu_utilization_ratio{{uuid="{card.uuid}"}}': share,
-        f'gpu_graphics_active_ratio{{uuid="{card.uuid}"}}': share,
-        f'gpu_ecc_mode{{uuid="{card.uuid}",when="current"}}': 1.0,
-        f'gpu_pcie_width{{uuid="{card.uuid}",when="current"}}': 16.0,
+        f'gpu_power_watts{{uuid="{device.uuid}"}}': device.power(at) / 1000,
+        f'gpu_power_limit_watts{{uuid="{device.uuid}"}}': device.power_limit_watts,
+        f'gpu_memory_used_bytes{{uuid="{device.uuid}"}}': device.memory_used(at),
+        f'gpu_memory_total_bytes{{uuid="{device.uuid}"}}': device.memory_total,
+        f'gpu_temperature_celsius{{sensor="gpu",uuid="{device.uuid}"}}': device.temperature(at),
+        f'gpu_clock_hertz{{domain="sm",uuid="{device.uuid}"}}': device.clock(1, at) * 1e6,
+        f'gpu_utilization_ratio{{uuid="{device.uuid}"}}': share,
+        f'gpu_graphics_active_ratio{{uuid="{device.uuid}"}}': share,
+        f'gpu_ecc_mode{{uuid="{device.uuid}",when="current"}}': 1.0,
+        f'gpu_pcie_width{{uuid="{device.uuid}",when="current"}}': 16.0,
     }
 
 
@@ -83,7 +83,7 @@ class Judge:
         """How many pages showed it, by sentence."""
 
     def whole(self, page: Page) -> bool:
-        """Whether every gauge of every card is there, and every collector works."""
+        """Whether every gauge of every GPU is there, and every collector works."""
         return (
             not page.error
             and all(series in page.series for gauges in self.gauges.values() for series in gauges)
@@ -109,7 +109,7 @@ class Judge:
                 if abs(shown - true) > max(_TOLERANCE if true < 1 else 0.0, 1e-6 * abs(true)):
                     found.append(f"{series} is {shown:g} and not {true:g}")
                 elif down:
-                    found.append(f"{series} although the card is not up")
+                    found.append(f"{series} although the GPU is not up")
         return found
 
     def _counter_errors(self, page: Page) -> list[str]:

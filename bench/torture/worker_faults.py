@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from bench.torture.fault import Fault, Inject, switched
 from bench.torture.kernel import hanging_folder, worker_channel
-from bench.torture.signs import card_down, down, every, rises, shows
+from bench.torture.signs import device_down, down, every, rises, shows
 from bench.torture.subject import Setting, Subject
 
 RESTARTS = "gpugauge_worker_restarts_total"
@@ -70,7 +70,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the worker is stopped",
         "SIGSTOP, and nobody lets it go on",
-        f"`{RESTARTS}`; `gpu_up` 0 for the card that it was reading",
+        f"`{RESTARTS}`; `gpu_up` 0 for the GPU that it was reading",
         RESTARTED,
         signalled(signal.SIGSTOP),
         back_within=45,
@@ -78,8 +78,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a worker cannot be killed",
         "it looks at a file of a FUSE file system that never answers: state D, also after SIGKILL",
-        "`gpugauge_worker_unkillable` 1, `gpu_up` 0 for the card",
-        every(shows("gpugauge_worker_unkillable", 1), card_down(1)),
+        "`gpugauge_worker_unkillable` 1, `gpu_up` 0 for the GPU",
+        every(shows("gpugauge_worker_unkillable", 1), device_down(1)),
         _kernel_hangs,
         setting=Setting(faults=[{**_STAT, "gpu": 1}]),
         lasts=12,
@@ -87,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "two workers cannot be killed",
-        "the same for every card",
+        "the same for every GPU",
         '`gpugauge_worker_unkillable` 2, `gpugauge_driver_up{reason="worker_unkillable"}` 0',
         every(shows("gpugauge_worker_unkillable", 2), down("worker_unkillable")),
         _kernel_hangs,

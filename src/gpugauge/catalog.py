@@ -20,14 +20,14 @@ from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.metric import Metric
 
 # In the order in which they run and are shown.
-_CARDS = (
+_DEVICES = (
     *(DeviceCollector, UtilizationCollector, ProfilingCollector, ClocksCollector),
     *(HealthCollector, EventsCollector, LinksCollector, MigCollector),
 )
 _JOBS = (ProcessCollector, HostCollector, AllocationCollector, TrainingCollector, VerdictCollector)
 
 CATALOG: dict[str, tuple[Metric, ...]] = {
-    collector.name: collector.metrics for collector in (*_CARDS, *_JOBS, DriverCollector, ExporterCollector)
+    collector.name: collector.metrics for collector in (*_DEVICES, *_JOBS, DriverCollector, ExporterCollector)
 }
 
 

@@ -53,7 +53,7 @@ class Metric:
     labels: tuple[str, ...]
     read: Callable[[Any], Reading]
     source: str = ""  # the call or file that the value comes from
-    cards: str = ""  # which cards have it, where not all do
+    devices: str = ""  # which GPUs have it, where not all do
     buckets: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -98,10 +98,10 @@ class Table:
         read: Callable[[Any], Reading],
         *labels: str,
         source: str = "",
-        cards: str = "",
+        devices: str = "",
     ) -> Metric:
         """Return a row for a value that goes up and down."""
-        return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source, cards)
+        return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source, devices)
 
     def counter(
         self,
@@ -111,10 +111,10 @@ class Table:
         read: Callable[[Any], Reading],
         *labels: str,
         source: str = "",
-        cards: str = "",
+        devices: str = "",
     ) -> Metric:
         """Return a row for a value that only rises; the name ends in _total."""
-        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, cards)
+        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, devices)
 
     def histogram(
         self,
@@ -124,10 +124,10 @@ class Table:
         read: Callable[[Any], Reading],
         buckets: Sequence[float],
         source: str = "",
-        cards: str = "",
+        devices: str = "",
     ) -> Metric:
         """Return a row for a distribution; the reader gives a HistogramValue with len(buckets) + 1 counts."""
-        return Metric(name, "histogram", help, unit, self.labels, read, source, cards, tuple(buckets))
+        return Metric(name, "histogram", help, unit, self.labels, read, source, devices, tuple(buckets))
 
 
 def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:

@@ -1,14 +1,7 @@
 import json
-from pathlib import Path
 
 from gpugauge import catalog
-from gpugauge.artifacts.reference import as_json, as_markdown, as_text
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_docs_are_current() -> None:
-    assert as_markdown() == (DOCS / "metrics.md").read_text()
+from gpugauge.artifacts.reference import as_json, as_text
 
 
 def test_every_row_is_in_every_format() -> None:
@@ -23,4 +16,4 @@ def test_there_are_at_least_90_rows() -> None:
 
 
 def test_no_help_breaks_the_table() -> None:
-    assert not [row.name for row in catalog.metrics() if "|" in row.help + row.source + row.cards]
+    assert not [row.name for row in catalog.metrics() if "|" in row.help + row.source + row.devices]

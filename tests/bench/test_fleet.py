@@ -47,7 +47,7 @@ def test_counters_and_clocks_go_on_with_the_time(template: Template) -> None:
     assert b'training_start_timestamp_seconds{process="aa11"} 500.0' in page
 
 
-def test_a_card_is_given_to_who_is_on_it(template: Template) -> None:
+def test_a_device_is_given_to_who_is_on_it(template: Template) -> None:
     text = template.text.decode()
     assert 'gpu_allocation_info{uuid="0",workload_job_id="7",workload_namespace=""}' in text
     states = dict(zip(template.lines, template.looks[0], strict=True))
@@ -55,7 +55,7 @@ def test_a_card_is_given_to_who_is_on_it(template: Template) -> None:
     assert states[b'gpu_allocation_state{state="unallocated",uuid="1"} %b\n'] == b"1.0"
 
 
-def test_cards_belong_to_the_node_and_processes_to_the_job(template: Template) -> None:
+def test_devices_belong_to_the_node_and_processes_to_the_job(template: Template) -> None:
     def told(label: str, node: int, job: Job) -> set[bytes]:
         return set(re.findall(rf'\b{label}="([^"]+)"'.encode(), identified(template.text, node, job)))
 

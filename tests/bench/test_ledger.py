@@ -93,9 +93,9 @@ def test_the_peer_is_refused_nothing_but_the_fan(monkeypatch: pytest.MonkeyPatch
     use_library(PeerLibrary(Library(World(simulation, lambda: now[0]))))
     monkeypatch.setattr(time, "time_ns", lambda: round((1_790_000_000 + now[0]) * 1e9))
     pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
 
-    used = pynvml.nvmlDeviceGetProcessUtilization(card, time.time_ns() // 1000 - 1_000_000)
+    used = pynvml.nvmlDeviceGetProcessUtilization(device, time.time_ns() // 1000 - 1_000_000)
     asked: list[tuple[str, Sequence[object]]] = [
         ("nvmlDeviceIsMigDeviceHandle", []),
         ("nvmlDeviceGetUtilizationRates", []),
@@ -111,10 +111,10 @@ def test_the_peer_is_refused_nothing_but_the_fan(monkeypatch: pytest.MonkeyPatch
         ("nvmlDeviceGetComputeRunningProcesses", []),
         ("nvmlDeviceGetGraphicsRunningProcesses", []),
     ]
-    refused = [name for name, arguments in asked if not answers(name, card, *arguments)]
-    (links,) = pynvml.nvmlDeviceGetFieldValues(card, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    refused = [name for name, arguments in asked if not answers(name, device, *arguments)]
+    (links,) = pynvml.nvmlDeviceGetFieldValues(device, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
     sent = [(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, link) for link in range(links.value.uiVal)]
 
     assert refused == ["nvmlDeviceGetFanSpeed"]
     assert sorted(sample.pid for sample in used) == [41, 42, 43]
-    assert [value.nvmlReturn for value in pynvml.nvmlDeviceGetFieldValues(card, sent)] == [0] * 18
+    assert [value.nvmlReturn for value in pynvml.nvmlDeviceGetFieldValues(device, sent)] == [0] * 18

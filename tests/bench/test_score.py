@@ -10,7 +10,7 @@ from bench.alerts.__main__ import main as command
 from bench.alerts.replay import Run, _firing, _runs
 from bench.alerts.report import failures, summary
 from bench.alerts.score import GRACE, Rules, Score, count
-from bench.alerts.story import SHIPPED, Card, Story, StoryError, Tell, notation, read, read_all, write
+from bench.alerts.story import SHIPPED, Device, Story, StoryError, Tell, notation, read, read_all, write
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
@@ -25,8 +25,8 @@ def tell(**changes: Any) -> Tell:
 
 
 def story(*tells: Tell) -> Story:
-    cards = {"GPU-0": Card(instance="node-1", jobs=("7",)), "GPU-1": Card(instance="node-1")}
-    return Story(name="s", what="w", minutes=90, cards=cards, tells=tells, series={})
+    devices = {"GPU-0": Device(instance="node-1", jobs=("7",)), "GPU-1": Device(instance="node-1")}
+    return Story(name="s", what="w", minutes=90, devices=devices, tells=tells, series={})
 
 
 def counted(made: Story, *runs: Run, names_jobs: bool = True) -> Score:

@@ -14,11 +14,11 @@ def doctor(*arguments: str, environ: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(cli.main, ["doctor", "--python", PYTHON, *arguments], env=environ)
 
 
-def test_a_cpu_build_beside_simulated_cards(tmp_path: Path) -> None:
+def test_a_cpu_build_beside_simulated_devices(tmp_path: Path) -> None:
     result = doctor("--simulate", "node", environ=with_torch(tmp_path))
 
     assert result.exit_code == 2, result.output
-    assert result.output.startswith("SIMULATED: the cards below do not exist (scenario node).\n")
+    assert result.output.startswith("SIMULATED: the GPUs below do not exist (scenario node).\n")
     assert "  FAIL  Build              for the CPU only, and there is a GPU [no_cuda_build]" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
 
@@ -43,7 +43,7 @@ def test_builds_of_torch_against_simulated_machines(
     assert told["exit_code"] == result.exit_code
 
 
-def test_hidden_cards(tmp_path: Path) -> None:
+def test_hidden_devices(tmp_path: Path) -> None:
     environ = {**with_torch(tmp_path, cuda="12.8", arch="sm_90"), "CUDA_VISIBLE_DEVICES": ""}
 
     told = json.loads(doctor("--simulate", "node", "--json", environ=environ).stdout)

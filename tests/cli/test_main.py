@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpugauge import buildinfo, logs
+from gpugauge import buildinfo
 from gpugauge.cli import main as cli
+from gpugauge.daemon import logs
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk
 from gpugauge.web.listen import ListenError

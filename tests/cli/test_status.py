@@ -84,7 +84,7 @@ def test_state_and_cause() -> None:
     assert len(line) <= 80
 
 
-def test_card_that_does_not_answer() -> None:
+def test_device_that_does_not_answer() -> None:
     assert "  0  H100 80GB HBM3          does not answer" in drawn(up=0)
 
 

@@ -1,4 +1,4 @@
-"""A machine with one card, pids that are used again, and a driver that knows pids only."""
+"""A machine with one GPU, pids that are used again, and a driver that knows pids only."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ TICKS = 100
 
 @dataclass(frozen=True)
 class Process:
-    """It keeps the card busy to a level between two seconds of its life; `start` also tells it apart by its pid."""
+    """It keeps the GPU busy to a level between two seconds of its life; `start` also tells it apart by its pid."""
 
     pid: int
     start: float
@@ -47,7 +47,7 @@ class Machine:
     generation: int = 0
     listed: tuple[ProcessReading, ...] | None = None
     up: bool = True
-    lag: float = 0.0  # of the card's own counter
+    lag: float = 0.0  # of the GPU's own counter
     garbage: list[list[int]] = field(default_factory=list)
     uptime: Path | None = None
 

@@ -1,4 +1,4 @@
-"""The tables of the device collectors, by what a card told."""
+"""The tables of the device collectors, by what a GPU told."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def tick(*devices: Device) -> Tick:
     return Tick(1.0, 1.0, DriverView(True, "ok", devices=devices))
 
 
-def card(reading: DeviceReading, *, up: bool = True, generation: int = 1) -> Device:
+def device(reading: DeviceReading, *, up: bool = True, generation: int = 1) -> Device:
     groups = ("static", "fast", "normal", "slow", "processes", "mig")
     return Device("GPU-a", up, "ok" if up else "gpu_is_lost", reading, dict.fromkeys(groups, generation))
 
@@ -29,7 +29,7 @@ def values(collector: Collector, *devices: Device) -> dict[str, Values]:
 def test_units_are_base_units() -> None:
     reading = DeviceReading(power_milliwatts=612_400, energy_millijoules=5_000, clock_sm_mhz=1980)
 
-    told = values(DeviceCollector(), card(reading)) | values(ClocksCollector(), card(reading))
+    told = values(DeviceCollector(), device(reading)) | values(ClocksCollector(), device(reading))
 
     assert told["gpu_power_watts"] == {("GPU-a",): 612.4}
     assert told["gpu_energy_joules_total"] == {("GPU-a",): 5.0}
@@ -38,24 +38,24 @@ def test_units_are_base_units() -> None:
 
 @pytest.mark.parametrize("collector", [DeviceCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector])
 def test_what_the_driver_did_not_tell_has_no_series(collector: type[Collector]) -> None:
-    told = values(collector(), card(DeviceReading()))
+    told = values(collector(), device(DeviceReading()))
 
     assert told.keys() <= {"gpu_up", "gpu_info"}
 
 
-def test_card_that_is_down_keeps_its_identity_only() -> None:
-    told = values(DeviceCollector(), card(DeviceReading(name="H100", power_milliwatts=1), up=False))
+def test_device_that_is_down_keeps_its_identity_only() -> None:
+    told = values(DeviceCollector(), device(DeviceReading(name="H100", power_milliwatts=1), up=False))
 
     assert told["gpu_up"] == {("GPU-a",): 0}
     assert told.keys() == {"gpu_up", "gpu_info"}
 
 
-def test_card_whose_driver_is_released_is_neither_up_nor_down() -> None:
+def test_device_whose_driver_is_released_is_neither_up_nor_down() -> None:
     reading = DeviceReading(name="H100")
     collector = DeviceCollector()
 
-    lost = values(collector, card(reading, up=False))
-    released = values(collector, Device("GPU-a", False, RELEASED, reading, card(reading).generations))
+    lost = values(collector, device(reading, up=False))
+    released = values(collector, Device("GPU-a", False, RELEASED, reading, device(reading).generations))
 
     assert lost.keys() == {"gpu_up", "gpu_info"}
     assert released.keys() == {"gpu_info"}
@@ -65,22 +65,22 @@ def test_same_section_until_something_is_new() -> None:
     collector = DeviceCollector()
     reading = DeviceReading(power_milliwatts=1)
 
-    first = collector.collect(tick(card(reading)))
-    same = collector.collect(tick(card(reading)))
-    new = collector.collect(tick(card(reading, generation=2)))
+    first = collector.collect(tick(device(reading)))
+    same = collector.collect(tick(device(reading)))
+    new = collector.collect(tick(device(reading, generation=2)))
 
     assert first is same
     assert new is not first
 
 
-def test_reasons_are_zero_for_what_the_card_knows_and_absent_for_the_rest() -> None:
+def test_reasons_are_zero_for_what_the_device_knows_and_absent_for_the_rest() -> None:
     reading = DeviceReading(
         clocks_event_reasons=0x4,
         clocks_event_reasons_supported=0x44,
         clocks_event_nanoseconds={"hw_thermal_slowdown": 5 * 10**8},
     )
 
-    told = values(ClocksCollector(), card(reading))
+    told = values(ClocksCollector(), device(reading))
 
     assert told["gpu_clocks_event_active"] == {
         ("GPU-a", "sw_power_cap"): 1,
@@ -90,7 +90,7 @@ def test_reasons_are_zero_for_what_the_card_knows_and_absent_for_the_rest() -> N
 
 
 def test_recovery_action_is_exactly_one() -> None:
-    told = values(HealthCollector(), card(DeviceReading(recovery_action=2)))
+    told = values(HealthCollector(), device(DeviceReading(recovery_action=2)))
 
     assert [action for (_, action), value in told["gpu_recovery_action"].items() if value] == ["node_reboot"]
 
@@ -98,7 +98,7 @@ def test_recovery_action_is_exactly_one() -> None:
 def test_ecc_errors_by_type_and_scope() -> None:
     reading = DeviceReading(ecc_errors={"corrected_volatile": 3, "uncorrected_aggregate": 0})
 
-    told = values(HealthCollector(), card(reading))
+    told = values(HealthCollector(), device(reading))
 
     assert told["gpu_ecc_errors_total"] == {
         ("GPU-a", "corrected", "volatile"): 3,
@@ -107,7 +107,7 @@ def test_ecc_errors_by_type_and_scope() -> None:
 
 
 def test_link_is_told_as_it_is_and_as_it_could_be() -> None:
-    told = values(LinksCollector(), card(DeviceReading(pcie_width=8, pcie_width_max=16)))
+    told = values(LinksCollector(), device(DeviceReading(pcie_width=8, pcie_width_max=16)))
 
     assert told["gpu_pcie_width"] == {("GPU-a", "current"): 8, ("GPU-a", "max"): 16}
 
@@ -115,7 +115,7 @@ def test_link_is_told_as_it_is_and_as_it_could_be() -> None:
 def test_mig_devices_have_uuids_and_families_of_their_own() -> None:
     part = MigReading("MIG-1", 7, 0, "1g.10gb", sm_count=16, memory_used_bytes=5, sm_active_percent=25)
 
-    told = values(MigCollector(), card(DeviceReading(mig_mode=True, mig_instances=(part,))))
+    told = values(MigCollector(), device(DeviceReading(mig_mode=True, mig_instances=(part,))))
 
     assert told["gpu_mig_info"] == {("MIG-1", "GPU-a", "1g.10gb", "7", "0"): 1}
     assert told["gpu_mig_sm_active_ratio"] == {("MIG-1",): 0.25}

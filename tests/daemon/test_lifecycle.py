@@ -121,7 +121,7 @@ def test_attach_tells_what_the_driver_says() -> None:
     driver = Driver()
     driver.release(600)
 
-    assert ask(ATTACH, driver) == (200, "the driver answers, cards: 2")
+    assert ask(ATTACH, driver) == (200, "the driver answers, GPUs: 2")
     driver.reason = "library_mismatch"
     status, told = ask(ATTACH, driver)
     assert status == 503

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.logs import Condition, fields, setup
+from gpugauge.daemon.logs import setup
+from gpugauge.logline import Condition, fields
 
 log = logging.getLogger("gpugauge.test")
 

@@ -9,7 +9,7 @@ from gpugauge.forecast import Timetable
 from gpugauge.metric import NONE, Metric, Table, families
 from gpugauge.snapshot import Section, Snapshot
 
-ROWS = (Table().gauge("gpu_pci_devices", "Cards on the bus.", NONE, lambda v: v),)
+ROWS = (Table().gauge("gpu_pci_devices", "GPUs on the bus.", NONE, lambda v: v),)
 
 
 class Fake:

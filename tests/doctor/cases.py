@@ -18,7 +18,7 @@ CUDA = {"python": "3.12.1", "torch": "2.10.0+cu128", "file": "/venv/torch/__init
 H100 = {"name": "NVIDIA H100", "capability": [9, 0], "uuid": "0"}
 
 
-def card(index: int = 0, **reading: Any) -> Device:
+def device(index: int = 0, **reading: Any) -> Device:
     known = {"name": "NVIDIA H100", "compute_capability": (9, 0), "processes": (), **reading}
     return Device(f"GPU-{index}", True, "ok", DeviceReading(index=index, **known), {})
 
@@ -27,8 +27,8 @@ def lost(index: int, reason: str = "gpu_is_lost") -> Device:
     return Device("", False, reason, DeviceReading(index=index), {})
 
 
-def driver(*cards: Device, cuda: int | None = 12080) -> Driver:
-    return Driver("ok", DriverFacts(len(cards), "570.124.06", cuda_driver_version=cuda), cards)
+def driver(*devices: Device, cuda: int | None = 12080) -> Driver:
+    return Driver("ok", DriverFacts(len(devices), "570.124.06", cuda_driver_version=cuda), devices)
 
 
 def case(
@@ -45,8 +45,8 @@ def case(
 ) -> Case:
     """One H100 that works and nothing else, unless told otherwise."""
     made = Case(Options(**options), environ or {}, root, platform)
-    made.driver = driver(card()) if answers is None else answers
-    made.pci = {"NVIDIA": len(made.driver.cards)} if pci is None else dict(pci)
+    made.driver = driver(device()) if answers is None else answers
+    made.pci = {"NVIDIA": len(made.driver.devices)} if pci is None else dict(pci)
     made.contained = contained
     made.python = ("/venv/bin/python", "")
     made.torch = Answer(torch or {}, ending)

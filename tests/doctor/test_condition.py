@@ -7,25 +7,25 @@ from gpugauge.doctor import condition
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.table import Check
 from gpugauge.driver.api import ProcessReading
-from tests.doctor.cases import card, case, driver, lost
+from tests.doctor.cases import case, device, driver, lost
 
 
 def found(root: Path, check: Check, **reading: Any) -> Finding:
-    return check(case(root, driver(card(0), card(1, **reading))))
+    return check(case(root, driver(device(0), device(1, **reading))))
 
 
 @pytest.mark.parametrize(
     ("check", "reading", "level", "cause", "text"),
     [
-        (condition.modes, {"compute_mode": 0}, "pass", None, "every card may compute"),
-        (condition.modes, {"compute_mode": 2}, "failure", None, "card 1 prohibits computing"),
-        (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every card may compute"),
+        (condition.modes, {"compute_mode": 0}, "pass", None, "every GPU may compute"),
+        (condition.modes, {"compute_mode": 2}, "failure", None, "GPU 1 prohibits computing"),
+        (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU may compute"),
         (
             condition.modes,
             {"mig_mode": True, "mig_instances": ()},
             "failure",
             "no_visible_device",
-            "card 1 has MIG on and no MIG device",
+            "GPU 1 has MIG on and no MIG device",
         ),
         (condition.health, {"recovery_action": 0}, "pass", None, "none that the driver tells of"),
         (
@@ -33,28 +33,28 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             {"recovery_action": 2},
             "failure",
             None,
-            "card 1: the driver wants an action after an error",
+            "GPU 1: the driver wants an action after an error",
         ),
         (
             condition.health,
             {"recovery_action": 9},
             "failure",
             None,
-            "card 1: the driver wants an action after an error",
+            "GPU 1: the driver wants an action after an error",
         ),
         (
             condition.health,
             {"remapped_rows_failure": True},
             "failure",
             None,
-            "card 1: a broken row of memory could not be replaced",
+            "GPU 1: a broken row of memory could not be replaced",
         ),
         (
             condition.health,
             {"ecc_errors": {"uncorrected_volatile": 3, "corrected_volatile": 9}},
             "warning",
             None,
-            "uncorrected memory errors on card 1",
+            "uncorrected memory errors on GPU 1",
         ),
         (condition.health, {"ecc_errors": {"corrected_volatile": 9}}, "pass", None, "none that the driver tells of"),
         (condition.clocks, {"clocks_event_reasons": 0x1 | 0x4}, "pass", None, "nothing holds them down now"),
@@ -63,23 +63,23 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             {"clocks_event_reasons": 0x48},
             "warning",
             "throttled",
-            "card 1: hardware slowdown, heat (hardware)",
+            "GPU 1: hardware slowdown, heat (hardware)",
         ),
         (
             condition.clocks,
             {"power_limit_milliwatts": 300_000, "power_limit_default_milliwatts": 700_000},
             "warning",
             "throttled",
-            "card 1: power limit 300 W, by default 700 W",
+            "GPU 1: power limit 300 W, by default 700 W",
         ),
         (condition.pcie, {}, "skipped", None, "the driver does not tell its width"),
-        (condition.pcie, {"pcie_width": 8, "pcie_width_max": 16}, "warning", "transfer", "card 1 has 8 lanes of 16"),
+        (condition.pcie, {"pcie_width": 8, "pcie_width_max": 16}, "warning", "transfer", "GPU 1 has 8 lanes of 16"),
         (
             condition.pcie,
             {"pcie_width": 8, "pcie_width_max": 8},
             "pass",
             None,
-            "8 lanes, as many as card and slot can have",
+            "8 lanes, as many as GPU and slot can have",
         ),
     ],
 )
@@ -103,13 +103,13 @@ def test_use(tmp_path: Path) -> None:
     elsewhere = found(tmp_path, condition.use, utilization_percent=0, memory_used_bytes=30 << 30, processes=())
     untold = found(tmp_path, condition.use, processes=None)
 
-    assert (alone.level, alone.found) == ("pass", "card 1: 80 % busy, 30 GiB held by pid 7; card 0 free")
+    assert (alone.level, alone.found) == ("pass", "GPU 1: 80 % busy, 30 GiB held by pid 7; GPU 0 free")
     assert (shared.level, shared.cause) == ("warning", "contention")
-    assert desktop.found == "cards 0, 1 free"
-    assert elsewhere.found == "card 1: 0 % busy, 30 GiB held; card 0 free"
-    assert untold.found == "card 1: 0 GiB held; card 0 free"
+    assert desktop.found == "GPUs 0, 1 free"
+    assert elsewhere.found == "GPU 1: 0 % busy, 30 GiB held; GPU 0 free"
+    assert untold.found == "GPU 1: 0 GiB held; GPU 0 free"
 
 
 def test_nothing_to_look_at(tmp_path: Path) -> None:
-    assert condition.obstacle(case(tmp_path, driver(lost(0)))) == "no card answers"
+    assert condition.obstacle(case(tmp_path, driver(lost(0)))) == "no GPU answers"
     assert condition.obstacle(case(tmp_path)) == ""

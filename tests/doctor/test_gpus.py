@@ -1,14 +1,19 @@
+from functools import partial
+
 import pytest
 
-from gpugauge.doctor import gpus as cards
+from gpugauge.doctor import gpus as devices
 from gpugauge.doctor.gpus import ask
 from gpugauge.driver.api import Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import load_scenario
+
+SIMULATED = partial(Worker, WORKER)
 
 
 def test_a_simulated_machine() -> None:
-    driver = ask(load_scenario("node").simulation())
+    driver = ask(SIMULATED, load_scenario("node").simulation())
 
     assert (driver.reason, len(driver.up)) == ("ok", 8)
     assert driver.facts is not None
@@ -19,7 +24,7 @@ def test_a_simulated_machine() -> None:
 
 
 def test_no_driver() -> None:
-    assert ask(load_scenario("no-driver").simulation()) == cards.Driver("driver_not_loaded")
+    assert ask(SIMULATED, load_scenario("no-driver").simulation()) == devices.Driver("driver_not_loaded")
 
 
 class Scripted(Worker):
@@ -44,12 +49,12 @@ OPENED = Reply(1, "open", values={"driver": {"device_count": 3}})
 READ = Reply(2, "read", 0, values={"static": {"uuid": "GPU-a", "index": 0}, "fast": {"utilization_percent": 7}})
 
 
-def test_a_card_that_is_lost() -> None:
+def test_a_device_that_is_lost() -> None:
     worker = Scripted(OPENED, READ, Reply(3, "read", 1, failed=15), Reply(4, "read", 2, values={"static": {}}))
 
     driver = ask(spawn=lambda: worker)
 
-    assert [(c.reading.index, c.up, c.reason) for c in driver.cards] == [
+    assert [(c.reading.index, c.up, c.reason) for c in driver.devices] == [
         (0, True, "ok"),
         (1, False, "gpu_is_lost"),
         (2, False, "does not tell its uuid"),
@@ -57,12 +62,12 @@ def test_a_card_that_is_lost() -> None:
     assert worker.ended == [True]
 
 
-def test_a_card_that_hangs_keeps_the_later_ones_from_being_asked() -> None:
+def test_a_device_that_hangs_keeps_the_later_ones_from_being_asked() -> None:
     worker = Scripted(OPENED, READ, WorkerHangsError())
 
     driver = ask(spawn=lambda: worker)
 
-    assert [c.reason for c in driver.cards] == ["ok", "hangs", "not asked"]
+    assert [c.reason for c in driver.devices] == ["ok", "hangs", "not asked"]
     assert worker.ended == [False]  # it would not hear
 
 

@@ -5,7 +5,7 @@ import pytest
 from gpugauge.doctor import machine
 from gpugauge.doctor.gpus import Driver
 from gpugauge.driver.api import MigReading
-from tests.doctor.cases import card, case, driver, lost
+from tests.doctor.cases import case, device, driver, lost
 
 NONE = Driver("library_not_found")
 
@@ -16,12 +16,12 @@ def nodes(root: Path, *names: str) -> None:
         (root / "dev" / name).touch()
 
 
-def test_cards_that_fell_off_the_bus_are_missed(tmp_path: Path) -> None:
+def test_devices_that_fell_off_the_bus_are_missed(tmp_path: Path) -> None:
     pci = {"NVIDIA": 2}
 
-    assert machine.graphics_cards(case(tmp_path, pci=pci)).level == "warning"
-    # A container sees the whole bus and only the cards that it was given.
-    assert machine.graphics_cards(case(tmp_path, pci=pci, contained=True)).level == "pass"
+    assert machine.graphics_devices(case(tmp_path, pci=pci)).level == "warning"
+    # A container sees the whole bus and only the GPUs that it was given.
+    assert machine.graphics_devices(case(tmp_path, pci=pci, contained=True)).level == "pass"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_cards_that_fell_off_the_bus_are_missed(tmp_path: Path) -> None:
     ],
 )
 def test_machines_without_a_driver(tmp_path: Path, pci: dict[str, int], platform: str, level: str, found: str) -> None:
-    finding = machine.graphics_cards(case(tmp_path, NONE, pci=pci, platform=platform))
+    finding = machine.graphics_devices(case(tmp_path, NONE, pci=pci, platform=platform))
 
     assert (finding.level, finding.found) == (level, found)
 
@@ -52,25 +52,25 @@ def test_a_driver_that_does_not(tmp_path: Path, reason: str) -> None:
     assert finding.advice
 
 
-def test_no_driver_is_needed_for_other_cards(tmp_path: Path) -> None:
+def test_no_driver_is_needed_for_other_devices(tmp_path: Path) -> None:
     assert machine.driver(case(tmp_path, NONE, pci={"AMD": 1})).level == "skipped"
 
 
-def test_cards_by_kind_and_those_that_are_lost(tmp_path: Path) -> None:
-    h100, small = card(0, memory_total_bytes=80 << 30), card(2, name="NVIDIA T4", compute_capability=(7, 5))
+def test_devices_by_kind_and_those_that_are_lost(tmp_path: Path) -> None:
+    h100, small = device(0, memory_total_bytes=80 << 30), device(2, name="NVIDIA T4", compute_capability=(7, 5))
 
-    whole = machine.cards(case(tmp_path, driver(h100, card(1, memory_total_bytes=80 << 30), small)))
-    broken = machine.cards(case(tmp_path, driver(h100, lost(1))))
+    whole = machine.devices(case(tmp_path, driver(h100, device(1, memory_total_bytes=80 << 30), small)))
+    broken = machine.devices(case(tmp_path, driver(h100, lost(1))))
 
     assert whole.found == ("2 x NVIDIA H100, 80 GiB, compute capability 9.0; 1 x NVIDIA T4, compute capability 7.5")
-    assert (broken.level, broken.found.split(";")[0]) == ("failure", "card 1: gpu_is_lost")
+    assert (broken.level, broken.found.split(";")[0]) == ("failure", "GPU 1: gpu_is_lost")
 
 
 @pytest.mark.parametrize(
     ("names", "level", "found"),
     [
         ([], "failure", "none in /dev/nvidia*"),
-        (["nvidiactl", "nvidia-uvm"], "failure", "/dev/nvidia-uvm, /dev/nvidiactl, but none of a card"),
+        (["nvidiactl", "nvidia-uvm"], "failure", "/dev/nvidia-uvm, /dev/nvidiactl, but none of a GPU"),
         (["nvidiactl", "nvidia0"], "failure", "/dev/nvidia-uvm missing: CUDA cannot start"),
         (["nvidiactl", "nvidia-uvm", "nvidia0"], "pass", "all 3 can be opened"),
     ],
@@ -92,7 +92,7 @@ def test_a_container_is_told_how_containers_get_files(tmp_path: Path) -> None:
 def test_files_of_a_driver_that_hangs_are_not_opened(tmp_path: Path) -> None:
     nodes(tmp_path, "nvidiactl")
 
-    assert machine.device_files(case(tmp_path, driver(card(), lost(1, "hangs")))).level == "skipped"
+    assert machine.device_files(case(tmp_path, driver(device(), lost(1, "hangs")))).level == "skipped"
     assert machine.device_files(case(tmp_path, Driver("timeout"))).level == "skipped"
 
 
@@ -113,7 +113,7 @@ def test_containers(tmp_path: Path, environ: dict[str, str], works: bool, level:
     assert machine.container(made).level == level
 
 
-def test_a_container_with_amds_cards_needs_none_of_nvidias(tmp_path: Path) -> None:
+def test_a_container_with_amds_devices_needs_none_of_nvidias(tmp_path: Path) -> None:
     assert machine.container(case(tmp_path, NONE, pci={"AMD": 1}, contained=True)).level == "pass"
 
 
@@ -123,22 +123,22 @@ def test_outside_containers_the_runtimes_variables_mean_nothing(tmp_path: Path) 
 
 def visible(root: Path, value: str | None, *names: str, order: str = "") -> tuple[str, str, str | None]:
     environ = {"CUDA_DEVICE_ORDER": order} | ({} if value is None else {"CUDA_VISIBLE_DEVICES": value})
-    cards = [card(index, name=name) for index, name in enumerate(names)]
-    finding = machine.visible_devices(case(root, driver(*cards), environ=environ))
+    devices = [device(index, name=name) for index, name in enumerate(names)]
+    finding = machine.visible_devices(case(root, driver(*devices), environ=environ))
     return finding.level, finding.found, finding.cause
 
 
-def test_visible_cards(tmp_path: Path) -> None:
+def test_visible_devices(tmp_path: Path) -> None:
     two = ("H100", "H100")
 
-    assert visible(tmp_path, None, *two) == ("pass", "CUDA_VISIBLE_DEVICES is not set: all 2 cards", None)
-    assert visible(tmp_path, "1", *two) == ("pass", "CUDA_VISIBLE_DEVICES is '1': card 1", None)
+    assert visible(tmp_path, None, *two) == ("pass", "CUDA_VISIBLE_DEVICES is not set: all 2 GPUs", None)
+    assert visible(tmp_path, "1", *two) == ("pass", "CUDA_VISIBLE_DEVICES is '1': GPU 1", None)
     assert visible(tmp_path, "-1", *two)[::2] == ("failure", "no_visible_device")
     assert visible(tmp_path, "", *two)[::2] == ("failure", "no_visible_device")
     assert visible(tmp_path, "0,7", *two)[0] == "warning"
 
 
-def test_numbers_mislead_where_cards_differ(tmp_path: Path) -> None:
+def test_numbers_mislead_where_devices_differ(tmp_path: Path) -> None:
     assert visible(tmp_path, "0", "T400", "H100")[0] == "warning"
     assert visible(tmp_path, "0", "T400", "H100", order="PCI_BUS_ID")[0] == "pass"
     assert visible(tmp_path, "GPU-0", "T400", "H100")[0] == "pass"
@@ -146,17 +146,17 @@ def test_numbers_mislead_where_cards_differ(tmp_path: Path) -> None:
 
 
 def test_a_mig_device_by_its_uuid(tmp_path: Path) -> None:
-    parted = card(0, mig_mode=True, mig_instances=(MigReading("MIG-a"), MigReading("MIG-b")))
+    parted = device(0, mig_mode=True, mig_instances=(MigReading("MIG-a"), MigReading("MIG-b")))
 
     finding = machine.visible_devices(case(tmp_path, driver(parted), environ={"CUDA_VISIBLE_DEVICES": "MIG-b"}))
 
     assert finding.level == "pass"
 
 
-def test_hidden_cards_without_a_driver(tmp_path: Path) -> None:
+def test_hidden_devices_without_a_driver(tmp_path: Path) -> None:
     hidden = machine.visible_devices(case(tmp_path, NONE, environ={"CUDA_VISIBLE_DEVICES": ""}))
     amd = machine.visible_devices(case(tmp_path, NONE, environ={"HIP_VISIBLE_DEVICES": "-1"}, pci={"AMD": 1}))
     unset = machine.visible_devices(case(tmp_path, NONE))
 
     assert (hidden.level, unset.level) == ("failure", "skipped")
-    assert amd.found == "HIP_VISIBLE_DEVICES hides every card"
+    assert amd.found == "HIP_VISIBLE_DEVICES hides every GPU"

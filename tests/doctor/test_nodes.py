@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.doctor.nodes import device_files, graphics_cards, in_container
+from gpugauge.doctor.nodes import device_files, graphics_devices, in_container
 
 
 def pci(root: Path, *devices: tuple[str, str]) -> Path:
@@ -15,7 +15,7 @@ def pci(root: Path, *devices: tuple[str, str]) -> Path:
     return root
 
 
-def test_cards_on_the_bus(tmp_path: Path) -> None:
+def test_devices_on_the_bus(tmp_path: Path) -> None:
     sysfs = pci(
         tmp_path,
         ("0x10de", "0x030200"),
@@ -25,11 +25,11 @@ def test_cards_on_the_bus(tmp_path: Path) -> None:
         ("0x1a03", "0x030000"),  # a server's console
     )
 
-    assert graphics_cards(sysfs) == {"NVIDIA": 2, "AMD": 1}
+    assert graphics_devices(sysfs) == {"NVIDIA": 2, "AMD": 1}
 
 
 def test_no_bus(tmp_path: Path) -> None:
-    assert graphics_cards(tmp_path) == {}
+    assert graphics_devices(tmp_path) == {}
 
 
 def test_device_files_in_order(tmp_path: Path) -> None:

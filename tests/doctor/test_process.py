@@ -43,14 +43,14 @@ def summary(finding: Finding) -> tuple[str, str | None, str]:
     return finding.level, finding.cause, finding.found
 
 
-def test_a_process_that_trains_on_a_card(tmp_path: Path) -> None:
-    cards = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia3", "/tmp/x")
-    proc(tmp_path, "libtorch_cpu.so", "libtorch_cuda.so", opened=cards, environ="A=1\0CUDA_VISIBLE_DEVICES=0,3\0")
+def test_a_process_that_trains_on_a_device(tmp_path: Path) -> None:
+    devices = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia3", "/tmp/x")
+    proc(tmp_path, "libtorch_cpu.so", "libtorch_cuda.so", opened=devices, environ="A=1\0CUDA_VISIBLE_DEVICES=0,3\0")
     made = known(tmp_path)
 
     assert process.existence(made).found == "4711: train.py"
     assert process.mapped_torch(made).found == "a CUDA build"
-    assert process.open_cards(made).found == "it has 2 open; it was started with CUDA_VISIBLE_DEVICES='0,3'"
+    assert process.open_devices(made).found == "it has 2 open; it was started with CUDA_VISIBLE_DEVICES='0,3'"
     assert process.daemon(made).found == f"process {NAME} reports from inside: torch 2.10.0, rank 1 of 4."
 
 
@@ -80,7 +80,7 @@ def test_what_may_not_be_read(tmp_path: Path) -> None:
     unreadable = known(tmp_path)
 
     assert process.mapped_torch(unreadable).level == "skipped"
-    assert process.open_cards(unreadable).level == "skipped"
+    assert process.open_devices(unreadable).level == "skipped"
 
 
 def test_without_the_hook_nothing_is_known_of_the_inside(tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_without_the_hook_nothing_is_known_of_the_inside(tmp_path: Path) -> None
     assert [check(known(tmp_path)).level for check in checks] == ["skipped"] * len(checks)
 
 
-def test_no_card_open(tmp_path: Path) -> None:
+def test_no_device_open(tmp_path: Path) -> None:
     proc(tmp_path, "libtorch_cuda.so", environ="CUDA_VISIBLE_DEVICES=\0")
 
-    assert summary(process.open_cards(known(tmp_path)))[:2] == ("failure", "no_visible_device")
+    assert summary(process.open_devices(known(tmp_path)))[:2] == ("failure", "no_visible_device")
 
 
 def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
@@ -222,4 +222,4 @@ def test_a_living_process_of_this_machine() -> None:
     made = case(Path("/"), pid=os.getpid())
 
     assert process.existence(made).level == "pass"
-    assert process.open_cards(made).level in {"pass", "warning", "failure"}
+    assert process.open_devices(made).level in {"pass", "warning", "failure"}

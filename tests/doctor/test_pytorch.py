@@ -8,7 +8,7 @@ from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.table import Check
 from gpugauge.doctor.target import Answer
-from tests.doctor.cases import CUDA, H100, card, case, driver
+from tests.doctor.cases import CUDA, H100, case, device, driver
 
 NONE = Driver("library_not_found")
 CPU = {**CUDA, "torch": "2.13.0+cpu", "cuda": None}
@@ -59,7 +59,7 @@ def test_no_torch(tmp_path: Path, facts: dict[str, Any], ending: str, found: str
         (XPU, {"Intel": 1}, ("pass", None)),
     ],
 )
-def test_build_and_cards(
+def test_build_and_devices(
     tmp_path: Path, torch: dict[str, Any], pci: dict[str, int], expected: tuple[str, str | None]
 ) -> None:
     assert summary(pytorch.build(case(tmp_path, NONE, torch, pci=pci))) == expected
@@ -76,7 +76,7 @@ def test_what_is_true_of_other_builds(tmp_path: Path) -> None:
     rocm = pytorch.build(case(tmp_path, NONE, ROCM, pci={"AMD": 1}))
     mps = pytorch.build(case(tmp_path, NONE, MPS, pci={}, platform="darwin"))
 
-    assert "torch.cuda means the AMD cards" in rocm.found
+    assert "torch.cuda means the AMD GPUs" in rocm.found
     assert "torch.cuda.is_available() is False there, the device is 'mps'" in mps.found
 
 
@@ -97,20 +97,20 @@ def test_versions(
 ) -> None:
     torch = {**CUDA, "cuda": cuda, "available": available}
 
-    assert summary(pytorch.versions(case(tmp_path, driver(card(), cuda=has), torch))) == expected
+    assert summary(pytorch.versions(case(tmp_path, driver(device(), cuda=has), torch))) == expected
 
 
 def test_the_version_inside_the_process_counts(tmp_path: Path) -> None:
     torch = {**CUDA, "cuda": "13.0", "driver_cuda": 13000}
 
-    assert pytorch.versions(case(tmp_path, driver(card(), cuda=12080), torch)).level == "pass"
+    assert pytorch.versions(case(tmp_path, driver(device(), cuda=12080), torch)).level == "pass"
 
 
 def available(root: Path, facts: dict[str, Any], **how: Any) -> Finding:
     return pytorch.availability(case(root, torch=facts, **how))
 
 
-def test_torch_that_sees_its_cards(tmp_path: Path) -> None:
+def test_torch_that_sees_its_devices(tmp_path: Path) -> None:
     finding = available(tmp_path, {**CUDA, "available": True, "devices": [H100, H100]})
 
     assert (finding.level, finding.found) == ("pass", "torch.cuda.is_available() is True: 2 x NVIDIA H100")
@@ -134,14 +134,14 @@ def test_torch_that_sees_none(
     assert finding.advice
 
 
-def test_torch_that_dies_of_opening_the_cards(tmp_path: Path) -> None:
+def test_torch_that_dies_of_opening_the_devices(tmp_path: Path) -> None:
     finding = available(tmp_path, CUDA, ending="did not answer within 60 s while opening CUDA")
 
     assert finding.found == "the Python did not answer within 60 s while opening CUDA"
     assert finding.level == "failure"
 
 
-def test_simulated_cards_cannot_be_opened(tmp_path: Path) -> None:
+def test_simulated_devices_cannot_be_opened(tmp_path: Path) -> None:
     assert available(tmp_path, {**CUDA, "available": False}, simulation={}).level == "skipped"
 
 
@@ -169,7 +169,7 @@ def test_architectures(tmp_path: Path, facts: dict[str, Any], expected: tuple[st
 
 @pytest.mark.parametrize("check", [pytorch.build, pytorch.versions, pytorch.availability, pytorch.architectures])
 @pytest.mark.parametrize("torch", [CPU, CUDA, ROCM, MPS, XPU])
-def test_every_build_gets_an_answer_without_driver_and_card(
+def test_every_build_gets_an_answer_without_driver_and_device(
     tmp_path: Path, check: Check, torch: dict[str, Any]
 ) -> None:
     finding = check(case(tmp_path, NONE, {**torch, "available": False}, pci={}))

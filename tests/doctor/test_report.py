@@ -12,7 +12,7 @@ from tests.doctor.cases import CUDA, case
 LONG = "a sentence that is much longer than the terminal is wide, so that it must be broken somewhere, " * 2
 ENTRIES = [
     Entry("Machine", "driver", ok("NVIDIA driver", LONG)),
-    Entry("Machine", "pcie", warning("PCIe link", "card 1 has 8 lanes", cause="transfer")),
+    Entry("Machine", "pcie", warning("PCIe link", "GPU 1 has 8 lanes", cause="transfer")),
     Entry(
         "PyTorch", "build", failure("Build", "for the CPU only \x1b[2J\nand more", "install " + LONG, "no_cuda_build")
     ),
@@ -50,7 +50,7 @@ def test_text_fits_a_terminal(tmp_path: Path) -> None:
         "",
         "1 failure and 1 warning. Begin with: Build.",
     ]
-    assert "  WARN  PCIe link          card 1 has 8 lanes [transfer]" in text
+    assert "  WARN  PCIe link          GPU 1 has 8 lanes [transfer]" in text
     assert "  skip  CUDA versions      torch is no CUDA build" in text
 
 
@@ -69,10 +69,10 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
     )
 
 
-def test_simulated_cards_are_said_first(tmp_path: Path) -> None:
+def test_simulated_devices_are_said_first(tmp_path: Path) -> None:
     made = case(tmp_path, simulation={"scenario": {"name": "node"}})
 
-    assert next(lines(made, ENTRIES, colour=False)) == "SIMULATED: the cards below do not exist (scenario node)."
+    assert next(lines(made, ENTRIES, colour=False)) == "SIMULATED: the GPUs below do not exist (scenario node)."
 
 
 def test_json(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_json(tmp_path: Path) -> None:
         "check": "pcie",
         "level": "warning",
         "title": "PCIe link",
-        "found": "card 1 has 8 lanes",
+        "found": "GPU 1 has 8 lanes",
         "advice": CAUSES["transfer"].advice,
         "cause": "transfer",
     }

@@ -7,34 +7,34 @@ from gpugauge.doctor import speed
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.target import Answer
 from gpugauge.driver.api import ProcessReading
-from tests.doctor.cases import CUDA, H100, card, case, driver
+from tests.doctor.cases import CUDA, H100, case, device, driver
 
 WORKS = {**CUDA, "available": True, "devices": [H100]}
-BUSY = card(0, utilization_percent=90)
-HELD = card(0, utilization_percent=0, processes=(ProcessReading(7, "compute"),))
+BUSY = device(0, utilization_percent=90)
+HELD = device(0, utilization_percent=0, processes=(ProcessReading(7, "compute"),))
 
 
-def test_a_free_card_is_measured(tmp_path: Path) -> None:
+def test_a_free_device_is_measured(tmp_path: Path) -> None:
     assert speed.obstacle(case(tmp_path, torch=WORKS)) == ""
 
 
 @pytest.mark.parametrize("taken", [BUSY, HELD])
-def test_a_card_in_use_is_left_alone(tmp_path: Path, taken: Any) -> None:
-    assert speed.obstacle(case(tmp_path, driver(taken), WORKS)).startswith("card 0 is in use; --force")
+def test_a_device_in_use_is_left_alone(tmp_path: Path, taken: Any) -> None:
+    assert speed.obstacle(case(tmp_path, driver(taken), WORKS)).startswith("GPU 0 is in use; --force")
     assert speed.obstacle(case(tmp_path, driver(taken), WORKS, force=True)) == ""
 
 
-def test_another_card_that_is_in_use_does_not_matter(tmp_path: Path) -> None:
+def test_another_device_that_is_in_use_does_not_matter(tmp_path: Path) -> None:
     first_to_torch = {**WORKS, "devices": [{**H100, "uuid": "1"}]}
 
-    assert speed.obstacle(case(tmp_path, driver(BUSY, card(1)), first_to_torch)) == ""
+    assert speed.obstacle(case(tmp_path, driver(BUSY, device(1)), first_to_torch)) == ""
 
 
-def test_if_torch_cannot_tell_its_card_all_must_be_free(tmp_path: Path) -> None:
+def test_if_torch_cannot_tell_its_device_all_must_be_free(tmp_path: Path) -> None:
     untold = {**WORKS, "devices": [{**H100, "uuid": None}]}
 
-    assert speed.obstacle(case(tmp_path, driver(card(0), card(1)), untold)) == ""
-    assert speed.obstacle(case(tmp_path, driver(BUSY, card(1)), untold)) != ""
+    assert speed.obstacle(case(tmp_path, driver(device(0), device(1)), untold)) == ""
+    assert speed.obstacle(case(tmp_path, driver(BUSY, device(1)), untold)) != ""
 
 
 @pytest.mark.parametrize("options", [{"timed": False}, {"pid": 1}, {"simulation": {}}])
@@ -47,7 +47,7 @@ def test_nothing_is_measured_without_a_gpu(tmp_path: Path) -> None:
 
 
 def measured(root: Path, ending: str = "", **figures: Any) -> Case:
-    link = card(0, pcie_width=16, pcie_generation_max=4)
+    link = device(0, pcie_width=16, pcie_generation_max=4)
     made = case(root, driver(link), WORKS)
     made.timings = Answer(figures, ending)
     return made

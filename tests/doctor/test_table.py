@@ -13,7 +13,7 @@ from tests.doctor.cases import CUDA, H100, case
 WORKS = {**CUDA, "available": True, "devices": [H100], "architectures": ["sm_90"]}
 
 
-def test_a_free_card_and_a_torch_that_uses_it(tmp_path: Path) -> None:
+def test_a_free_device_and_a_torch_that_uses_it(tmp_path: Path) -> None:
     made = case(tmp_path, torch=WORKS)
     made.timings = Answer({"matmul": {"float32": 5e13}, "copies": {"pinned": 2e10}, "steps": {"cpu": 1.0, "gpu": 0.1}})
 

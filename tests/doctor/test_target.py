@@ -16,7 +16,7 @@ def asked(folder: Path, what: Any = "facts", seconds: float = 60.0, **how: Any) 
     return ask(PYTHON, what, seconds, with_torch(folder, **how))
 
 
-def test_facts_of_a_cuda_build_with_a_card(tmp_path: Path) -> None:
+def test_facts_of_a_cuda_build_with_a_device(tmp_path: Path) -> None:
     how: dict[str, Any] = {"cuda": "12.8", "available": True, "arch": "sm_90 sm_100", "driver": 12080}
 
     answer = asked(tmp_path, devices=[DEVICE], **how)

@@ -15,10 +15,10 @@ PACE = Pace({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)
 
 
 class Node:
-    """A node with cards by index; each answers with its uuid, an NVML code, or the exception that its worker meets."""
+    """A node with GPUs by index; each answers with its uuid, an NVML code, or the exception that its worker meets."""
 
-    def __init__(self, *cards: str | int | Exception) -> None:
-        self.cards = list(cards)
+    def __init__(self, *devices: str | int | Exception) -> None:
+        self.devices = list(devices)
         self.opening: int | Exception | None = None
         self.silent = False  # answers neither come nor fail
         self.killable, self.killed = True, False
@@ -46,8 +46,8 @@ class FakeWorker(Worker):
         self.requests.append((op, arguments))
         return len(self.requests)
 
-    def read(self, cards: Iterable[tuple[int, list[Group]]]) -> list[int]:
-        return [self.send("read", index=index, groups=groups) for index, groups in cards]
+    def read(self, devices: Iterable[tuple[int, list[Group]]]) -> list[int]:
+        return [self.send("read", index=index, groups=groups) for index, groups in devices]
 
     def answered(self, seconds: float) -> bool:
         if self.node.silent:
@@ -60,16 +60,16 @@ class FakeWorker(Worker):
             if isinstance(self.node.opening, Exception):
                 raise self.node.opening
             return Reply(
-                number, op, values={"driver": {"device_count": len(self.node.cards)}}, failed=self.node.opening
+                number, op, values={"driver": {"device_count": len(self.node.devices)}}, failed=self.node.opening
             )
-        card = self.node.cards[arguments["index"]]
-        if isinstance(card, Exception):
-            raise card
-        if isinstance(card, int):
-            return Reply(number, op, arguments["index"], failed=card)
+        device = self.node.devices[arguments["index"]]
+        if isinstance(device, Exception):
+            raise device
+        if isinstance(device, int):
+            return Reply(number, op, arguments["index"], failed=device)
         values = {group: {"utilization_percent": 50} if group == "fast" else {} for group in arguments["groups"]}
         if "static" in values:
-            values["static"] = {"uuid": card, "index": arguments["index"]}
+            values["static"] = {"uuid": device, "index": arguments["index"]}
         return Reply(number, op, arguments["index"], values)
 
     def interrupt(self) -> None:

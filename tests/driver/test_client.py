@@ -11,12 +11,13 @@ import pytest
 
 from gpugauge.driver.api import Group
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.simulator import WORKER
 from tests.simulator.build import scenario
 
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = Worker()
+    made = Worker(WORKER)
     yield made
     if not made.reaped():
         made.end()
@@ -31,7 +32,7 @@ def test_answer_is_awaited_in_slices(worker: Worker) -> None:
     assert worker.receive(number, 1).failed is None
 
 
-def test_answers_of_all_cards_are_there_when_one_is(worker: Worker) -> None:
+def test_answers_of_all_devices_are_there_when_one_is(worker: Worker) -> None:
     opened = worker.send("open", simulate=scenario("gpus: {model: h100, count: 8}").simulation())
     assert worker._rung.poll(20_000)
     worker._bell.read(8)  # here, and not in `answered`, which hears it only of an answer that comes soon
@@ -48,7 +49,7 @@ def test_answers_of_all_cards_are_there_when_one_is(worker: Worker) -> None:
     assert not worker.answered(0)
 
 
-def test_card_that_hangs_is_the_first_without_an_answer(worker: Worker) -> None:
+def test_device_that_hangs_is_the_first_without_an_answer(worker: Worker) -> None:
     hang = {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": True}
     worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100, count: 3}}\nfaults: [{hang}]").simulation())
     numbers = worker.read([(index, ["fast"]) for index in range(3)])
@@ -58,7 +59,7 @@ def test_card_that_hangs_is_the_first_without_an_answer(worker: Worker) -> None:
         worker.receive(numbers[1], 0.5)
 
 
-def test_slow_cards_are_taken_one_by_one_and_later_ones_together_again(worker: Worker) -> None:
+def test_slow_devices_are_taken_one_by_one_and_later_ones_together_again(worker: Worker) -> None:
     slow = {"call": "nvmlDeviceGetUtilizationRates", "delay": 0.15}
     worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100, count: 3}}\nfaults: [{slow}]").simulation())
 
@@ -90,7 +91,7 @@ def test_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "executable", "/no/such/file")
 
     with pytest.raises(OSError, match="No such file"):
-        Worker()
+        Worker(WORKER)
 
     assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
 

@@ -12,7 +12,7 @@ def inventory() -> Inventory:
 def reply(index: int, uuid: str = "", failed: int | None = None, **fast: Any) -> Reply:
     values: dict[str, dict[str, Any]] = {"fast": fast}
     if uuid:
-        values["static"] = {"uuid": uuid, "index": index, "name": "card"}
+        values["static"] = {"uuid": uuid, "index": index, "name": "H100"}
     return Reply(1, "read", index, values if failed is None else {}, failed=failed)
 
 
@@ -22,78 +22,78 @@ def only(devices: tuple[Device, ...]) -> Device:
 
 
 def test_groups_are_merged_under_the_uuid() -> None:
-    cards = inventory()
+    devices = inventory()
 
-    cards.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
-    cards.apply(Reply(2, "read", 0, {"normal": {"power_milliwatts": 1000}}), 1.0)
-    device = only(cards.devices(2.0))
+    devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
+    devices.apply(Reply(2, "read", 0, {"normal": {"power_milliwatts": 1000}}), 1.0)
+    device = only(devices.devices(2.0))
 
-    assert (device.uuid, device.up, device.reading.name) == ("GPU-a", True, "card")
+    assert (device.uuid, device.up, device.reading.name) == ("GPU-a", True, "H100")
     assert (device.reading.utilization_percent, device.reading.power_milliwatts) == (40, 1000)
 
 
 def test_new_reading_replaces_its_group_so_that_a_failed_field_disappears() -> None:
-    cards = inventory()
+    devices = inventory()
 
-    cards.apply(reply(0, "GPU-a", utilization_percent=40, memory_utilization_percent=3), 1.0)
-    cards.apply(reply(0, utilization_percent=41), 2.0)
-    reading = only(cards.devices(2.0)).reading
+    devices.apply(reply(0, "GPU-a", utilization_percent=40, memory_utilization_percent=3), 1.0)
+    devices.apply(reply(0, utilization_percent=41), 2.0)
+    reading = only(devices.devices(2.0)).reading
 
     assert (reading.utilization_percent, reading.memory_utilization_percent) == (41, None)
 
 
-def test_old_values_are_dropped_and_the_card_is_down_then() -> None:
-    cards = inventory()
-    cards.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
+def test_old_values_are_dropped_and_the_device_is_down_then() -> None:
+    devices = inventory()
+    devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
 
-    device = only(cards.devices(8.1))
+    device = only(devices.devices(8.1))
 
     assert (device.up, device.reason, device.reading.utilization_percent) == (False, "stale", None)
-    assert device.reading.name == "card"
+    assert device.reading.name == "H100"
 
 
-def test_lost_card_keeps_its_identity_and_comes_back() -> None:
-    cards = inventory()
-    cards.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
+def test_lost_device_keeps_its_identity_and_comes_back() -> None:
+    devices = inventory()
+    devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
 
-    cards.apply(reply(0, failed=15), 2.0)
-    lost = only(cards.devices(2.0))
-    cards.apply(reply(0, utilization_percent=5), 3.0)
-    back = only(cards.devices(3.0))
+    devices.apply(reply(0, failed=15), 2.0)
+    lost = only(devices.devices(2.0))
+    devices.apply(reply(0, utilization_percent=5), 3.0)
+    back = only(devices.devices(3.0))
 
-    assert (lost.up, lost.reason, lost.reading.name) == (False, "gpu_is_lost", "card")
+    assert (lost.up, lost.reason, lost.reading.name) == (False, "gpu_is_lost", "H100")
     assert lost.reading.utilization_percent is None
     assert (back.up, back.reading.utilization_percent) == (True, 5)
 
 
-def test_new_worker_may_number_the_cards_anew() -> None:
-    cards = inventory()
-    cards.apply(reply(0, "GPU-a", utilization_percent=1), 1.0)
-    cards.apply(reply(1, "GPU-b", utilization_percent=2), 1.0)
+def test_new_worker_may_number_the_devices_anew() -> None:
+    devices = inventory()
+    devices.apply(reply(0, "GPU-a", utilization_percent=1), 1.0)
+    devices.apply(reply(1, "GPU-b", utilization_percent=2), 1.0)
 
-    cards.reset_indexes()
-    cards.apply(reply(0, "GPU-b", utilization_percent=3), 2.0)
-    cards.expect_only({0})
+    devices.reset_indexes()
+    devices.apply(reply(0, "GPU-b", utilization_percent=3), 2.0)
+    devices.expect_only({0})
 
-    state = {d.uuid: (d.up, d.reading.utilization_percent) for d in cards.devices(2.0)}
+    state = {d.uuid: (d.up, d.reading.utilization_percent) for d in devices.devices(2.0)}
     assert state == {"GPU-a": (False, None), "GPU-b": (True, 3)}
 
 
-def test_answer_about_an_unknown_card_is_dropped() -> None:
-    cards = inventory()
+def test_answer_about_an_unknown_device_is_dropped() -> None:
+    devices = inventory()
 
-    cards.apply(reply(3, utilization_percent=1), 1.0)
+    devices.apply(reply(3, utilization_percent=1), 1.0)
 
-    assert cards.devices(1.0) == ()
+    assert devices.devices(1.0) == ()
 
 
 def test_processes_and_unknown_fields_of_a_newer_worker() -> None:
-    cards = inventory()
+    devices = inventory()
     listed = [{"pid": 7, "kind": "compute", "used_memory_bytes": 5, "gpu_instance_id": None}]
-    cards.apply(reply(0, "GPU-a", field_of_tomorrow=1), 1.0)
-    cards.apply(Reply(2, "read", 0, {"processes": {"processes": listed}}), 1.0)
+    devices.apply(reply(0, "GPU-a", field_of_tomorrow=1), 1.0)
+    devices.apply(Reply(2, "read", 0, {"processes": {"processes": listed}}), 1.0)
 
-    assert only(cards.devices(1.0)).reading.processes == (ProcessReading(7, "compute", 5),)
+    assert only(devices.devices(1.0)).reading.processes == (ProcessReading(7, "compute", 5),)
 
 
 def test_reading_is_as_if_made_field_by_field() -> None:
@@ -106,8 +106,8 @@ def test_reading_is_as_if_made_field_by_field() -> None:
     assert replace(reading, index=4) == DeviceReading(**values | {"index": 4})
 
 
-def test_unchanged_card_is_the_same_object() -> None:
-    cards = inventory()
-    cards.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
+def test_unchanged_device_is_the_same_object() -> None:
+    devices = inventory()
+    devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
 
-    assert cards.devices(1.0)[0] is cards.devices(2.0)[0]
+    assert devices.devices(1.0)[0] is devices.devices(2.0)[0]

@@ -5,7 +5,7 @@ import pytest
 from gpugauge.driver.quarantine import Quarantine
 
 
-def test_card_that_hangs_waits_twice_as_long_each_time_up_to_ten_minutes() -> None:
+def test_device_that_hangs_waits_twice_as_long_each_time_up_to_ten_minutes() -> None:
     quarantine, waits, now = Quarantine(), [], 0.0
     for _ in range(8):
         wait = quarantine.failed(2, now, hangs=True)
@@ -19,7 +19,7 @@ def test_card_that_hangs_waits_twice_as_long_each_time_up_to_ten_minutes() -> No
     assert waits == [30, 60, 120, 240, 480, 600, 600, 600]
 
 
-def test_card_that_answers_for_long_is_forgiven() -> None:
+def test_device_that_answers_for_long_is_forgiven() -> None:
     quarantine = Quarantine()
     wait = quarantine.failed(2, 0.0, hangs=True)
     assert wait is not None
@@ -43,7 +43,7 @@ def test_second_crash_counts_only_within_minutes(later: float, wait: float | Non
     assert (first, quarantine.failed(0, 100.0 + later, hangs=False)) == (None, wait)
 
 
-def test_other_cards_are_not_concerned() -> None:
+def test_other_devices_are_not_concerned() -> None:
     quarantine = Quarantine()
     quarantine.failed(1, 0.0, hangs=True)
 

@@ -8,7 +8,7 @@ from gpugauge.driver.client import WorkerGoneError, WorkerHangsError
 from tests.driver.fakeworker import Node, until, up
 
 
-def test_cards_are_read(run: Any) -> None:
+def test_devices_are_read(run: Any) -> None:
     source = run(Node("GPU-a", "GPU-b"))
 
     view = until(source, lambda v: len(v.devices) == 2)
@@ -32,9 +32,9 @@ def test_answers_tell_which_worker_gave_them(run: Any) -> None:
     until(source, lambda v: bool(v.devices))
     first = {reply.worker for reply in source.drain()}
 
-    node.cards[0] = WorkerGoneError("ended")
+    node.devices[0] = WorkerGoneError("ended")
     until(source, lambda v: v.worker_restarts == 1)
-    node.cards[0] = "GPU-a"
+    node.devices[0] = "GPU-a"
     until(source, lambda v: v.worker_starts > 1 and up(v)["GPU-a"])
     source.stop()
 
@@ -57,12 +57,12 @@ def test_missing_driver_is_told_once_and_tried_again(run: Any, caplog: pytest.Lo
     assert "modprobe nvidia" in caplog.records[0].getMessage()
 
 
-def test_hanging_card_is_left_out_and_its_neighbours_go_on(run: Any) -> None:
+def test_hanging_device_is_left_out_and_its_neighbours_go_on(run: Any) -> None:
     node = Node("GPU-a", "GPU-b", "GPU-c")
     source = run(node)
     until(source, lambda v: len(v.devices) == 3)
 
-    node.cards[1] = WorkerHangsError("no answer")
+    node.devices[1] = WorkerHangsError("no answer")
     view = until(source, lambda v: v.worker_restarts == 1 and up(v)["GPU-c"])
     reads = len(node.workers[-1].requests)
     until(source, lambda _: len(node.workers[-1].requests) > reads + 4)
@@ -72,12 +72,12 @@ def test_hanging_card_is_left_out_and_its_neighbours_go_on(run: Any) -> None:
     assert source.view().worker_restarts == 1
 
 
-def test_lost_card_costs_no_worker(run: Any) -> None:
+def test_lost_device_costs_no_worker(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
     source = run(node)
     until(source, lambda v: len(v.devices) == 2)
 
-    node.cards[0] = 15
+    node.devices[0] = 15
     view = until(source, lambda v: not up(v)["GPU-a"])
 
     assert up(view) == {"GPU-a": False, "GPU-b": True}
@@ -89,15 +89,15 @@ def test_worker_that_ends_is_replaced_and_counted(run: Any) -> None:
     source = run(node)
     until(source, lambda v: bool(v.devices))
 
-    node.cards[0] = WorkerGoneError("killed")
+    node.devices[0] = WorkerGoneError("killed")
     until(source, lambda v: v.worker_restarts == 1)
-    node.cards[0] = "GPU-a"
+    node.devices[0] = "GPU-a"
     view = until(source, lambda v: up(v)["GPU-a"] and v.worker_restarts >= 1)
 
     assert view.up
 
 
-def test_card_that_ends_every_worker_is_left_out(run: Any) -> None:
+def test_device_that_ends_every_worker_is_left_out(run: Any) -> None:
     node = Node("GPU-a", WorkerGoneError("SIGSEGV"))
     source = run(node)
 
@@ -112,7 +112,7 @@ def test_no_third_worker_beside_two_that_cannot_be_ended(run: Any) -> None:
     until(source, lambda v: bool(v.devices))
 
     node.killable = False
-    node.opening = node.cards[0] = WorkerHangsError("no answer")
+    node.opening = node.devices[0] = WorkerHangsError("no answer")
     view = until(source, lambda v: v.reason == "worker_unkillable")
 
     assert (view.workers_unkillable, len(node.workers), up(view)) == (2, 2, {"GPU-a": False})
@@ -126,14 +126,14 @@ def test_only_chosen_devices_are_read(run: Any) -> None:
     assert up(source.view()) == {"GPU-b": True}
 
 
-def test_failure_of_the_thread_itself_takes_the_cards_down_and_a_fresh_worker_follows(run: Any) -> None:
+def test_failure_of_the_thread_itself_takes_the_devices_down_and_a_fresh_worker_follows(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
     source = run(node)
     until(source, lambda v: len(v.devices) == 2)
 
-    node.cards[1] = MemoryError("planted")
+    node.devices[1] = MemoryError("planted")
     down = until(source, lambda v: v.reason == "failed")
-    node.cards[1] = "GPU-b"
+    node.devices[1] = "GPU-b"
     back = until(source, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": True})
 
     assert (down.up, up(down)) == (False, {"GPU-a": False, "GPU-b": False})

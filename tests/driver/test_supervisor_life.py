@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpugauge.driver.api import DriverView
-from gpugauge.driver.client import WorkerGoneError
+from gpugauge.driver.client import Worker, WorkerGoneError
 from gpugauge.driver.recycling import Limits
 from gpugauge.driver.schedule import Pace
 from gpugauge.driver.supervisor import DriverSource
+from gpugauge.simulator import WORKER
 from tests.driver.fakeworker import PACE, Node, until, up
 from tests.simulator.build import scenario
+
+SIMULATED = partial(Worker, WORKER)
 
 
 def running(run: Any, node: Node, **arguments: Any) -> Any:
     source = run(node, **arguments)
-    until(source, lambda v: len(v.devices) == len(node.cards))
+    until(source, lambda v: len(v.devices) == len(node.devices))
     return source
 
 
 # --- release and attach ---
 
 
-def test_released_driver_has_no_worker_and_its_cards_are_unknown(run: Any) -> None:
+def test_released_driver_has_no_worker_and_its_devices_are_unknown(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
     source = running(run, node)
 
@@ -129,9 +133,9 @@ def test_release_does_not_wait_for_an_answer(run: Any) -> None:
 def test_stop_does_not_wait_for_a_release_to_be_polite() -> None:
     hang = {"call": "nvmlDeviceGetUtilizationRates", "hang": True}
     simulation = scenario(f"gpus: {{model: h100}}\nfaults: [{hang}]").simulation()
-    source = DriverSource(Pace({"fast": 0.05}, deadline=60.0), simulation)
+    source = DriverSource(Pace({"fast": 0.05}, deadline=60.0), SIMULATED, simulation)
     source.start()
-    pid = until(source, lambda v: v.up).worker_pid  # it hangs as soon as it is asked about the card
+    pid = until(source, lambda v: v.up).worker_pid  # it hangs as soon as it is asked about the GPU
     source.release(60)
     time.sleep(1)  # until the thread waits for the worker's end, which does not come
 
@@ -159,13 +163,13 @@ def test_driver_that_was_down_is_released_too(run: Any) -> None:
     assert len(node.workers) == started + 1
 
 
-def test_card_that_is_missing_after_a_release_is_down(run: Any) -> None:
+def test_device_that_is_missing_after_a_release_is_down(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
     source = running(run, node)
     source.release(60)
     until(source, lambda v: v.reason == "released")
 
-    del node.cards[0]
+    del node.devices[0]
     source.attach()
     view = until(source, lambda v: v.up and up(v)["GPU-b"])
 
@@ -177,7 +181,7 @@ def test_card_that_is_missing_after_a_release_is_down(run: Any) -> None:
 QUICK = Limits(look_seconds=0.02, least_seconds=0.0)
 
 
-def test_old_worker_is_replaced_and_no_card_goes_down(run: Any) -> None:
+def test_old_worker_is_replaced_and_no_device_goes_down(run: Any) -> None:
     node = Node("GPU-a")
     source = running(run, node, limits=Limits(age_seconds=0.2))
 
@@ -189,7 +193,7 @@ def test_old_worker_is_replaced_and_no_card_goes_down(run: Any) -> None:
 
     until(source, replaced_twice)
 
-    assert {(driver, card["GPU-a"]) for driver, card in seen} == {(True, True)}
+    assert {(driver, device["GPU-a"]) for driver, device in seen} == {(True, True)}
     assert source.view().worker_restarts == 0
     assert node.running == 1
 
@@ -208,7 +212,7 @@ def test_real_worker_whose_library_leaks_is_replaced() -> None:
     leak = {"call": "nvmlDeviceGetUtilizationRates", "leak": "16 MiB"}
     simulation = scenario(f"gpus: {{model: h100}}\nfaults: [{leak}]").simulation()
     limits = Limits(resident_bytes=100 << 20, look_seconds=0.05, least_seconds=0.0)
-    source = DriverSource(Pace({"fast": 0.05}), simulation, limits=limits)
+    source = DriverSource(Pace({"fast": 0.05}), SIMULATED, simulation, limits=limits)
     source.start()
     try:
         first = until(source, lambda v: v.worker_pid is not None).worker_pid
@@ -229,28 +233,28 @@ def test_limit_below_what_a_worker_needs_makes_no_loop(run: Any) -> None:
     assert len(node.workers) == 3
 
 
-def test_card_that_was_plugged_in_is_found(run: Any) -> None:
+def test_device_that_was_plugged_in_is_found(run: Any) -> None:
     node, bus = Node("GPU-a"), {"a"}
     source = running(run, node, limits=QUICK, bus=lambda: frozenset(bus))
 
-    node.cards.append("GPU-b")
+    node.devices.append("GPU-b")
     bus.add("b")
     view = until(source, lambda v: up(v) == {"GPU-a": True, "GPU-b": True})
 
     assert view.worker_recycles["cards"] == 1
 
 
-def test_card_that_left_the_bus_keeps_its_place_and_is_found_when_it_is_back(run: Any) -> None:
+def test_device_that_left_the_bus_keeps_its_place_and_is_found_when_it_is_back(run: Any) -> None:
     node, bus = Node("GPU-a", "GPU-b"), {"a", "b"}
     source = running(run, node, limits=QUICK, bus=lambda: frozenset(bus))
 
     bus.remove("b")
-    node.cards[1] = 15
+    node.devices[1] = 15
     lost = until(source, lambda v: not up(v)["GPU-b"])
     workers = len(node.workers)
     time.sleep(0.2)  # nothing may happen now
     assert (len(node.workers), lost.worker_recycles["cards"]) == (workers, 0)
-    node.cards[1] = "GPU-b"
+    node.devices[1] = "GPU-b"
     bus.add("b")
 
     until(source, lambda v: up(v)["GPU-b"] and v.worker_recycles["cards"] == 1)
@@ -287,10 +291,10 @@ def test_driver_that_answered_once_and_fails_is_lost_until_it_answers(run: Any) 
     source = running(run, node)
 
     before = time.monotonic()
-    node.cards[0], node.opening = 1, 18
+    node.devices[0], node.opening = 1, 18
     uninitialized = until(source, lambda v: v.reason == "uninitialized").lost_since
     mismatch = until(source, lambda v: v.reason == "library_mismatch").lost_since
-    node.cards[0], node.opening = "GPU-a", None
+    node.devices[0], node.opening = "GPU-a", None
     back = until(source, lambda v: v.up)
 
     assert uninitialized is not None
@@ -306,13 +310,13 @@ def test_driver_that_never_answered_is_not_lost(run: Any) -> None:
     assert until(run(node), lambda v: v.reason == "driver_not_loaded").lost_since is None
 
 
-def test_card_is_not_blamed_for_a_worker_that_was_killed(run: Any) -> None:
+def test_device_is_not_blamed_for_a_worker_that_was_killed(run: Any) -> None:
     node = Node("GPU-a")
     source = running(run, node)
 
-    node.killed, node.cards[0] = True, WorkerGoneError("killed")
+    node.killed, node.devices[0] = True, WorkerGoneError("killed")
     until(source, lambda v: v.worker_restarts == 3)
-    node.cards[0] = "GPU-a"
+    node.devices[0] = "GPU-a"
     until(source, lambda v: up(v)["GPU-a"] and v.worker_restarts >= 3)
 
 
@@ -320,9 +324,9 @@ def test_worker_that_dies_young_is_replaced_ever_later(run: Any) -> None:
     node = Node("GPU-a")
     source = running(run, node)
 
-    node.killed, node.cards[0] = True, WorkerGoneError("killed")
+    node.killed, node.devices[0] = True, WorkerGoneError("killed")
     start = time.monotonic()
     until(source, lambda v: v.worker_restarts == 3)
 
     assert time.monotonic() - start >= 0.5  # at once, then after half a second
-    node.cards[0] = "GPU-a"
+    node.devices[0] = "GPU-a"

@@ -18,7 +18,11 @@ import pytest
 from gpugauge.driver.api import Reply
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import reply
+from gpugauge.driver.nvidia import WORKER as REAL
+from gpugauge.driver.nvidia.nvml import Nvml
 from gpugauge.driver.worker import Service, main, serve
+from gpugauge.simulator import WORKER
+from gpugauge.simulator.worker import service as simulated_service
 from tests.simulator.build import scenario
 
 
@@ -43,10 +47,10 @@ class Child:
 
 
 @contextmanager
-def worker() -> Iterator[Child]:
+def worker(module: str = WORKER) -> Iterator[Child]:
     ours, theirs = socket.socketpair()
     fd, bell = theirs.fileno(), os.eventfd(0, os.EFD_NONBLOCK)
-    command = [sys.executable, "-m", "gpugauge.driver.worker", "--fd", str(fd), "--bell", str(bell)]
+    command = [sys.executable, "-m", module, "--fd", str(fd), "--bell", str(bell)]
     pipe = subprocess.PIPE
     with ours, subprocess.Popen(command, pass_fds=[fd, bell], stdout=pipe, stderr=pipe) as process:
         theirs.close()
@@ -89,7 +93,7 @@ def test_opens_reads_and_closes() -> None:
         assert child.ending() == (0, b"", b"")
 
 
-def test_cards_that_are_asked_together_answer_one_by_one_and_ring_once() -> None:
+def test_devices_that_are_asked_together_answer_one_by_one_and_ring_once() -> None:
     with worker() as child:
         opened = child.ask("open", simulate=scenario("gpus: {model: h100, count: 3}").simulation())
         child.wait()
@@ -115,13 +119,13 @@ def test_much_is_told_before_all_is_answered() -> None:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         ours.sendall(frame({"id": 1, "op": "read", "indexes": [0, 1, 2], "groups": []}))
         ours.shutdown(socket.SHUT_WR)
-        serve(theirs, Wordy(), lambda: rings.append(len(rings)))
+        serve(theirs, Wordy(Nvml()), lambda: rings.append(len(rings)))
 
     assert len(rings) == 2
 
 
 def test_calls_are_told_when_asked_for_and_with_a_failure() -> None:
-    service = Service()
+    service = simulated_service()
     service.answer({"op": "open", "simulate": scenario("gpus: {model: h100}").simulation()})
     fast = {"op": "read", "index": 0, "groups": ["fast"]}
     told = [service.answer(request).calls for request in (fast | {"calls": False}, fast, fast)]
@@ -216,8 +220,8 @@ def test_next_worker_sees_the_same_world_go_on() -> None:
 
 @pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has the real library")
 def test_machine_without_the_library() -> None:
-    with worker() as child:
-        reply = child.ask("open", simulate=None)
+    with worker(REAL) as child:
+        reply = child.ask("open")
 
         assert (reply.failed, reply.failed_call) == (12, "nvmlInitWithFlags")
         assert child.ask("close").failed is None
@@ -225,7 +229,7 @@ def test_machine_without_the_library() -> None:
 
 
 def test_bug_is_an_answer_that_names_it() -> None:
-    reply = Service().answer({"id": 1, "op": "open", "simulate": {}})
+    reply = simulated_service().answer({"id": 1, "op": "open", "simulate": {}})
 
     assert (reply.failed, reply.failed_call) == (999, "KeyError: 'scenario'")
 
@@ -234,4 +238,4 @@ def test_bug_is_an_answer_that_names_it() -> None:
     "arguments", [[], ["--fd"], ["--fd", "3"], ["--fd", "x", "--bell", "4"], ["--fd", "3", "--bell"]]
 )
 def test_wrong_command_line(arguments: list[str]) -> None:
-    assert main(arguments) == 2
+    assert main(arguments, Nvml()) == 2

@@ -1,4 +1,4 @@
-"""The whole way of an alert: trainings on simulated cards, the exporter, Prometheus with the rules, Alertmanager with
+"""The whole way of an alert: trainings on simulated GPUs, the exporter, Prometheus with the rules, Alertmanager with
 the example configuration, a webhook. The programs are those of `make demo-stack`, which is tried here, too.
 """
 
@@ -31,7 +31,7 @@ MAKE = ["--no-print-directory", "--old-file=.venv/run", f"BIN={Path(sys.executab
 PATIENCE = 20
 # Two H100 of the scenario `twins`: the same training with 2 loader workers and with 10.
 STARVED, FED = "7201", "7210"
-# 2 workers take 0.8 s for a batch that the card computes in 0.1 s.
+# 2 workers take 0.8 s for a batch that the GPU computes in 0.1 s.
 LOST = 0.75
 CAUSE = "TrainingLimitedByDataLoading"
 GENERAL = {"TrainingLoadLow", "TrainingLoadVeryLow"}

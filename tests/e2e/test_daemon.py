@@ -60,14 +60,14 @@ def children(pid: int) -> list[int]:
 ENERGY = "gpu_energy_joules_total"  # only rises, and is read every 5 s and by every new worker
 
 
-def wait_for_newer(running: Daemon, before: Series, cards: int) -> None:
-    """Wait at most 5 s until `cards` cards show a reading that was taken after `before`."""
+def wait_for_newer(running: Daemon, before: Series, devices: int) -> None:
+    """Wait at most 5 s until `devices` GPUs show a reading that was taken after `before`."""
 
     def newer() -> bool:
         now = running.series(ENERGY, "uuid")
-        return len(now) == cards and all(value > before[card] for card, value in now.items())
+        return len(now) == devices and all(value > before[device] for device, value in now.items())
 
-    wait_for(newer, 5, f"{cards} cards have fresh values")
+    wait_for(newer, 5, f"{devices} GPUs have fresh values")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -85,7 +85,7 @@ def test_stops_within_two_seconds_and_leaves_no_worker(tmp_path: Path, number: i
 def test_stops_while_a_call_hangs(tmp_path: Path) -> None:
     scenario = tmp_path / "hang.yaml"
     scenario.write_text(
-        "description: a card whose power call hangs from the second second on\n"
+        "description: a GPU whose power call hangs from the second second on\n"
         "gpus: {model: h100, count: 2}\n"
         "faults: [{call: nvmlDeviceGetUtilizationRates, gpu: 1, start: 2, hang: true}]\n"
     )
@@ -115,7 +115,7 @@ def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
         (worker,) = children(running.process.pid)
         before = running.series(ENERGY, "uuid")
         os.kill(worker, signal.SIGKILL)
-        wait_for_newer(running, before, cards=8)
+        wait_for_newer(running, before, devices=8)
         restarts = running.series("gpugauge_worker_restarts_total")[()]
         ups = running.series("gpu_up", "uuid")
 
@@ -125,22 +125,22 @@ def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_hanging_card_is_left_out_and_its_neighbours_go_on(tmp_path: Path) -> None:
+def test_hanging_device_is_left_out_and_its_neighbours_go_on(tmp_path: Path) -> None:
     scenario = tmp_path / "hang.yaml"
     scenario.write_text(
-        "description: card 2 hangs from the third second on\n"
+        "description: GPU 2 hangs from the third second on\n"
         "gpus: {model: h100, count: 4}\n"
         "faults: [{call: nvmlDevice*, gpu: 2, start: 3, hang: true}]\n"
     )
     with simulated(tmp_path, str(scenario)) as running, Scraper(running) as scraper:
-        before = running.series(ENERGY, "uuid")  # read at the start, and not again before the card hangs
+        before = running.series(ENERGY, "uuid")  # read at the start, and not again before the GPU hangs
         start = time.monotonic()
-        wait_for(lambda: 0 in running.series("gpu_up", "uuid").values(), 10, "the card is told to be down")
+        wait_for(lambda: 0 in running.series("gpu_up", "uuid").values(), 10, "the GPU is told to be down")
         told = time.monotonic()
         index = running.series("gpu_info", "uuid", "index")
         down = {uuid for (uuid,), up in running.series("gpu_up", "uuid").items() if up == 0}
         wait_for(lambda: list(running.series("gpu_up", "uuid").values()).count(1) == 3, 5, "the neighbours are up")
-        wait_for_newer(running, before, cards=3)
+        wait_for_newer(running, before, devices=3)
         restarts = running.series("gpugauge_worker_restarts_total")[()]
         powered = running.series("gpu_power_watts", "uuid")
 

@@ -27,9 +27,9 @@ from tests.e2e.programs import Prometheus, daemon, free_port, http, need, wait_f
 
 pytestmark = pytest.mark.e2e
 
-# On top of `node`, whose processes train, serve and idle: what can be wrong with cards, at once.
+# On top of `node`, whose processes train, serve and idle: what can be wrong with GPUs, at once.
 UNWELL = """\
-description: 3 cards; errors and a narrow link on the first, the second is lost, the third too hot
+description: 3 GPUs; errors and a narrow link on the first, the second is lost, the third too hot
 gpus:
   - model: h100
     health:
@@ -45,7 +45,7 @@ processes:
 faults:
   - {gpu: 1, start: 5, code: gpu_is_lost}
 """
-# Jobs by card, as a Slurm prolog writes them; nobody uses card 7.
+# Jobs by GPU, as a Slurm prolog writes them; nobody uses GPU 7.
 JOBS = {"4": "88123 20012", "7": "88200 20015"}
 # The longest that any query needs: the exporters' slowest readings come every 30 s.
 PATIENCE = 75
@@ -81,8 +81,8 @@ def exporters(folder: Path) -> Iterator[dict[str, str]]:
     """Run the simulated exporters; yield their addresses by instance, and one where nobody listens."""
     (folder / "unwell.yaml").write_text(UNWELL)
     (folder / "jobs").mkdir()
-    for card, job in JOBS.items():
-        (folder / "jobs" / card).write_text(job + "\n")
+    for device, job in JOBS.items():
+        (folder / "jobs" / device).write_text(job + "\n")
     flags = {
         "node": ("--simulate=node", f"--slurm.job-mapping-dir={folder / 'jobs'}"),
         "unwell": (f"--simulate={folder / 'unwell.yaml'}",),
@@ -178,10 +178,10 @@ def test_every_query_returns_series(server: Prometheus, name: str) -> None:
         assert sorted(asked.where for asked in left) == []
 
 
-def test_the_card_is_called_by_its_index(server: Prometheus) -> None:
-    card = next(variable for variable in variables(DASHBOARDS["node"]()) if variable["name"] == "uuid")
-    query, _ = asked_of_prometheus(card)
-    pattern = re.compile(card["regex"].strip("/").replace("(?<", "(?P<"))
+def test_the_device_is_called_by_its_index(server: Prometheus) -> None:
+    device = next(variable for variable in variables(DASHBOARDS["node"]()) if variable["name"] == "uuid")
+    query, _ = asked_of_prometheus(device)
+    pattern = re.compile(device["regex"].strip("/").replace("(?<", "(?P<"))
 
     answers = server.query(substituted(query, {"job": ".*", "instance": "node"}))
     shown = {match["text"]: match["value"] for answer in answers if (match := pattern.search(described(answer)))}

@@ -85,7 +85,7 @@ def test_prometheus_scrapes_it(engine: Podman, tmp_path: Path) -> None:
     address = f"--env=GPUGAUGE_WEB_LISTEN_ADDRESS=:{port}"
     engine("run", "--detach", "--name=scraped", *OPTIONS, address, "gpugauge", "serve", "--simulate=node")
     with prometheus(tmp_path, f"127.0.0.1:{port}") as server:
-        assert wait_for(lambda: server.value("count(gpu_up == 1)"), 30, "Prometheus has the cards") == 8
+        assert wait_for(lambda: server.value("count(gpu_up == 1)"), 30, "Prometheus has the GPUs") == 8
 
 
 def test_training_beside_it_reports_through_a_folder(engine: Podman, tmp_path: Path) -> None:

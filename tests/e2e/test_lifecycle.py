@@ -19,14 +19,14 @@ from tests.e2e.programs import GPUGAUGE, Daemon, daemon, prometheus, wait_for
 
 pytestmark = pytest.mark.e2e
 
-CARDS = "description: two cards, one at work\ngpus: {model: h100, count: 2}\n"
+DEVICES = "description: two GPUs, one at work\ngpus: {model: h100, count: 2}\n"
 WORK = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: 0.5}]\n"
 
 
 @contextlib.contextmanager
 def simulated(tmp_path: Path, *flags: str, more: str = "", work: str = WORK, ready: bool = True) -> Iterator[Daemon]:
     scenario = tmp_path / "s.yaml"
-    scenario.write_text(CARDS + work + more)
+    scenario.write_text(DEVICES + work + more)
     with daemon(tmp_path, f"--simulate={scenario}", "--web.enable-lifecycle", *flags, ready=ready) as running:
         yield running
 
@@ -87,7 +87,7 @@ def test_release_frees_the_driver_says_so_and_ends_by_itself(tmp_path: Path) -> 
         names = {family.name for family in text_string_to_metric_families(running.metrics())}
         reasons = running.series("gpugauge_driver_up", "reason")
         until = value(running, "gpugauge_driver_released_until_timestamp_seconds")
-        wait_for(lambda: len(running.series("gpu_power_watts", "uuid")) == 2, 15, "the cards are back")
+        wait_for(lambda: len(running.series("gpu_power_watts", "uuid")) == 2, 15, "the GPUs are back")
         back = time.time()
         after = counters(running.metrics())
         ups = running.series("gpu_up", "uuid")
@@ -115,10 +115,10 @@ def test_attach_ends_a_release_and_a_second_release_moves_the_end(tmp_path: Path
             "the end has moved",
         )
         attached = command(running, "attach")
-        wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the cards are back")
+        wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the GPUs are back")
         log = running.log.read_text()
 
-    assert attached == (0, "the driver answers, cards: 2")
+    assert attached == (0, "the driver answers, GPUs: 2")
     assert "level=error" not in log
 
 
@@ -218,10 +218,10 @@ def test_worker_that_is_replaced_again_and_again_leaves_no_gap_in_the_counters(t
     assert (down, restarts, lost) == (None, 0, 1)
 
 
-def test_card_that_is_plugged_in_and_one_that_comes_back_are_found(tmp_path: Path) -> None:
+def test_device_that_is_plugged_in_and_one_that_comes_back_are_found(tmp_path: Path) -> None:
     scenario = tmp_path / "plug.yaml"
     scenario.write_text(
-        "description: a card comes, another is gone for a while\n"
+        "description: a GPU comes, another is gone for a while\n"
         "gpus:\n"
         "  - {model: h100, uuid: GPU-stays}\n"
         "  - {model: h100, uuid: GPU-away, lost_at: 5, back_at: 26}\n"
@@ -255,7 +255,7 @@ def test_upgraded_driver_is_told_and_found_again_by_a_fresh_worker(tmp_path: Pat
         )
         down = running.series("gpu_up", "uuid")
         wait_for(lambda: running.series("gpugauge_driver_up", "reason") == {("ok",): 1}, 15, "it is back")
-        wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the cards are back")
+        wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the GPUs are back")
 
     assert set(down.values()) == {0}
 
@@ -270,7 +270,7 @@ def test_crash_or_hang_of_the_library_is_contained(tmp_path: Path, fault: str) -
             by_uuid = running.series("gpu_up", "uuid")
             return {index: by_uuid[uuid,] for uuid, index in running.series("gpu_info", "uuid", "index")}
 
-        wait_for(lambda: ups() == {"0": 1, "1": 0}, 15, "the card is left out, its neighbour goes on")
+        wait_for(lambda: ups() == {"0": 1, "1": 0}, 15, "the GPU is left out, its neighbour goes on")
         restarts = value(running, "gpugauge_worker_restarts_total")
         reason = running.series("gpugauge_driver_up", "reason")
         (second,) = workers(running)

@@ -24,7 +24,7 @@ from tests.e2e.programs import (
 )
 
 pytestmark = pytest.mark.e2e
-OF_EACH_CARD = (
+OF_EACH_DEVICE = (
     *("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_power_watts"),
     *("gpu_power_limit_watts", "gpu_energy_joules_total", "gpu_performance_state"),
 )
@@ -70,8 +70,8 @@ def test_training_is_seen_by_prometheus(tmp_path: Path) -> None:
         rate = server.value(RATE)
         on_cpu = server.value('sum(torch_parameter_bytes{device="cpu"})')
         elsewhere = server.query('torch_parameter_bytes{device!="cpu"}')
-        cards = server.query("gpu_up * on (uuid) group_left (index) gpu_info")
-        counts = {name: server.value(f"count({name})") for name in OF_EACH_CARD}
+        devices = server.query("gpu_up * on (uuid) group_left (index) gpu_info")
+        counts = {name: server.value(f"count({name})") for name in OF_EACH_DEVICE}
         count = training.count()
         wait_for(lambda: server.value("count(training_end_timestamp_seconds)") == 1, 10, "the end is told")
         wait_for(lambda: not server.query("torch_parameter_bytes"), 10, "gauges go at the end")
@@ -82,8 +82,8 @@ def test_training_is_seen_by_prometheus(tmp_path: Path) -> None:
     assert rate == pytest.approx((len(own) - 1) / (own[-1] - own[0]), rel=0.05)
     assert on_cpu == 4 * (64 * 256 + 256 + 256 + 1)
     assert elsewhere == []
-    assert {card["metric"]["index"] for card in cards} == set(map(str, range(8)))
-    assert counts == dict.fromkeys(OF_EACH_CARD, 8)
+    assert {device["metric"]["index"] for device in devices} == set(map(str, range(8)))
+    assert counts == dict.fromkeys(OF_EACH_DEVICE, 8)
     assert final == count["steps"]
 
 

@@ -1,4 +1,4 @@
-"""Planted bottlenecks: real programs on the CPU under a real hook, and simulated trainings on simulated cards, all
+"""Planted bottlenecks: real programs on the CPU under a real hook, and simulated trainings on simulated GPUs, all
 before a real daemon. Prints what was planted and what was named.
 """
 
@@ -85,7 +85,7 @@ REAL = [
     Plant("out of memory, caught", ON_CPU, module="out_of_memory", figure="data wait", below=0.2),
 ]
 SIMULATED: dict[str, tuple[str, str]] = {
-    # The pipeline, and what else there is on the card.
+    # The pipeline, and what else there is on the GPU.
     "healthy": ("{}", ""),
     "data_loading": ("{load: 2.0}", ""),
     "host_bound": ("{kernels: 0.01, host: 0.03, load: 0.01}", ""),
@@ -102,7 +102,7 @@ SIMULATED: dict[str, tuple[str, str]] = {
 
 
 def scenario(folder: Path) -> tuple[Path, list[Plant]]:
-    """Write a machine with a card for each of SIMULATED and an idle notebook without the hook; return its plants."""
+    """Write a machine with a GPU for each of SIMULATED and an idle notebook without the hook; return its plants."""
     lines = ["description: planted bottlenecks", f"gpus: {{model: h100, count: {len(SIMULATED) + 1}}}", "processes:"]
     plants = []
     # Pids that no process of this machine has.

@@ -23,10 +23,10 @@ QUERIES: dict[str, str] = dict(
 STEP, SECONDS = 15, 4200
 GIB = 1 << 30
 
-# By card: the share of time in which it is busy, and who it is given to.
+# By GPU: the share of time in which it is busy, and who it is given to.
 POD0, POD1 = Workload("pod", "ml", "trainer-0", "main"), Workload("pod", "ml", "trainer-1", "main")
 SERVE_A, SERVE_B = Workload("pod", "web", "serve-a", "main"), Workload("pod", "web", "serve-b", "main")
-CARDS: dict[str, tuple[float, tuple[Workload, ...]]] = {
+DEVICES: dict[str, tuple[float, tuple[Workload, ...]]] = {
     "GPU-0": (0.9, (POD0,)),
     "GPU-1": (0.0, (POD1,)),
     "GPU-2": (0.45, (SERVE_A, SERVE_B)),
@@ -35,7 +35,7 @@ CARDS: dict[str, tuple[float, tuple[Workload, ...]]] = {
     "GPU-5": (0.2, (Workload("pod", "web", "lazy", "main"),)),
 }
 UNACCOUNTED = {"GPU-2": 0.05}
-# By process: card, GiB, share of the card's time, and what it is.
+# By process: GPU, GiB, share of the GPU's time, and what it is.
 PROCESSES: dict[str, tuple[str, int, float, Workload]] = {
     "p0": ("GPU-0", 40, 0.9, Workload("pod", "ml", "trainer-0", "main", "uid-0", "1000", "train.py")),
     "p1": ("GPU-1", 30, 0.0, Workload("pod", "ml", "trainer-1", "main", "uid-1", "1001", "ipykernel_launcher")),
@@ -49,7 +49,7 @@ ON_CPU = Workload("user", user="bob", command="train.py")
 Answer = dict[tuple[str, ...], float]
 # Labels in alphabetical order, without the values that are empty.
 ANSWERS: dict[str, Answer] = {
-    "How busy is each GPU?": {(uuid,): busy for uuid, (busy, _) in CARDS.items()},
+    "How busy is each GPU?": {(uuid,): busy for uuid, (busy, _) in DEVICES.items()},
     "Which namespace wastes the most?": {("ml",): 0.1 + 1, ("web",): 0.55 + 0.8},
     "Which user wastes the most?": {
         ("1000",): 0.1 + 0.55 / 2,
@@ -73,12 +73,12 @@ ANSWERS: dict[str, Answer] = {
         ("uid-3",): 0.9,
         ("uid-5",): 0.8,
     },
-    "Who was given a card and leaves it idle?": {("GPU-1", "ml", "trainer-1"): 0},
-    "Which process holds the memory of an idle card?": {
+    "Who was given a GPU and leaves it idle?": {("GPU-1", "ml", "trainer-1"): 0},
+    "Which process holds the memory of an idle GPU?": {
         ("101", "p1", "GPU-1", "ipykernel_launcher", "trainer-1", "1001"): 30 * GIB
     },
-    "How is a time-sliced card shared?": {("GPU-2", "web", "serve-a"): 2 / 3, ("GPU-2", "web", "serve-b"): 2 / 9},
-    "Who uses a card that was given to somebody else?": {("GPU-5", "ml", "stray"): 5 * GIB},
+    "How is a time-sliced GPU shared?": {("GPU-2", "web", "serve-a"): 2 / 3, ("GPU-2", "web", "serve-b"): 2 / 9},
+    "Who uses a GPU that was given to somebody else?": {("GPU-5", "ml", "stray"): 5 * GIB},
     "How many GPUs are free?": {(): 1},
     "Which trainings do not use a GPU at all?": {("p9", "cpu", "train.py", "bob"): 1},
     "How much of the busy time has no owner?": {(): 0.05 / 2.05},
@@ -87,7 +87,7 @@ ANSWERS: dict[str, Answer] = {
 
 def samples() -> Iterator[tuple[str, dict[str, str], float, float]]:
     """Yield name, labels, value at the beginning and rise a second."""
-    for uuid, (busy, holders) in CARDS.items():
+    for uuid, (busy, holders) in DEVICES.items():
         yield "gpu_busy_seconds_total", {"uuid": uuid, "engine": "gpu"}, 1000, busy
         yield "gpu_busy_seconds_total", {"uuid": uuid, "engine": "memory"}, 1000, 0.7
         yield "gpu_observed_seconds_total", {"uuid": uuid, "engine": "gpu"}, 9000, 1

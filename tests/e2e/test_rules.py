@@ -230,7 +230,7 @@ def test_ranks_of_two_runs_are_not_compared(tool: str, tmp_path: Path) -> None:
 
 
 def test_what_a_job_loses_is_shared_out_among_its_users(tool: str, tmp_path: Path) -> None:
-    """Ann has two of three processes of a job that loses 0.6 of a card; Bob loses a quarter of one without a job."""
+    """Ann has two of three processes of a job that loses 0.6 of a GPU; Bob loses a quarter of one without a job."""
     job = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
     whose = {"p0": {"workload_user": "ann", **job}, "p1": {"workload_user": "ann", **job}}
     whose |= {"p2": {"workload_user": "bob", **job}, "p3": {"workload_user": "bob", "workload_kind": "user"}}
@@ -259,7 +259,7 @@ LABELLED = Parameters(training_matchers='workload_namespace="ml"')
 def test_load_from_outside_is_judged_where_the_operator_says_so(
     tool: str, tmp_path: Path, parameters: Parameters, count: int | None
 ) -> None:
-    """A process without the hook whose card is idle for most of the time."""
+    """A process without the hook whose GPU is idle for most of the time."""
     rows = [
         *(row for row in LOW.rows if row.name == "gpu_process_host_info"),
         Row("gpu_process_start_timestamp_seconds", {"process": "p0"}, -7200, None),
@@ -275,7 +275,7 @@ def test_load_from_outside_is_judged_where_the_operator_says_so(
     promtool(tool, tmp_path, rows, [("bad", 61)], expected, LOW.alert, parameters=parameters)
 
 
-def test_annotations_tell_the_node_of_a_card(tool: str, tmp_path: Path) -> None:
+def test_annotations_tell_the_node_of_a_device(tool: str, tmp_path: Path) -> None:
     lost = next(story for story in STORIES if story.alert == "GpuLost")
     annotations = {
         "summary": "GPU GPU-0 does not answer",

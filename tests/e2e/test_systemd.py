@@ -222,7 +222,7 @@ def test_hook_socket_for_all_users_or_for_one_group(running: Machine) -> None:
 
 @pytest.mark.parametrize(("node", "reason"), [("c 195 255", "No such device"), ("c 10 229", "not permitted")])
 def test_device_policy(machine: Machine, node: str, reason: str) -> None:
-    """The unit's rules let a card through, driver or not, and no other device; fuse stands for the others."""
+    """The unit's rules let a GPU through, driver or not, and no other device; fuse stands for the others."""
     unit = (UNITS / "gpugauge.service").read_text()
     rules = " ".join(f"-p '{line}'" for line in re.findall(r"^Device(?:Policy|Allow)=.*$", unit, re.MULTILINE))
     machine.run(f"rm -f /dev/probe; mknod -m 666 /dev/probe {node}")

@@ -52,7 +52,7 @@ def test_truth_is_no_fault(judge: Judge) -> None:
     ("changes", "unix", "says"),
     [
         ({'gpu_power_watts{uuid="GPU-0"}': 0.0}, 101.0, "gpu_power_watts"),
-        ({'gpu_utilization_ratio{uuid="GPU-1"}': 0.25}, 101.0, "gpu_utilization_ratio"),  # that of the other card
+        ({'gpu_utilization_ratio{uuid="GPU-1"}': 0.25}, 101.0, "gpu_utilization_ratio"),  # that of the other GPU
         ({'gpu_up{uuid="GPU-1"}': 0.0}, 101.0, "not up"),
         ({}, 115.0, "older"),
     ],

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import yaml
 
-from gpugauge.driver.worker import Service
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.simulator.device.world import World
@@ -19,6 +18,7 @@ from gpugauge.simulator.nvml.library import Library
 from gpugauge.simulator.nvml.recording import Recorder
 from gpugauge.simulator.nvml.replay import Replay
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario, parse_scenario
+from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.web.config.load import load_web_config
 from tests.certificates import Authority
 from tests.fuzz.target import Attempt, Target, as_yaml, lines, written
@@ -165,7 +165,7 @@ def _scenario(data: bytes) -> None:
     plain = made.simulation()
     plain["scenario"] |= {"faults": [], "replay": None}  # a hang or a crash is what they are for
     second = 12.0
-    service = Service(lambda: second)
+    service = simulated_service(lambda: second)
     opened = service.answer({"id": 1, "op": "open", "simulate": plain})
     if opened.failed is None and opened.values["driver"]["device_count"]:
         read = service.answer({"id": 2, "op": "read", "index": 0, "groups": list(GROUPS)})
@@ -177,13 +177,13 @@ def _scenario(data: bytes) -> None:
 def _recording(path: Path) -> None:
     made = load_scenario(str(path))
     Replay(path)
-    service = Service(lambda: 0.0)
+    service = simulated_service(lambda: 0.0)
     service.answer({"id": 1, "op": "open", "simulate": made.simulation()})
     service.answer({"id": 2, "op": "read", "index": 0, "groups": ["static", "processes"]})
 
 
 def _recorded() -> list[object]:
-    """The beginning of a recording of a simulated card."""
+    """The beginning of a recording of a simulated GPU."""
     file = io.StringIO()
     text = yaml.safe_dump(_SCENARIOS[1])
     library = Library(World(parse_scenario(text, "seed.yaml", "seed").simulation(), lambda: 0.0))
@@ -227,7 +227,7 @@ FILES = (
     ),
     Target(
         "recordings",
-        written("card.jsonl", _recording),
+        written("gpu.jsonl", _recording),
         (ScenarioError, ValueError),
         (lines(_RECORDED),),
         (b"\n", b'{"f":"x","a":[],"r":0,"o":{},"us":1}', b'"o":{"0":"', b'"a":', b"[" * 2000, b"null", b"-1", b"\xff"),

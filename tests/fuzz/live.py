@@ -18,13 +18,13 @@ from gpugauge.daemon.lifecycle import lifecycle_routes
 from gpugauge.sessions.listener import Sessions
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
-from gpugauge.status.node import PATH as STATUS_PATH
-from gpugauge.status.node import status_route
 from gpugauge.web.config.access import WebAccess
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.routes import standard_routes
 from gpugauge.web.server import Route, Server
+from gpugauge.web.status import PATH as STATUS_PATH
+from gpugauge.web.status import status_route
 from gpugauge.wire.record import PAGE_BYTES
 from tests.fuzz.mutate import Tree, dumped
 from tests.fuzz.target import Attempt, Target

@@ -96,7 +96,7 @@ def test_a_blocked_training_still_tells_where(listener: Sessions, run: Run) -> N
     assert ended(listener).page is not None
 
 
-def test_facts_of_a_training_without_a_card(listener: Sessions, run: Run) -> None:
+def test_facts_of_a_training_without_a_device(listener: Sessions, run: Run) -> None:
     # A CUDA build is one also where there is no driver.
     tell = "    train(loader)\n    print('cuda' if torch.version.cuda else 'cpu')\n"
     build = finished(run(LOOP + tell, CUDA_VISIBLE_DEVICES="", WANDB_RUN_ID="abc")).strip()
@@ -115,11 +115,11 @@ def test_steps_of_a_compiled_optimizer_are_counted_by_batches(listener: Sessions
         LOOP
         + """
     step = torch.compile(lambda: optimizer.step(), backend="eager")
-    from gpugauge.hook import observer
+    from gpugauge.hook import install
     for batch in loader:
         model(batch).sum().backward()
         step()
-        observer._observer.hurry()
+        install.observer.hurry()
     import sys
     print("torch._dynamo.callback" in sys.modules)
     """
@@ -144,13 +144,13 @@ PEERS = """
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    from gpugauge.hook import observer
+    from gpugauge.hook import install
     for number in range(30):
         if dist.get_rank() == 1:
             time.sleep(0.05)
         model(torch.ones(8, 64)).sum().backward()
         optimizer.step()
-        observer._observer.hurry()
+        install.observer.hurry()
     dist.destroy_process_group()
 """
 
@@ -206,10 +206,10 @@ def test_a_loader_that_loads_from_another_is_loading_all_the_time(listener: Sess
 def test_a_hook_that_is_switched_off_keeps_nothing(run: Run, fake_torch: Path) -> None:
     program = """
         import os, torch
-        from gpugauge.hook import observer
+        from gpugauge.hook import install, observer
         optimizer, batches = torch.Optimizer(), torch.Iterator()
         optimizer.step(), next(batches)
-        ours = observer._observer
+        ours = install.observer
         for _ in range(observer.MAX_ERRORS):
             ours.failed()
         before = len(ours.recorder.steps), len(ours.recorder.batches)

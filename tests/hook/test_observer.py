@@ -70,14 +70,14 @@ def test_a_forked_child_has_a_session_of_its_own(listener: Sessions, run: Run, s
 def test_errors_end_the_hook_and_not_the_training(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import torch
-        from gpugauge.hook import observer
+        from gpugauge.hook import install
         torch.use_cuda()
         torch.cuda.memory_stats_as_nested_dict = lambda index: 1 / 0
         optimizer = torch.Optimizer()
         for _ in range(20):
             optimizer.step()
-            observer._observer.hurry()
-        print(torch.Iterator().__next__(), observer._observer.errors)
+            install.observer.hurry()
+        print(torch.Iterator().__next__(), install.observer.errors)
     """
     assert finished(run(program, PYTHONPATH=site)) == "batch 10\n"
 
@@ -128,7 +128,7 @@ def test_the_hook_loads_nothing_before_torch(run: Run) -> None:
         import sys
         print(*sorted(name for name in sys.modules if name.startswith(("gpugauge", "typing", "importlib.util"))))
     """
-    assert finished(run(program)) == "gpugauge gpugauge.hook gpugauge.hook.arming\n"
+    assert finished(run(program)) == "gpugauge gpugauge.hook gpugauge.hook.arming gpugauge.hook.finder\n"
 
 
 def test_a_torch_that_we_do_not_know_is_left_alone(tmp_path: Path, run: Run) -> None:
@@ -164,16 +164,16 @@ def test_the_exposed_part_of_the_waits_is_measured_on_the_device(listener: Sessi
     # All of a wait is exposed while the device has nothing to do, nothing of it while it has more to do than that.
     program = """
         import time, torch
-        from gpugauge.hook import observer
+        from gpugauge.hook import install
         torch.use_cuda()
         torch.Optimizer().step()
         def wait():
-            before = observer._observer.waits.nanoseconds or 0
+            before = install.observer.waits.nanoseconds or 0
             torch.Iterator.takes = 0.05
             torch.Iterator().__next__()
             time.sleep(0.05)
-            observer._observer.publish(time.perf_counter_ns())
-            return (observer._observer.waits.nanoseconds or 0) - before
+            install.observer.publish(time.perf_counter_ns())
+            return (install.observer.waits.nanoseconds or 0) - before
         print(wait() >= 0.045e9, wait() >= 0.045e9)
         torch.work(0.06)
         print(wait() < 0.03e9)
@@ -267,14 +267,14 @@ def test_the_hooks_own_functions_do_nothing_where_nobody_watches(run: Run) -> No
 def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import os, torch
-        from gpugauge.hook import observer
+        from gpugauge.hook import install
         optimizer = torch.Optimizer()
         optimizer.step()
         os.closerange(3, 256)
         mine = [os.open(os.devnull, os.O_WRONLY) for _ in range(20)]
-        observer._observer.hurry()
+        install.observer.hurry()
         optimizer.step()
-        print(*{os.readlink(f"/proc/self/fd/{number}") for number in mine}, observer._observer.errors)
+        print(*{os.readlink(f"/proc/self/fd/{number}") for number in mine}, install.observer.errors)
     """
     assert finished(run(program, PYTHONPATH=site)) == "/dev/null 0\n"
 
@@ -282,10 +282,10 @@ def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessio
 def test_a_wait_that_our_error_left_open_ends_with_the_next_step(run: Run, site: str) -> None:
     program = """
         import torch
-        from gpugauge.hook import observer, phases
+        from gpugauge.hook import install, phases
         optimizer, batches = torch.Optimizer(), torch.Iterator()
         next(batches), optimizer.step()
-        ours = observer._observer
+        ours = install.observer
         arrive, ours.phases.arrive = ours.phases.arrive, lambda *_: 1 / 0
         next(batches)
         ours.phases.arrive = arrive
@@ -300,10 +300,10 @@ def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site:
     # One for a step, four for a batch, and seven when a second's worth of them is counted: each step of everybody pays.
     program = """
         import gpugauge, os, sys, torch
-        from gpugauge.hook import observer
+        from gpugauge.hook import install
         optimizer, batches = torch.Optimizer(), torch.Iterator()
         next(batches), optimizer.step()
-        home, ours = os.path.dirname(gpugauge.__file__), observer._observer
+        home, ours = os.path.dirname(gpugauge.__file__), install.observer
         ours.step_look = ours.batch_look = ours.due = 1 << 62  # nothing is sent meanwhile, however slow the machine
         number = 0
         def count(frame, event, _):

@@ -15,7 +15,6 @@ from gpugauge.settings.kinds import ConfigError, ListenAddress, parse_listen_add
 from gpugauge.settings.load import load
 from gpugauge.settings.model import Sampling, Settings
 from gpugauge.settings.options import walk
-from gpugauge.settings.reference import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -244,10 +243,6 @@ def test_spellings_are_unique_and_described() -> None:
     assert len({setting.flag for setting in settings}) == len(settings)
     assert len({setting.environment for setting in settings}) == len(settings)
     assert all(setting.description.endswith(".") for setting in settings)
-
-
-def test_the_reference_is_current() -> None:
-    assert reference() == (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
 
 
 @given(st.binary(max_size=300) | st.text("web:log{}[]-\n &*!'\"#|>01.eE+~", max_size=80).map(str.encode))

@@ -1,4 +1,4 @@
-"""A snapshot of two cards, made from the catalogue's own rows."""
+"""A snapshot of two GPUs, made from the catalogue's own rows."""
 
 from gpugauge import catalog
 from gpugauge.collectors.process.allocation import DEVICES as ALLOCATION
@@ -27,7 +27,7 @@ def workload(who: Workload) -> dict[str, str]:
 
 
 def snapshot(command: str = "train.py", *, up: int = 1) -> Snapshot:
-    """Card 0 with one pod's process, card 1 given to another pod and idle; a process with torch on no card."""
+    """GPU 0 with one pod's process, GPU 1 given to another pod and idle; a process with torch on no GPU."""
     two = ({"uuid": "GPU-b"}, {"uuid": "GPU-a"})
     who = Workload("pod", "ml", "trainer-0", "main", "uid", "1000", command)
     families = (

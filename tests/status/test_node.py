@@ -9,8 +9,9 @@ import pytest
 
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import PATH, status, status_route
+from gpugauge.status.node import status
 from gpugauge.web.server import Request
+from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload
 from tests.serving import answer
 from tests.status.statusfacts import family, snapshot
@@ -19,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "http.md"
 REQUEST = Request("GET", PATH, "", {}, b"", "127.0.0.1")
 
 
-def test_cards_by_index_with_what_is_on_them() -> None:
+def test_devices_by_index_with_what_is_on_them() -> None:
     told = status(snapshot(), History())
 
     first, second = told["gpus"]
@@ -34,7 +35,7 @@ def test_cards_by_index_with_what_is_on_them() -> None:
     assert second["temperature_celsius"] is None
 
 
-def test_process_with_torch_on_no_card() -> None:
+def test_process_with_torch_on_no_device() -> None:
     (process,) = status(snapshot(), History())["without_gpu"]
 
     assert (process["pid"], process["torch_build"], process["workload"]["user"]) == (77, "cpu", "ann")

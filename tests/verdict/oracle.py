@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpugauge.simulator.device.pipeline import Pipeline, observe, speedups, true_cause
-from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.judge import judge
 
 WINDOW = 60.0
@@ -56,7 +56,7 @@ def evidence(p: Pipeline) -> Evidence:
     """Return what the hook, the driver and /proc would tell of a minute of the pipeline."""
     o = observe(p)
     slowed = p.clock < 1.0
-    card = Card(
+    device = DeviceEvidence(
         busy=o.busy,
         own_busy=o.own_busy,
         sm_active=o.sm_active,
@@ -87,7 +87,7 @@ def evidence(p: Pipeline) -> Evidence:
         build="cuda",
         fp32_only=p.precision_unused,
         retries=o.retries * WINDOW,
-        cards=(card,),
+        devices=(device,),
         host_has_gpu=True,
         cpu_throttled=o.cpu_throttled,
         memory_pressure=o.memory_pressure,
@@ -95,9 +95,9 @@ def evidence(p: Pipeline) -> Evidence:
 
 
 def without_counters(e: Evidence) -> Evidence:
-    """Return what is known of the same minute on a card that has no performance counters."""
-    cards = (replace(card, sm_active=None, tensor_active=None, transfer=None) for card in e.cards)
-    return replace(e, cards=tuple(cards))
+    """Return what is known of the same minute on a GPU that has no performance counters."""
+    devices = (replace(device, sm_active=None, tensor_active=None, transfer=None) for device in e.devices)
+    return replace(e, devices=tuple(devices))
 
 
 def confusion(number: int, seed: int) -> Counter[tuple[str, str]]:

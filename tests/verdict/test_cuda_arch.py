@@ -43,8 +43,8 @@ B200, B300, THOR, RTX_5090, GB10 = (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)
         ("compute_100f", [B200, B300], [RTX_5090]),
     ],
 )
-def test_real_builds_on_real_cards(build: str, runs: list[tuple[int, int]], does_not: list[tuple[int, int]]) -> None:
-    named = {card: arch_supported(build.split(), card) for card in [*runs, *does_not]}
+def test_real_builds_on_real_devices(build: str, runs: list[tuple[int, int]], does_not: list[tuple[int, int]]) -> None:
+    named = {device: arch_supported(build.split(), device) for device in [*runs, *does_not]}
 
     assert named == dict.fromkeys(runs, True) | dict.fromkeys(does_not, False)
 

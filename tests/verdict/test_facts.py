@@ -10,7 +10,7 @@ import pytest
 from gpugauge import catalog
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section
-from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.facts import WANTED, evidence
 from gpugauge.verdict.window import Window
 
@@ -86,7 +86,7 @@ def test_driver_that_is_too_old_for_the_build(cuda: str, driver: str, too_old: b
         ("sm_80", "", None),
     ],
 )
-def test_architectures_against_the_card(architectures: str, capability: str, supported: bool | None) -> None:
+def test_architectures_against_the_device(architectures: str, capability: str, supported: bool | None) -> None:
     points = {**build(architectures=architectures), "torch_device_info": ({"capability": capability}, 1.0)}
 
     assert seen(points).arch_supported is supported
@@ -109,8 +109,8 @@ def test_shares_are_of_the_time_in_which_the_process_was_there() -> None:
     assert (found.window, found.data_wait) == (10.0, 0.8)
 
 
-def test_what_the_card_did_before_is_not_the_processs_doing() -> None:
-    def card(busy: float) -> Series:
+def test_what_the_device_did_before_is_not_the_processs_doing() -> None:
+    def device(busy: float) -> Series:
         return {
             "gpu_up": ({}, 1.0),
             "gpu_busy_seconds_total": ({"engine": "gpu"}, busy),
@@ -118,10 +118,10 @@ def test_what_the_card_did_before_is_not_the_processs_doing() -> None:
             "gpu_process_memory_used_bytes": ({}, 1e9),
         }
 
-    idle = {**card(0.0), "gpu_observed_seconds_total": ({"engine": "gpu"}, 0.0)}
-    found = seen(idle, card(0.0), {**card(0.0), **INFO}, {**card(5.0), **INFO})
+    idle = {**device(0.0), "gpu_observed_seconds_total": ({"engine": "gpu"}, 0.0)}
+    found = seen(idle, device(0.0), {**device(0.0), **INFO}, {**device(5.0), **INFO})
 
-    assert [c.busy for c in found.cards] == [1.0]
+    assert [c.busy for c in found.devices] == [1.0]
 
 
 def shared(busy: float, own: float, unowned: float) -> Series:
@@ -138,15 +138,15 @@ def shared(busy: float, own: float, unowned: float) -> Series:
 
 
 def test_busy_time_is_told_apart_by_who_had_it() -> None:
-    (card,) = seen({**shared(0.0, 0.0, 0.0), **INFO}, {**shared(4.0, 1.0, 2.0), **INFO}).cards
+    (device,) = seen({**shared(0.0, 0.0, 0.0), **INFO}, {**shared(4.0, 1.0, 2.0), **INFO}).devices
 
-    assert (card.busy, card.own_busy, card.unowned_busy) == (0.5, 0.125, 0.25)
+    assert (device.busy, device.own_busy, device.unowned_busy) == (0.5, 0.125, 0.25)
 
 
 def test_without_the_hook_only_age_and_load_are_asked_for() -> None:
     found = seen(shared(0.0, 0.0, 0.0), shared(4.0, 1.0, 2.0))
 
-    assert found == Evidence(window=5.0, age=100.0, cards=(Card(busy=0.5),))
+    assert found == Evidence(window=5.0, age=100.0, devices=(DeviceEvidence(busy=0.5),))
 
 
 def test_pauses_are_shares_of_time() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from gpugauge.verdict.causes import CAUSES, STATES
-from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.judge import Verdict, judge
 
-BUSY = Card(busy=0.97, own_busy=0.97, sm_active=0.85, tensor_active=0.4, power=0.8, clock=1.0, thermal=0.0)
+BUSY = DeviceEvidence(busy=0.97, own_busy=0.97, sm_active=0.85, tensor_active=0.4, power=0.8, clock=1.0, thermal=0.0)
 HEALTHY = Evidence(
     window=60.0,
     age=3600.0,
@@ -23,13 +23,13 @@ HEALTHY = Evidence(
     pinned=True,
     parameters={"cuda": 1e9},
     build="cuda",
-    cards=(BUSY,),
+    devices=(BUSY,),
     host_has_gpu=True,
 )
 
 
 def starved(busy: float, **changes: Any) -> Evidence:
-    return replace(HEALTHY, cards=(replace(BUSY, busy=busy, own_busy=busy, sm_active=busy * 0.85),), **changes)
+    return replace(HEALTHY, devices=(replace(BUSY, busy=busy, own_busy=busy, sm_active=busy * 0.85),), **changes)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def starved(busy: float, **changes: Any) -> Evidence:
         ({"steps": 0, "batches": 0, "since_progress": 200.0}, "training"),
         ({"steps": 0, "batches": 0, "since_progress": 301.0}, "stalled"),
         ({"steps": 0, "batches": 0, "since_progress": 301.0, "interactive": True}, "held_idle"),
-        ({"steps": 0, "batches": 0, "since_progress": 301.0, "interactive": True, "cards": ()}, "not_training"),
+        ({"steps": 0, "batches": 0, "since_progress": 301.0, "interactive": True, "devices": ()}, "not_training"),
         ({"steps": 0, "batches": 0, "since_progress": 301.0, "slow_step": 60.0}, "training"),
         ({"steps": 0, "batches": 0, "since_progress": 601.0, "slow_step": 60.0}, "stalled"),
         ({"parameters": {"cpu": 1e9}}, "training_on_cpu"),
@@ -56,7 +56,7 @@ def starved(busy: float, **changes: Any) -> Evidence:
         ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": 400.0, "age": 400.0}, "starting"),
         ({"steps": 0, "steps_ever": 0, "batches": 0, "since_progress": 700.0, "age": 700.0}, "held_idle"),
         ({"inside": False}, "unknown"),
-        ({"inside": False, "cards": (Card(busy=0.0),)}, "held_idle"),
+        ({"inside": False, "devices": (DeviceEvidence(busy=0.0),)}, "held_idle"),
     ],
 )
 def test_state(changes: dict[str, Any], state: str) -> None:
@@ -76,22 +76,22 @@ def test_healthy_run_is_never_blamed() -> None:
         (starved(0.4, data_wait=None, data_wait_exposed=None), "unknown"),
         # Nobody counts the bytes that are copied, and they are not pinned.
         (starved(0.4, pinned=False), "unknown"),
-        (replace(HEALTHY, pinned=False, cards=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
-        # The loader is waited for, but the card has work meanwhile: the wait costs nothing.
+        (replace(HEALTHY, pinned=False, devices=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
+        # The loader is waited for, but the GPU has work meanwhile: the wait costs nothing.
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.65), "cpu_limited"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.65), "memory_swap_io"),
         (starved(0.5, retries=40), "memory_pressure"),
-        (replace(HEALTHY, cards=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
-        (replace(HEALTHY, cards=(replace(BUSY, sm_active=0.2),)), "underfilled"),
-        (replace(HEALTHY, fp32_only=True, cards=(replace(BUSY, tensor_active=0.0),)), "precision_unused"),
-        (replace(HEALTHY, cards=(replace(BUSY, clock=0.5, thermal=0.9),)), "throttled"),
-        (replace(HEALTHY, cards=(replace(BUSY, own_busy=0.4),)), "contention"),
+        (replace(HEALTHY, devices=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
+        (replace(HEALTHY, devices=(replace(BUSY, sm_active=0.2),)), "underfilled"),
+        (replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, tensor_active=0.0),)), "precision_unused"),
+        (replace(HEALTHY, devices=(replace(BUSY, clock=0.5, thermal=0.9),)), "throttled"),
+        (replace(HEALTHY, devices=(replace(BUSY, own_busy=0.4),)), "contention"),
         (
-            replace(HEALTHY, world_size=8, local_work=0.3, cards=(replace(BUSY, power=0.2, tensor_active=0.1),)),
+            replace(HEALTHY, world_size=8, local_work=0.3, devices=(replace(BUSY, power=0.2, tensor_active=0.1),)),
             "waiting_for_peers",
         ),
-        (replace(HEALTHY, unused_cards=3), "unused_gpus"),
+        (replace(HEALTHY, unused_devices=3), "unused_gpus"),
         (replace(HEALTHY, parameters={"cpu": 1.0}), "model_on_cpu"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, build="cpu"), "no_cuda_build"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, visible_devices=0), "no_visible_device"),
@@ -116,7 +116,7 @@ def test_idle_time_of_pauses_is_nobodys_fault() -> None:
 
 
 def test_busy_time_of_nobody_is_not_held_against_others() -> None:
-    began = replace(HEALTHY, cards=(replace(BUSY, own_busy=0.7, unowned_busy=0.25),))
+    began = replace(HEALTHY, devices=(replace(BUSY, own_busy=0.7, unowned_busy=0.25),))
 
     assert judge(began).limited_by is None
 
@@ -134,7 +134,7 @@ def test_patience_can_be_set() -> None:
 
 
 def test_training_on_the_cpu_is_nobodys_loss_where_there_is_no_gpu() -> None:
-    verdict = judge(replace(HEALTHY, parameters={"cpu": 1.0}, cards=(), host_has_gpu=False))
+    verdict = judge(replace(HEALTHY, parameters={"cpu": 1.0}, devices=(), host_has_gpu=False))
 
     assert (verdict.state, verdict.limited_by) == ("training_on_cpu", None)
 
@@ -142,12 +142,12 @@ def test_training_on_the_cpu_is_nobodys_loss_where_there_is_no_gpu() -> None:
 def test_power_cap_counts_only_where_somebody_lowered_the_limit() -> None:
     capped = replace(BUSY, clock=0.6, power_capped=1.0, power_limit_lowered=False)
 
-    assert judge(replace(HEALTHY, cards=(capped,))).limited_by is None
-    assert judge(replace(HEALTHY, cards=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
+    assert judge(replace(HEALTHY, devices=(capped,))).limited_by is None
+    assert judge(replace(HEALTHY, devices=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
 
 
 def test_without_gpm_it_says_what_cannot_be_decided() -> None:
-    verdict = judge(replace(HEALTHY, fp32_only=True, cards=(replace(BUSY, sm_active=None, tensor_active=None),)))
+    verdict = judge(replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, sm_active=None, tensor_active=None),)))
 
     assert verdict.undecidable == {"underfilled", "precision_unused", "transfer"}
     assert verdict.limited_by is None

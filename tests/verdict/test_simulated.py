@@ -13,14 +13,14 @@ from gpugauge.simulator.scenario.load import Scenario, load_scenario
 from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
 SECONDS = 76
-# By what is broken: the pipeline, and what else is on its card.
+# By what is broken: the pipeline, and what else is on its GPU.
 PLANTED = {
     "healthy": ("{}", ""),
     "healthy, small steps": ("{kernels: 0.004, host: 0.002, load: 0.006}", ""),
     "data_loading": ("{load: 2.0}", ""),
     "data_loading, in the training thread": ("{load: 0.3, workers: 0}", ""),
     "host_bound": ("{host: 0.3}", ""),
-    "host_bound, waiting for the card": ("{host: 0.08, synchronises: true}", ""),
+    "host_bound, waiting for the GPU": ("{host: 0.08, synchronises: true}", ""),
     "transfer": ("{copy: 0.12, pinned: false}", ""),
     "underfilled": ("{fill: 0.2}", ""),
     "precision_unused": ("{precision_unused: true, tensor: 0.0}", ""),
@@ -35,7 +35,7 @@ PLANTED = {
 
 
 def planted() -> Scenario:
-    """Return a machine with a card for each."""
+    """Return a machine with a GPU for each."""
     lines = [f"gpus: {{model: h100, count: {len(PLANTED)}}}", "processes:"]
     for i, (pipeline, neighbour) in enumerate(PLANTED.values()):
         lines.append(f"  - {{pid: {100 + i}, gpus: [{i}], memory: 20GiB, cgroup: /job{i}, pipeline: {pipeline}}}")
@@ -85,7 +85,7 @@ def test_integrals_add_up_however_far_apart_the_ticks_are(steps: tuple[float, ..
     for moment in moments(scenario(RHYTHMS), tmp_path, 150, steps=steps):
         spent, held = (moment.samples.get(f"training_{of}_total", {}) for of in ("seconds", "gpu_held_seconds"))
         told = {process: sum(v for (p, _), v in spent.items() if p == process) for (process,) in held}  # type: ignore[misc]  # labels of any length
-        assert told == pytest.approx({process: value for (process,), value in held.items()})  # a card each
+        assert told == pytest.approx({process: value for (process,), value in held.items()})  # a GPU each
         if max(told.values(), default=0.0) > max(looks.values(), default=0.0):
             looks[moment.second] = max(told.values())
 
@@ -116,7 +116,7 @@ def test_shipped_scenario_names_what_the_oracle_says(name: str, tmp_path: Path) 
     assert set(expected) == set(oracle(made))
 
 
-def test_held_and_not_used_cards(tmp_path: Path) -> None:
+def test_held_and_not_used_devices(tmp_path: Path) -> None:
     text = "gpus: {model: h100, count: 4}\nprocesses: [{pid: 7, gpus: all, works_on: [0], memory: 9GiB, pipeline: {}}]"
 
     found = last(scenario(text), tmp_path)
@@ -124,7 +124,7 @@ def test_held_and_not_used_cards(tmp_path: Path) -> None:
     assert (found.causes[7], found.shares[7]) == ("unused_gpus", {"unused_gpus": 0.75})
 
 
-def test_training_without_a_card_is_the_models_place(tmp_path: Path) -> None:
+def test_training_without_a_device_is_the_models_place(tmp_path: Path) -> None:
     text = "gpus: {model: h100}\nprocesses: [{pid: 7, gpus: [], pipeline: {kernels: 2.0}}]"
 
     found = last(scenario(text), tmp_path, 30)

@@ -21,7 +21,7 @@ def test_line_tells_load_and_what_was_lost() -> None:
     }
 
 
-def test_training_without_a_card_tells_nothing_of_cards() -> None:
+def test_training_without_a_device_tells_nothing_of_devices() -> None:
     summary = Summary()
     summary.seconds["training_on_cpu"] = 10.0
     summary.saw_load([], 5.0)

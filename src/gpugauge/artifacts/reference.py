@@ -12,21 +12,21 @@ from gpugauge.metric import Metric
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Made by `gpugauge metrics --format markdown > docs/metrics.md`; a test proves that it is current. -->
+<!-- Generated: make generate -->
 
 Every metric that gpugauge can export, by the collector that makes it (`--no-collector.NAME` leaves one out,
-`--metrics.exclude` single metrics). What a card or a driver does not support has no series: never NaN, never 0 for
+`--metrics.exclude` single metrics). What a GPU or a driver does not support has no series: never NaN, never 0 for
 unknown.
 
 Device series carry `uuid`, process series `process`; what describes them (index, name, pid, pod …) is in `gpu_info`,
 `gpu_process_info` and `torch_process_info`, to be joined. MIG devices have families of their own: the driver gives no
-utilization for a card that is divided by MIG, so `gpu_utilization_ratio` is absent there, and
+utilization for a GPU that is divided by MIG, so `gpu_utilization_ratio` is absent there, and
 `gpu_mig_sm_active_ratio` tells how busy its parts are.
 """
 
 
 def entries() -> list[dict[str, Any]]:
-    """Return one entry a row: name, type, unit, labels, meaning, source, cards, collector."""
+    """Return one entry a row: name, type, unit, labels, meaning, source, GPUs, collector."""
     return [_entry(row, collector) for collector, rows in CATALOG.items() for row in rows]
 
 
@@ -38,7 +38,7 @@ def _entry(row: Metric, collector: str) -> dict[str, Any]:
         "labels": list(row.labels),
         "help": row.help,
         "source": row.source,
-        "cards": row.cards,
+        "devices": row.devices,
         "collector": collector,
     }
 
@@ -54,7 +54,7 @@ def as_text() -> str:
     for entry in entries():
         labels = "{" + ",".join(entry["labels"]) + "}" if entry["labels"] else ""
         lines.append(f"{entry['name']}{labels}  {entry['type']}, collector {entry['collector']}")
-        lines.append("    " + " ".join([entry["help"], *(f"[{entry[k]}]" for k in ("source", "cards") if entry[k])]))
+        lines.append("    " + " ".join([entry["help"], *(f"[{entry[k]}]" for k in ("source", "devices") if entry[k])]))
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +63,7 @@ def as_markdown() -> str:
     parts = [_INTRODUCTION]
     for collector, rows in CATALOG.items():
         parts.append(
-            f"\n## {collector}\n\n| metric | type | labels | meaning | source | cards |\n|---|---|---|---|---|---|\n"
+            f"\n## {collector}\n\n| metric | type | labels | meaning | source | GPUs |\n|---|---|---|---|---|---|\n"
         )
         parts.extend(map(_markdown_row, rows))
     return "".join(parts)
@@ -71,7 +71,7 @@ def as_markdown() -> str:
 
 def _markdown_row(row: Metric) -> str:
     labels = " ".join(f"`{label}`" for label in row.labels)
-    return f"| `{row.name}` | {row.kind} | {labels} | {row.help} | {row.source} | {row.cards} |\n"
+    return f"| `{row.name}` | {row.kind} | {labels} | {row.help} | {row.source} | {row.devices} |\n"
 
 
 FORMATS: dict[str, Callable[[], str]] = {"text": as_text, "markdown": as_markdown, "json": as_json}

@@ -45,17 +45,21 @@ def doctor(
 
     Exits with 0 if nothing is wrong, 1 after a warning, 2 after a failure.
     """
+    from dataclasses import replace
+
     from gpugauge.doctor import report
     from gpugauge.doctor.case import Case, Options
     from gpugauge.doctor.finding import exit_code
     from gpugauge.doctor.table import examine
+    from gpugauge.simulator import WORKER
     from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None
     except ScenarioError as error:
         raise click.UsageError(str(error)) from None
-    case = Case(Options(pid, python, url, timed, force, timeout, simulation))
+    options = Options(pid, python, url, timed, force, timeout, simulation)
+    case = Case(replace(options, worker=WORKER) if simulation else options)
     entries: list[Entry] = []
     if as_json:
         entries += examine(case)

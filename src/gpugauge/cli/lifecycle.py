@@ -8,6 +8,8 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
+from gpugauge.text import printable
+
 _PATIENCE = 25.0  # seconds: longer than the daemon takes for any answer
 _MOST_BYTES = 10_000
 
@@ -18,7 +20,7 @@ _url = click.option("--url", default="http://127.0.0.1:10478", show_default=True
 @click.option("--for", "length", required=True, metavar="DURATION", help="For how long, 1s to 24h: 10m, 1h30m.")
 @_url
 def release(length: str, url: str) -> None:
-    """Let the running daemon give the driver back for a while, to reset a card, change MIG or upgrade the driver.
+    """Let the running daemon give the driver back for a while, to reset a GPU, change MIG or upgrade the driver.
 
     Returns once the driver is free. The daemon must run with --web.enable-lifecycle; a user and password that it asks
     for are taken from ~/.netrc, and SSL_CERT_FILE names the authority of its certificate.
@@ -82,7 +84,7 @@ def _login(host: str) -> dict[str, str]:
 def _line(body: bytes) -> str:
     """What comes from outside must not steer the terminal."""
     text = body.decode(errors="replace").strip().partition("\n")[0]
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return printable(text)
 
 
 def _end(code: int, reason: str) -> NoReturn:

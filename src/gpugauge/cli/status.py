@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any, TextIO
 
+from gpugauge.text import printable
 from gpugauge.web.client import opener
 
 _WIDTH = 80
@@ -164,7 +165,7 @@ def _plain(text: str, _style: str) -> str:
 
 def _safe(text: object) -> str:
     """Names come from outside: nothing in them may steer the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in str(text or ""))
+    return printable(str(text or ""))
 
 
 def _cut(text: str, width: int) -> str:

@@ -20,7 +20,7 @@ from gpugauge import __version__
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.reload import Reloader
 from gpugauge.driver.supervisor import UNKILLABLE, DriverSource
-from gpugauge.logs import fields
+from gpugauge.logline import fields
 from gpugauge.settings.model import Settings
 from gpugauge.status.driver_advice import advice
 
@@ -42,7 +42,7 @@ _PATIENCE_SECONDS = 3.0
 
 def run(settings: Settings, load: Callable[[], Settings]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. SIGHUP calls `load` for new settings, which raises
-    ConfigError. Raises ConfigError (web.config.file), ListenError, ScenarioError, SelectionError or SessionsError.
+    ConfigError. Raises ConfigError (web.config.file, scenario), ListenError, SelectionError or SessionsError.
     """
     stop = threading.Event()
     reloader = Reloader(settings, load)

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,10 @@ from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.sdnotify import Notifier
 from gpugauge.daemon.selection import Selection
+from gpugauge.driver import nvidia
 from gpugauge.driver.api import DriverView, Group, Reply
-from gpugauge.driver.nvidia.bus import bound_cards
+from gpugauge.driver.client import Worker
+from gpugauge.driver.nvidia.bus import bound_devices
 from gpugauge.driver.recycling import Limits
 from gpugauge.driver.schedule import Pace
 from gpugauge.driver.supervisor import DriverSource
@@ -46,12 +49,12 @@ from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import PATH as STATUS_PATH
-from gpugauge.status.node import status_route
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.routes import for_people, standard_routes
 from gpugauge.web.server import Server
+from gpugauge.web.status import PATH as STATUS_PATH
+from gpugauge.web.status import status_route
 from gpugauge.wire.messages import server_path
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
@@ -95,16 +98,16 @@ def make_collectors(
         if sessions
         else []
     )
-    cards: list[Collector] = [DeviceCollector(), utilization, ProfilingCollector(), ClocksCollector()]
-    cards += [HealthCollector(), EventsCollector(kernel), LinksCollector(), MigCollector()]
+    devices: list[Collector] = [DeviceCollector(), utilization, ProfilingCollector(), ClocksCollector()]
+    devices += [HealthCollector(), EventsCollector(kernel), LinksCollector(), MigCollector()]
     processes: list[Collector] = [ProcessCollector(node, utilization.busy_seconds, workloads, max_processes)]
     processes += [HostCollector(node, workloads), AllocationCollector(workloads)]
-    return [*cards, *processes, *training, DriverCollector(), VerdictCollector(stalled_seconds)]
+    return [*devices, *processes, *training, DriverCollector(), VerdictCollector(stalled_seconds)]
 
 
 class Parts:
     """All parts, made in the order in which they need each other, ended in reverse by the stack. Raises ConfigError
-    (web.config.file), ScenarioError, SelectionError or SessionsError.
+    (web.config.file, scenario), SelectionError or SessionsError.
     """
 
     def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader) -> None:
@@ -284,9 +287,10 @@ def _driver(settings: Settings, simulation: Simulation | None, timetable: Timeta
         return None
     return DriverSource(
         _pace(settings),
+        partial(Worker, simulation.worker if simulation else nvidia.WORKER),
         simulation.driver() if simulation else None,
         devices=settings.driver.devices,
         limits=_limits(settings),
-        bus=simulation.cards if simulation else lambda: bound_cards(settings.path.procfs),
+        bus=simulation.devices if simulation else lambda: bound_devices(settings.path.procfs),
         timetable=timetable,
     )

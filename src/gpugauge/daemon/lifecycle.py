@@ -85,7 +85,7 @@ async def _attach(driver: DriverSource | None) -> Reply:
     driver.attach()
     view = await _until(driver, lambda v: v.reason not in {RELEASED, "starting"})
     if view.up and view.facts:
-        return sentence(200, f"the driver answers, cards: {view.facts.device_count}")
+        return sentence(200, f"the driver answers, GPUs: {view.facts.device_count}")
     why = "it is being opened" if view.reason in {RELEASED, "starting"} else advice(view.reason)
     return sentence(503, f"the driver does not answer yet: {why}")
 

@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from gpugauge import logs
+from gpugauge.daemon import logs
 from gpugauge.daemon.selection import SelectionError
+from gpugauge.logline import fields
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk
@@ -83,7 +84,7 @@ class Reloader:
         told = {"changed": ", ".join(changed) or "nothing"}
         if waiting:
             told["needs_restart"] = ", ".join(waiting)
-        log.info("the settings were read again", extra=logs.fields(**told))
+        log.info("the settings were read again", extra=fields(**told))
         restart = f"; needs a restart: {told['needs_restart']}" if waiting else ""
         return f"the settings were read again; changed: {told['changed']}{restart}"
 

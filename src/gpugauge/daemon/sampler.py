@@ -13,7 +13,7 @@ from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
 from gpugauge.forecast import Timetable
-from gpugauge.logs import Condition, fields
+from gpugauge.logline import Condition, fields
 from gpugauge.snapshot import Health, Section, Snapshot
 
 log = logging.getLogger("gpugauge.sampler")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from gpugauge import logs
-from gpugauge.daemon import app
+from gpugauge.daemon import app, logs
 from gpugauge.daemon.selection import SelectionError
 from gpugauge.sessions.listener import SessionsError
 from gpugauge.settings.kinds import ConfigError, ReaderEnded
 from gpugauge.settings.model import Settings
-from gpugauge.simulator import ScenarioError
 from gpugauge.web.listen import ListenError
 
 
@@ -25,7 +23,7 @@ def serve(read: Callable[[], Settings]) -> int:
         return app.run(settings, read)
     except ReaderEnded as error:
         return error.status if error.explained else _failed(1, error)
-    except (ConfigError, ScenarioError, SelectionError) as error:
+    except (ConfigError, SelectionError) as error:
         return _failed(2, error)
     except (ListenError, SessionsError) as error:
         return _failed(1, error)

@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpugauge.doctor import DEFAULT_URL, nodes, target
-from gpugauge.doctor import gpus as cards
+from gpugauge.doctor import DEFAULT_URL, gpus, nodes, target
 from gpugauge.doctor.daemon import Daemon, ask_daemon
 from gpugauge.driver.api import Device
+from gpugauge.driver.client import Worker
+from gpugauge.driver.nvidia import WORKER
 from gpugauge.workload.procfs import Procfs
 
 
@@ -28,6 +29,7 @@ class Options:
     force: bool = False
     timeout: float = 60.0
     simulation: Mapping[str, Any] | None = None
+    worker: str = WORKER  # the module of the worker process
 
 
 class Case:
@@ -47,18 +49,19 @@ class Case:
 
     @property
     def simulated(self) -> bool:
-        """Whether the cards do not exist."""
+        """Whether the GPUs do not exist."""
         return self.options.simulation is not None
 
     @cached_property
-    def driver(self) -> cards.Driver:
+    def driver(self) -> gpus.Driver:
         """What the driver says."""
-        return cards.ask(dict(self.options.simulation) if self.options.simulation is not None else None)
+        options = self.options
+        return gpus.ask(partial(Worker, options.worker), options.simulation)
 
     @cached_property
     def pci(self) -> dict[str, int]:
         """GPUs on the PCI bus by vendor."""
-        return nodes.graphics_cards(self.root / "sys")
+        return nodes.graphics_devices(self.root / "sys")
 
     @cached_property
     def contained(self) -> bool:
@@ -72,8 +75,8 @@ class Case:
 
     @property
     def has_nvidia(self) -> bool:
-        """Whether there is a card of NVIDIA's here, working or not."""
-        return bool(self.driver.cards) or "NVIDIA" in self.pci
+        """Whether there is a GPU of NVIDIA's here, working or not."""
+        return bool(self.driver.devices) or "NVIDIA" in self.pci
 
     @cached_property
     def python(self) -> tuple[str, str]:
@@ -90,7 +93,7 @@ class Case:
 
     @cached_property
     def timings(self) -> target.Answer:
-        """What torch measured; makes the card busy for some seconds."""
+        """What torch measured; makes the GPU busy for some seconds."""
         return self._asked("timings")
 
     @cached_property
@@ -112,12 +115,12 @@ class Case:
         kinds = {"cuda": "cuda", "rocm": "hip", "xpu": "xpu", "mps": "mps_built"}
         return next((kind for kind, key in kinds.items() if facts.get(key)), "cpu")
 
-    def card_of_torch(self) -> Device | None:
-        """The card that torch calls its device 0, as the driver knows it; None if that cannot be told."""
+    def device_of_torch(self) -> Device | None:
+        """The GPU that torch calls its device 0, as the driver knows it; None if that cannot be told."""
         devices = self.torch.facts.get("devices") or [{}]
         uuid = devices[0].get("uuid")
         if uuid:
-            return next((card for card in self.driver.up if card.uuid.removeprefix("GPU-") == uuid), None)
+            return next((device for device in self.driver.up if device.uuid.removeprefix("GPU-") == uuid), None)
         return self.driver.up[0] if len(self.driver.up) == 1 else None
 
     def _asked(self, what: Any) -> target.Answer:

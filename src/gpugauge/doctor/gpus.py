@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,44 +12,44 @@ from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 
 _GROUPS: tuple[Group, ...] = ("static", "fast", "normal", "slow", "processes", "mig")
-# Without persistence mode opening takes 1-3 s a card.
+# Without persistence mode opening takes 1-3 s a GPU.
 _OPEN_SECONDS, _READ_SECONDS = 30.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """`reason` is "ok" or the name of what keeps the driver down; `cards` by index, those that failed with up=False."""
+    """`reason` is "ok" or the name of what keeps the driver down; `devices` by index, the failed ones with up=False."""
 
     reason: str
     facts: DriverFacts | None = None
-    cards: tuple[Device, ...] = ()
+    devices: tuple[Device, ...] = ()
 
     @property
     def up(self) -> tuple[Device, ...]:
-        """The cards that answer."""
-        return tuple(card for card in self.cards if card.up)
+        """The GPUs that answer."""
+        return tuple(device for device in self.devices if device.up)
 
 
-def ask(simulate: dict[str, Any] | None = None, spawn: Callable[[], Worker] = Worker) -> Driver:
-    """Open the driver (or a simulated one) and read every card once."""
+def ask(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None = None) -> Driver:
+    """Open the driver (or a simulated one) and read every GPU once."""
     try:
         worker = spawn()
     except OSError:
         return Driver("worker_failed")
     hangs = False
     try:
-        reply = worker.ask("open", _OPEN_SECONDS, simulate=simulate)
+        reply = worker.ask("open", _OPEN_SECONDS, **({} if simulate is None else {"simulate": simulate}))
         if reply.failed is not None:
             return Driver(code_name(reply.failed))
         facts = DriverFacts(**reply.values["driver"])
-        cards = []
+        devices = []
         for index in range(facts.device_count):
-            cards.append(_card(index, worker))
-            hangs = cards[-1].reason == "hangs"
-            if hangs:  # the worker is stuck in it: the cards after it cannot be asked
-                cards += [_down(later, "not asked") for later in range(index + 1, facts.device_count)]
+            devices.append(_read(index, worker))
+            hangs = devices[-1].reason == "hangs"
+            if hangs:  # the worker is stuck in it: the GPUs after it cannot be asked
+                devices += [_down(later, "not asked") for later in range(index + 1, facts.device_count)]
                 break
-        return Driver("ok", facts, tuple(cards))
+        return Driver("ok", facts, tuple(devices))
     except WorkerHangsError:
         hangs = True
         return Driver("timeout")
@@ -59,7 +59,7 @@ def ask(simulate: dict[str, Any] | None = None, spawn: Callable[[], Worker] = Wo
         worker.end(polite=not hangs)
 
 
-def _card(index: int, worker: Worker) -> Device:
+def _read(index: int, worker: Worker) -> Device:
     try:
         reply = worker.ask("read", _READ_SECONDS, index=index, groups=list(_GROUPS))
     except WorkerHangsError:

@@ -1,4 +1,4 @@
-"""The machine: cards, driver, device files, container, and what a process started from here may see."""
+"""The machine: GPUs, driver, device files, container, and what a process started from here may see."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from gpugauge.doctor.visibility import visible
 from gpugauge.driver.api import Device
 from gpugauge.status.driver_advice import ADVICE
 
-# The last two are for AMD's cards; HIP heeds the first too.
+# The last two are for AMD's GPUs; HIP heeds the first too.
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NO_GPU = "train on a machine with a GPU, or pass one through to this container or virtual machine"
 
 
-def graphics_cards(case: Case) -> Finding:
+def graphics_devices(case: Case) -> Finding:
     """What the PCI bus shows, against what the driver has."""
-    title = "Graphics cards"
+    title = "GPUs"
     if case.simulated:
-        return skipped(title, "the cards are simulated")
+        return skipped(title, "the GPUs are simulated")
     if case.platform == "darwin":
         return ok(title, "Apple's GPU; PyTorch uses it as the device mps")
     if case.subsystem:
         return ok(title, "WSL: Windows lends its GPUs (/dev/dxg)")
     there = case.pci.get("NVIDIA", 0)
-    if not case.pci and not case.driver.cards:
+    if not case.pci and not case.driver.devices:
         return failure(title, "the PCI bus shows no GPU", _NO_GPU)
     shown = ", ".join(f"{count} of {vendor}" for vendor, count in sorted(case.pci.items())) or "none on the PCI bus"
-    if case.driver.facts and there > len(case.driver.cards) and not case.contained:
-        has = f"{shown} on the PCI bus, and the driver has {len(case.driver.cards)}"
+    if case.driver.facts and there > len(case.driver.devices) and not case.contained:
+        has = f"{shown} on the PCI bus, and the driver has {len(case.driver.devices)}"
         return warning(
-            title, has, "look for Xid 79 (fallen off the bus) in the kernel log; passed-through cards are lost too"
+            title, has, "look for Xid 79 (fallen off the bus) in the kernel log; passed-through GPUs are lost too"
         )
-    if not there and not case.driver.cards:
+    if not there and not case.driver.devices:
         if "AMD" in case.pci:
             return ok(title, f"{shown}: needs a ROCm build of PyTorch")
         return failure(title, f"{shown}, none that CUDA or ROCm can use", _NO_GPU)
@@ -46,14 +46,14 @@ def driver(case: Case) -> Finding:
     """The driver and its library."""
     title = "NVIDIA driver"
     if not case.has_nvidia and (case.platform == "darwin" or "AMD" in case.pci):
-        return skipped(title, "not needed: there is no card of NVIDIA's")
+        return skipped(title, "not needed: there is no GPU of NVIDIA's")
     facts = case.driver.facts
     if facts is None:
         reason = case.driver.reason
         return failure(
             title, f"not usable: {reason}", ADVICE.get(reason, "look for the NVIDIA driver in the kernel log")
         )
-    if not case.driver.cards:
+    if not case.driver.devices:
         return failure(title, f"{facts.driver_version}, but it has no GPU", ADVICE["gpu_not_found"])
     parts = [facts.driver_version or "of unknown version"]
     if facts.cuda_driver_version:
@@ -66,22 +66,22 @@ def cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def cards(case: Case) -> Finding:
-    """Which cards the driver has, and whether all answer."""
-    title = "Cards"
-    if not case.driver.cards:
+def devices(case: Case) -> Finding:
+    """Which GPUs the driver has, and whether all answer."""
+    title = "GPUs"
+    if not case.driver.devices:
         return skipped(title, "the driver shows none")
     kinds = Counter(map(_kind, case.driver.up))
     found = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    lost = [f"card {card.reading.index}: {card.reason}" for card in case.driver.cards if not card.up]
+    lost = [f"GPU {device.reading.index}: {device.reason}" for device in case.driver.devices if not device.up]
     if lost:
-        advice = "look for Xid errors in the kernel log (dmesg | grep Xid); reset the card (nvidia-smi -r) or reboot"
+        advice = "look for Xid errors in the kernel log (dmesg | grep Xid); reset the GPU (nvidia-smi -r) or reboot"
         return failure(title, "; ".join(filter(None, [*lost, found])), advice)
     return ok(title, found)
 
 
-def _kind(card: Device) -> str:
-    reading = card.reading
+def _kind(device: Device) -> str:
+    reading = device.reading
     parts = [reading.name or "unnamed"]
     if reading.memory_total_bytes:
         parts.append(f"{reading.memory_total_bytes / (1 << 30):.0f} GiB")
@@ -96,10 +96,10 @@ def device_files(case: Case) -> Finding:
     """Whether this user may open what CUDA opens."""
     title = "Device files"
     if case.simulated or case.platform != "linux":
-        return skipped(title, "the cards are simulated" if case.simulated else "only Linux has them")
+        return skipped(title, "the GPUs are simulated" if case.simulated else "only Linux has them")
     if case.subsystem:
         return skipped(title, "WSL has /dev/dxg for all GPUs")
-    if case.driver.reason == "timeout" or any(card.reason == "hangs" for card in case.driver.cards):
+    if case.driver.reason == "timeout" or any(device.reason == "hangs" for device in case.driver.devices):
         return skipped(title, "not opened: the driver hangs")
     found = nodes.device_files(case.root / "dev")
     names = {node.name for node in found}
@@ -112,7 +112,7 @@ def device_files(case: Case) -> Finding:
             return skipped(title, "none in /dev/nvidia*")
         return failure(title, "none in /dev/nvidia*", _how_to_give(case), cause="no_visible_device")
     if not names - {"nvidiactl", "nvidia-uvm"}:
-        return failure(title, f"{_paths(names)}, but none of a card", _how_to_give(case), cause="no_visible_device")
+        return failure(title, f"{_paths(names)}, but none of a GPU", _how_to_give(case), cause="no_visible_device")
     missing = {"nvidiactl", "nvidia-uvm"} - names
     if missing:
         return failure(title, f"{_paths(missing)} missing: CUDA cannot start", _how_to_give(case))
@@ -138,8 +138,8 @@ def container(case: Case) -> Finding:
     capabilities = case.environ.get("NVIDIA_DRIVER_CAPABILITIES", "")
     said = "NVIDIA_VISIBLE_DEVICES is " + ("not set" if asked is None else repr(asked))
     # With CDI and with device plugins `void` is normal, so the value alone is no finding.
-    if case.has_nvidia and not case.driver.cards and asked in {None, "", "void", "none"}:
-        return failure(title, f"{said}, and there is no card", _how_to_give(case), cause="no_visible_device")
+    if case.has_nvidia and not case.driver.devices and asked in {None, "", "void", "none"}:
+        return failure(title, f"{said}, and there is no GPU", _how_to_give(case), cause="no_visible_device")
     if capabilities and not {"compute", "all"} & set(capabilities.split(",")):
         advice = "set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return failure(
@@ -153,12 +153,12 @@ def visible_devices(case: Case) -> Finding:
     title = "Visible to CUDA"
     value = case.environ.get("CUDA_VISIBLE_DEVICES")
     said = "CUDA_VISIBLE_DEVICES is " + ("not set" if value is None else repr(value))
-    if not case.driver.cards:
+    if not case.driver.devices:
         hiding = [name for name in _HIDING if case.environ.get(name, "0").strip() in {"", "-1"}]
         if hiding:
-            return failure(title, f"{hiding[0]} hides every card", cause="no_visible_device")
-        return skipped(title, f"{said}; there is no card of NVIDIA's to show")
-    names = [[card.uuid, *(mig.uuid for mig in card.reading.mig_instances or ())] for card in case.driver.cards]
+            return failure(title, f"{hiding[0]} hides every GPU", cause="no_visible_device")
+        return skipped(title, f"{said}; there is no GPU of NVIDIA's to show")
+    names = [[device.uuid, *(mig.uuid for mig in device.reading.mig_instances or ())] for device in case.driver.devices]
     shown, problem = visible(value, names)
     if not shown:
         return failure(title, f"{said}: {problem}", cause="no_visible_device")
@@ -166,18 +166,18 @@ def visible_devices(case: Case) -> Finding:
     if problem:
         return warning(title, f"{found}; {problem}", "check the list against nvidia-smi -L")
     if _order_matters(value, case):
-        advice = "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the cards by uuid"
-        return warning(title, f"{found}; CUDA counts the fastest card first, nvidia-smi does not", advice)
+        advice = "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by uuid"
+        return warning(title, f"{found}; CUDA counts the fastest GPU first, nvidia-smi does not", advice)
     return ok(title, found)
 
 
 def _numbered(shown: Sequence[int], count: int) -> str:
     if len(set(shown)) == count:
-        return f"all {count} cards" if count > 1 else "the only card"
-    return ("cards " if len(set(shown)) > 1 else "card ") + ", ".join(map(str, dict.fromkeys(shown)))
+        return f"all {count} GPUs" if count > 1 else "the only GPU"
+    return ("GPUs " if len(set(shown)) > 1 else "GPU ") + ", ".join(map(str, dict.fromkeys(shown)))
 
 
 def _order_matters(value: str | None, case: Case) -> bool:
     by_number = value is not None and any(entry.strip().isdigit() for entry in value.split(","))
-    kinds = {card.reading.name for card in case.driver.cards}
+    kinds = {device.reading.name for device in case.driver.devices}
     return by_number and len(kinds) > 1 and case.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"

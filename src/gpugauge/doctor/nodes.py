@@ -16,7 +16,7 @@ _NODE = re.compile(r"nvidia(\d+)")
 _CONTAINED = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|garden")
 
 
-def graphics_cards(sysfs: Path) -> dict[str, int]:
+def graphics_devices(sysfs: Path) -> dict[str, int]:
     """Return how many display controllers and accelerators the PCI bus shows, by vendor."""
     found: dict[str, int] = {}
     for device in _listed(sysfs / "bus/pci/devices"):

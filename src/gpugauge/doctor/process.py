@@ -47,10 +47,10 @@ def mapped_torch(case: Case) -> Finding:
     return ok(title, {"cpu": "a build for the CPU", "cuda": "a CUDA build", "rocm": "a ROCm build"}[build])
 
 
-def open_cards(case: Case) -> Finding:
-    """Whether it has opened cards, and which it may see."""
-    title, pid = "Its cards", _pid(case)
-    opened = hostfiles.card_files(case.procfs, pid)
+def open_devices(case: Case) -> Finding:
+    """Whether it has opened GPUs, and which it may see."""
+    title, pid = "Its GPUs", _pid(case)
+    opened = hostfiles.device_files(case.procfs, pid)
     value = hostfiles.visible_devices(case.procfs, pid)
     said = "" if value is None else f"; it was started with CUDA_VISIBLE_DEVICES={value!r}"
     if opened is None:
@@ -101,7 +101,7 @@ def state(case: Case) -> Finding:
     if now == "stalled":
         return failure(title, found, f"look at where it waits: py-spy dump --pid {_pid(case)}", known)
     if now == "held_idle":
-        return warning(title, found, "it holds a card and does not use it: end it, or give it work", known)
+        return warning(title, found, "it holds a GPU and does not use it: end it, or give it work", known)
     return warning(title, found, cause=known) if known else ok(title, found)
 
 

@@ -1,4 +1,4 @@
-"""The Python that trains and its torch: what it was built for, and whether it can use these cards."""
+"""The Python that trains and its torch: what it was built for, and whether it can use these GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.machine import cuda_version, visible_devices
 from gpugauge.verdict.cuda_arch import arch_supported
 
-_GET = "install a build for these cards: https://pytorch.org/get-started/locally"
+_GET = "install a build for these GPUs: https://pytorch.org/get-started/locally"
 
 
 def python(case: Case) -> Finding:
@@ -50,9 +50,9 @@ def build(case: Case) -> Finding:
     title, kind, facts = "Build", case.build, case.torch.facts
     if kind == "rocm":
         if case.has_nvidia and "AMD" not in case.pci:
-            return failure(title, f"for ROCm {facts['hip']} (AMD), and the cards are NVIDIA's", _GET)
+            return failure(title, f"for ROCm {facts['hip']} (AMD), and the GPUs are NVIDIA's", _GET)
         # https://docs.pytorch.org/docs/stable/notes/hip.html
-        true_there = "torch.cuda means the AMD cards; gpugauge reads no counters of theirs, rocm-smi does"
+        true_there = "torch.cuda means the AMD GPUs; gpugauge reads no counters of theirs, rocm-smi does"
         return ok(title, f"for ROCm {facts['hip']}: {true_there}")
     if kind == "mps":
         return ok(title, "for Apple's GPU: torch.cuda.is_available() is False there, the device is 'mps'")
@@ -61,7 +61,7 @@ def build(case: Case) -> Finding:
     if kind == "cpu":
         return _cpu_build(case, title)
     if "AMD" in case.pci and not case.has_nvidia:
-        return failure(title, f"for CUDA {facts['cuda']}, and the cards are AMD's", _GET)
+        return failure(title, f"for CUDA {facts['cuda']}, and the GPUs are AMD's", _GET)
     return ok(title, f"for CUDA {facts['cuda']}" + (f", cuDNN {_cudnn(facts['cudnn'])}" if facts.get("cudnn") else ""))
 
 
@@ -110,7 +110,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def availability(case: Case) -> Finding:
-    """Whether torch itself opens the cards."""
+    """Whether torch itself opens the GPUs."""
     title, facts, kind = "GPU in PyTorch", case.torch.facts, case.build
     if kind in {"cpu", "xpu"}:
         return skipped(title, "a CPU build uses none" if kind == "cpu" else "gpugauge does not ask Intel's GPUs")
@@ -121,9 +121,9 @@ def availability(case: Case) -> Finding:
             title, "torch.backends.mps.is_available() is False", "MPS needs macOS 12.3 and a GPU of Apple's or AMD's"
         )
     if case.simulated:
-        return skipped(title, "the cards are simulated: torch cannot see them")
+        return skipped(title, "the GPUs are simulated: torch cannot see them")
     if "available" not in facts:
-        advice = "look for Xid errors in the kernel log; try with CUDA_VISIBLE_DEVICES=0, 1 … to find the card"
+        advice = "look for Xid errors in the kernel log; try with CUDA_VISIBLE_DEVICES=0, 1 … to find the GPU"
         return failure(title, f"the Python {case.torch.ending}", advice)
     if not facts["available"]:
         return _unavailable(case, title)
@@ -143,19 +143,19 @@ def _unavailable(case: Case, title: str) -> Finding:
         other = check(case)
         if other.cause:
             return failure(title, found, cause=other.cause)
-    if case.build == "cuda" and not case.driver.cards:
+    if case.build == "cuda" and not case.driver.devices:
         return failure(title, found, "first make the driver work, see above")
     return failure(title, found, "look at the device files above, and for NVIDIA's messages in the kernel log (dmesg)")
 
 
 def architectures(case: Case) -> Finding:
-    """Whether the build holds code for the cards."""
+    """Whether the build holds code for the GPUs."""
     title, listed = "Architectures", case.torch.facts.get("architectures") or []
     if not listed:
         return skipped(title, "torch names none")
     devices = case.torch.facts.get("devices") or _from_driver(case)
     if not devices:
-        return skipped(title, f"built for {' '.join(listed)}; there is no card to compare with")
+        return skipped(title, f"built for {' '.join(listed)}; there is no GPU to compare with")
     unsupported = [_named(device) for device in devices if _supported(listed, device) is False]
     if unsupported:
         return failure(
@@ -167,7 +167,7 @@ def architectures(case: Case) -> Finding:
 
 
 def _from_driver(case: Case) -> list[Mapping[str, Any]]:
-    readings = [card.reading for card in case.driver.up]
+    readings = [device.reading for device in case.driver.up]
     return [{"name": r.name, "capability": r.compute_capability} for r in readings if r.compute_capability]
 
 

@@ -10,6 +10,7 @@ from gpugauge import __version__
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
+from gpugauge.text import printable
 
 WIDTH = 80
 _MARKS: dict[Level, tuple[str, int]] = {  # the mark and its colour
@@ -26,7 +27,7 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
     """Yield the report line by line, as the findings come."""
     if case.options.simulation is not None:
         name = case.options.simulation["scenario"]["name"]
-        yield _painted(f"SIMULATED: the cards below do not exist (scenario {_safe(name)}).", 33, colour)
+        yield _painted(f"SIMULATED: the GPUs below do not exist (scenario {printable(name)}).", 33, colour)
     group, seen = "", []
     for entry in entries:
         seen.append(entry)
@@ -43,13 +44,13 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
 def _entry(entry: Entry, colour: bool) -> Iterator[str]:
     finding = entry.finding
     mark, code = _MARKS[finding.level]
-    found = _safe(finding.found) + (f" [{finding.cause}]" if finding.cause else "")
-    head = f"  {mark}  {_safe(finding.title):<{_TITLE}}"
+    found = printable(finding.found) + (f" [{finding.cause}]" if finding.cause else "")
+    head = f"  {mark}  {printable(finding.title):<{_TITLE}}"
     first, *more = _wrapped(found, head, _INDENT)
     yield first.replace(mark, _painted(mark, code, colour), 1)
     yield from more
     if finding.advice:
-        yield from _wrapped(_safe(finding.advice), _INDENT + "-> ", _INDENT + "   ")
+        yield from _wrapped(printable(finding.advice), _INDENT + "-> ", _INDENT + "   ")
 
 
 def _summary(entries: Sequence[Entry]) -> str:
@@ -58,7 +59,7 @@ def _summary(entries: Sequence[Entry]) -> str:
         return "Nothing is wrong that could be seen from here."
     said = " and ".join(f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n)
     first = next(e.finding for e in entries if e.finding.severity == exit_code(x.finding for x in entries))
-    return f"{said[0].upper()}{said[1:]}. Begin with: {_safe(first.title)}."
+    return f"{said[0].upper()}{said[1:]}. Begin with: {printable(first.title)}."
 
 
 def _wrapped(text: str, head: str, indent: str) -> list[str]:
@@ -68,11 +69,6 @@ def _wrapped(text: str, head: str, indent: str) -> list[str]:
 
 def _painted(text: str, code: int, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
-
-
-def _safe(text: str) -> str:
-    """Much of it comes from elsewhere: nothing in it may steer the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def document(case: Case, entries: Sequence[Entry]) -> str:

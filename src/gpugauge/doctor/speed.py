@@ -1,4 +1,4 @@
-"""Short measurements on the first card, so that a card that works badly is told from one that is used badly."""
+"""Short measurements on the first GPU, so that a GPU that works badly is told from one that is used badly."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def obstacle(case: Case) -> str:
     if case.options.pid is not None:
         return "not while a process is looked at"
     if case.simulated:
-        return "the cards are simulated"
+        return "the GPUs are simulated"
     facts = case.torch.facts
     if not (facts.get("available") or facts.get("mps_available")):
         return "torch has no GPU that it can use"
-    card = case.card_of_torch()
-    asked = [card] if card else case.driver.up
+    device = case.device_of_torch()
+    asked = [device] if device else case.driver.up
     busy = [c.reading.index for c in asked if computing(c) or (c.reading.utilization_percent or 0) >= _BUSY_PERCENT]
     if busy and not case.options.force:
-        return f"card {busy[0]} is in use; --force measures nevertheless, and slows its user down"
+        return f"GPU {busy[0]} is in use; --force measures nevertheless, and slows its user down"
     return ""
 
 
 def matrix_product(case: Case) -> Finding:
-    """How many operations a second the card does in each dtype."""
+    """How many operations a second the GPU does in each dtype."""
     title = "Matrix product"
     rates = case.timings.facts.get("matmul")
     if not rates:
@@ -55,8 +55,8 @@ def matrix_product(case: Case) -> Finding:
 
 
 def copies(case: Case) -> Finding:
-    """How fast data comes to the card, from pageable and from pinned memory."""
-    title = "Copies to the card"
+    """How fast data comes to the GPU, from pageable and from pinned memory."""
+    title = "Copies to the GPU"
     rates = case.timings.facts.get("copies")
     if not rates:
         return _unmeasured(case, title, "copies")
@@ -71,16 +71,16 @@ _SLOW_LINK = "look at the PCIe link above, at other traffic on it, and at the NU
 
 
 def _link(case: Case) -> float | None:
-    """Bytes a second that the card's link can carry."""
-    card = case.card_of_torch()
-    if card is None or not card.reading.pcie_width:
+    """Bytes a second that the GPU's link can carry."""
+    device = case.device_of_torch()
+    if device is None or not device.reading.pcie_width:
         return None
-    lane = _LANE.get(card.reading.pcie_generation_max or 0)
-    return lane * card.reading.pcie_width if lane else None
+    lane = _LANE.get(device.reading.pcie_generation_max or 0)
+    return lane * device.reading.pcie_width if lane else None
 
 
 def training_step(case: Case) -> Finding:
-    """How much faster a small training step is on the card than on the CPU."""
+    """How much faster a small training step is on the GPU than on the CPU."""
     title = "Training step"
     seconds = case.timings.facts.get("steps")
     if not seconds:
@@ -88,7 +88,7 @@ def training_step(case: Case) -> Finding:
     gain = seconds["cpu"] / seconds["gpu"]
     found = f"CPU {_milliseconds(seconds['cpu'])}, GPU {_milliseconds(seconds['gpu'])}: {gain:.3g} times as fast"
     if gain < _LEAST_SPEED_UP:
-        return warning(title, found, "the card brings little even for 8 million parameters: look at the findings above")
+        return warning(title, found, "the GPU brings little even for 8 million parameters: look at the findings above")
     return ok(title, found)
 
 
@@ -99,4 +99,4 @@ def _milliseconds(seconds: float) -> str:
 def _unmeasured(case: Case, title: str, key: str) -> Finding:
     facts: Any = case.timings.facts
     error = facts.get(f"{key}_error") or (case.timings.ending and f"the Python {case.timings.ending}")
-    return failure(title, error or "the card did none of it", "look for Xid errors in the kernel log")
+    return failure(title, error or "the GPU did none of it", "look for Xid errors in the kernel log")

@@ -32,7 +32,7 @@ class Group:
 
 MACHINE = Group(
     "Machine",
-    (machine.graphics_cards, machine.driver, machine.cards, machine.device_files),
+    (machine.graphics_devices, machine.driver, machine.devices, machine.device_files),
 )
 CONDITION = Group(
     "Condition",
@@ -52,7 +52,7 @@ PYTORCH = Group(
 SPEED = Group("Speed", (speed.matrix_product, speed.copies, speed.training_step), "Timed checks", speed.obstacle)
 PROCESS = (
     Group("Process", (process.existence,)),
-    Group("Process", (process.mapped_torch, process.open_cards), "Its torch and cards", process.gone),
+    Group("Process", (process.mapped_torch, process.open_devices), "Its torch and GPUs", process.gone),
     Group("Process", (process.daemon,)),
     Group(
         "Process",

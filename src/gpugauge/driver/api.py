@@ -58,7 +58,7 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True)
 class MigReading:
-    """One MIG device of a card: a compute instance and the GPU instance around it."""
+    """One MIG device of a GPU: a compute instance and the GPU instance around it."""
 
     uuid: str
     gpu_instance_id: int | None = None
@@ -184,7 +184,7 @@ class DeviceReading:
 
     @classmethod
     def of(cls, groups: Iterable[Mapping[str, Any]]) -> DeviceReading:
-        """Return the reading of these values by field. What is absent stays in the class: every second each card has a
+        """Return the reading of these values by field. What is absent stays in the class: every second each GPU has a
         new reading, and to set a hundred fields one by one takes ten times as long.
         """
         made = object.__new__(cls)
@@ -209,7 +209,7 @@ class Reply:
     errors: dict[str, int] = field(default_factory=dict)
     failed: int | None = None
     failed_call: str = ""
-    # By NVML function: number, seconds, longest seconds; of cards that are asked together the last answer has it.
+    # By NVML function: number, seconds, longest seconds; of GPUs that are asked together the last answer has it.
     calls: dict[str, list[float]] = field(default_factory=dict)
     # Ring samples since the last request, by engine (ENGINES): (microseconds, percent), empty when the ring is dry; an
     # engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
@@ -223,7 +223,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """One card ever seen since the daemon started. While it is down, `reading` keeps the identity and nothing else;
+    """One GPU ever seen since the daemon started. While it is down, `reading` keeps the identity and nothing else;
     `generations` counts the readings of each group, so that a collector can tell whether anything is new.
     """
 

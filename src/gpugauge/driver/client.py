@@ -21,11 +21,9 @@ from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import reply
 
-# The module that a worker runs.
-WORKER = "gpugauge.driver.worker"
 # How long a worker may take to end after each of: a polite request (unless told otherwise), SIGTERM, SIGKILL.
 _GRACE_SECONDS = 0.3
-# How long the answers of many cards have to come together; then they are taken one by one: a card hangs, or is slow.
+# How long the answers of many GPUs have to come together; then they are taken one by one: a GPU hangs, or is slow.
 _TOGETHER_SECONDS = 0.1
 
 
@@ -38,16 +36,16 @@ class WorkerHangsError(Exception):
 
 
 class Worker:
-    """A fresh interpreter that owns the driver. Raises OSError when it cannot be started."""
+    """A fresh interpreter that owns the driver and runs `module`. Raises OSError when it cannot be started."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         try:
             with theirs:
                 fds = [theirs.fileno(), self._bell.fileno()]
-                command = [sys.executable, "-m", WORKER, "--fd", str(fds[0]), "--bell", str(fds[1])]
+                command = [sys.executable, "-m", module, "--fd", str(fds[0]), "--bell", str(fds[1])]
                 self._process = subprocess.Popen(
                     command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
                 )
@@ -73,10 +71,10 @@ class Worker:
         self._write(frame({"id": self._next_id, "op": op, **arguments}))
         return self._next_id
 
-    def read(self, cards: Iterable[tuple[int, list[Group]]]) -> list[int]:
-        """Ask for groups of readings of each card, by index; return the numbers of the answers, in this order."""
+    def read(self, devices: Iterable[tuple[int, list[Group]]]) -> list[int]:
+        """Ask for groups of readings of each GPU, by index; return the numbers of the answers, in this order."""
         first, frames = self._next_id + 1, b""
-        for groups, run in groupby(cards, itemgetter(1)):
+        for groups, run in groupby(devices, itemgetter(1)):
             indexes = [index for index, _ in run]
             frames += frame({"id": self._next_id + 1, "op": "read", "indexes": indexes, "groups": groups})
             self._next_id += len(indexes)
@@ -117,7 +115,7 @@ class Worker:
 
     def end(self, *, polite: bool = True, patience: float = _GRACE_SECONDS) -> bool:
         """End the process, politely first, which may take `patience` seconds: a killed owner of the driver once froze
-        a MIG card (dcgm-exporter#84). Returns False when even SIGKILL did not end it within the grace time: it hangs
+        a MIG GPU (dcgm-exporter#84). Returns False when even SIGKILL did not end it within the grace time: it hangs
         inside the kernel.
         """
         if polite:

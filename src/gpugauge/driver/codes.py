@@ -9,11 +9,14 @@ from typing import Literal, NamedTuple, TypeAlias
 # How often a group of calls is read, by what it costs (notes in docs/architecture.md).
 Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig"]
 
-# NVML return codes by what they mean for us. https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+# The codes of the boundary are NVML's return codes; another vendor's backend maps its own to them.
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 0, 1, 2, 3, 6
+INSUFFICIENT_SIZE, TIMEOUT, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 7, 10, 13, 15, 999
+# By what they mean for us. https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
 LIFECYCLE = frozenset({1, 9, 12, 18, 28})  # uninitialized, no driver, no library, version mismatch, GPU not found
 DEVICE_GONE = frozenset({15, 16})  # lost, reset required
 UNSUPPORTED = frozenset({3, 13, 25})  # not supported, no such symbol, argument version mismatch: final for this driver
-RELEASED = "released"  # as the reason of a driver that was given back on request, and of its cards
+RELEASED = "released"  # as the reason of a driver that was given back on request, and of its GPUs
 IMPLAUSIBLE = -1  # ours, not NVML's: the call succeeded with a value that cannot be true
 
 CODE_NAMES = {

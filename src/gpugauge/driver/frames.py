@@ -9,7 +9,7 @@ from typing import Any
 
 _HEADER = struct.Struct("!I")
 MAX_FRAME = 16 << 20
-_PART = 1 << 16  # received at once, so that one look brings the answers of many cards
+_PART = 1 << 16  # received at once, so that one look brings the answers of many GPUs
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode

@@ -19,15 +19,15 @@ class Intake:
         self._replies: deque[Reply] = deque(maxlen=_MOST)
         self._worker = 0
         self.excluded: set[int] = set()
-        """Cards that the present worker need not be asked about."""
+        """GPUs that the present worker need not be asked about."""
 
     def begin(self, worker: int) -> None:
-        """A new worker, the so many-th, enumerates the cards anew."""
+        """A new worker, the so many-th, enumerates the GPUs anew."""
         self.excluded, self._worker = set(), worker
         self._inventory.reset_indexes()
 
     def accept(self, index: int, reply: Reply, devices: frozenset[str]) -> None:
-        """Take an answer in, unless the card is none of `devices`, by index or uuid, where there are any."""
+        """Take an answer in, unless the GPU is none of `devices`, by index or uuid, where there are any."""
         uuid = reply.values.get("static", {}).get("uuid")
         if uuid and devices and not {str(index), uuid} & devices:
             self.excluded.add(index)

@@ -1,4 +1,4 @@
-"""What the worker's answers add up to: every card ever seen since the daemon started, under its uuid."""
+"""What the worker's answers add up to: every GPU ever seen since the daemon started, under its uuid."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpugauge.driver.api import (
 )
 
 
-class _Card:
-    """The latest values of one card by group, and when they came (monotonic seconds)."""
+class _Entry:
+    """The latest values of one GPU by group, and when they came (monotonic seconds)."""
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
@@ -53,27 +53,27 @@ class Inventory:
 
     def __init__(self, limits: dict[Group, float]) -> None:
         self.limits = limits
-        self._cards: dict[str, _Card] = {}
-        self._by_index: dict[int, _Card] = {}
+        self._devices: dict[str, _Entry] = {}
+        self._by_index: dict[int, _Entry] = {}
 
     def reset_indexes(self) -> None:
-        """Forget which index means which card: a new worker enumerates anew."""
+        """Forget which index means which GPU: a new worker enumerates anew."""
         self._by_index.clear()
 
     def uuid(self, index: int) -> str | None:
-        """Return the uuid of the card that the present worker enumerates at `index`."""
-        card = self._by_index.get(index)
-        return card.uuid if card else None
+        """Return the uuid of the GPU that the present worker enumerates at `index`."""
+        device = self._by_index.get(index)
+        return device.uuid if device else None
 
     def apply(self, reply: Reply, now: float) -> None:
-        """Take in one answer to a read; an answer about a card that never told its uuid is dropped."""
+        """Take in one answer to a read; an answer about a GPU that never told its uuid is dropped."""
         if reply.index is None:
             return
         uuid = reply.values.get("static", {}).get("uuid")
         if uuid:
-            card = self._cards.setdefault(uuid, _Card(uuid))
-            card.index = reply.index
-            self._by_index[reply.index] = card
+            device = self._devices.setdefault(uuid, _Entry(uuid))
+            device.index = reply.index
+            self._by_index[reply.index] = device
         known = self._by_index.get(reply.index)
         if known is None:
             return
@@ -85,37 +85,37 @@ class Inventory:
             known.set(group, values, now)
 
     def fail(self, uuid: str, reason: str) -> None:
-        """Mark a card as down; its identity stays, its readings go at once."""
-        card = self._cards[uuid]
-        card.reason, card.view = reason, None
-        for group in list(card.values):
+        """Mark a GPU as down; its identity stays, its readings go at once."""
+        device = self._devices[uuid]
+        device.reason, device.view = reason, None
+        for group in list(device.values):
             if group != "static":
-                card.set(group, None, card.times.get(group, 0.0))
+                device.set(group, None, device.times.get(group, 0.0))
 
     def expect_only(self, indexes: set[int]) -> None:
-        """Mark the cards that the present worker does not enumerate as gone."""
+        """Mark the GPUs that the present worker does not enumerate as gone."""
         present = {self._by_index[i].uuid for i in indexes if i in self._by_index}
-        for uuid, card in self._cards.items():
-            if uuid not in present and card.reason in {"ok", RELEASED}:
+        for uuid, device in self._devices.items():
+            if uuid not in present and device.reason in {"ok", RELEASED}:
                 self.fail(uuid, "not_enumerated")
 
     def release(self) -> None:
-        """Drop all readings, and what is known of any card being up: nobody looks any more."""
+        """Drop all readings, and what is known of any GPU being up: nobody looks any more."""
         self.reset_indexes()
-        for uuid in self._cards:
+        for uuid in self._devices:
             self.fail(uuid, RELEASED)
 
     def forget(self, uuid: str) -> None:
-        """Take out a card that is no longer to be read."""
-        self._cards.pop(uuid, None)
+        """Take out a GPU that is no longer to be read."""
+        self._devices.pop(uuid, None)
 
     def devices(self, now: float) -> tuple[Device, ...]:
-        """Return every card in the order of the last known index, without what is too old."""
-        for card in self._cards.values():
+        """Return every GPU in the order of the last known index, without what is too old."""
+        for device in self._devices.values():
             for group, limit in self.limits.items():
-                if group in card.values and now - card.times[group] > limit:
-                    card.set(group, None, card.times[group])
-        return tuple(card.device() for card in sorted(self._cards.values(), key=lambda c: (c.index, c.uuid)))
+                if group in device.values and now - device.times[group] > limit:
+                    device.set(group, None, device.times[group])
+        return tuple(device.device() for device in sorted(self._devices.values(), key=lambda c: (c.index, c.uuid)))
 
 
 def _typed(values: dict[str, Any]) -> dict[str, Any]:

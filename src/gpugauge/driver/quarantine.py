@@ -1,4 +1,4 @@
-"""Cards whose calls hang or end the worker: left out for a while, the longer the more often it happens."""
+"""GPUs whose calls hang or end the worker: left out for a while, the longer the more often it happens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Seconds: the first wait is twice this, and each further one twice as long, up to the longest …
 _SHORTEST, _LONGEST = 15.0, 600.0
-# … and all is forgotten when a card has answered for so long.
+# … and all is forgotten when a GPU has answered for so long.
 _FORGIVEN = 600.0
 
 
@@ -28,13 +28,13 @@ class Quarantine:
         return index in self._suspects
 
     def may_read(self, index: int, now: float) -> bool:
-        """Whether a card may be asked now."""
+        """Whether a GPU may be asked now."""
         suspect = self._suspects.get(index)
         return suspect is None or now >= suspect.until
 
     def failed(self, index: int, now: float, *, hangs: bool) -> float | None:
-        """Take note of a failure; return for how long the card is left out. None: a worker that ended while it read
-        the card may have had another reason, so that only the second one within minutes counts.
+        """Take note of a failure; return for how long the GPU is left out. None: a worker that ended while it read
+        the GPU may have had another reason, so that only the second one within minutes counts.
         """
         suspect = self._suspects.setdefault(index, _Suspect())
         suspect.failures += 1
@@ -46,11 +46,11 @@ class Quarantine:
         return wait
 
     def answered(self, index: int, now: float) -> None:
-        """Forgive a card that has answered for long enough."""
+        """Forgive a GPU that has answered for long enough."""
         suspect = self._suspects.get(index)
         if suspect and now - suspect.until > _FORGIVEN:
             del self._suspects[index]
 
     def clear(self) -> None:
-        """Forget all: the indexes may mean other cards now."""
+        """Forget all: the indexes may mean other GPUs now."""
         self._suspects.clear()

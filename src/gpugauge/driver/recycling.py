@@ -1,5 +1,5 @@
 """When a worker that works is replaced by a fresh one all the same: the driver's library may leak, and it never shows
-a card that was plugged in after it was opened.
+a GPU that was plugged in after it was opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Limits:
 
 
 class Upkeep:
-    """Watches one worker after the other. `bus` lists the cards that the bus shows, None if it cannot be known."""
+    """Watches one worker after the other. `bus` lists the GPUs that the bus shows, None if it cannot be known."""
 
     def __init__(self, limits: Limits, bus: Callable[[], frozenset[str] | None]) -> None:
         self.limits, self._bus = limits, bus
@@ -52,14 +52,14 @@ class Upkeep:
         if now < self._due:
             return None
         self._due = now + limits.look_seconds
-        if self._cards_came():
+        if self._devices_came():
             return "cards"
         if age >= limits.least_seconds and (worker.resident_bytes() or 0) > limits.resident_bytes:
             return "memory"
         return None
 
-    def _cards_came(self) -> bool:
-        """Whether a card came that stayed until the second look: the driver takes a moment to set it up. A card that
+    def _devices_came(self) -> bool:
+        """Whether a GPU came that stayed until the second look: the driver takes a moment to set it up. A GPU that
         leaves and comes back counts, since this worker has lost it.
         """
         seen = self._bus()

@@ -1,4 +1,4 @@
-"""For how long the driver is left alone, because somebody asked: to reset a card, to change MIG, to upgrade."""
+"""For how long the driver is left alone, because somebody asked: to reset a GPU, to change MIG, to upgrade."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Pace:
 
     intervals: dict[Group, float]
     deadline: float = 2.0
-    # Without persistence mode opening takes 1-3 s a card.
+    # Without persistence mode opening takes 1-3 s a GPU.
     open_deadline: float = 30.0
     # Longest time between two readings while nobody looks (Timetable.watched), if longer than the shortest interval.
     idle: float = 0.0

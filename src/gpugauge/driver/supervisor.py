@@ -1,6 +1,6 @@
 """The thread that keeps a worker alive, asks it at each group's pace, and publishes what it said.
 
-One failing card costs its own readings: a card whose call hangs is left out of the next worker and tried again later,
+One failing GPU costs its own readings: a GPU whose call hangs is left out of the next worker and tried again later,
 ever more rarely; its neighbours go on. The sampler and the scrape never wait for this thread.
 """
 
@@ -23,7 +23,7 @@ from gpugauge.driver.release import Release
 from gpugauge.driver.schedule import Pace, Schedule
 from gpugauge.driver.workers import Workers
 from gpugauge.forecast import Timetable
-from gpugauge.logs import Condition, fields
+from gpugauge.logline import Condition, fields
 from gpugauge.status.driver_advice import advice
 
 log = logging.getLogger("gpugauge.driver")
@@ -48,20 +48,21 @@ class _InterruptedError(Exception):
 class DriverSource:
     """Start with `start()`; all public methods may be called from any other thread.
 
-    `devices` are those to read, by index or uuid, all when empty; `bus` lists the cards that the bus shows.
+    `devices` are those to read, by index or uuid, all when empty; `bus` lists the GPUs that the bus shows.
     """
 
     def __init__(
         self,
         pace: Pace,
+        worker: Callable[[], Worker],
         simulate: dict[str, Any] | None = None,
-        worker: Callable[[], Worker] = Worker,
         devices: Collection[str] = (),
         limits: Limits | None = None,
         bus: Callable[[], frozenset[str] | None] = lambda: None,
         timetable: Timetable | None = None,
     ) -> None:
-        self._pace, self._simulate, self._devices = pace, simulate, frozenset(devices)
+        self._pace, self._devices = pace, frozenset(devices)
+        self._options = {} if simulate is None else {"simulate": simulate}
         self._workers = Workers(worker)
         self._inventory = Inventory(pace.limits)
         self._intake = Intake(self._inventory)
@@ -96,7 +97,7 @@ class DriverSource:
             self._thread.join(1.2)
 
     def view(self) -> DriverView:
-        """Return the latest view; frozen. Nothing is shown of the cards when the thread has stopped telling."""
+        """Return the latest view; frozen. Nothing is shown of the GPUs when the thread has stopped telling."""
         view, told = self._view, self._told
         return view if time.monotonic() - told < _SILENT else replace(view, up=False, reason="stuck", devices=())
 
@@ -195,7 +196,7 @@ class DriverSource:
         self._upkeep.begin(self._devices, self._opened)
         try:
             worker = self._workers.start()
-            reply = self._receive(worker, worker.send("open", simulate=self._simulate), self._pace.open_deadline)
+            reply = self._receive(worker, worker.send("open", **self._options), self._pace.open_deadline)
         except OSError as error:
             self._down("worker_failed", error=str(error))
         except WorkerHangsError:
@@ -218,12 +219,12 @@ class DriverSource:
         self._intake.begin(self._workers.starts)
 
     def _read(self, worker: Worker, now: float) -> None:
-        """Ask for all cards at once and take the answers one by one: the first that does not come names the card."""
+        """Ask for all GPUs at once and take the answers one by one: the first that does not come names the GPU."""
         assert self._facts is not None
         due = self._schedule.take(self._pace, now, scrape=self._timetable.is_near(now, self._pace.interval, self._lead))
-        cards = set(range(self._facts.device_count)) - self._intake.excluded
+        devices = set(range(self._facts.device_count)) - self._intake.excluded
         # Suspects last.
-        indexes = sorted((i for i in cards if self._quarantine.may_read(i, now)), key=lambda i: i in self._quarantine)
+        indexes = sorted((i for i in devices if self._quarantine.may_read(i, now)), key=lambda i: i in self._quarantine)
         current: int | None = None
         try:
             numbers = worker.read([(i, self._groups(i, due)) for i in indexes])
@@ -238,7 +239,7 @@ class DriverSource:
                 self._intake.accept(index, reply, self._devices)
         except (WorkerHangsError, WorkerGoneError) as error:
             if not self._stop.is_set():
-                self._workers.end(f"the worker failed while it read card {current}: {error}", polite=False)
+                self._workers.end(f"the worker failed while it read GPU {current}: {error}", polite=False)
                 self._restart(worker, current, now, hangs=isinstance(error, WorkerHangsError))
             return
         self._lead = LEAD + min(0.5 * self._pace.interval, time.monotonic() - now)
@@ -258,11 +259,11 @@ class DriverSource:
         return worker.receive(number, max(0.1, end - time.monotonic()))
 
     def _groups(self, index: int, due: list[Group]) -> list[Group]:
-        """A card that this worker has not identified yet is read whole."""
+        """A GPU that this worker has not identified yet is read whole."""
         return due if self._inventory.uuid(index) else ["static", *self._pace.intervals]
 
     def _restart(self, worker: Worker, index: int | None, now: float, *, hangs: bool) -> None:
-        """Start another worker after a failure, the later the more often; leave the card out that it was reading, if
+        """Start another worker after a failure, the later the more often; leave the GPU out that it was reading, if
         it hung or ended the worker for the second time.
         """
         self._restarts += 1
@@ -275,7 +276,7 @@ class DriverSource:
         uuid = self._inventory.uuid(index)
         if uuid:
             self._inventory.fail(uuid, "hangs" if hangs else "crashes_worker")
-        log.warning("a card is left out", extra=fields(index=index, uuid=uuid, retry_seconds=wait))
+        log.warning("a GPU is left out", extra=fields(index=index, uuid=uuid, retry_seconds=wait))
 
     def _down(self, reason: str, sentence: str = "", *, polite: bool = True, **more: object) -> None:
         """Nothing can be read: end the worker, say so once, drop all readings, try again with back-off."""
@@ -302,7 +303,7 @@ class DriverSource:
             workers_unkillable=self._workers.unkillable(),
             worker_pid=worker.pid if worker else None,
             worker_recycles=dict(self._recycles),
-            simulated=self._simulate is not None,
+            simulated=bool(self._options),
             released_until=self._release.until() if self._reason == RELEASED else None,
             lost_since=self._lost_since,
         )

@@ -1,9 +1,10 @@
 """The worker process: the one owner of the driver. It reads what it is asked for and sends it raw.
 
-`python -m gpugauge.driver.worker --fd N --bell M` answers requests on the socket N until the other end closes it:
-`{"id", "op": "open", "simulate": null | {...}}`, `{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`.
-A read of several cards has "indexes" and gets an answer for each, sent as soon as it is known, with ids from "id" on.
-The eventfd M is rung once all that was asked is answered: who asked need not wake up for each answer.
+A vendor's worker module (driver/nvidia/worker.py) calls `main` with its backend. `--fd N --bell M`: it answers requests
+on the socket N until the other end closes it: `{"id", "op": "open", ...}` with the backend's own options,
+`{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several GPUs has "indexes" and gets an
+answer for each, sent as soon as it is known, with ids from "id" on. The eventfd M is rung once all requests are
+answered: the parent need not wake up for each answer.
 """
 
 from __future__ import annotations
@@ -15,32 +16,62 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gpugauge.driver.codes import DriverError
+from gpugauge.driver.codes import INVALID_ARGUMENT, UNKNOWN, DriverError, DriverFacts, Group
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import message, reply
-from gpugauge.driver.nvidia.nvml import Nvml
 
 if TYPE_CHECKING:
     from gpugauge.driver.api import Reply
 
-_INVALID_ARGUMENT = 2
-_UNKNOWN = 999
-# Bytes of answers that are worth waking up for before the last is known: no more must wait in the socket than it takes.
-_MUCH = 1 << 16
+# Bytes of unread answers after which the bell is rung before the last answer: the socket must not fill.
+_RING_BYTES = 1 << 16
+
+
+class Backend(Protocol):
+    """A vendor's library. Codes are those of `driver.codes`, which are NVML's; methods raise DriverError."""
+
+    @property
+    def open(self) -> Callable[..., None]:
+        """A function that loads and initialises the library; its keywords are the backend's own options."""
+        ...
+
+    def facts(self) -> DriverFacts:
+        """Return what the library tells about the driver as a whole."""
+        ...
+
+    def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+        """Return one GPU's values by group and field, and the codes of the fields that failed."""
+        ...
+
+    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
+        """Return the samples since the last call, see `Reply.samples`, and the codes of the rings that failed."""
+        ...
+
+    def take_calls(self) -> dict[str, list[float]]:
+        """Return and forget the cost of the calls, see `Reply.calls`."""
+        ...
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Return and forget the events since the last call, see `Reply.events`."""
+        ...
+
+    def close(self) -> None:
+        """Shut the library down."""
+        ...
 
 
 class Service:
-    """Answers one request at a time. Nothing that a request or the driver does raises. `clock` is a steady one, in
-    seconds; a simulated driver lives by it too.
+    """Answers one request at a time. Nothing that a request or the driver does raises. `clock` returns monotonic
+    seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._nvml = Nvml(clock)
+        self._backend = backend
         self._open = False
 
     def answer(self, request: dict[str, Any]) -> Reply:
@@ -59,43 +90,39 @@ class Service:
         except DriverError as error:
             told |= {"failed": error.code, "failed_call": error.call}
         except Exception as error:  # noqa: BLE001  (the parent logs it; a process that dies of it could not say why)
-            told |= {"failed": _UNKNOWN, "failed_call": f"{type(error).__name__}: {error}"}
+            told |= {"failed": UNKNOWN, "failed_call": f"{type(error).__name__}: {error}"}
         if request.get("calls", True) or "failed" in told:
-            told["calls"] = self._nvml.take_calls()
+            told["calls"] = self._backend.take_calls()
         # The events of a read that failed too: they may say why.
-        return message(**told, events=self._nvml.take_events(), received=round(self._clock(), 4))
+        return message(**told, events=self._backend.take_events(), received=round(self._clock(), 4))
 
     def close(self) -> None:
-        """Let go of the driver, so that a card can be reset or the driver upgraded. Raises DriverError."""
+        """Let go of the driver, so that a GPU can be reset or the driver upgraded. Raises DriverError."""
         if self._open:
             self._open = False
-            self._nvml.close()
+            self._backend.close()
 
     def _perform(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of the answer."""
         match request:
-            case {"op": "open", **options}:
-                return {"values": {"driver": self._start(options.get("simulate"))}}
+            case {"op": "open", **rest}:
+                rest.pop("id", None)
+                return {"values": {"driver": self._start(rest)}}
             case {"op": "read", "index": int(index), "groups": list(groups)}:
-                values, errors = self._nvml.read(index, [group for group in groups if group != "samples"])
+                values, errors = self._backend.read(index, [group for group in groups if group != "samples"])
                 if "samples" not in groups:
                     return {"values": values, "errors": errors}
-                samples, sample_errors = self._nvml.samples(index)
+                samples, sample_errors = self._backend.samples(index)
                 return {"values": values, "errors": errors | sample_errors, "samples": samples}
             case {"op": "close"}:
                 self.close()
                 return {}
-        raise DriverError(_INVALID_ARGUMENT, f"request {request.get('op')!r}")
+        raise DriverError(INVALID_ARGUMENT, f"request {request.get('op')!r}")
 
-    def _start(self, simulation: dict[str, Any] | None) -> dict[str, Any]:
-        if simulation is not None:
-            # Only here: what a real node runs does not load the simulator.
-            from gpugauge.simulator.nvml.install import install  # noqa: PLC0415  (needs pydantic)
-
-            install(simulation, self._clock)
-        self._nvml.open()
+    def _start(self, options: dict[str, Any]) -> dict[str, Any]:
+        self._backend.open(**options)
         self._open = True
-        return self._nvml.facts()._replace(simulated=simulation is not None)._asdict()
+        return self._backend.facts()._asdict()
 
 
 def serve(channel: socket.socket, service: Service, ring: Callable[[], None] = lambda: None) -> None:
@@ -119,7 +146,7 @@ def serve(channel: socket.socket, service: Service, ring: Callable[[], None] = l
             except OSError:
                 return
             unheard += len(answer)
-            if unheard > _MUCH or single.get("op") == "close":
+            if unheard > _RING_BYTES or single.get("op") == "close":
                 ring()
                 unheard = 0
         if request.get("op") == "close":
@@ -127,7 +154,7 @@ def serve(channel: socket.socket, service: Service, ring: Callable[[], None] = l
 
 
 def _singles(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what a request asks for, one card at a time; the last answer tells what all the calls cost."""
+    """Yield what a request asks for, one GPU at a time; the last answer tells what all the calls cost."""
     match request:
         case {"op": "read", "id": int(first), "indexes": list(indexes), "groups": groups}:
             last = first + len(indexes) - 1
@@ -137,7 +164,7 @@ def _singles(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield request
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], backend: Backend) -> int:
     """Serve on the inherited socket; returns the exit status."""
     match arguments:
         case ["--fd", number, "--bell", bell] if number.isdigit() and bell.isdigit():
@@ -149,7 +176,7 @@ def main(arguments: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    service = Service()
+    service = Service(backend)
     # What is there now stays, and what an answer makes goes with it: to look for cycles in it each time costs CPU.
     gc.freeze()
     gc.set_threshold(20_000, 5, 5)
@@ -157,10 +184,6 @@ def main(arguments: list[str]) -> int:
         try:
             serve(channel, service, ring)
         finally:
-            # A killed owner once froze a MIG card (dcgm-exporter#84): shut down on every way out.
+            # A killed owner once froze a MIG GPU (dcgm-exporter#84): shut down on every way out.
             service.close()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

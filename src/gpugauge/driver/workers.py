@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from gpugauge.driver.client import Worker
-from gpugauge.logs import fields
+from gpugauge.logline import fields
 
 log = logging.getLogger("gpugauge.driver")
 

@@ -57,6 +57,6 @@ class phase:  # noqa: N801 - used as a statement: with phase("eval")
 
 
 def _observer() -> Observer | None:
-    module = sys.modules.get("gpugauge.hook.observer")
-    observer: Observer | None = getattr(module, "_observer", None)
+    module = sys.modules.get("gpugauge.hook.install")
+    observer: Observer | None = getattr(module, "observer", None)
     return observer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.hook import phases
-from gpugauge.hook.arming import Finder
+from gpugauge.hook.finder import Finder
 from gpugauge.hook.listeners import after, evaluating, replace, within
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.recorder import DEEPSPEED

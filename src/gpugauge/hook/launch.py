@@ -17,7 +17,7 @@ _DEAF = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sit
 
 
 # What a training process loads; it finds its parts by their places beside each other.
-_PARTS = ("__init__.py", "wire", "hook")
+_PARTS = ("__init__.py", "text.py", "wire", "hook")
 
 
 class LaunchError(Exception):

@@ -6,8 +6,6 @@ second, on the thread that steps or loads.
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import uuid
 import weakref
@@ -316,22 +314,3 @@ class Observer:
                 compilations=self.compilations,
             )
         )
-
-
-_observer: Observer | None = None
-
-
-def install(announce: bool = False) -> None:
-    """Listen in this process, once; `announce` opens the session now."""
-    global _observer  # noqa: PLW0603 - torch's hooks are global to the process, so is this
-    if _observer is None:
-        from gpugauge.hook import adapters, listeners  # noqa: PLC0415 - they change torch, which is done only here
-
-        _observer = Observer(Client(wire.client_paths()))
-        listeners.install(_observer)
-        adapters.install(_observer)
-        atexit.register(_observer.leave)
-        # The child inherits the hooks: never register them again. The connection remains the parent's alone.
-        os.register_at_fork(after_in_child=_observer.reset)
-    if announce:
-        _observer.publish(perf_counter_ns())

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from gpugauge.logs import fields
+from gpugauge.logline import fields
 from gpugauge.sessions.connection import Connection, RejectedError, listen
 from gpugauge.sessions.session import ENDS, REJECTIONS, Counters, Session
 from gpugauge.wire import messages as wire

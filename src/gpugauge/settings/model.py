@@ -204,7 +204,7 @@ class Collector(Section):
     disable_defaults: bool = setting(default=False, description="Run only the collectors that are switched on by name.")
     device: bool = setting(default=True, description="The devices: identity, memory, power, temperature, clocks.")
     utilization: bool = setting(default=True, description="How busy the engines of the devices are.")
-    profiling: bool = setting(default=True, description="How well the engines are used, where the card has GPM.")
+    profiling: bool = setting(default=True, description="How well the engines are used, where the GPU has GPM.")
     events: bool = setting(default=True, description="Xid errors and MIG changes.")
     clocks: bool = setting(default=True, description="Clocks, and what holds them down.")
     health: bool = setting(default=True, description="Memory errors, worn-out rows and pages, the recovery action.")

@@ -1,4 +1,4 @@
-"""The reference of the settings, docs/settings.md, from the model: `python -m gpugauge.settings.reference`."""
+"""The reference of the settings, docs/settings.md, from the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpugauge.settings.options import Setting, walk
 _INTRODUCTION = """\
 # Settings
 
-<!-- Made by `python -m gpugauge.settings.reference > docs/settings.md`; a test proves that it is current. -->
+<!-- Generated: make generate -->
 
 Each setting has one name in three spellings. A flag wins over an environment variable, that over the file, that over
 the default. The file is YAML, given by `--config.file` or `GPUGAUGE_CONFIG_FILE`:

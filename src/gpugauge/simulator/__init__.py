@@ -1,8 +1,6 @@
-"""A simulated NVML library and /proc, made from a scenario: which cards there are, what runs on them, what goes wrong.
+"""A simulated machine: doubles of the NVML library, of `/proc` and of the hook, made from a scenario.
 
-`scenario` is for the parent and needs pydantic; everything else is standard library only and runs in the worker.
+`scenario` is for the daemon and needs pydantic; what the worker loads is standard library only.
 """
 
-
-class ScenarioError(Exception):
-    """A scenario cannot be used; the message is one sentence that names file, line, key and what was expected."""
+WORKER = "gpugauge.simulator.worker"  # the module that a simulated worker process runs

@@ -1,8 +1,8 @@
-"""What a real card says to all that gpugauge asks: `python -m gpugauge.simulator.gpucheck`, behind `make gpu-check`.
+"""What a real GPU says to all that gpugauge asks: `python -m gpugauge.simulator.gpucheck`, behind `make gpu-check`.
 
-Prints for each field whether the card supports it, its value and the time of the call; compares with nvidia-smi; looks
+Prints for each field whether the GPU supports it, its value and the time of the call; compares with nvidia-smi; looks
 at the clock of the samples and whether they tile time; measures a known load; writes the figures, and a recording
-that `--simulate FILE.jsonl` replays. Needs a card, or `--simulate` with a scenario to try the check itself.
+that `--simulate FILE.jsonl` replays. Needs a GPU, or `--simulate` with a scenario to try the check itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "p
 _COMPARED = {"utilization.gpu": ("utilization_percent", 1.0), "power.draw": ("power_milliwatts", 1e3)} | {
     "memory.used": ("memory_used_bytes", float(1 << 20))
 }
-# Keeps the first card busy for known times and says when, in CLOCK_MONOTONIC: on for 0.7 s, off for 0.8 s.
+# Keeps the first GPU busy for known times and says when, in CLOCK_MONOTONIC: on for 0.7 s, off for 0.8 s.
 _LOAD = """
 import json, sys, time
 import torch
@@ -47,8 +47,8 @@ print(json.dumps(spans))
 """
 
 
-class Card:
-    """What one card has told, over all rounds."""
+class Device:
+    """What one GPU has told, over all rounds."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -59,7 +59,7 @@ class Card:
         self.seen: list[tuple[float, float, float, int]] = []
 
     def read(self, nvml: Nvml) -> None:
-        """Ask for everything once. Raises DriverError when the card is gone."""
+        """Ask for everything once. Raises DriverError when the GPU is gone."""
         values, errors = nvml.read(self.index, GROUPS)
         for found in values.values():
             self.values |= found
@@ -113,29 +113,29 @@ class Card:
         return sum(dt * percent for dt, percent in pairs) / 100, sum(dt for dt, _ in pairs)
 
 
-def watch(nvml: Nvml, cards: list[Card], seconds: float) -> list[str]:
-    """Read every card each second; returns what failed."""
+def watch(nvml: Nvml, devices: list[Device], seconds: float) -> list[str]:
+    """Read every GPU each second; returns what failed."""
     failures: dict[int, str] = {}
     end = time.monotonic() + seconds
     while True:
-        for card in cards:
-            failure = _failure(nvml, card)
+        for device in devices:
+            failure = _failure(nvml, device)
             if failure:
-                failures[card.index] = failure
+                failures[device.index] = failure
         if time.monotonic() >= end:
-            return [f"card {index}: {failure}" for index, failure in failures.items()]
+            return [f"GPU {index}: {failure}" for index, failure in failures.items()]
         time.sleep(1.0)
 
 
-def _failure(nvml: Nvml, card: Card) -> str | None:
+def _failure(nvml: Nvml, device: Device) -> str | None:
     try:
-        card.read(nvml)
+        device.read(nvml)
     except DriverError as error:
         return str(error)
     return None
 
 
-def against_nvidia_smi(cards: list[Card]) -> list[dict[str, Any]]:
+def against_nvidia_smi(devices: list[Device]) -> list[dict[str, Any]]:
     """The same quantities as nvidia-smi tells them, a moment later."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -144,12 +144,12 @@ def against_nvidia_smi(cards: list[Card]) -> list[dict[str, Any]]:
     command = [program, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
     found = []
-    for card, line in zip(cards, lines, strict=False):
+    for device, line in zip(devices, lines, strict=False):
         for (name, (field, unit)), told in zip(_COMPARED.items(), line.split(", "), strict=True):
-            ours = card.values.get(field)
+            ours = device.values.get(field)
             found.append(
                 {
-                    "card": card.index,
+                    "gpu": device.index,
                     "quantity": name,
                     "nvidia-smi": told,
                     "ours": None if ours is None else ours / unit,
@@ -159,48 +159,48 @@ def against_nvidia_smi(cards: list[Card]) -> list[dict[str, Any]]:
 
 
 def against_a_load(nvml: Nvml, seconds: float) -> dict[str, Any]:
-    """Busy seconds of the first card from its ring, and as a program of ours kept it busy; empty without torch."""
+    """Busy seconds of the first GPU from its ring, and as a program of ours kept it busy; empty without torch."""
     command = [sys.executable, "-c", _LOAD, str(seconds)]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    card = Card(0)
+    device = Device(0)
     while program.poll() is None:
-        card.read(nvml)
+        device.read(nvml)
         time.sleep(1.0)
     out, errors = program.communicate()
     if program.returncode:
         return {"skipped": errors.strip().splitlines()[-1] if errors.strip() else "the load failed"}
-    card.read(nvml)
+    device.read(nvml)
     spans = json.loads(out)
-    busy, observed = card.busy_seconds(spans[0][0] - 0.5, spans[-1][1] + 0.5)
+    busy, observed = device.busy_seconds(spans[0][0] - 0.5, spans[-1][1] + 0.5)
     truth = sum(end - begin for begin, end in spans)
     return {"busy_seconds": round(busy, 3), "true_seconds": round(truth, 3), "observed_seconds": round(observed, 3)}
 
 
 def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict[str, Any]:
-    """Look at every card; returns the figures, and prints them as they come."""
-    cards = [Card(index) for index in range(facts.device_count)]
+    """Look at every GPU; returns the figures, and prints them as they come."""
+    devices = [Device(index) for index in range(facts.device_count)]
     nvml.take_calls()
-    failures = watch(nvml, cards, seconds)
+    failures = watch(nvml, devices, seconds)
     latencies = {
         function: {"calls": number, "mean_us": round(1e6 * total / number, 1), "longest_us": round(1e6 * longest, 1)}
         for function, (number, total, longest) in sorted(nvml.take_calls().items())
     }
-    for card in cards:
-        _say(f"\ncard {card.index}: {card.values.get('name')}")
-        for field, what in card.rows():
+    for device in devices:
+        _say(f"\ncard {device.index}: {device.values.get('name')}")
+        for field, what in device.rows():
             _say(f"  {field:36} {what}")
-        _say(f"  samples: {card.clock()}")
+        _say(f"  samples: {device.clock()}")
     _say("\nmicroseconds a call")
     for function, figures in latencies.items():
         _say(f"  {function:48} {figures['mean_us']:>10} mean {figures['longest_us']:>10} longest {figures['calls']:>6}")
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "driver": facts.driver_version,
-        "cards": [{"name": c.values.get("name"), "fields": dict(c.rows()), "samples": c.clock()} for c in cards],
+        "gpus": [{"name": c.values.get("name"), "fields": dict(c.rows()), "samples": c.clock()} for c in devices],
         "calls": latencies,
         "failures": failures,
-        "nvidia_smi": against_nvidia_smi(cards) if real else [],
-        "load": against_a_load(nvml, seconds) if real and cards else {},
+        "nvidia_smi": against_nvidia_smi(devices) if real else [],
+        "load": against_a_load(nvml, seconds) if real and devices else {},
     }
     for name in ("failures", "nvidia_smi", "load"):
         _say(f"{name}: {result[name] or 'none'}")
@@ -209,7 +209,7 @@ def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict
 
 def main(arguments: list[str]) -> int:
     """Check; returns the exit status, 1 without a driver."""
-    parser = argparse.ArgumentParser(prog="gpucheck", description="ask a real card everything")
+    parser = argparse.ArgumentParser(prog="gpucheck", description="ask a real GPU everything")
     parser.add_argument("--simulate", metavar="NAME", help="a scenario or a recording in the place of the driver")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to look, and how long to load")
     parser.add_argument("--recordings", type=Path, default=Path("tests/recordings"), help="folder for the recording")
@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
         facts = nvml.facts()
         nvml.close()
     except DriverError as error:
-        _say(f"no card to check: {error}")
+        _say(f"no GPU to check: {error}")
         return 1
     stem = f"{time.strftime('%Y-%m-%d')}-{facts.driver_version}{'-simulated' if options.simulate else ''}"
     for folder in (options.recordings, options.results):

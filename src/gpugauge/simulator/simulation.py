@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.sessions.listener import Sessions
+from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
@@ -23,6 +24,8 @@ class Simulation:
     """A scenario, begun. Its processes are a proc file system of their own, so that reading them is no special case;
     the stack removes it. Raises ScenarioError.
     """
+
+    worker = WORKER
 
     def __init__(self, name: str, stack: ExitStack) -> None:
         self._scenario = load_scenario(name)
@@ -38,10 +41,10 @@ class Simulation:
         """Bring the processes to the present second."""
         self._tree.update(time.monotonic())
 
-    def cards(self) -> frozenset[str]:
-        """Return the uuids of the cards that are plugged in."""
+    def devices(self) -> frozenset[str]:
+        """Return the uuids of the GPUs that are plugged in."""
         now = self._world.now()
-        return frozenset(card.uuid for card in self._world.cards if card.present(now))
+        return frozenset(device.uuid for device in self._world.devices if device.present(now))
 
     def driver(self) -> dict[str, Any]:
         """Return what the worker needs to simulate the driver; plain data."""

@@ -9,7 +9,7 @@ ADVICE = {
     "(modprobe nvidia), or give the container the device files",
     "no_permission": "the driver refuses this user: let it open /dev/nvidiactl and /dev/nvidia*",
     "library_mismatch": "library and kernel driver differ in version: after an upgrade reload the module or reboot",
-    "gpu_not_found": "the driver found no GPU: is the card seated, powered and visible to this container?",
+    "gpu_not_found": "the driver found no GPU: is the GPU seated, powered and visible to this container?",
     "worker_unkillable": "two workers hang inside the kernel and cannot be ended: the driver is stuck, reboot the node",
     "worker_failed": "the process that talks to the driver fails at once; its last words are in the daemon's log",
     "timeout": "the driver does not answer when it is opened: look for Xid errors in the kernel log",

@@ -69,14 +69,14 @@ class History:
                 self._points.popleft()
 
     def load(self, uuid: str, seconds: float) -> float | None:
-        """Return the share of the last `seconds` in which the card was busy, None if less than half is known."""
+        """Return the share of the last `seconds` in which the GPU was busy, None if less than half is known."""
         pair = self._pair(seconds)
         if pair is None:
             return None
         return _share(*pair, uuid, seconds)
 
     def loads(self, uuid: str) -> list[tuple[float, float | None]]:
-        """Return the card's load from one point to the next as (seconds between the end and the newest point, share
+        """Return the GPU's load from one point to the next as (seconds between the end and the newest point, share
         busy), the oldest first; None where it is not known, and in the first entry, which only tells where it begins.
         """
         with self._lock:
@@ -86,7 +86,7 @@ class History:
         return [(newest - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
 
     def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
-        """Return the share of the last `seconds` in which a process kept a card busy. One that is younger than that is
+        """Return the share of the last `seconds` in which a process kept a GPU busy. One that is younger than that is
         told by its life so far.
         """
         with self._lock:
@@ -108,7 +108,7 @@ class History:
 
 
 def _share(old: _Point, new: _Point, uuid: str, seconds: float | None = None) -> float | None:
-    """Return the share of the time observed in which the card was busy, None if that is less than half of `seconds`,
+    """Return the share of the time observed in which the GPU was busy, None if that is less than half of `seconds`,
     or of the time between the points.
     """
     try:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.metric import Family
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.driver_advice import ADVICE
 from gpugauge.status.history import History, by_labels, by_name
-from gpugauge.web.server import Reply, Request, Route, sentence
 
-PATH = "/api/v1/status"
 _WINDOW = 300.0  # seconds of the longer mean
-# Facts of a card that are one number, by the name that they have here.
+# Facts of a GPU that are one number, by the name that they have here.
 _FIGURES = {
     "load": "gpu_utilization_ratio",
     "memory_used_bytes": "gpu_memory_used_bytes",
@@ -43,19 +40,6 @@ def status(snapshot: Snapshot, history: History) -> Facts:
         "gpus": _gpus(found, history, processes),
         "without_gpu": [p for p in processes if not p["devices"]],
     }
-
-
-def status_route(snapshot: Callable[[], Snapshot | None], history: History) -> Route:
-    """Return the route that answers with status() as JSON; 503 while there is no fresh snapshot."""
-
-    def answer(_: Request) -> Reply:
-        current = snapshot()
-        if current is None:
-            return sentence(503, "no fresh snapshot")
-        body = json.dumps(status(current, history), allow_nan=False, separators=(",", ":"))
-        return Reply(200, body.encode(), "application/json; charset=utf-8", (("Cache-Control", "no-store"),))
-
-    return Route(answer)
 
 
 def _facts(family: Family | None) -> list[dict[str, str]]:
@@ -159,7 +143,7 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _on(process: Facts, uuid: str) -> Facts:
-    """Return a process as it is on one card."""
+    """Return a process as it is on one GPU."""
     return {**{key: value for key, value in process.items() if key != "devices"}, **process["devices"][uuid]}
 
 

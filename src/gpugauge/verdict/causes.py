@@ -19,7 +19,7 @@ STATES = (
     "unknown",
 )
 
-Proof = Literal["card", "cpu", "simulated"]
+Proof = Literal["gpu", "cpu", "simulated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ _ALL = (
     ),
     Cause(
         "unsupported_arch",
-        "a CUDA build trains on the CPU, and holds no code that the card can run",
-        "install a build that lists the card's architecture (torch.cuda.get_arch_list)",
+        "a CUDA build trains on the CPU, and holds no code that the GPU can run",
+        "install a build that lists the GPU's architecture (torch.cuda.get_arch_list)",
         (),
     ),
     Cause(
@@ -84,12 +84,12 @@ _ALL = (
     Cause(
         "underfilled",
         "kernels run all the time but fill few multiprocessors",
-        "larger batches, fused kernels, several processes on the card",
+        "larger batches, fused kernels, several processes on the GPU",
         ("simulated",),
     ),
     Cause(
         "precision_unused",
-        "the card is full with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
+        "the GPU is full with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
         "torch.set_float32_matmul_precision('high'), or autocast to bfloat16",
         ("simulated",),
     ),
@@ -101,7 +101,7 @@ _ALL = (
     ),
     Cause(
         "throttled",
-        "the card lowers its clocks for heat, a power brake, or a power limit below its default",
+        "the GPU lowers its clocks for heat, a power brake, or a power limit below its default",
         "check cooling, power and the power limit (gpu_clocks_event_seconds_total)",
         ("simulated",),
     ),
@@ -113,8 +113,8 @@ _ALL = (
     ),
     Cause(
         "contention",
-        "other processes use the same card",
-        "give the job a card of its own, or MIG",
+        "other processes use the same GPU",
+        "give the job a GPU of its own, or MIG",
         ("simulated",),
     ),
     Cause(
@@ -131,8 +131,8 @@ _ALL = (
     ),
     Cause(
         "unused_gpus",
-        "cards are held and never busy",
-        "end what holds cards it does not use; a training over several: DistributedDataParallel, or ask for fewer",
+        "GPUs are held and never busy",
+        "end what holds GPUs it does not use; a training over several: DistributedDataParallel, or ask for fewer",
         ("simulated",),
     ),
     Cause(

@@ -1,4 +1,4 @@
-"""Whether a build of torch holds code that a card can run. Standard library only, runs on Python 3.9."""
+"""Whether a build of torch holds code that a GPU can run. Standard library only, runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def arch_supported(arch_list: Iterable[str], capability: tuple[int, int]) -> bool | None:
-    """Compare `torch.cuda.get_arch_list()` with a card's compute capability; None if the list names no architecture of
+    """Compare `torch.cuda.get_arch_list()` with a GPU's compute capability; None if the list names no architecture of
     NVIDIA's (a CPU build, or ROCm's gfx names).
 
     sm_XY is machine code for X.Y and later minor versions of the same major; compute_XY is PTX, which the driver

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One card that the process uses, means over the window; ratios 0 to 1."""
+class DeviceEvidence:
+    """One GPU that the process uses, means over the window; ratios 0 to 1."""
 
-    busy: float | None = None  # of the card, all processes together
+    busy: float | None = None  # of the GPU, all processes together
     own_busy: float | None = None  # of this process, where the driver tells
     unowned_busy: float = 0.0  # of nobody: of a process that has just begun, say
     sm_active: float | None = None
@@ -52,8 +52,8 @@ class Evidence:
     fp32_only: bool | None = None  # 32-bit parameters, TF32 off, no autocast seen
     retries: float = 0.0
     ooms: float = 0.0
-    cards: tuple[Card, ...] = ()
-    unused_cards: int = 0  # held or allocated, not busy in the whole window
+    devices: tuple[DeviceEvidence, ...] = ()
+    unused_devices: int = 0  # held or allocated, not busy in the whole window
     host_has_gpu: bool = False
     cpu_throttled: float | None = None  # share of time in which the cgroup withheld CPU
     memory_pressure: float | None = None  # PSI memory or io, share of time

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from gpugauge.verdict.cuda_arch import arch_supported
-from gpugauge.verdict.evidence import Card, Evidence
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.window import Wanted, Window
 
 WANTED = Wanted(
@@ -58,7 +58,7 @@ class Progress:
 
 
 def processes(window: Window) -> set[str]:
-    """Return every process that can be judged: alive, with the hook or on a card."""
+    """Return every process that can be judged: alive, with the hook or on a GPU."""
     inside = window.values("torch_process_info", "process")
     ended = window.values("training_end_timestamp_seconds", "process")
     return (inside | window.values("gpu_process_memory_used_bytes", "process")) - ended - {"other"}
@@ -66,20 +66,20 @@ def processes(window: Window) -> set[str]:
 
 def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:
     """Return what the window tells about a process at a time (monotonic and Unix seconds). Without the hook that is its
-    age and the load of its cards: nothing else is judged by.
+    age and the load of its GPUs: nothing else is judged by.
     """
     inside = bool(window.now("torch_process_info", "process", process))
-    # What the cards did before the training was there is not its doing.
+    # What the GPUs did before the training was there is not its doing.
     window = window.since_shown("torch_process_info" if inside else "gpu_process_memory_used_bytes", process)
-    cards = [card(window, uuid, process if inside else None) for uuid in _uuids(window, process)]
-    used = [c for c in cards if c.busy is None or c.busy >= _UNUSED]
-    working, unused = tuple(used or cards), len(cards) - len(used) if used else 0
+    devices = [device(window, uuid, process if inside else None) for uuid in _uuids(window, process)]
+    used = [c for c in devices if c.busy is None or c.busy >= _UNUSED]
+    working, unused = tuple(used or devices), len(devices) - len(used) if used else 0
     started = window.last("training_start_timestamp_seconds", process)
     if started is None:
         started = window.last("gpu_process_start_timestamp_seconds", process)
     age = None if started is None else unix - started
     if not inside:
-        return Evidence(window.span, age, cards=working, unused_cards=unused)
+        return Evidence(window.span, age, devices=working, unused_devices=unused)
     since = window.last("training_phase_since_timestamp_seconds", process)
     step_seconds = window.rise("torch_step_duration_seconds", process)
     local = window.rise("torch_local_work_seconds_total", process)
@@ -113,8 +113,8 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         fp32_only=_fp32_only(window, process),
         retries=_sum_of_rises(window, "torch_memory_alloc_retries_total", process),
         ooms=_sum_of_rises(window, "torch_memory_ooms_total", process),
-        cards=working,
-        unused_cards=unused,
+        devices=working,
+        unused_devices=unused,
         host_has_gpu=any(
             value == 1 for uuid in window.values("gpu_up", "uuid") for _, value in window.now("gpu_up", "uuid", uuid)
         ),
@@ -123,12 +123,12 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     )
 
 
-def card(window: Window, uuid: str, process: str | None = None) -> Card:
-    """Return the means of one card over the window, and what of it the process used. Without a process that is how busy
-    the card was and whether it is profiled at all.
+def device(window: Window, uuid: str, process: str | None = None) -> DeviceEvidence:
+    """Return the means of one GPU over the window, and what of it the process used. Without a process that is how busy
+    the GPU was and whether it is profiled at all.
     """
     key = (uuid, process is None)
-    known: Card | None = window.memory.get(key)
+    known: DeviceEvidence | None = window.memory.get(key)
     if known is None:
         known = window.memory[key] = _load(window, uuid) if process is None else _means(window, uuid)
     if process is None:
@@ -139,17 +139,17 @@ def card(window: Window, uuid: str, process: str | None = None) -> Card:
     return replace(known, own_busy=own, unowned_busy=unowned or 0.0)
 
 
-def _load(window: Window, uuid: str) -> Card:
+def _load(window: Window, uuid: str) -> DeviceEvidence:
     observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
     busy = window.rise("gpu_busy_seconds_total", uuid, "gpu")
     profiled = window.rise("gpu_profiled_seconds_total", uuid)
-    return Card(
+    return DeviceEvidence(
         busy=_ratio(busy, observed),
         sm_active=_ratio(window.rise("gpu_sm_active_seconds_total", uuid), profiled),
     )
 
 
-def _means(window: Window, uuid: str) -> Card:
+def _means(window: Window, uuid: str) -> DeviceEvidence:
     profiled = window.rise("gpu_profiled_seconds_total", uuid)
     power, limit = window.mean("gpu_power_watts", uuid), window.last("gpu_power_limit_watts", uuid)
     default = window.last("gpu_power_limit_default_watts", uuid)
@@ -198,16 +198,16 @@ def _parameters(window: Window, process: str) -> dict[str, float]:
 
 
 def _visible_devices(window: Window, process: str) -> int | None:
-    """How many cards the process sees: as CUDA told it, and before that as its environment and its /dev tell."""
+    """How many GPUs the process sees: as CUDA told it, and before that as its environment and its /dev tell."""
     counted = _label(window, "torch_build_info", process, "visible_devices")
     if counted.isdigit():
         return int(counted)
-    # An empty list hides all cards, and so does one that begins with a number that there is not.
+    # An empty list hides all GPUs, and so does one that begins with a number that there is not.
     listed = _label(window, "torch_build_info", process, "cuda_visible_devices")
     if listed == "(empty)" or listed.startswith("-"):
         return 0
     nodes, driver = (_label(window, "torch_build_info", process, label) for label in ("device_nodes", "kernel_driver"))
-    # Without the driver in its /proc it may be a machine that has other ways to a card, such as WSL.
+    # Without the driver in its /proc it may be a machine that has other ways to a GPU, such as WSL.
     return 0 if nodes == "0" and driver else None
 
 
@@ -221,7 +221,7 @@ def _driver_too_old(window: Window, process: str) -> bool | None:
 
 
 def _arch_supported(window: Window, process: str) -> bool | None:
-    """Whether the build has code for all cards that the process uses."""
+    """Whether the build has code for all GPUs that the process uses."""
     built = _label(window, "torch_build_info", process, "architectures").split()
     found = [labels["capability"].split(".") for labels, _ in window.now("torch_device_info", "process", process)]
     told = [arch_supported(built, (int(c[0]), int(c[1]))) for c in found if len(c) == 2 and "".join(c).isdigit()]

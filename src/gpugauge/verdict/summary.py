@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(slots=True)
 class Summary:
-    """Sums over the life of a process; times in seconds, GPU time in cards times seconds."""
+    """Sums over the life of a process; times in seconds, GPU time in GPUs times seconds."""
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by state
     lost: dict[str, float] = field(default_factory=dict)  # GPU time by cause
     held: float = 0.0  # GPU time
     busy: float = 0.0  # GPU time
-    peak_memory: float = 0.0  # bytes that the caching allocator handed out at most, all cards together
+    peak_memory: float = 0.0  # bytes that the caching allocator handed out at most, all GPUs together
     _loads: Counter[int] = field(default_factory=Counter)  # minutes by their mean load in percent
 
     def saw_load(self, loads: list[float], elapsed: float) -> None:
-        """Take in the load of each card over the last minute."""
+        """Take in the load of each GPU over the last minute."""
         self.busy += elapsed * sum(loads)
         if loads:
             self._loads[round(100 * sum(loads) / len(loads))] += 1

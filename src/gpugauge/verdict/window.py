@@ -74,7 +74,7 @@ class Window:
         self._points: deque[Point] = deque()
         self._names: frozenset[str] = frozenset()  # of the lasting families that any of the points has
         self._now: dict[str, Family] = {}
-        # What processes on the same cards ask alike until the next tick.
+        # What processes on the same GPUs ask alike until the next tick.
         self._samples: dict[str, Mapping[LabelValues, Value]] = {}
         self._grouped: dict[tuple[str, str], dict[str, list[tuple[Labels, Value]]]] = {}
         self._always: dict[str, frozenset[str]] = {}

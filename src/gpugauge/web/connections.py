@@ -23,7 +23,7 @@ from tornado.httputil import (
 from tornado.iostream import IOStream
 from tornado.tcpserver import TCPServer
 
-from gpugauge.logs import Condition
+from gpugauge.logline import Condition
 from gpugauge.web.messages import Reply, Request
 
 log = logging.getLogger("gpugauge.server")

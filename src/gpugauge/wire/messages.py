@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from gpugauge.text import printable
+
 VERSION = (1, 1)  # major, minor
 MAX_BYTES = 16 * 1024
 MAX_TEXT = 64  # characters
@@ -310,7 +312,7 @@ def _is_text(value: object, limit: int = MAX_TEXT) -> bool:
 
 def clean(text: str, limit: int = MAX_TEXT) -> str:
     """Return text as a message may carry it: printable, and not longer than `limit` characters."""
-    return "".join(character if character.isprintable() else "?" for character in text[:limit])
+    return printable(text[:limit])
 
 
 def log2_bucket(nanoseconds: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
+from gpugauge.text import printable
+
 # Long enough for a pod's namespace and name as people give them; one hostile name must not fill a scrape.
 MAX_LABEL_BYTES = 128
 
@@ -36,7 +38,7 @@ _VALUES = attrgetter(*Workload.__slots__)
 def device_names(
     uuid: str, index: int | None = None, minor: int | None = None, gpu_instance: int | None = None
 ) -> tuple[str, ...]:
-    """Return the names under which an orchestrator may know a device; index and minor number are the card's.
+    """Return the names under which an orchestrator may know a device; index and minor number are the GPU's.
 
     The kubelet says uuid or minor number (`nvidia0`, `nvidia0/gi2`), job files index (`index:0`, `index:0.2`) or uuid.
     """
@@ -56,6 +58,5 @@ def clean(text: str | bytes) -> str:
     if isinstance(text, bytes):
         text = text[: 4 * MAX_LABEL_BYTES].decode(errors="replace")
     text = text[: 4 * MAX_LABEL_BYTES]
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else "?" for c in text)
+    text = printable(text)
     return text.encode(errors="replace")[:MAX_LABEL_BYTES].decode(errors="ignore").strip()

@@ -1,7 +1,7 @@
 """Which job each device is given to, from files that a scheduler's prolog writes: the layout that dcgm-exporter reads
 with `--hpc-job-mapping-dir`.
 
-One file for each device, named by its index (`0`; `0.2` for GPU instance 2 of card 0) or its uuid, with a job id on
+One file for each device, named by its index (`0`; `0.2` for GPU instance 2 of GPU 0) or its uuid, with a job id on
 each line. A second word is taken as the user's number, as some prologs write it.
 """
 

@@ -21,7 +21,7 @@ _MAX_REPLY_BYTES = 16 << 20
 _MAX_DEVICES = 65536
 # `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`; on GKE `nvidia0`, `nvidia0/gi2`, shared `nvidia0/vgpu1`.
 _DEVICE = re.compile(r"((?:GPU|MIG)-[0-9A-Za-z/-]{1,80})(?:::\d+)?|(nvidia\d{1,4}(?:/gi\d{1,4})?)(?:/vgpu\d+)?")
-# What NVIDIA's driver for dynamic resource allocation calls a whole card: its minor number.
+# What NVIDIA's driver for dynamic resource allocation calls a whole GPU: its minor number.
 _DRA_DRIVER, _DRA_DEVICE = "gpu.nvidia.com", re.compile(r"gpu-(\d{1,4})")
 
 
@@ -95,9 +95,9 @@ def _assignments(reply: bytes, resources: tuple[str, ...]) -> Iterator[tuple[Wor
                         yield holder, name.decode()
             for claim in _messages(container, 5):
                 for resource in _messages(claim, 4):
-                    card = _DRA_DEVICE.fullmatch(_text(resource, 4))
+                    numbered = _DRA_DEVICE.fullmatch(_text(resource, 4))
                     if _text(resource, 2) == _DRA_DRIVER:
-                        yield holder, f"nvidia{card[1]}" if card else _text(resource, 4)
+                        yield holder, f"nvidia{numbered[1]}" if numbered else _text(resource, 4)
 
 
 def _messages(message: bytes, number: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ _MOST_FILES = 65_536  # descriptors of one process that are looked at
 _TORCH = re.compile(rb"/libtorch(?:_cpu|_python|_cuda|_hip)?\.so")
 _CUDA = re.compile(rb"/lib(?:torch|c10)_cuda\.so")
 _ROCM = re.compile(rb"/lib(?:torch|c10)_hip\.so")
-_CARD = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
+_DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
 
 class Stat(NamedTuple):
@@ -101,14 +101,14 @@ def visible_devices(procfs: Procfs, pid: int) -> str | None:
     return values[0].partition(b"=")[2].decode(errors="replace") if values else None
 
 
-def card_files(procfs: Procfs, pid: int) -> int | None:
-    """Return how many device files of NVIDIA cards and MIG parts the process has open, each counted once."""
+def device_files(procfs: Procfs, pid: int) -> int | None:
+    """Return how many device files of NVIDIA GPUs and MIG parts the process has open, each counted once."""
     found = set()
     try:
         with os.scandir(f"{procfs.root}/{pid}/fd") as entries:
             for entry in islice(entries, _MOST_FILES):
                 target = _target(entry.path)
-                if target.startswith("/dev/nvidia") and _CARD.fullmatch(target):
+                if target.startswith("/dev/nvidia") and _DEVICE.fullmatch(target):
                     found.add(target)
     except OSError:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gpugauge.logs import Condition
+from gpugauge.logline import Condition
 
 
 class Source:

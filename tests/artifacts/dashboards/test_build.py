@@ -65,11 +65,6 @@ def all_queries(board: Json) -> Iterator[str]:
     yield from (asked_of_prometheus(variable)[0] for variable in variables(board))
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_committed_file_is_current(name: str) -> None:
-    assert as_json(name) == (FOLDER / f"{name}.json").read_text()
-
-
 @by_board
 def test_fits_the_schema_of_grafana(board: Json) -> None:
     assert [error.message for error in SCHEMA.iter_errors(board)] == []

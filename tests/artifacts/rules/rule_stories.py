@@ -200,7 +200,7 @@ class Quiet:
 
 
 def _only(state: str, share: float = 0.0, start: float = -7200) -> tuple[Row, ...]:
-    """A process in one state that uses its card little, or not at all."""
+    """A process in one state that uses its GPU little, or not at all."""
     return (
         *_PROCESS[:3],
         _same("training_start_timestamp_seconds", start, _ALIVE),
@@ -230,5 +230,5 @@ QUIET = (
         ),
         [("good", 20), ("bad", 28), ("good", 30)],
     ),
-    Quiet("a training that uses its card", _lost("data_loading", 0.1)),
+    Quiet("a training that uses its GPU", _lost("data_loading", 0.1)),
 )

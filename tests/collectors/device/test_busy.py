@@ -166,7 +166,7 @@ def test_garbage_and_repeated_samples_are_dropped() -> None:
     assert totals(account) == (1.0, 1.0, 0.0)
 
 
-def test_idle_card_with_a_dry_ring_is_observed_at_every_drain() -> None:
+def test_idle_device_with_a_dry_ring_is_observed_at_every_drain() -> None:
     account = EngineAccount()
     account.drain(samples(*[0] * 10, after=0), 1.0, 0)
     observed = []
@@ -184,7 +184,7 @@ def test_sample_after_a_dry_ring_is_not_counted_twice() -> None:
     assert totals(account) == (0.5, 3.0, 0.0)
 
 
-def test_dry_ring_of_a_busy_card_is_unobserved() -> None:
+def test_dry_ring_of_a_busy_device_is_unobserved() -> None:
     account = fed((1.0, samples(*[100] * 10, after=0)), (11.0, []), percent=100)
 
     assert account.busy == account.observed == 0

@@ -33,7 +33,7 @@ def counted(told: Values) -> dict[LabelValues, Value]:
     return {labels: value for labels, value in told["gpu_xid_errors_total"].items() if value}
 
 
-def test_every_class_is_born_at_zero_for_every_card() -> None:
+def test_every_class_is_born_at_zero_for_every_device() -> None:
     told = values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", up=False)))
 
     assert told["gpu_xid_errors_total"] == {(uuid, name): 0 for uuid in ("GPU-a", "GPU-b") for name in XID_CLASSES}
@@ -80,7 +80,7 @@ def kmsg(tmp_path: Path) -> Path:
     return path
 
 
-def test_kernel_log_knows_a_lost_card_by_its_address(kmsg: Path) -> None:
+def test_kernel_log_knows_a_lost_device_by_its_address(kmsg: Path) -> None:
     log = KernelLog(kmsg)
     collector = EventsCollector(log)
     values(collector, 1.0)

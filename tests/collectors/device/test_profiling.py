@@ -20,8 +20,8 @@ class Run:
     def window(self, utilization: int = 90, *, up: bool = True, **window: Any) -> dict[str, dict[LabelValues, Value]]:
         self.number += 1
         values = {"fast": {"utilization_percent": utilization}, "profiling": window}
-        card = Device(UUID, up, "", DeviceReading(**window) if up else DeviceReading(), {"profiling": self.number})
-        tick = Tick(1.0, 1.0, DriverView(True, "ok", devices=(card,)), (Reply(1, "read", 0, values, uuid=UUID),))
+        device = Device(UUID, up, "", DeviceReading(**window) if up else DeviceReading(), {"profiling": self.number})
+        tick = Tick(1.0, 1.0, DriverView(True, "ok", devices=(device,)), (Reply(1, "read", 0, values, uuid=UUID),))
         return {f.metric.name: dict(f.samples) for f in self.collector.collect(tick).families}
 
 
@@ -70,7 +70,7 @@ def test_measure_that_stays_away_no_longer_holds_up_the_others() -> None:
     assert "gpu_dram_active_seconds_total" not in told
 
 
-def test_counters_that_see_nothing_on_a_busy_card_are_not_believed() -> None:
+def test_counters_that_see_nothing_on_a_busy_device_are_not_believed() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0)
     validity = [run.window(profiling_seconds=1.0, sm_active_percent=0.0)["gpu_profiling_valid"] for _ in range(3)]
@@ -84,7 +84,7 @@ def test_counters_that_see_nothing_on_a_busy_card_are_not_believed() -> None:
     assert again["gpu_profiled_seconds_total"] == {(UUID,): 2}
 
 
-def test_idle_card_is_valid() -> None:
+def test_idle_device_is_valid() -> None:
     run = Run()
     for _ in range(5):
         told = run.window(utilization=0, profiling_seconds=1.0, sm_active_percent=0.0)
@@ -93,11 +93,11 @@ def test_idle_card_is_valid() -> None:
     assert told["gpu_profiled_seconds_total"] == {(UUID,): 5}
 
 
-def test_card_without_the_counters_has_no_rows() -> None:
+def test_device_without_the_counters_has_no_rows() -> None:
     assert Run().window() == {}
 
 
-def test_lost_card_comes_back_with_its_counters() -> None:
+def test_lost_device_comes_back_with_its_counters() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0)
 

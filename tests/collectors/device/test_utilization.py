@@ -1,4 +1,4 @@
-"""From the worker's answers to rows: which source feeds which engine, and what stays when a card goes."""
+"""From the worker's answers to rows: which source feeds which engine, and what stays when a GPU goes."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,9 +33,9 @@ class Run:
     def __init__(self) -> None:
         self.collector, self.now = UtilizationCollector(), 0.0
 
-    def tick(self, *replies: Reply, card: Device | None = None) -> dict[str, dict[LabelValues, Value]]:
+    def tick(self, *replies: Reply, shown: Device | None = None) -> dict[str, dict[LabelValues, Value]]:
         self.now += 1
-        view = DriverView(True, "ok", devices=(card or device(generation=int(self.now)),))
+        view = DriverView(True, "ok", devices=(shown or device(generation=int(self.now)),))
         section = self.collector.collect(Tick(1.7e9 + self.now, self.now, view, replies))
         return {family.metric.name: dict(family.samples) for family in section.families}
 
@@ -59,7 +59,7 @@ def test_engine_without_a_ring_is_polled() -> None:
     for percent in (90, 50, 100):
         told = run.tick(
             reply(utilization_percent=percent),
-            card=device(generation=percent, utilization_percent=percent),
+            shown=device(generation=percent, utilization_percent=percent),
         )
 
     assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1.5})
@@ -89,18 +89,18 @@ def test_ring_that_stays_away_gives_way_to_polling() -> None:
     assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 31}, abs=0.2)
 
 
-def test_card_that_tells_nothing_has_no_rows() -> None:
+def test_device_that_tells_nothing_has_no_rows() -> None:
     run = Run()
     told = run.tick(reply(temperature_celsius=40))
 
     assert told == {}
 
 
-def test_lost_card_has_no_rows_and_comes_back_with_its_counters() -> None:
+def test_lost_device_has_no_rows_and_comes_back_with_its_counters() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=100))
     before = run.tick(reply({"gpu": ring(1, 100)}, utilization_percent=100))
-    lost = run.tick(card=device(up=False))
+    lost = run.tick(shown=device(up=False))
     after = run.tick(reply({"gpu": ring(2, 100) + ring(3, 100)}, utilization_percent=100))
 
     assert before["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1})
@@ -156,7 +156,7 @@ def test_samples_of_processes_are_no_engine() -> None:
     assert told == {}
 
 
-def test_same_section_while_no_card_answers() -> None:
+def test_same_section_while_no_device_answers() -> None:
     collector = UtilizationCollector()
     view = DriverView(True, "ok", devices=(device(generation=1, utilization_percent=3),))
 

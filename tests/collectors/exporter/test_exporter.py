@@ -61,7 +61,7 @@ def test_planned_replacements_are_counted_by_reason() -> None:
     }
 
 
-def test_simulated_cards_stay_simulated_while_the_driver_is_released() -> None:
+def test_simulated_devices_stay_simulated_while_the_driver_is_released() -> None:
     build = told(ExporterCollector(), "gpugauge_build_info", DriverView(False, "released", simulated=True))
 
     assert [key.split()[-1] for key in build] == ["true"]

@@ -32,7 +32,7 @@ def tick(*readings: DeviceReading) -> Tick:
     return Tick(1, 1, DriverView(True, "ok", devices=tuple(Device(r.uuid, True, "ok", r, {}) for r in readings)))
 
 
-def card(index: int, **more: object) -> DeviceReading:
+def device(index: int, **more: object) -> DeviceReading:
     return DeviceReading(uuid=f"GPU-{index}", index=index, minor_number=index, **more)  # type: ignore[arg-type]  # one dict for several
 
 
@@ -47,7 +47,7 @@ def states(found: dict[str, dict[tuple[str, ...], object]]) -> dict[str, str]:
 def test_states() -> None:
     given = {"GPU-0": (TRAINER,), "nvidia1": (TRAINER, SERVER), "index:2": (Workload("slurm", job_id="77"),)}
 
-    found = told(AllocationCollector(Told(given, {"kubelet": True})), card(0), card(1), card(2), card(3))
+    found = told(AllocationCollector(Told(given, {"kubelet": True})), device(0), device(1), device(2), device(3))
 
     assert states(found) == {"GPU-0": "allocated", "GPU-1": "shared", "GPU-2": "allocated", "GPU-3": "unallocated"}
     assert {labels[0] for labels in found["gpu_allocation_info"]} == {"GPU-0", "GPU-1", "GPU-2"}
@@ -57,24 +57,24 @@ def test_states() -> None:
 def test_two_containers_of_a_pod_share_nothing() -> None:
     sidecar = Workload("pod", "ml", "trainer-0", "sidecar")
 
-    found = told(AllocationCollector(Told({"GPU-0": (TRAINER, sidecar)}, {"kubelet": True})), card(0))
+    found = told(AllocationCollector(Told({"GPU-0": (TRAINER, sidecar)}, {"kubelet": True})), device(0))
 
     assert states(found) == {"GPU-0": "allocated"}
 
 
 def test_nobody_is_unknown_where_no_scheduler_tells() -> None:
-    found = told(AllocationCollector(Told({}, {"procfs": True, "kubelet": False})), card(0))
+    found = told(AllocationCollector(Told({}, {"procfs": True, "kubelet": False})), device(0))
 
     assert "gpu_allocation_state" not in found
     assert found["gpugauge_attribution_source_up"] == {("procfs",): 1, ("kubelet",): 0}
     assert found["gpugauge_attribution_problems_total"] == {("kubelet_failures",): 2}
 
 
-def test_mig_devices_are_given_and_not_their_card() -> None:
+def test_mig_devices_are_given_and_not_their_device() -> None:
     parts = (MigReading("MIG-a", gpu_instance_id=7), MigReading("MIG-b", gpu_instance_id=8))
     given = {"nvidia0/gi7": (TRAINER,)}
 
-    found = told(AllocationCollector(Told(given, {"kubelet": True})), card(0, mig_mode=True, mig_instances=parts))
+    found = told(AllocationCollector(Told(given, {"kubelet": True})), device(0, mig_mode=True, mig_instances=parts))
 
     assert states(found) == {"MIG-a": "allocated", "MIG-b": "unallocated"}
 
@@ -83,8 +83,8 @@ def test_same_section_until_something_changes() -> None:
     workloads = Told({"GPU-0": (TRAINER,)}, {"kubelet": True})
     collector = AllocationCollector(workloads)
 
-    first, same = collector.collect(tick(card(0))), collector.collect(tick(card(0)))
+    first, same = collector.collect(tick(device(0))), collector.collect(tick(device(0)))
     workloads.given = {}
 
     assert same is first
-    assert collector.collect(tick(card(0))) is not first
+    assert collector.collect(tick(device(0))) is not first

@@ -48,7 +48,7 @@ def test_busy_seconds_are_split_as_the_driver_says(tmp_path: Path) -> None:
     assert seen["gpu_unaccounted_busy_seconds_total"][(UUID,)] == pytest.approx(80 - sum(busy.values()), abs=0.6)
 
 
-def test_processes_never_add_up_to_more_than_the_card(tmp_path: Path) -> None:
+def test_processes_never_add_up_to_more_than_the_device(tmp_path: Path) -> None:
     machine = Machine([long(10, 0.6), long(11, 0.4)])
     boasting = machine.drain
 
@@ -65,7 +65,7 @@ def test_processes_never_add_up_to_more_than_the_card(tmp_path: Path) -> None:
     assert sum(seen["gpu_process_busy_seconds_total"].values()) <= machine.busy(60)
 
 
-def test_lag_of_the_cards_own_counter_costs_nothing(tmp_path: Path) -> None:
+def test_lag_of_the_devices_own_counter_costs_nothing(tmp_path: Path) -> None:
     machine = Machine([long(10, 1.0)], lag=0.3)
 
     seen = run(machine, collector(machine, tmp_path), 101)
@@ -181,7 +181,7 @@ def test_same_section_until_something_is_new(tmp_path: Path) -> None:
     assert watched.collect(machine.tick()) is not first
 
 
-def test_card_that_is_down_shows_counters_only(tmp_path: Path) -> None:
+def test_device_that_is_down_shows_counters_only(tmp_path: Path) -> None:
     machine = Machine([long(10, 1.0)])
     watched = collector(machine, tmp_path)
     run(machine, watched, 21)
@@ -193,7 +193,7 @@ def test_card_that_is_down_shows_counters_only(tmp_path: Path) -> None:
     assert len(seen["gpu_process_busy_seconds_total"]) == 1
 
 
-def test_counter_goes_on_after_a_card_was_not_seen_for_longer_than_ended_processes_stay(tmp_path: Path) -> None:
+def test_counter_goes_on_after_a_device_was_not_seen_for_longer_than_ended_processes_stay(tmp_path: Path) -> None:
     machine = Machine([long(10, 1.0)])
     watched = collector(machine, tmp_path, linger=60)
     (before,) = run(machine, watched, 21)["gpu_process_busy_seconds_total"].values()
@@ -211,7 +211,7 @@ def test_counter_goes_on_after_a_card_was_not_seen_for_longer_than_ended_process
 
 
 def history(random: Random) -> list[Process]:
-    """Processes on three pids that follow each other closely; together they never use more than the card."""
+    """Processes on three pids that follow each other closely; together they never use more than the GPU."""
     processes = []
     for pid in (10, 11, 12):
         t = random.uniform(0, 10)

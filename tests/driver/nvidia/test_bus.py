@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpugauge.driver.nvidia.bus import bound_cards
+from gpugauge.driver.nvidia.bus import bound_devices
 
 
-def test_cards_that_the_kernels_driver_is_bound_to(tmp_path: Path) -> None:
+def test_devices_that_the_kernels_driver_is_bound_to(tmp_path: Path) -> None:
     for address in ("0000:19:00.0", "0000:3b:00.0"):
         (tmp_path / "driver/nvidia/gpus" / address).mkdir(parents=True)
 
-    assert bound_cards(tmp_path) == frozenset({"0000:19:00.0", "0000:3b:00.0"})
+    assert bound_devices(tmp_path) == frozenset({"0000:19:00.0", "0000:3b:00.0"})
 
 
 def test_nothing_is_known_without_the_driver(tmp_path: Path) -> None:
-    assert bound_cards(tmp_path) is None
+    assert bound_devices(tmp_path) is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpugauge.driver.api import DriverError
-from gpugauge.driver.worker import Service
+from gpugauge.simulator.worker import service as simulated_service
 from tests.simulator.build import Clock, opened, scenario
 
 SICK = """
@@ -46,7 +46,7 @@ def test_events_come_with_the_read_that_fails() -> None:
 
 def test_worker_answers_with_events() -> None:
     now = [0.0]
-    service = Service(lambda: now[0])
+    service = simulated_service(lambda: now[0])
     simulation = scenario(SICK).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
     service.answer({"op": "open", "simulate": simulation})
     service.answer({"op": "read", "index": 1, "groups": ["static"]})
@@ -58,13 +58,13 @@ def test_worker_answers_with_events() -> None:
     assert [event.get("xid") for event in reply.events] == [31, None, 94, 79]
 
 
-def test_types_that_the_card_knows() -> None:
+def test_types_that_the_device_knows() -> None:
     nvml = opened("gpus: [{model: h100}, {model: geforce}]")
 
     assert [nvml.read(i, ["static"])[0]["static"]["event_types"] for i in range(2)] == [0x10A, 0xA]
 
 
-def test_card_without_events_reads_on() -> None:
+def test_device_without_events_reads_on() -> None:
     nvml = opened("gpus: [{model: h100, unsupported: [nvmlDeviceGetSupportedEventTypes]}]")
 
     values, errors = nvml.read(0, ["static", "fast"])

@@ -66,7 +66,7 @@ def test_metric_that_is_no_number_or_impossible_is_dropped() -> None:
     assert read(nvml) == {"profiling_seconds": 1.0}
 
 
-def test_card_without_gpm_is_asked_once() -> None:
+def test_device_without_gpm_is_asked_once() -> None:
     nvml = opened("gpus: {model: a100}")
 
     _, first = nvml.read(0, ["profiling"])

@@ -64,7 +64,7 @@ def test_change_of_the_layout_brings_static_and_mig_unasked() -> None:
     assert nvml.read(0, ["fast"])[0].keys() == {"fast"}
 
 
-def test_card_says_nothing_of_its_own_utilization() -> None:
+def test_device_says_nothing_of_its_own_utilization() -> None:
     values, errors = opened(LAYOUT).read(0, ["fast"])
 
     assert values["fast"] == {}
@@ -78,7 +78,7 @@ def test_without_mig(model: str, expected: dict[str, object]) -> None:
     assert [nvml.read(0, ["mig"])[0]["mig"] for _ in range(2)] == [expected, expected]
 
 
-def test_instances_of_a_card_without_gpm() -> None:
+def test_instances_of_a_device_without_gpm() -> None:
     clock = Clock()
     nvml = opened("gpus: [{model: a100, mig: [{profile: 7g.80gb}]}]", clock)
     for clock.now in (0.0, 1.0):

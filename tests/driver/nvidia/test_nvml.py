@@ -15,7 +15,7 @@ GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "p
 H100 = "gpus: [{model: h100, count: 2}]\n"
 
 
-def test_every_reading_of_a_card() -> None:
+def test_every_reading_of_a_device() -> None:
     clock = Clock()
     nvml = opened(
         "driver: {version: 580.95.05}\n"
@@ -34,7 +34,7 @@ def test_every_reading_of_a_card() -> None:
         assert values[group] == expected, group
 
 
-def test_cards_together_fill_every_field_of_a_device() -> None:
+def test_devices_together_fill_every_field_of_a_device() -> None:
     clock = Clock()
     models = "".join(f"  - {{model: {model}}}\n" for model in ("a100", "b200", "geforce", "h100", "t4"))
     nvml = opened(f"gpus:\n{models}", clock)
@@ -77,7 +77,7 @@ def test_unsupported_field_is_asked_once() -> None:
     }
 
 
-def test_unsupported_on_one_card_is_asked_on_its_neighbour() -> None:
+def test_unsupported_on_one_device_is_asked_on_its_neighbour() -> None:
     nvml = opened("gpus: [{model: geforce}, {model: h100}]")
 
     nvml.read(0, GROUPS)
@@ -130,7 +130,7 @@ def test_soft_error_costs_one_field_once(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [15, 16])
-def test_lost_card_fails_alone(code: int) -> None:
+def test_lost_device_fails_alone(code: int) -> None:
     nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetFieldValues, gpu: 0, code: {code}}}]\n")
 
     with pytest.raises(DriverError) as raised:
@@ -159,7 +159,7 @@ def test_handle_that_fails_is_asked_again() -> None:
     assert nvml.read(1, ["static"])[0]["static"]["index"] == 1
 
 
-def test_index_without_a_card() -> None:
+def test_index_without_a_device() -> None:
     with pytest.raises(DriverError, match="invalid_argument"):
         opened(H100).read(2, ["fast"])
 

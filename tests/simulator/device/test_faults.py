@@ -36,7 +36,7 @@ def test_fault_ends_after_its_times() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["1", "GPU-b"])
-def test_fault_has_its_card(gpu: str) -> None:
+def test_fault_has_its_device(gpu: str) -> None:
     nvml = opened(H100 + f"faults: [{{gpu: {gpu}, code: gpu_is_lost}}]")
 
     assert (code(nvml, 0), code(nvml, 1)) == (None, 15)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from gpugauge.driver.worker import Service
+from gpugauge.simulator.worker import service as simulated_service
 from tests.simulator.build import scenario
 
 SHIFT = "gpus: [{model: a100, uuid: GPU-0}, {model: a100, uuid: GPU-1, lost_at: 30}, {model: a100, uuid: GPU-2}]"
@@ -11,12 +12,12 @@ def uuids(service: Service, count: int) -> list[str | int | None]:
     return [reply.failed or reply.values["static"]["uuid"] for reply in replies]
 
 
-def test_lost_card_fails_alone_and_a_new_worker_numbers_the_others_anew() -> None:
+def test_lost_device_fails_alone_and_a_new_worker_numbers_the_others_anew() -> None:
     simulation = scenario(SHIFT).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
     now = [0.0]
     counts, found = [], []
     for begins, second in ((0.0, 29.0), (29.0, 31.0), (31.0, 32.0)):
-        service = Service(lambda: now[0])
+        service = simulated_service(lambda: now[0])
         now[0] = begins
         count = service.answer({"op": "open", "simulate": simulation}).values["driver"]["device_count"]
         now[0] = second
@@ -28,13 +29,13 @@ def test_lost_card_fails_alone_and_a_new_worker_numbers_the_others_anew() -> Non
     assert found == [["GPU-0", "GPU-1", "GPU-2"], ["GPU-0", 15, "GPU-2"], ["GPU-0", "GPU-2"]]
 
 
-def test_card_that_comes_or_comes_back_is_seen_by_a_new_worker_only() -> None:
+def test_device_that_comes_or_comes_back_is_seen_by_a_new_worker_only() -> None:
     text = "gpus: [{model: a100, uuid: GPU-0, lost_at: 10, back_at: 20}, {model: a100, uuid: GPU-1, plugged_at: 15}]"
     simulation = scenario(text).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
     now = [0.0]
 
     def seen(begins: float, second: float) -> list[str | int | None]:
-        service = Service(lambda: now[0])
+        service = simulated_service(lambda: now[0])
         now[0] = begins
         count = service.answer({"op": "open", "simulate": simulation}).values["driver"]["device_count"]
         now[0] = second
@@ -48,7 +49,7 @@ def test_card_that_comes_or_comes_back_is_seen_by_a_new_worker_only() -> None:
 
 
 def test_frozen_time_tells_the_events_of_the_past() -> None:
-    service = Service()
+    service = simulated_service()
     text = "gpus: [{model: h100, health: {xids: [{at: 5, xid: 31}, {at: 50, xid: 79}]}}]\nfrozen_at: 40"
     service.answer({"op": "open", "simulate": scenario(text).simulation()})
     replies = [service.answer({"op": "read", "index": 0, "groups": ["fast"]}) for _ in range(2)]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
-from gpugauge.driver.worker import Service
 from gpugauge.simulator import gpucheck
 from gpugauge.simulator.nvml.library import Library
 from gpugauge.simulator.nvml.recording import Recorder
 from gpugauge.simulator.nvml.replay import Replay
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from gpugauge.simulator.worker import service as simulated_service
 from tests.simulator.build import Clock
 
 NODE = """
@@ -42,14 +42,14 @@ def recorded(path: Path) -> list[Any]:
 
 
 def test_replay_says_what_was_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "card.jsonl"
+    path = tmp_path / "gpu.jsonl"
     truth = recorded(path)
 
     assert readings(Replay(path), Clock()) == truth
 
 
 def test_replay_of_groups_that_were_not_asked_together(tmp_path: Path) -> None:
-    path = tmp_path / "card.jsonl"
+    path = tmp_path / "gpu.jsonl"
     truth = recorded(path)
     use_library(Replay(path))
     nvml = Nvml(lambda: 0.0)
@@ -59,7 +59,7 @@ def test_replay_of_groups_that_were_not_asked_together(tmp_path: Path) -> None:
 
 
 def test_lines_are_facts_and_calls(tmp_path: Path) -> None:
-    path = tmp_path / "card.jsonl"
+    path = tmp_path / "gpu.jsonl"
     recorded(path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -68,9 +68,9 @@ def test_lines_are_facts_and_calls(tmp_path: Path) -> None:
 
 
 def test_scenario_of_a_recording(tmp_path: Path) -> None:
-    path = tmp_path / "card.jsonl"
+    path = tmp_path / "gpu.jsonl"
     recorded(path)
-    service = Service()
+    service = simulated_service()
 
     opened = service.answer({"op": "open", "simulate": load_scenario(str(path)).simulation()})
     read = service.answer({"op": "read", "index": 0, "groups": ["static"]})
@@ -83,10 +83,10 @@ def test_scenario_of_a_recording(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"recording": 2}', '{"recording": 1}', "[1]", "[" * 5000])
 def test_file_that_is_no_recording(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "card.jsonl"
+    path = tmp_path / "gpu.jsonl"
     path.write_text(text)
 
-    with pytest.raises(ScenarioError, match=r"card\.jsonl:1: "):
+    with pytest.raises(ScenarioError, match=r"gpu\.jsonl:1: "):
         load_scenario(str(path))
 
 
@@ -103,14 +103,14 @@ def test_file_that_is_no_recording(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_line_that_is_no_call_is_named(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "card.jsonl"
+    path = tmp_path / "gpu.jsonl"
     path.write_text(f'{{"recording": 1, "driver_version": "580.95.05"}}\n{line}\n')
 
-    with pytest.raises(ValueError, match=r"card\.jsonl:2: this is no call of a recording"):
+    with pytest.raises(ValueError, match=r"gpu\.jsonl:2: this is no call of a recording"):
         Replay(path)
 
 
-def test_check_of_a_simulated_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_simulated_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [f"--recordings={tmp_path}/recordings", f"--results={tmp_path}/results"]
 
     status = gpucheck.main(["--simulate=h200-gpm", "--seconds=0", *folders])
@@ -119,8 +119,8 @@ def test_check_of_a_simulated_card(tmp_path: Path, capsys: pytest.CaptureFixture
     (recording,) = (tmp_path / "recordings").iterdir()
     assert status == 0
     assert figures["driver"] == "580.95.05"
-    assert figures["cards"][0]["samples"]["period_seconds"] == pytest.approx(1 / 6, abs=0.02)
-    assert figures["cards"][0]["fields"]["fan_rpm"] == "not_supported"
+    assert figures["gpus"][0]["samples"]["period_seconds"] == pytest.approx(1 / 6, abs=0.02)
+    assert figures["gpus"][0]["fields"]["fan_rpm"] == "not_supported"
     assert figures["calls"]["nvmlDeviceGetUUID"]["calls"] == 4
     assert load_scenario(str(recording)).replay
     assert "NVIDIA H200" in capsys.readouterr().out
@@ -132,8 +132,8 @@ def test_check_without_a_driver(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_busy_seconds_by_the_drivers_clock() -> None:
-    card = gpucheck.Card(0)
-    card.samples["gpu"] = {100_000_000 + second * 1_000_000: 50 for second in range(11)}
-    card.seen = [(0.0, 0.0, 60.0, 110_000_000)]
+    device = gpucheck.Device(0)
+    device.samples["gpu"] = {100_000_000 + second * 1_000_000: 50 for second in range(11)}
+    device.seen = [(0.0, 0.0, 60.0, 110_000_000)]
 
-    assert card.busy_seconds(54.5, 60.0) == (3.0, 6.0)
+    assert device.busy_seconds(54.5, 60.0) == (3.0, 6.0)

@@ -26,12 +26,12 @@ def test_shipped_scenario_survives_the_way_to_the_worker(name: str) -> None:
     sent = json.loads(json.dumps(simulation))
 
     assert sent == simulation
-    assert World(sent).cards
+    assert World(sent).devices
 
 
 def test_sizes_of_what_ships() -> None:
     worlds = {name: World(load_scenario(name).simulation()) for name in ("node", "large", "bench-24", "bench-64")}
-    sizes = {name: (len(w.cards), len(w.processes)) for name, w in worlds.items()}
+    sizes = {name: (len(w.devices), len(w.processes)) for name, w in worlds.items()}
 
     assert sizes == {"node": (8, 7), "large": (64, 64), "bench-24": (8, 24), "bench-64": (8, 64)}
 
@@ -134,7 +134,7 @@ ERRORS = [
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], works_on: [1]}]",
-        "f.yaml:3: processes[0]: works_on names a card that is not in gpus",
+        "f.yaml:3: processes[0]: works_on names a GPU that is not in gpus",
     ),
     (
         HEAD + "processes:\n  - pid: 1\n    gpus: [0]\n    load:\n      shape: square\n      perod: 3",
@@ -164,7 +164,7 @@ ERRORS = [
     ),
     (HEAD + "faults: [{gpu: 5, code: 3}]", "f.yaml:3: faults[0].gpu: there is no gpu 5, the last is 1"),
     (HEAD + "faults: [{gpu: GPU-x, code: 3}]", "f.yaml:3: faults[0].gpu: there is no gpu GPU-x, the last is 1"),
-    (HEAD + "processes: [{pid: 1, gpus: [0, 0]}]", "f.yaml:3: processes[0]: gpus names a card twice"),
+    (HEAD + "processes: [{pid: 1, gpus: [0, 0]}]", "f.yaml:3: processes[0]: gpus names a GPU twice"),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], start: .inf}]",
         "f.yaml:3: processes[0].start: input should be a finite number, not inf",

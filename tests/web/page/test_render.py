@@ -58,7 +58,7 @@ def with_process(**changes: Any) -> Facts:
     return facts
 
 
-def test_each_card_with_its_figures_and_who_uses_it() -> None:
+def test_each_device_with_its_figures_and_who_uses_it() -> None:
     text = read(told()).text
 
     assert "GPU 0 H100 80GB HBM3 GPU-a" in text
@@ -113,7 +113,7 @@ def test_the_banner_of_a_simulation() -> None:
 
 
 @pytest.mark.parametrize("key", ["name", "uuid", "allocation"])
-def test_hostile_facts_of_a_card_are_text(key: str) -> None:
+def test_hostile_facts_of_a_device_are_text(key: str) -> None:
     facts = told()
     facts["gpus"][0][key] = HOSTILE
 
@@ -132,7 +132,7 @@ def test_hostile_names_are_text() -> None:
     assert HOSTILE in page.text
 
 
-def test_a_card_that_does_not_answer_shows_no_figures() -> None:
+def test_a_device_that_does_not_answer_shows_no_figures() -> None:
     facts = status(snapshot(up=0), History())
     before, after = content(facts, None)
 
@@ -162,7 +162,7 @@ def test_without_a_driver_nobody_knows_how_many_gpus_there_are() -> None:
     assert "No GPU." not in read(told(gpus=[], driver={"up": False, "reason": "timeout"})).text
 
 
-def test_many_cards_with_many_processes_stay_bounded() -> None:
+def test_many_devices_with_many_processes_stay_bounded() -> None:
     facts = told()
     gpu = facts["gpus"][0]
     gpu["processes"] *= 128

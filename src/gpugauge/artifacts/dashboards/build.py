@@ -20,9 +20,32 @@ DASHBOARDS: dict[str, Callable[[], Json]] = {
 }
 
 
+_KUSTOMIZATION = """\
+# Generated: `make generate`. The dashboards as ConfigMaps, here because kustomize reads no files outside of its folder;
+# deploy/kubernetes/components/dashboards adds them to an overlay. One ConfigMap each: kubectl apply keeps a copy of an
+# object in an annotation, which may hold 256 KiB.
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+generatorOptions:
+  disableNameSuffixHash: true # the same object again, so that no old copy stays in Grafana
+  labels:
+    app.kubernetes.io/name: gpugauge
+    grafana_dashboard: "1"
+  annotations:
+    grafana_folder: gpugauge
+configMapGenerator:
+"""
+
+
 def as_json(name: str) -> str:
     """Return the file of a dashboard; raises KeyError for one that does not exist."""
     return json.dumps(DASHBOARDS[name](), indent=2, ensure_ascii=False) + "\n"
+
+
+def as_kustomization() -> str:
+    """Return the kustomization that makes a ConfigMap of each dashboard."""
+    maps = "".join(f"  - name: gpugauge-dashboard-{name}\n    files: [{name}.json]\n" for name in DASHBOARDS)
+    return _KUSTOMIZATION + maps
 
 
 def write(folder: Path) -> list[Path]:

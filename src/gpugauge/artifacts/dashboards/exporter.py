@@ -23,7 +23,7 @@ def dashboard() -> Json:
     return board(
         EXPORTER,
         "gpugauge / Exporter",
-        "The exporters themselves: do they see the cards, are they scraped, and what do they cost.",
+        "The exporters themselves: do they see the GPUs, are they scraped, and what do they cost.",
         variables,
         [
             Row("Now", _now()),
@@ -98,7 +98,7 @@ def _now() -> list[Panel]:
             "Exporters",
             "Versions, and whether the driver answers (`ok`, or what is missing; `released`: it was let go on "
             "request). Simulated exporters do "
-            "not tell of real cards.",
+            "not tell of real GPUs.",
             Column("Node", "instance"),
             Column(
                 "Driver answers", _S.read("gpugauge_driver_up").by("instance", "reason", operator="max"), steps=GOOD
@@ -132,8 +132,8 @@ def _sight() -> list[Panel]:
             Query(_worst(_S.age("gpugauge_snapshot_timestamp_seconds")), _NODE),
         ),
         timeseries(
-            "Time of the cards that nobody saw",
-            "Share of time of which no sample is known, because samples were overwritten or a card did not answer. "
+            "Time of the GPUs that nobody saw",
+            "Share of time of which no sample is known, because samples were overwritten or a GPU did not answer. "
             "Above a few percent: the node is too "
             "busy, or the driver is slow.",
             Query(share(unseen, both, "instance"), _NODE),
@@ -159,7 +159,7 @@ def _sight() -> list[Panel]:
         timeseries(
             "Worker restarts",
             "Workers that ended or did not answer in time and were replaced, in each step of the graph. Now and "
-            "then is a slow driver; steadily is a card to look at.",
+            "then is a slow driver; steadily is a GPU to look at.",
             Query(_worst(_S.increase("gpugauge_worker_restarts_total", "$__rate_interval")), _NODE),
             bars=True,
         ),
@@ -175,7 +175,7 @@ def _cost() -> list[Panel]:
         ),
         timeseries(
             "Samples in a scrape",
-            "They grow with cards and processes; process.max_per_device and the choice of collectors bound them "
+            "They grow with GPUs and processes; process.max_per_device and the choice of collectors bound them "
             "(docs/settings.md).",
             Query(_S.scraped("scrape_samples_scraped"), _NODE),
         ),
@@ -219,7 +219,7 @@ def _driver() -> list[Panel]:
         ),
         timeseries(
             "Readings that failed",
-            "A second, by reading and the driver's code; what a card does not support is not counted.",
+            "A second, by reading and the driver's code; what a GPU does not support is not counted.",
             Query(_S.rate("gpugauge_driver_errors_total").by("reading", "code"), "{{reading}} · {{code}}"),
         ),
         timeseries(

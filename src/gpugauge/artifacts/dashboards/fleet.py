@@ -7,12 +7,12 @@ from gpugauge.artifacts.dashboards.panels import BAD, LOAD, Json, Panel, Query, 
 from gpugauge.artifacts.dashboards.queries import COUNT, SHARE, Expr, Scope, recorded
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import CAUSE_COLORS, GROUP, lost, programs, who
-from gpugauge.artifacts.rules.recording import CARD_BUSY, DOMINANT, HELD, PROCESS_JOB, USER_LOST
+from gpugauge.artifacts.rules.recording import DEVICE_BUSY, DOMINANT, HELD, PROCESS_JOB, USER_LOST
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 
 _S = Scope({"job": "~$job"}, GROUP)
 _UP = _S.read("gpu_up")
-_BUSY = recorded(CARD_BUSY).then(f"{{}} and on (uuid) {_UP}")
+_BUSY = recorded(DEVICE_BUSY).then(f"{{}} and on (uuid) {_UP}")
 _HELD = recorded(HELD, **GROUP)
 _LOST = lost(**GROUP)
 _WORKED = "over the last 15 minutes"
@@ -52,12 +52,12 @@ def dashboard() -> Json:
 def _now() -> list[Panel]:
     load = Expr(f"1 - sum ({_LOST}) / sum ({_HELD})", SHARE)
     given = _S.select("gpu_allocation_info")
-    unused = Expr(f"count (max by (uuid) ({given}) and on (uuid) {recorded(CARD_BUSY)} < 0.01)", COUNT)
+    unused = Expr(f"count (max by (uuid) ({given}) and on (uuid) {recorded(DEVICE_BUSY)} < 0.01)", COUNT)
     return [
-        stat("GPUs", "Cards that answer. A card that is lost is on the dashboard of its node.", Query(_UP.by())),
+        stat("GPUs", "GPUs that answer. A GPU that is lost is on the dashboard of its node.", Query(_UP.by())),
         stat(
             "GPUs busy",
-            f"Mean share of time, {_WORKED}, in which something ran on a card. Busy is not yet useful: see the load.",
+            f"Mean share of time, {_WORKED}, in which something ran on a GPU. Busy is not yet useful: see the load.",
             Query(_BUSY.by(operator="avg")),
         ),
         stat(
@@ -68,13 +68,13 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPUs lost",
-            f"GPUs' worth of time that trainings held and lost, {_WORKED}. So many cards would be free with perfect "
+            f"GPUs' worth of time that trainings held and lost, {_WORKED}. So many GPUs would be free with perfect "
             "jobs.",
             Query(_LOST.by()),
         ),
         stat(
             "Given and unused",
-            f"Cards that a scheduler gave to a job and on which nothing ran, {_WORKED}. They are listed below.",
+            f"GPUs that a scheduler gave to a job and on which nothing ran, {_WORKED}. They are listed below.",
             Query(unused),
             steps=BAD,
         ),
@@ -111,7 +111,7 @@ def _where() -> list[Panel]:
         ),
         timeseries(
             "GPUs",
-            "Cards there, given to jobs by a scheduler, held by trainings, and the worth of cards that is busy. The "
+            "GPUs there, given to jobs by a scheduler, held by trainings, and the worth of GPUs that is busy. The "
             "gap between "
             "given and busy is what the fleet pays for and does not use.",
             Query(_UP.by(), "there"),
@@ -182,18 +182,18 @@ def _look() -> list[Panel]:
     names = f"topk by (uuid) (1, max by (uuid, instance, index, name) ({_S.select('gpu_info')}))"
     unused = given.then(
         f"{{}}\n* on (uuid) group_left (instance, index, name) {names}\n"
-        f"* on (uuid) group_left () ({recorded(CARD_BUSY)} < 0.01)",
+        f"* on (uuid) group_left () ({recorded(DEVICE_BUSY)} < 0.01)",
         SHARE,
     )
     fires = ("alertname", "severity", "instance", "uuid", *JOB_LABELS)
     return [
         table(
             "Given to a job and unused",
-            f"Cards that a scheduler gave to a job and on which nothing ran, {_WORKED}. Ask their owner, or see on "
+            f"GPUs that a scheduler gave to a job and on which nothing ran, {_WORKED}. Ask their owner, or see on "
             "the node what holds "
             "them. Absent where no scheduler tells (docs/attribution.md).",
             Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
-            Column("Card", "index", size=60),
+            Column("GPU", "index", size=60),
             Column("Model", "name", size=200),
             Column("Kind", "workload_kind", size=90),
             Column("Namespace", "workload_namespace"),
@@ -213,7 +213,7 @@ def _look() -> list[Panel]:
             Column("Namespace", "workload_namespace"),
             Column("Job id", "workload_job_id"),
             Column("User", "workload_user", size=90),
-            Column("Card", "uuid"),
+            Column("GPU", "uuid"),
             Column("Node", "instance"),
             Column("firing", alerts().by(*fires, operator="max"), hidden=True),
             width=12,

@@ -130,16 +130,16 @@ def share(part: Expr, whole: Expr, *labels: str) -> Expr:
     return Expr(f"{part.by(*labels)}\n/ ({whole.by(*labels)} > 0)", SHARE)
 
 
-CARD = "{{instance}} · {{index}} · {{short_uuid}}"
+DEVICE = "{{instance}} · {{index}} · {{short_uuid}}"
 
 
-def cards(scope: Scope) -> str:
-    """Return the cards with the names that legends show: the index, and the beginning of the uuid."""
+def devices(scope: Scope) -> str:
+    """Return the GPUs with the names that legends show: the index, and the beginning of the uuid."""
     named = f"max by (instance, uuid, index) ({scope.select('gpu_info')})"
     return f'label_replace({named}, "short_uuid", "$1", "uuid", "(.{{12}}).*")'
 
 
-def by_card(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
-    """Aggregate to cards and the labels, and name the cards; the legend for it is CARD."""
+def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
+    """Aggregate to GPUs and the labels, and name the GPUs; the legend for it is `GPU`."""
     one = expr.by("instance", "uuid", *labels, operator=operator)
-    return one.then(f"{{}}\n* on (instance, uuid) group_left (index, short_uuid) {cards(scope)}")
+    return one.then(f"{{}}\n* on (instance, uuid) group_left (index, short_uuid) {devices(scope)}")

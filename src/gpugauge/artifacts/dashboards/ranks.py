@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.artifacts.dashboards.board import NODE, link
 from gpugauge.artifacts.dashboards.panels import Panel, Query, bars, timeseries
-from gpugauge.artifacts.dashboards.queries import CARD, COUNT, Expr, by_card, share
+from gpugauge.artifacts.dashboards.queries import COUNT, DEVICE, Expr, by_device, share
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import CHOSEN as _S
 from gpugauge.artifacts.dashboards.workloads import (
@@ -88,23 +88,23 @@ def memory() -> list[Panel]:
     return [
         timeseries(
             "Memory of all ranks",
-            "Tensors, what the caching allocator holds, and what the processes hold of the cards. Held by PyTorch "
+            "Tensors, what the caching allocator holds, and what the processes hold of the GPUs. Held by PyTorch "
             "and not by tensors is cache, "
             "not a leak; a large part in split blocks is fragmentation.",
             Query(total("torch_memory_allocated_bytes"), "tensors"),
             Query(total("torch_memory_allocated_peak_bytes"), "tensors, peak"),
             Query(total("torch_memory_reserved_bytes"), "held by PyTorch"),
             Query(total("torch_memory_inactive_split_bytes"), "in split blocks"),
-            Query(total("gpu_process_memory_used_bytes"), "held of the cards"),
+            Query(total("gpu_process_memory_used_bytes"), "held of the GPUs"),
         ),
         every_rank(
             "Memory of tensors",
-            "By rank and card. Ranks of a data-parallel training should be alike.",
+            "By rank and GPU. Ranks of a data-parallel training should be alike.",
             _S.read("torch_memory_allocated_bytes"),
         ),
         timeseries(
             "Allocations that did not succeed at once",
-            "A second. Retries give the cache back first, which stalls the card; out-of-memory errors that the "
+            "A second. Retries give the cache back first, which stalls the GPU; out-of-memory errors that the "
             "program catches slow it silently.",
             *(Query(by_process(_S.rate(name), "uuid").by(), legend) for name, legend in troubles),
         ),
@@ -117,7 +117,7 @@ def memory() -> list[Panel]:
 
 
 def host() -> list[Panel]:
-    """Return the cards and the host under the job."""
+    """Return the GPUs and the host under the job."""
     part, whole = (_S.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
     held = by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(
         "instance", "uuid", operator="max"
@@ -129,16 +129,16 @@ def host() -> list[Panel]:
     cpus = by_process(_S.rate("gpu_process_cpu_seconds_total"), "part").by("part")
     return [
         timeseries(
-            "Busy cards",
-            "The cards that its processes hold: share of time in which something ran, of whichever process.",
-            Query(by_card(_S, used), CARD),
+            "Busy GPUs",
+            "The GPUs that its processes hold: share of time in which something ran, of whichever process.",
+            Query(by_device(_S, used), DEVICE),
             highest=1,
         ),
         timeseries(
             "CPUs used",
             "By the training thread, the whole processes, and their children such as loader workers. A training "
             "thread at 1 is what limits a "
-            "training with gaps on the card.",
+            "training with gaps on the GPU.",
             Query(cpus.measured(COUNT), "{{part}}"),
         ),
         timeseries(

@@ -1,15 +1,15 @@
-"""The alerts whose identity is a card or an exporter."""
+"""The alerts whose identity is a GPU or an exporter."""
 
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.alert import NODE, Alert
 from gpugauge.artifacts.rules.options import Parameters, Severity, duration
-from gpugauge.artifacts.rules.recording import CARD_BUSY, Selectors
+from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Selectors
 
 _SLOWDOWN = "~hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown"
 _XIDS: dict[str, tuple[Severity, str]] = {
     "application": ("info", "the program did something wrong: look at its log, restart it"),
-    "reset": ("warning", "the card must be reset"),
+    "reset": ("warning", "the GPU must be reset"),
     "workflow": ("warning", "memory or NVLink needs the workflow in NVIDIA's catalogue"),
     "node": ("critical", "the machine must be looked at: off the bus, power, firmware"),
     "recovery": ("warning", "the driver wants something done: see gpu_recovery_action"),
@@ -21,8 +21,8 @@ _UNTIL = (
 )
 
 
-def of_cards(p: Parameters) -> list[Alert]:
-    """Return the alerts whose identity is a card."""
+def of_devices(p: Parameters) -> list[Alert]:
+    """Return the alerts whose identity is a GPU."""
     s = Selectors(p)
     counted = f"rate({s('gpu_clocks_event_seconds_total', p.patience, reason=_SLOWDOWN)})"
     # Drivers before R575 count no seconds of these reasons.
@@ -39,7 +39,7 @@ def of_cards(p: Parameters) -> list[Alert]:
         ),
         Alert(
             "GpuThrottled",
-            f"max by (uuid) (\n  ({held}) >= 0.2\n)\nand on (uuid) {CARD_BUSY} >= 0.2",
+            f"max by (uuid) (\n  ({held}) >= 0.2\n)\nand on (uuid) {DEVICE_BUSY} >= 0.2",
             "warning",
             "GPU {{ $labels.uuid }} lowers its clocks for heat or a power brake",
             f"On{NODE}: for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}.",

@@ -7,7 +7,7 @@ from gpugauge.artifacts.rules.options import Parameters, Severity, duration
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
     ARMED,
-    CARD_BUSY,
+    DEVICE_BUSY,
     DOMINANT,
     JOB,
     LOAD,
@@ -126,7 +126,7 @@ def _on_cpu(p: Parameters) -> list[Alert]:
     # The exporter names one of these causes only where the host has a GPU.
     on_cpu = jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=_ON_CPU)})")
     share = by_job("max", f"(rate({s('training_seconds_total', p.patience, state='training_on_cpu')}) >= 0.8)")
-    # Each process once, and only where the machine has a card that answers.
+    # Each process once, and only where the machine has a GPU that answers.
     build = f"max_over_time({s('gpu_process_host_info', p.patience, torch_build='cpu')})"
     cpu_build = f"({build} and on (instance) max_over_time({s('gpu_up', p.patience)}) == 1)"
     cpus = f"rate({s('gpu_process_cpu_seconds_total', p.patience, part='process')})"
@@ -156,7 +156,7 @@ def _progress(p: Parameters) -> list[Alert]:
     s = Selectors(p)
     there = f"\nand on ({JOB}) {ALIVE}"
     memory = s("gpu_process_memory_used_bytes", p.lookback)
-    cards = f"(last_over_time({memory}) > 0 and on (uuid) {CARD_BUSY} >= 0.9)"
+    devices = f"(last_over_time({memory}) > 0 and on (uuid) {DEVICE_BUSY} >= 0.9)"
     return [
         Alert(
             "TrainingStalled",
@@ -168,10 +168,10 @@ def _progress(p: Parameters) -> list[Alert]:
         ),
         Alert(
             "TrainingBusyWithoutProgress",
-            jobs_with(f"{STALLED} and on (process) {cards}") + there,
+            jobs_with(f"{STALLED} and on (process) {devices}") + there,
             "warning",
             f"Training {WHO} keeps its GPUs busy and makes no steps",
-            "The cards are more than 90 % busy and no step ends: most likely a collective that waits for a lost rank.",
+            "The GPUs are more than 90 % busy and no step ends: most likely a collective that waits for a lost rank.",
             p.stall_patience,
         ),
     ]

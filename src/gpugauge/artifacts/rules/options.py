@@ -50,7 +50,7 @@ class Parameters(BaseModel):
         default=0.5, gt=0, lt=1, description="Training load below which TrainingLoadVeryLow fires, 0 to 1."
     )
     patience: Duration = Field(default=900, description="Time over which load and causes are averaged.")
-    idle_patience: Duration = Field(default=1800, description="Time for which cards may be held without being used.")
+    idle_patience: Duration = Field(default=1800, description="Time for which GPUs may be held without being used.")
     stall_patience: Duration = Field(default=600, description="Time for which a training may stand still.")
     min_job_age: Duration = Field(default=900, description="Age from which the load of a training is judged.")
     keep_firing: Duration = Field(

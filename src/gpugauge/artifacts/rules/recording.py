@@ -19,7 +19,7 @@ ALIVE = "gpugauge:job_training_alive:bool"
 USER_LOST = "gpugauge:user_training_lost:gpus"
 STALLED = "gpugauge:process_training_stalled:bool"
 RANK_WORK = "gpugauge:rank_local_work:ratio"
-CARD_BUSY = "gpugauge:gpu_busy:ratio"
+DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
 # Share of the window that a job must spend in training steps for its load to be judged.
 _TRAINING_SHARE = 0.5
 # Share of the GPU time that a cause must take to be called the main one.
@@ -172,14 +172,14 @@ def _rank_work(p: Parameters) -> str:
     )
 
 
-def of_cards(p: Parameters) -> list[Recording]:
-    """Return the rules about cards that alerts about jobs and cards build on."""
+def of_devices(p: Parameters) -> list[Recording]:
+    """Return the rules about GPUs that alerts about jobs and GPUs build on."""
     s = Selectors(p)
     busy, observed = (
         f"max by (uuid) (rate({s(f'gpu_{what}_seconds_total', p.patience, engine='gpu')}))"
         for what in ("busy", "observed")
     )
-    return [Recording(CARD_BUSY, f"{busy}\n/ ({observed} > 0)")]
+    return [Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)")]
 
 
 def _process_job(p: Parameters) -> str:

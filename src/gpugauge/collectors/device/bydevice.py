@@ -1,4 +1,4 @@
-"""The shape of most device collectors: rows by uuid, read anew when a card has a new reading of their groups."""
+"""The shape of most device collectors: rows by uuid, read anew when a GPU has a new reading of their groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ByDevice:
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
-        """Return the rows of every card that answers; the same section until one has something new."""
+        """Return the rows of every GPU that answers; the same section until one has something new."""
         devices = tick.driver.devices
         seen = [(d.uuid, d.up, d.reason, *(d.generations.get(group, 0) for group in self.groups)) for d in devices]
         if seen != self._seen:
@@ -30,5 +30,5 @@ class ByDevice:
         return self._section
 
     def section(self, devices: tuple[Device, ...]) -> Section:
-        """Return all rows of the cards that are up, with the reading as the rows' subject."""
+        """Return all rows of the GPUs that are up, with the reading as the rows' subject."""
         return Section(self.name, families(self.metrics, [((d.uuid,), d.reading) for d in devices if d.up]))

@@ -63,7 +63,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_clocks_event_active",
-        "1 while the reason holds the clocks below their maximum, 0 for the other reasons that the card knows.",
+        "1 while the reason holds the clocks below their maximum, 0 for the other reasons that the GPU knows.",
         NONE,
         _active,
         "reason",

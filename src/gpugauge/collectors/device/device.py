@@ -1,4 +1,4 @@
-"""A card's identity, memory, power, temperature, fans and modes."""
+"""A GPU's identity, memory, power, temperature, fans and modes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
     return {(str(d.index), minor, *text): 1}
 
 
-# Read from every card ever seen, also while it is down.
+# Read from every GPU ever seen, also while it is down.
 IDENTITY: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_up",
-        "1 while the card answers, 0 while it is lost, hanging or gone; absent while the driver is released.",
+        "1 while the GPU answers, 0 while it is lost, hanging or gone; absent while the driver is released.",
         NONE,
         lambda d: None if d.reason == RELEASED else int(d.up),
     ),
     _device.gauge(
         "gpu_info",
-        "Identity of the card; always 1. An index shifts when another card is lost, the uuid does not.",
+        "Identity of the GPU; always 1. An index shifts when another GPU is lost, the uuid does not.",
         NONE,
         lambda d: _info(d.reading),
         *("index", "minor_number", "name", "pci_bus_id", "compute_capability", "vbios_version", "serial"),
@@ -55,7 +55,7 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 READINGS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_memory_total_bytes",
-        "Device memory of the card.",
+        "Device memory of the GPU.",
         BYTES,
         lambda d: d.memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
@@ -80,7 +80,7 @@ READINGS: tuple[Metric, ...] = (
         BYTES,
         lambda d: d.memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        cards="driver 510 and newer",
+        devices="driver 510 and newer",
     ),
     _device.gauge(
         "gpu_bar1_total_bytes",
@@ -109,7 +109,7 @@ READINGS: tuple[Metric, ...] = (
         WATTS,
         lambda d: scaled(d.power_instant_milliwatts, 1e-3),
         source="field 186",
-        cards="Ampere and newer",
+        devices="Ampere and newer",
     ),
     _device.gauge(
         "gpu_power_limit_watts",
@@ -145,7 +145,7 @@ READINGS: tuple[Metric, ...] = (
         JOULES,
         lambda d: scaled(d.energy_millijoules, 1e-3),
         source="nvmlDeviceGetTotalEnergyConsumption",
-        cards="Volta and newer",
+        devices="Volta and newer",
     ),
     _device.gauge(
         "gpu_temperature_celsius",
@@ -154,11 +154,11 @@ READINGS: tuple[Metric, ...] = (
         lambda d: by(gpu=d.temperature_celsius, memory=d.memory_temperature_celsius),
         "sensor",
         source="nvmlDeviceGetTemperatureV, field 82",
-        cards="memory: cards with HBM",
+        devices="memory: GPUs with HBM",
     ),
     _device.gauge(
         "gpu_temperature_limit_celsius",
-        "Temperature at which the card slows down, shuts down, or that it should stay under (gpu_max, memory_max).",
+        "Temperature at which the GPU slows down, shuts down, or that it should stay under (gpu_max, memory_max).",
         CELSIUS,
         lambda d: by(
             slowdown=d.temperature_slowdown_celsius,
@@ -171,12 +171,12 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_fan_speed_ratio",
-        "Fan speed that the card wants, as a share of the maximum; may exceed 1.",
+        "Fan speed that the GPU wants, as a share of the maximum; may exceed 1.",
         RATIO,
         lambda d: each(d.fan_speed_percent, lambda percent: percent / 100),
         "fan",
         source="nvmlDeviceGetFanSpeed_v2",
-        cards="with fans of their own",
+        devices="with fans of their own",
     ),
     _device.gauge(
         "gpu_fan_rpm",
@@ -185,7 +185,7 @@ READINGS: tuple[Metric, ...] = (
         lambda d: d.fan_rpm,
         "fan",
         source="nvmlDeviceGetFanSpeedRPM",
-        cards="with fans of their own",
+        devices="with fans of their own",
     ),
     _device.gauge(
         "gpu_performance_state",
@@ -203,7 +203,7 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_compute_mode",
-        "Who may compute on the card: 1 for the mode in force, 0 for the others.",
+        "Who may compute on the GPU: 1 for the mode in force, 0 for the others.",
         NONE,
         lambda d: states(_COMPUTE_MODES, d.compute_mode),
         "mode",
@@ -211,7 +211,7 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_persistence_mode",
-        "1 when the driver stays loaded while nobody uses the card.",
+        "1 when the driver stays loaded while nobody uses the GPU.",
         NONE,
         lambda d: flag(d.persistence_mode),
         source="nvmlDeviceGetPersistenceMode",
@@ -225,21 +225,21 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_display_active",
-        "1 when the card drives a display.",
+        "1 when the GPU drives a display.",
         NONE,
         lambda d: flag(d.display_active),
         source="nvmlDeviceGetDisplayActive",
     ),
     _device.gauge(
         "gpu_cuda_cores",
-        "CUDA cores of the card.",
+        "CUDA cores of the GPU.",
         NONE,
         lambda d: d.core_count,
         source="nvmlDeviceGetNumGpuCores",
     ),
     _device.gauge(
         "gpu_numa_node",
-        "NUMA node of the host that the card is attached to.",
+        "NUMA node of the host that the GPU is attached to.",
         NONE,
         lambda d: d.numa_node,
         source="nvmlDeviceGetNumaNodeId",
@@ -248,13 +248,13 @@ READINGS: tuple[Metric, ...] = (
 
 
 class DeviceCollector(ByDevice):
-    """A card that is down keeps gpu_up 0 and its identity, and loses everything else."""
+    """A GPU that is down keeps gpu_up 0 and its identity, and loses everything else."""
 
     name = "device"
     metrics = IDENTITY + READINGS
     groups = ("static", "normal", "slow")
 
     def section(self, devices: tuple[Device, ...]) -> Section:
-        """Return the identity of every card and the readings of those that answer."""
+        """Return the identity of every GPU and the readings of those that answer."""
         identity = families(IDENTITY, [((d.uuid,), d) for d in devices])
         return Section(self.name, identity + families(READINGS, [((d.uuid,), d.reading) for d in devices if d.up]))

@@ -1,4 +1,4 @@
-"""What happens to a card: Xid errors, from the driver's events and the kernel log, and changes of its MIG layout."""
+"""What happens to a GPU: Xid errors, from the driver's events and the kernel log, and changes of its MIG layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ XID_CLASSES: dict[str, frozenset[int]] = {
     ),
     # Nothing to do, unless others follow.
     "ignorable": frozenset({37, 38, 43, 44, 63, 66, 67, 92, 93, 121, 137, 141, 157, 160, 161}),
-    # Reset the card.
+    # Reset the GPU.
     "reset": frozenset({46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}),
     # A workflow of its own: memory, NVLink.
     "workflow": frozenset({48, 74, 144, 145, 146, 147, 148, 149, 150}),
@@ -47,8 +47,8 @@ def xid_class(xid: int) -> str:
 
 
 @dataclass(slots=True)
-class _Card:
-    """What happened to one card since the daemon started."""
+class _State:
+    """What happened to one GPU since the daemon started."""
 
     classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(XID_CLASSES, 0))
     last: dict[str, float] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class _Card:
         return True
 
 
-_card = Table("uuid")
+_device = Table("uuid")
 _exporter = Table()
 
-CARD: tuple[Metric, ...] = (
-    _card.counter(
+DEVICE: tuple[Metric, ...] = (
+    _device.counter(
         "gpu_xid_errors_total",
         "Xid errors by what they ask for; 0 from the start for every class.",
         NONE,
@@ -81,7 +81,7 @@ CARD: tuple[Metric, ...] = (
         "class",
         source="nvmlEventSetWait_v2, /dev/kmsg",
     ),
-    _card.gauge(
+    _device.gauge(
         "gpu_xid_last_timestamp_seconds",
         "Unix time of the last Xid error by code, seen since the exporter started.",
         TIMESTAMP,
@@ -89,9 +89,9 @@ CARD: tuple[Metric, ...] = (
         "xid",
         source="nvmlEventSetWait_v2, /dev/kmsg",
     ),
-    _card.counter(
+    _device.counter(
         "gpu_mig_changes_total",
-        "Changes of the card's MIG layout.",
+        "Changes of the GPU's MIG layout.",
         NONE,
         lambda c: c.mig_changes,
         source="nvmlEventSetWait_v2",
@@ -109,44 +109,44 @@ SOURCES: tuple[Metric, ...] = (
 
 
 class EventsCollector:
-    """Rows by uuid, of lost cards too: their last error is why. `kernel` is None where the log is not to be read, for
+    """Rows by uuid, of lost GPUs too: their last error is why. `kernel` is None where the log is not to be read, for
     example beside a simulated driver.
     """
 
     name = "events"
-    metrics = CARD + SOURCES
+    metrics = DEVICE + SOURCES
 
     def __init__(self, kernel: KernelLog | None) -> None:
         self._kernel = kernel
         self._kernel_error = ""
-        self._cards: dict[str, _Card] = {}
+        self._states: dict[str, _State] = {}
         self._sources: dict[str, int] = {}
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
         """Count what happened since the tick before; the same section when nothing did."""
         devices = tick.driver.devices
-        new = [d.uuid for d in devices if d.uuid not in self._cards]
-        self._cards.update((uuid, _Card()) for uuid in new)
+        new = [d.uuid for d in devices if d.uuid not in self._states]
+        self._states.update((uuid, _State()) for uuid in new)
         happened = [self._take(*event, tick) for event in (*self._driver_events(tick), *self._kernel_events(tick))]
         sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & _XID_EVENT for d in devices))}
         if self._kernel:
             sources["kmsg"] = int(self._kernel.up)
         if new or any(happened) or sources != self._sources:
             self._sources = sources
-            cards = families(CARD, [((uuid,), card) for uuid, card in self._cards.items()])
-            self._section = Section(self.name, cards + families(SOURCES, [((), sources)]))
+            states = families(DEVICE, [((uuid,), state) for uuid, state in self._states.items()])
+            self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
         return self._section
 
     def _take(self, uuid: str, xid: int | None, source: str, tick: Tick) -> bool:
         """Count one event, `xid` None for a change of the MIG layout; return whether it is news."""
-        card = self._cards.get(uuid)
-        if card is None:
+        state = self._states.get(uuid)
+        if state is None:
             return False
         if xid is None:
-            card.mig_changes += 1
+            state.mig_changes += 1
             return True
-        if not card.count(xid, source, tick.monotonic, tick.timestamp):
+        if not state.count(xid, source, tick.monotonic, tick.timestamp):
             return False
         log.warning("Xid %d on %s (%s, from %s)", xid, uuid, xid_class(xid), source)
         return True
@@ -174,5 +174,5 @@ class EventsCollector:
 
 
 def _addresses(devices: tuple[Device, ...]) -> dict[str, str]:
-    """Return uuids by PCI address; lost cards keep theirs."""
+    """Return uuids by PCI address; lost GPUs keep theirs."""
     return {pci_address(d.reading.pci_bus_id): d.uuid for d in devices if d.reading.pci_bus_id}

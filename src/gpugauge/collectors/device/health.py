@@ -25,12 +25,12 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_ecc_errors_total",
         "Memory errors by type (corrected, uncorrected) and scope: volatile since the driver was loaded, aggregate "
-        "over the card's life.",
+        "over the GPU's life.",
         NONE,
         _ecc,
         *("type", "scope"),
         source="fields 3-6",
-        cards="with ECC",
+        devices="with ECC",
     ),
     _device.gauge(
         "gpu_ecc_mode",
@@ -39,7 +39,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: by(current=flag(d.ecc_mode), pending=flag(d.ecc_mode_pending)),
         "when",
         source="nvmlDeviceGetEccMode",
-        cards="with ECC",
+        devices="with ECC",
     ),
     _device.gauge(
         "gpu_remapped_rows",
@@ -48,23 +48,23 @@ METRICS: tuple[Metric, ...] = (
         lambda d: d.remapped_rows,
         "cause",
         source="fields 142, 143",
-        cards="Ampere and newer",
+        devices="Ampere and newer",
     ),
     _device.gauge(
         "gpu_remapped_rows_pending",
-        "1 when a row will be replaced at the next reset of the card.",
+        "1 when a row will be replaced at the next reset of the GPU.",
         NONE,
         lambda d: flag(d.remapped_rows_pending),
         source="field 144",
-        cards="Ampere and newer",
+        devices="Ampere and newer",
     ),
     _device.gauge(
         "gpu_remapped_rows_failure",
-        "1 when replacing a row has failed: the card should be exchanged.",
+        "1 when replacing a row has failed: the GPU should be exchanged.",
         NONE,
         lambda d: flag(d.remapped_rows_failure),
         source="field 145",
-        cards="Ampere and newer",
+        devices="Ampere and newer",
     ),
     _device.gauge(
         "gpu_row_remapper_banks",
@@ -73,7 +73,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: d.row_remapper_banks,
         "available",
         source="nvmlDeviceGetRowRemapperHistogram",
-        cards="Ampere and newer",
+        devices="Ampere and newer",
     ),
     _device.gauge(
         "gpu_retired_pages",
@@ -82,7 +82,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: d.retired_pages,
         "cause",
         source="fields 29, 30",
-        cards="before Ampere",
+        devices="before Ampere",
     ),
     _device.gauge(
         "gpu_retired_pages_pending",
@@ -90,7 +90,7 @@ METRICS: tuple[Metric, ...] = (
         NONE,
         lambda d: flag(d.retired_pages_pending),
         source="field 31",
-        cards="before Ampere",
+        devices="before Ampere",
     ),
     _device.gauge(
         "gpu_recovery_action",
@@ -99,7 +99,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: states(RECOVERY_ACTIONS, d.recovery_action),
         "action",
         source="field 230",
-        cards="driver 565 and newer",
+        devices="driver 565 and newer",
     ),
 )
 

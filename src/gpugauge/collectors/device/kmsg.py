@@ -23,7 +23,7 @@ _REOPEN_SECONDS = 60.0
 
 
 class KernelXid(NamedTuple):
-    """An Xid error of a card, known by its PCI address as `pci_address` writes it."""
+    """An Xid error of a GPU, known by its PCI address as `pci_address` writes it."""
 
     address: str
     xid: int

@@ -12,7 +12,7 @@ _MIB = 1 << 20
 METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_pcie_generation",
-        "PCIe generation of the link: in use now, and the highest that card and slot can do. It falls while idle.",
+        "PCIe generation of the link: in use now, and the highest that GPU and slot can do. It falls while idle.",
         NONE,
         lambda d: by(current=d.pcie_generation, max=d.pcie_generation_max),
         "when",
@@ -20,7 +20,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_pcie_width",
-        "PCIe lanes of the link: in use now, and the most that card and slot can do.",
+        "PCIe lanes of the link: in use now, and the most that GPU and slot can do.",
         NONE,
         lambda d: by(current=d.pcie_width, max=d.pcie_width_max),
         "when",
@@ -28,7 +28,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.counter(
         "gpu_pcie_replays_total",
-        "Packets that the card had to send again over PCIe.",
+        "Packets that the GPU had to send again over PCIe.",
         NONE,
         lambda d: d.pcie_replays,
         source="nvmlDeviceGetPcieReplayCounter",
@@ -40,7 +40,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: d.pcie_errors,
         "kind",
         source="fields 173-183",
-        cards="driver 525 and newer",
+        devices="driver 525 and newer",
     ),
     _device.gauge(
         "gpu_nvlink_active",
@@ -49,7 +49,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: each(d.nvlink_active, int),
         "link",
         source="nvmlDeviceGetNvLinkState",
-        cards="with NVLink",
+        devices="with NVLink",
     ),
     _device.gauge(
         "gpu_nvlink_speed_bytes",
@@ -58,7 +58,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: each(d.nvlink_speed_mib_per_second, lambda speed: speed * _MIB),
         "link",
         source="field 164",
-        cards="with NVLink",
+        devices="with NVLink",
     ),
     _device.counter(
         "gpu_nvlink_errors_total",
@@ -67,7 +67,7 @@ METRICS: tuple[Metric, ...] = (
         lambda d: d.nvlink_errors,
         "kind",
         source="fields 161-163, 206-215",
-        cards="with NVLink",
+        devices="with NVLink",
     ),
     _device.counter(
         "gpu_nvlink_transmitted_bytes_total",
@@ -75,7 +75,7 @@ METRICS: tuple[Metric, ...] = (
         BYTES,
         lambda d: d.nvlink_transmitted_bytes,
         source="field 138 or 202",
-        cards="with NVLink",
+        devices="with NVLink",
     ),
     _device.counter(
         "gpu_nvlink_received_bytes_total",
@@ -83,7 +83,7 @@ METRICS: tuple[Metric, ...] = (
         BYTES,
         lambda d: d.nvlink_received_bytes,
         source="field 139 or 204",
-        cards="with NVLink",
+        devices="with NVLink",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""MIG: parts of a card that are devices of their own, with names of their own, so that no sum counts twice."""
+"""MIG: parts of a GPU that are devices of their own, with names of their own, so that no sum counts twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpugauge.snapshot import Section
 
 _device = Table("uuid")
 _instance = Table("uuid")
-_CARDS = "with MIG"
+_DEVICES = "with MIG"
 
 
 def _info(subject: tuple[str, MigReading]) -> dict[tuple[str, ...], int]:
@@ -18,7 +18,7 @@ def _info(subject: tuple[str, MigReading]) -> dict[tuple[str, ...], int]:
     return {(parent, m.profile or "", *ids): 1}
 
 
-CARD: tuple[Metric, ...] = (
+DEVICE: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_mig_mode",
         "1 when MIG is on (current), or will be after the next reset (pending).",
@@ -26,7 +26,7 @@ CARD: tuple[Metric, ...] = (
         lambda d: by(current=flag(d.mig_mode), pending=flag(d.mig_mode_pending)),
         "when",
         source="nvmlDeviceGetMigMode",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
 )
 
@@ -34,12 +34,12 @@ CARD: tuple[Metric, ...] = (
 INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_info",
-        "A MIG device: its card (parent_uuid), profile, and the numbers of its GPU and compute instance; always 1.",
+        "A MIG device: its GPU (parent_uuid), profile, and the numbers of its GPU and compute instance; always 1.",
         NONE,
         _info,
         *("parent_uuid", "profile", "gpu_instance", "compute_instance"),
         source="nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId, nvmlDeviceGetComputeInstanceId",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_multiprocessors",
@@ -47,7 +47,7 @@ INSTANCES: tuple[Metric, ...] = (
         NONE,
         lambda s: s[1].sm_count,
         source="nvmlDeviceGetAttributes_v2",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_memory_total_bytes",
@@ -55,7 +55,7 @@ INSTANCES: tuple[Metric, ...] = (
         BYTES,
         lambda s: s[1].memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_memory_used_bytes",
@@ -63,7 +63,7 @@ INSTANCES: tuple[Metric, ...] = (
         BYTES,
         lambda s: s[1].memory_used_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_memory_reserved_bytes",
@@ -71,7 +71,7 @@ INSTANCES: tuple[Metric, ...] = (
         BYTES,
         lambda s: s[1].memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_sm_active_ratio",
@@ -79,7 +79,7 @@ INSTANCES: tuple[Metric, ...] = (
         RATIO,
         lambda s: scaled(s[1].sm_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 2",
-        cards="Hopper and newer, with MIG",
+        devices="Hopper and newer, with MIG",
     ),
     _instance.gauge(
         "gpu_mig_sm_occupancy_ratio",
@@ -87,7 +87,7 @@ INSTANCES: tuple[Metric, ...] = (
         RATIO,
         lambda s: scaled(s[1].sm_occupancy_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 3",
-        cards="Hopper and newer, with MIG",
+        devices="Hopper and newer, with MIG",
     ),
     _instance.gauge(
         "gpu_mig_tensor_active_ratio",
@@ -95,7 +95,7 @@ INSTANCES: tuple[Metric, ...] = (
         RATIO,
         lambda s: scaled(s[1].tensor_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 5",
-        cards="Hopper and newer, with MIG",
+        devices="Hopper and newer, with MIG",
     ),
     _instance.gauge(
         "gpu_mig_dram_active_ratio",
@@ -103,20 +103,22 @@ INSTANCES: tuple[Metric, ...] = (
         RATIO,
         lambda s: scaled(s[1].dram_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 10",
-        cards="Hopper and newer, with MIG",
+        devices="Hopper and newer, with MIG",
     ),
 )
 
 
 class MigCollector(ByDevice):
-    """The mode by the card's uuid; everything else by the MIG device's own."""
+    """The mode by the GPU's uuid; everything else by the MIG device's own."""
 
     name = "mig"
-    metrics = CARD + INSTANCES
+    metrics = DEVICE + INSTANCES
     groups = ("slow", "mig")
 
     def section(self, devices: tuple[Device, ...]) -> Section:
-        """Return the cards' modes and the rows of all MIG devices."""
+        """Return the GPUs' modes and the rows of all MIG devices."""
         up = [d for d in devices if d.up]
         instances = [((m.uuid,), (d.uuid, m)) for d in up for m in d.reading.mig_instances or ()]
-        return Section(self.name, families(CARD, [((d.uuid,), d.reading) for d in up]) + families(INSTANCES, instances))
+        return Section(
+            self.name, families(DEVICE, [((d.uuid,), d.reading) for d in up]) + families(INSTANCES, instances)
+        )

@@ -1,4 +1,4 @@
-"""How well a card is used while it is busy: the GPU's own performance counters (GPM), Hopper and newer."""
+"""How well a GPU is used while it is busy: the GPU's own performance counters (GPM), Hopper and newer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, LabelValues, Metric, Ta
 from gpugauge.snapshot import Section
 
 _SOURCE = "nvmlGpmMetricsGet"
-_CARDS = "Hopper and newer"
+_DEVICES = "Hopper and newer"
 _MIB = 1 << 20
 
 # By the middle of the metrics' names: the field of the reading, GPM's number, and what the ratio is.
 _SHARES = {
     "graphics_active": (1, "Share of time in which any compute or graphics engine was active."),
-    "sm_active": (2, "Share of multiprocessors, over time, with at least one warp resident: how full the card is."),
+    "sm_active": (2, "Share of multiprocessors, over time, with at least one warp resident: how full the GPU is."),
     "sm_occupancy": (3, "Resident warps, over time, as a share of what the multiprocessors can hold."),
     "tensor_active": (5, "Share of cycles in which the tensor cores were active."),
     "dram_active": (10, "Share of the memory's bandwidth that was used."),
@@ -26,8 +26,8 @@ _SHARES = {
     "fp16_active": (13, "Share of cycles in which the FP16 pipe was active, tensor cores left out."),
 }
 _RATES = {
-    "gpu_pcie_transmitted_bytes_total": ("pcie_transmit_mib_per_second", 20, "Bytes that the card sent over PCIe"),
-    "gpu_pcie_received_bytes_total": ("pcie_receive_mib_per_second", 21, "Bytes that the card received over PCIe"),
+    "gpu_pcie_transmitted_bytes_total": ("pcie_transmit_mib_per_second", 20, "Bytes that the GPU sent over PCIe"),
+    "gpu_pcie_received_bytes_total": ("pcie_receive_mib_per_second", 21, "Bytes that the GPU received over PCIe"),
     "gpu_nvlink_profiled_transmitted_bytes_total": (
         "nvlink_transmit_mib_per_second",
         61,
@@ -46,8 +46,8 @@ _ZERO_WINDOWS = 3
 _PATIENCE = 10
 
 
-class _Card:
-    """Sums over the windows of one card."""
+class _State:
+    """Sums over the windows of one GPU."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -82,7 +82,7 @@ class _Card:
                 self.active[name] = self.active.get(name, 0.0) + percent / 100 * seconds
 
     def _whole(self, shares: Mapping[str, float]) -> bool:
-        """Whether a window has every measure that the card has: all sums must be over the same time."""
+        """Whether a window has every measure that the GPU has: all sums must be over the same time."""
         if not self._measures <= shares.keys():
             self._lacking += 1
             if self._lacking < _PATIENCE:
@@ -91,7 +91,7 @@ class _Card:
         return bool(shares)
 
     def active_seconds(self, name: str) -> float | None:
-        """Return the integral of a share; nothing for one that the card has no more."""
+        """Return the integral of a share; nothing for one that the GPU has no more."""
         return self.active.get(name) if name in self._measures else None
 
 
@@ -99,79 +99,79 @@ def _is_share(value: Any) -> TypeGuard[float]:
     return value is not None and 0 <= value <= 100  # false for NaN
 
 
-def _ratio(name: str) -> Callable[[_Card], float | None]:
-    def read(card: _Card) -> float | None:
-        value = getattr(card.reading, f"{name}_percent")
-        return scaled(value, 0.01) if _is_share(value) and card.valid else None
+def _ratio(name: str) -> Callable[[_State], float | None]:
+    def read(state: _State) -> float | None:
+        value = getattr(state.reading, f"{name}_percent")
+        return scaled(value, 0.01) if _is_share(value) and state.valid else None
 
     return read
 
 
-def _active_seconds(name: str) -> Callable[[_Card], float | None]:
-    return lambda card: card.active_seconds(name)
+def _active_seconds(name: str) -> Callable[[_State], float | None]:
+    return lambda state: state.active_seconds(name)
 
 
-def _bytes(name: str) -> Callable[[_Card], float | None]:
-    return lambda card: card.bytes.get(name)
+def _bytes(name: str) -> Callable[[_State], float | None]:
+    return lambda state: state.bytes.get(name)
 
 
-_card = Table("uuid")
+_device = Table("uuid")
 
 METRICS: tuple[Metric, ...] = (
     *(
-        _card.gauge(f"gpu_{name}_ratio", text, RATIO, _ratio(name), source=f"{_SOURCE} {number}", cards=_CARDS)
+        _device.gauge(f"gpu_{name}_ratio", text, RATIO, _ratio(name), source=f"{_SOURCE} {number}", devices=_DEVICES)
         for name, (number, text) in _SHARES.items()
     ),
     *(
-        _card.counter(
+        _device.counter(
             f"gpu_{name}_seconds_total",
             f"Integral of gpu_{name}_ratio. Divide its rate by that of gpu_profiled_seconds_total.",
             SECONDS,
             _active_seconds(name),
             source=f"{_SOURCE} {number}",
-            cards=_CARDS,
+            devices=_DEVICES,
         )
         for name, (number, _) in _SHARES.items()
     ),
-    _card.counter(
+    _device.counter(
         "gpu_profiled_seconds_total",
         "Time that the integrals of the performance counters cover.",
         SECONDS,
         lambda c: c.seconds if c.active else None,
         source=_SOURCE,
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
     *(
-        _card.counter(
+        _device.counter(
             name,
             f"{text}, integrated from the rates of the performance counters; what no window covers is missing.",
             BYTES,
             _bytes(name),
             source=f"{_SOURCE} {number}",
-            cards=_CARDS,
+            devices=_DEVICES,
         )
         for name, (_, number, text) in _RATES.items()
     ),
-    _card.gauge(
+    _device.gauge(
         "gpu_profiling_valid",
-        "0 while the performance counters see nothing run although the driver says that the card is busy, 1 otherwise; "
-        "the ratios are withheld meanwhile. Another profiler on the card can be the reason.",
+        "0 while the performance counters see nothing run although the driver says that the GPU is busy, 1 otherwise; "
+        "the ratios are withheld meanwhile. Another profiler on the GPU can be the reason.",
         NONE,
         lambda c: int(c.valid) if c.active or not c.valid else None,
         source=f"{_SOURCE}, nvmlDeviceGetUtilizationRates",
-        cards=_CARDS,
+        devices=_DEVICES,
     ),
 )
 
 
 class ProfilingCollector:
-    """Rows by uuid, new with every window of a card. Counters stay when a card is lost and comes back."""
+    """Rows by uuid, new with every window of a GPU. Counters stay when a GPU is lost and comes back."""
 
     name = "profiling"
     metrics = METRICS
 
     def __init__(self) -> None:
-        self._cards: dict[str, _Card] = {}
+        self._states: dict[str, _State] = {}
         self._seen: list[tuple[str, bool, int]] | None = None
         self._section = Section(self.name, ())
 
@@ -183,15 +183,15 @@ class ProfilingCollector:
             if window and reply.uuid:
                 device = devices.get(reply.uuid)
                 reading = device.reading if device else DeviceReading()
-                self._cards.setdefault(reply.uuid, _Card()).take(window, _utilization(reply, reading))
+                self._states.setdefault(reply.uuid, _State()).take(window, _utilization(reply, reading))
         seen = [(d.uuid, d.up, d.generations.get("profiling", 0)) for d in tick.driver.devices]
         if seen != self._seen:
-            subjects: list[tuple[LabelValues, _Card]] = []
+            subjects: list[tuple[LabelValues, _State]] = []
             for device in tick.driver.devices:
-                card = self._cards.get(device.uuid)
-                if card and device.up:
-                    card.reading = device.reading
-                    subjects.append(((device.uuid,), card))
+                state = self._states.get(device.uuid)
+                if state and device.up:
+                    state.reading = device.reading
+                    subjects.append(((device.uuid,), state))
             self._section, self._seen = Section(self.name, families(METRICS, subjects)), seen
         return self._section
 

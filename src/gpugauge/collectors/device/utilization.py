@@ -1,4 +1,4 @@
-"""How busy the engines of a card are: counters over every sample that the driver kept, and a mean for the eye."""
+"""How busy the engines of a GPU are: counters over every sample that the driver kept, and a mean for the eye."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class _Engine:
             self.account.restart(polled=polled)
 
 
-class _Card:
-    """The engines of one card. It stays when the card is lost, so that its counters go on where they were."""
+class _State:
+    """The engines of one GPU. It stays when the GPU is lost, so that its counters go on where they were."""
 
     def __init__(self) -> None:
         self.now, self.worker = 0.0, 0
@@ -89,7 +89,7 @@ class _Card:
         return found
 
     def show(self, reading: DeviceReading, now: float) -> None:
-        """Take what the rows need besides the accounts: what the card told last, and which engines are being fed."""
+        """Take what the rows need besides the accounts: what the GPU told last, and which engines are being fed."""
         self.reading, self.now, self.told = reading, now, False
         self.live = [(name, e.account) for name, e in self.engines.items() if now - e.fed <= _SILENT]
 
@@ -115,24 +115,24 @@ class _Card:
         return {(name, "polled" if self.engines[name].polled else "samples"): 1 for name, _ in self.live}
 
 
-_card = Table("uuid")
+_device = Table("uuid")
 
 METRICS: tuple[Metric, ...] = (
-    _card.gauge(
+    _device.gauge(
         "gpu_utilization_ratio",
         "Share of the last seconds in which at least one kernel was running.",
         RATIO,
         lambda c: c.mean("gpu", c.reading.utilization_percent),
         source=f"{_SAMPLES}, {_RATES}",
     ),
-    _card.gauge(
+    _device.gauge(
         "gpu_memory_utilization_ratio",
         "Share of the last seconds in which device memory was being read or written.",
         RATIO,
         lambda c: c.mean("memory", c.reading.memory_utilization_percent),
         source=f"{_SAMPLES}, {_RATES}",
     ),
-    _card.counter(
+    _device.counter(
         "gpu_busy_seconds_total",
         "Time in which the engine was busy, integrated from every sample that the driver kept. Divide its rate by that "
         "of gpu_observed_seconds_total.",
@@ -141,7 +141,7 @@ METRICS: tuple[Metric, ...] = (
         "engine",
         source=f"{_SAMPLES}, {_ENGINE_RATES}",
     ),
-    _card.counter(
+    _device.counter(
         "gpu_observed_seconds_total",
         "Time that the samples behind gpu_busy_seconds_total cover, idle time included.",
         SECONDS,
@@ -149,22 +149,22 @@ METRICS: tuple[Metric, ...] = (
         "engine",
         source=f"{_SAMPLES}, {_ENGINE_RATES}",
     ),
-    _card.counter(
+    _device.counter(
         "gpu_unobserved_seconds_total",
-        "Time of which nothing is known: samples were overwritten, or the card did not answer.",
+        "Time of which nothing is known: samples were overwritten, or the GPU did not answer.",
         SECONDS,
         lambda c: {name: account.unobserved for name, account in c.live},
         "engine",
         source=f"{_SAMPLES}, {_ENGINE_RATES}",
     ),
-    _card.gauge(
+    _device.gauge(
         "gpu_busy_source",
         "Where gpu_busy_seconds_total comes from: samples that the driver kept, or its percentage polled; always 1.",
         NONE,
         lambda c: c.sources(),
         *("engine", "source"),
     ),
-    _card.histogram(
+    _device.histogram(
         "gpu_utilization_sample_ratio",
         "The samples of the gpu engine, observed idle gaps as samples of zero: tells a steady 50 % from 0 and 100.",
         RATIO,
@@ -182,7 +182,7 @@ class UtilizationCollector:
     metrics = METRICS
 
     def __init__(self) -> None:
-        self._cards: dict[str, _Card] = {}
+        self._states: dict[str, _State] = {}
         self._seen: list[tuple[str, bool, int]] | None = None
         self._section = Section(self.name, ())
 
@@ -191,34 +191,34 @@ class UtilizationCollector:
         fed = False
         for reply in tick.replies:
             if reply.uuid:
-                card = self._cards.get(reply.uuid)
-                if card is None:
-                    card = self._cards[reply.uuid] = _Card()
+                state = self._states.get(reply.uuid)
+                if state is None:
+                    state = self._states[reply.uuid] = _State()
                 received = reply.received or tick.monotonic
-                fed |= card.take(reply, received, tick.timestamp - tick.monotonic + received)
-        seen = [self._state(device, tick.monotonic) for device in tick.driver.devices]
+                fed |= state.take(reply, received, tick.timestamp - tick.monotonic + received)
+        seen = [self._shown(device, tick.monotonic) for device in tick.driver.devices]
         if fed or seen != self._seen:
             subjects = self._subjects(tick)
             self._section = Section(self.name, families(METRICS, subjects))
-            self._seen = [self._state(device, tick.monotonic) for device in tick.driver.devices]
+            self._seen = [self._shown(device, tick.monotonic) for device in tick.driver.devices]
         return self._section
 
-    def _state(self, device: Device, now: float) -> tuple[str, bool, int]:
-        """Return what the rows of a card hang on besides the accounts; -1 for readings that are not shown."""
-        card = self._cards.get(device.uuid)
-        told = card is None or card.told or card.silent(now)
+    def _shown(self, device: Device, now: float) -> tuple[str, bool, int]:
+        """Return what the rows of a GPU hang on besides the accounts; -1 for readings that are not shown."""
+        state = self._states.get(device.uuid)
+        told = state is None or state.told or state.silent(now)
         return device.uuid, device.up, device.generations.get("fast", 0) if told else -1
 
     def busy_seconds(self, uuid: str) -> float | None:
-        """Return the busy seconds of a card's gpu engine so far, None if they are not counted."""
-        card = self._cards.get(uuid)
-        return next((account.busy for name, account in card.live if name == "gpu"), None) if card else None
+        """Return the busy seconds of a GPU's gpu engine so far, None if they are not counted."""
+        state = self._states.get(uuid)
+        return next((account.busy for name, account in state.live if name == "gpu"), None) if state else None
 
-    def _subjects(self, tick: Tick) -> list[tuple[LabelValues, _Card]]:
-        subjects: list[tuple[LabelValues, _Card]] = []
+    def _subjects(self, tick: Tick) -> list[tuple[LabelValues, _State]]:
+        subjects: list[tuple[LabelValues, _State]] = []
         for device in tick.driver.devices:
             if device.up:
-                card = self._cards.get(device.uuid) or _Card()
-                card.show(device.reading, tick.monotonic)
-                subjects.append(((device.uuid,), card))
+                state = self._states.get(device.uuid) or _State()
+                state.show(device.reading, tick.monotonic)
+                subjects.append(((device.uuid,), state))
         return subjects

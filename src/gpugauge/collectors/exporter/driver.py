@@ -38,14 +38,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _driver.counter(
         "gpugauge_driver_errors_total",
-        "Readings that failed, by reading and the driver's code; not what a card does not support.",
+        "Readings that failed, by reading and the driver's code; not what a GPU does not support.",
         NONE,
         lambda a: a.errors,
         *("reading", "code"),
     ),
     _driver.gauge(
         "gpugauge_driver_unsupported",
-        "Readings that a card does not support, by uuid: asked once by each worker, then left out.",
+        "Readings that a GPU does not support, by uuid: asked once by each worker, then left out.",
         NONE,
         lambda a: {uuid: len(names) for uuid, names in a.unsupported.items()},
         "uuid",

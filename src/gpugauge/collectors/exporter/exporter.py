@@ -50,7 +50,7 @@ EXPORTER: tuple[Metric, ...] = (
     ),
     _exporter.gauge(
         "gpugauge_driver_released",
-        "1 while the driver was given back on request: no worker runs, and nothing is known of the cards.",
+        "1 while the driver was given back on request: no worker runs, and nothing is known of the GPUs.",
         NONE,
         lambda t: int(t.driver.reason == RELEASED),
     ),
@@ -62,7 +62,7 @@ EXPORTER: tuple[Metric, ...] = (
     ),
     _exporter.counter(
         "gpugauge_worker_recycles_total",
-        "Workers replaced although they worked: memory or age at its limit, cards that came, or settings changed.",
+        "Workers replaced although they worked: memory or age at its limit, GPUs that came, or settings changed.",
         NONE,
         lambda t: t.driver.worker_recycles,
         "reason",

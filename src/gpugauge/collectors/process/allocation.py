@@ -41,7 +41,7 @@ class _Holders:
 DEVICES: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_allocation_info",
-        "The job or pod that the card or MIG device is given to, whether it uses it or not; always 1. A shared one has "
+        "The job or pod that the GPU or MIG device is given to, whether it uses it or not; always 1. A shared one has "
         "several.",
         NONE,
         _Holders.info,
@@ -50,7 +50,7 @@ DEVICES: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_allocation_state",
-        "1 for the state of the card or MIG device: given to one job or pod, to several, or to none. Absent where no "
+        "1 for the state of the GPU or MIG device: given to one job or pod, to several, or to none. Absent where no "
         "scheduler tells.",
         NONE,
         _Holders.states,
@@ -79,7 +79,7 @@ SOURCES: tuple[Metric, ...] = (
 
 
 class AllocationCollector:
-    """Rows by uuid of cards and MIG devices."""
+    """Rows by uuid of GPUs and MIG devices."""
 
     name = "allocation"
     metrics = DEVICES + SOURCES
@@ -112,7 +112,7 @@ class AllocationCollector:
             names = [device.uuid, f"nvidia{reading.minor_number}", f"index:{reading.index}"]
             instances = reading.mig_instances or ()
             holders = _holders(names, allocations)
-            # A card that is divided is not given to anybody, its parts are.
+            # A GPU that is divided is not given to anybody, its parts are.
             yield (device.uuid,), _Holders(holders, known and not instances and not reading.mig_mode)
             for mig in instances:
                 part = mig.gpu_instance_id

@@ -1,7 +1,7 @@
-"""The busy seconds of one card, split among the processes that used it.
+"""The busy seconds of one GPU, split among the processes that used it.
 
 The driver's samples of processes are statistical: they say how the time was shared. How much time there was to share is
-known better from the card's own samples. So what the processes claim never adds up to more than the card was busy, and
+known better from the GPU's own samples. So what the processes claim never adds up to more than the GPU was busy, and
 what nobody claims stays apart.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-# The card's samples and those of processes end up to a sample period (at most 1 s, nvml.h) apart: this much of a claim
-# or of the card's time may meet its counterpart only one drain later.
+# The GPU's samples and those of processes end up to a sample period (at most 1 s, nvml.h) apart: this much of a claim
+# or of the GPU's time may meet its counterpart only one drain later.
 _SLACK = 0.5
 # Older use has left the driver's buffer: the smallest known wraps after 12 s.
 _BUFFER = 12.0
@@ -25,7 +25,7 @@ Rows = Sequence[Sequence[int]]
 
 
 class BusySplit:
-    """Hands out busy seconds once for each drain. Times are monotonic seconds; `device_busy` is the card's own counter.
+    """Hands out busy seconds once for each drain. Times are monotonic seconds; `device_busy` is the GPU's own counter.
     What was handed out and `unaccounted` add up to that counter's rise, less at most half a second that is still open.
     """
 
@@ -39,7 +39,7 @@ class BusySplit:
 
     @property
     def unaccounted(self) -> float | None:
-        """Seconds in which the card was busy and that nobody was given; None while the card's own time is not known."""
+        """Seconds in which the GPU was busy and that nobody was given; None while the GPU's own time is not known."""
         return None if self._device is None else self._unaccounted
 
     def restart(self) -> None:
@@ -89,7 +89,7 @@ class BusySplit:
         return min(length, _BUFFER)
 
     def _settle(self, fresh: dict[str, float], room: float) -> dict[str, float]:
-        """Give each claim its part of the card's time, all in the same proportion if it does not suffice."""
+        """Give each claim its part of the GPU's time, all in the same proportion if it does not suffice."""
         claims = dict(self._claims)
         for who, seconds in fresh.items():
             claims[who] = claims.get(who, 0.0) + seconds

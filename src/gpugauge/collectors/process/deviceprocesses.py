@@ -1,4 +1,4 @@
-"""The processes of one card: which are shown, what they hold, and their counters."""
+"""The processes of one GPU: which are shown, what they hold, and their counters."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gpugauge.driver.api import ProcessReading
 
 OTHER = "other"  # the `process` of all that are not shown
 KINDS = ("compute", "mps", "graphics")  # of a process that is listed as several, the first is shown
-# Seconds for which a process that the driver's samples name counts as being on the card without being in its lists.
+# Seconds for which a process that the driver's samples name counts as being on the GPU without being in its lists.
 _SAMPLED = 10.0
 
 
 @dataclass(slots=True)
 class Use:
-    """A process on a card, or the sum of those that are hidden."""
+    """A process on a GPU, or the sum of those that are hidden."""
 
     memory: int | None = None
     busy: float | None = None
     seen: float = 0.0  # when the driver last told of it
 
 
-class CardProcesses:
-    """The processes of one card, and its account of busy seconds."""
+class DeviceProcesses:
+    """The processes of one GPU, and its account of busy seconds."""
 
     def __init__(self) -> None:
         self.split: BusySplit | None = None  # once the driver tells of processes' use
@@ -109,7 +109,7 @@ class CardProcesses:
 
 def merge(processes: Iterable[ProcessReading]) -> list[ProcessReading]:
     """Return one reading a pid. A process that computes and draws is listed twice with the same memory; on several MIG
-    devices of a card it holds memory of each.
+    devices of a GPU it holds memory of each.
     """
     by_pid: dict[int, list[ProcessReading]] = {}
     for process in processes:

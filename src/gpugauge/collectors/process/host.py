@@ -36,7 +36,7 @@ def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
 PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_host_info",
-        "A process that uses a card or has torch mapped, whether it reports through the hook or not; always 1. "
+        "A process that uses a GPU or has torch mapped, whether it reports through the hook or not; always 1. "
         "torch_build is what it has mapped: cpu, cuda, rocm or empty; cuda_visible_devices is none if set to nothing.",
         NONE,
         _info,
@@ -112,9 +112,9 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "gpu_process_device_files",
-        "Device files of NVIDIA cards and MIG devices that the process has open.",
+        "Device files of NVIDIA GPUs and MIG devices that the process has open.",
         NONE,
-        lambda p: p.card_files,
+        lambda p: p.device_files,
         source="/proc/PID/fd",
     ),
 )
@@ -144,7 +144,7 @@ SCAN: tuple[Metric, ...] = (
     ),
     _scan.gauge(
         "gpugauge_host_processes_left_out",
-        "Processes on cards or with torch that are not told about because there are too many.",
+        "Processes on GPUs or with torch that are not told about because there are too many.",
         NONE,
         lambda c: c.left_out,
     ),

@@ -41,7 +41,7 @@ class HostProcess:
     uninterruptible: float = 0.0
     io: dict[str, int] | None = None
     affinity: int | None = None
-    card_files: int | None = None
+    device_files: int | None = None
     cgroup: Cgroup = field(default_factory=lambda: Cgroup(None, None, {}))
     folders: tuple[Path | None, Path | None] = (None, None)
     scanned: float | None = None
@@ -180,10 +180,10 @@ class HostScan:
     def _read_slowly(self, process: HostProcess) -> None:
         pid = process.pid
         process.affinity = hostfiles.affinity(self._procfs, pid)
-        process.card_files = hostfiles.card_files(self._procfs, pid)
+        process.device_files = hostfiles.device_files(self._procfs, pid)
         if process.visible_devices is None:
             devices = hostfiles.visible_devices(self._procfs, pid)
-            # Set to nothing it hides every card, which is not the same as not being set.
+            # Set to nothing it hides every GPU, which is not the same as not being set.
             process.visible_devices = None if devices is None else clean(devices) or "none"
         if self._workloads:
             process.workload = self._workloads.of(pid, start=process.stat.start)

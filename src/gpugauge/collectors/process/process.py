@@ -1,4 +1,4 @@
-"""Which process holds and uses what on which card."""
+"""Which process holds and uses what on which GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.process.background import Background
 from gpugauge.collectors.process.busysplit import UNCERTAIN, BusySplit, Rows
-from gpugauge.collectors.process.deviceprocesses import KINDS, OTHER, CardProcesses, Use, merge
+from gpugauge.collectors.process.deviceprocesses import KINDS, OTHER, DeviceProcesses, Use, merge
 from gpugauge.driver.api import Device
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, LabelValues, Metric, Table, families
 from gpugauge.snapshot import Section
@@ -46,14 +46,14 @@ class _Identity:
 USES: tuple[Metric, ...] = (
     _use.gauge(
         "gpu_process_memory_used_bytes",
-        'Device memory that the process holds on the card; process="other" is the sum of those that are not shown.',
+        'Device memory that the process holds on the GPU; process="other" is the sum of those that are not shown.',
         BYTES,
         lambda u: u.memory,
         source=_LISTS,
     ),
     _use.counter(
         "gpu_process_busy_seconds_total",
-        "Time in which the process kept the card busy; those of a card never add up to more than its own "
+        "Time in which the process kept the GPU busy; those of a GPU never add up to more than its own "
         'gpu_busy_seconds_total{engine="gpu"}. Stays for some minutes after the process has ended.',
         SECONDS,
         lambda u: u.busy,
@@ -63,7 +63,7 @@ USES: tuple[Metric, ...] = (
 PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_info",
-        "A process that uses a card, to be joined by process; always 1. Workload labels are empty where unknown.",
+        "A process that uses a GPU, to be joined by process; always 1. Workload labels are empty where unknown.",
         NONE,
         _Identity.info,
         *("pid", "container_pid", "kind", *LABELS),
@@ -80,7 +80,7 @@ PROCESSES: tuple[Metric, ...] = (
 DEVICES: tuple[Metric, ...] = (
     _device.counter(
         "gpu_unaccounted_busy_seconds_total",
-        "Time in which the card was busy and that no process can be given: it had just ended or begun, its pid cannot "
+        "Time in which the GPU was busy and that no process can be given: it had just ended or begun, its pid cannot "
         "be seen or may have been another's, or the driver did not name it.",
         SECONDS,
         lambda c: c.split.unaccounted if c.split else None,
@@ -99,7 +99,7 @@ DEVICES: tuple[Metric, ...] = (
 class ProcessCollector:
     """Rows by (process, uuid) and by process, new with every answer about processes.
 
-    `device_busy` returns a card's own busy seconds so far, None if they are not counted; it is asked after they were
+    `device_busy` returns a GPU's own busy seconds so far, None if they are not counted; it is asked after they were
     brought up to the same tick.
     """
 
@@ -117,7 +117,7 @@ class ProcessCollector:
         self._owners = Owners(procfs)
         self._device_busy, self._workloads = device_busy, workloads
         self.max_per_device, self._linger = max_per_device, linger_seconds
-        self._cards: dict[str, CardProcesses] = {}
+        self._states: dict[str, DeviceProcesses] = {}
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
@@ -132,12 +132,12 @@ class ProcessCollector:
         self._now = tick.monotonic
         self._owners.begin(self._now)
         for device in tick.driver.devices:
-            self._cards.setdefault(device.uuid, CardProcesses())
+            self._states.setdefault(device.uuid, DeviceProcesses())
         used, listed = self._drain(tick), self._list(tick)
         self._owners.end()
-        # While a card is not seen nobody knows which of its processes have left: a counter would begin again at 0.
+        # While a GPU is not seen nobody knows which of its processes have left: a counter would begin again at 0.
         left = [
-            self._cards[device.uuid].forget(tick.monotonic, self._linger, self.max_per_device)
+            self._states[device.uuid].forget(tick.monotonic, self._linger, self.max_per_device)
             for device in tick.driver.devices
             if device.up
         ]
@@ -152,20 +152,20 @@ class ProcessCollector:
         """Take the samples of use; tell whether there were any."""
         if tick.driver.worker_starts != self._worker_starts:
             self._worker_starts = tick.driver.worker_starts
-            for card in self._cards.values():
-                if card.split:
-                    card.split.restart()
+            for state in self._states.values():
+                if state.split:
+                    state.split.restart()
         batches: dict[str, list[Rows]] = {}
         came: dict[str, float] = {}
         for reply in tick.replies:
-            if reply.uuid in self._cards and "process" in reply.samples:
+            if reply.uuid in self._states and "process" in reply.samples:
                 batches.setdefault(reply.uuid, []).append(reply.samples["process"])
                 came[reply.uuid] = reply.received or tick.monotonic
         for uuid, rows in batches.items():
-            card = self._cards[uuid]
-            card.split = card.split or BusySplit()
-            given = card.split.drain(rows, came[uuid], self._device_busy(uuid), self._owner)
-            card.credit(given, tick.monotonic, self.max_per_device)
+            state = self._states[uuid]
+            state.split = state.split or BusySplit()
+            given = state.split.drain(rows, came[uuid], self._device_busy(uuid), self._owner)
+            state.credit(given, tick.monotonic, self.max_per_device)
         return bool(batches)
 
     def _owner(self, pid: int, since: float) -> str | None:
@@ -189,26 +189,26 @@ class ProcessCollector:
         """Take the lists of processes that are new; tell whether there are any."""
         changed = False
         for device in tick.driver.devices:
-            card, reading = self._cards[device.uuid], (device.up, device.generations.get("processes", 0))
-            if card.reading == reading:
+            state, reading = self._states[device.uuid], (device.up, device.generations.get("processes", 0))
+            if state.reading == reading:
                 continue
-            changed, card.reading, card.listed = True, reading, device.reading.processes is not None
+            changed, state.reading, state.listed = True, reading, device.reading.processes is not None
             uses: dict[str, Use] = {}
             for listed in merge(device.reading.processes or ()):
                 identity = self._identity(self._owners.of(listed.pid))
                 identity.kind = min(listed.kind, identity.kind or listed.kind, key=KINDS.index)
                 uses[identity.owner.process] = Use(listed.used_memory_bytes, seen=tick.monotonic)
-            card.take_list(uses, tick.monotonic, self.max_per_device)
+            state.take_list(uses, tick.monotonic, self.max_per_device)
         return changed
 
     def _describe(self, devices: Sequence[Device]) -> None:
-        """Ask who the processes on the cards are, and forget those that nothing is shown of any more."""
+        """Ask who the processes on the GPUs are, and forget those that nothing is shown of any more."""
         names: dict[str, list[str]] = {}
         for device in devices:
             minor = device.reading.minor_number
-            for process in self._cards[device.uuid].here:
+            for process in self._states[device.uuid].here:
                 names.setdefault(process, []).extend([device.uuid] + ([] if minor is None else [f"nvidia{minor}"]))
-        lasting = names.keys() | {process for card in self._cards.values() for process in card.gone}
+        lasting = names.keys() | {process for state in self._states.values() for process in state.gone}
         for process in [
             p for p, i in self._identities.items() if p not in lasting and self._now - i.seen > _REMEMBERED
         ]:
@@ -236,14 +236,14 @@ class ProcessCollector:
 
     def _families(self, devices: Sequence[Device], *, anew: bool) -> tuple[Family, ...]:
         """Return everything; what describes the processes is made anew only if asked for, or if they are others."""
-        uses = [((process, uuid), use) for uuid, card in self._cards.items() for process, use in card.rows()]
+        uses = [((process, uuid), use) for uuid, state in self._states.items() for process, use in state.rows()]
         names = dict.fromkeys(process for (process, _), _ in uses)
         names.pop(OTHER, None)
         if anew or names.keys() != self._described[0]:
             described: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
             self._described = (names.keys(), families(PROCESSES, described))
-        cards: list[tuple[LabelValues, CardProcesses]] = [((d.uuid,), self._cards[d.uuid]) for d in devices if d.up]
-        return families(USES, uses) + self._described[1] + families(DEVICES, cards)
+        states: list[tuple[LabelValues, DeviceProcesses]] = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
+        return families(USES, uses) + self._described[1] + families(DEVICES, states)
 
 
 def _who(workloads: Workloads, owner: Owner, devices: tuple[str, ...]) -> tuple[str, Workload, int | None]:

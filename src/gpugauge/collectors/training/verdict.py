@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 
 from gpugauge.collectors.base import Tick
-from gpugauge.logs import fields
+from gpugauge.logline import fields
 from gpugauge.metric import NONE, RATIO, SECONDS, LabelValues, Metric, Table, families
 from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES, STATES
@@ -35,7 +35,7 @@ class _Account:
     verdict: Verdict
     since: float  # of the candidate below, monotonic seconds
     candidate: str
-    held: int = 0  # cards
+    held: int = 0  # GPUs
     progress: Progress | None = None
     started: float = 0.0
     seen: float = 0.0
@@ -76,7 +76,7 @@ LIVE: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "training_verdict_info",
-        "How sure the verdict is: inside with the hook, outside without; undecidable are causes that the card cannot "
+        "How sure the verdict is: inside with the hook, outside without; undecidable are causes that the GPU cannot "
         "show; always 1.",
         NONE,
         lambda a: a.info(),
@@ -94,7 +94,7 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "training_gpu_held_seconds_total",
-        "GPU time that the process held: cards times seconds.",
+        "GPU time that the process held: GPUs times seconds.",
         SECONDS,
         lambda a: a.summary.held,
     ),
@@ -151,11 +151,11 @@ class VerdictCollector:
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         verdict = self._settle(account, judge(found, account.verdict, self.stalled_seconds), found, now)
-        account.verdict, account.held = verdict, len(found.cards) + found.unused_cards
+        account.verdict, account.held = verdict, len(found.devices) + found.unused_devices
         summary = account.summary
         summary.seconds[verdict.state] += elapsed
         summary.held += elapsed * account.held
-        summary.saw_load([card.busy for card in found.cards if card.busy is not None], elapsed)
+        summary.saw_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         summary.peak_memory = max(summary.peak_memory, self._memory(process))
         if account.held and not summary.lost:
             summary.lost = dict.fromkeys(CAUSES, 0.0)

@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import IMPLAUSIBLE, DriverError
+from gpugauge.driver.codes import FUNCTION_NOT_FOUND, IMPLAUSIBLE, DriverError
 
-_FUNCTION_NOT_FOUND = 13
 # member(structure, name): the binding's structures look at each attribute in Python, for the few that are text. Numbers
 # need none of that, and they are read every second. put(structure, name, value) likewise.
 member = object.__getattribute__
@@ -23,7 +22,7 @@ _BOUND_AS = {
 
 
 class Buffer:
-    """An array of one of the binding's structures that calls fill: one for all cards, and empty before each call."""
+    """An array of one of the binding's structures that calls fill: one for all GPUs, and empty before each call."""
 
     def __init__(self, kind: Any, room: int) -> None:
         self.room = room = max(1, room)
@@ -51,7 +50,7 @@ class Caller:
         """Call; a binding too old to have the function is like a library without the symbol. Raises DriverError."""
         bound = getattr(self.binding, _BOUND_AS.get(function, function), None)
         if bound is None:
-            raise DriverError(_FUNCTION_NOT_FOUND, function)
+            raise DriverError(FUNCTION_NOT_FOUND, function)
         return self.timed(function, bound, *arguments, **more)
 
     def timed(self, function: str, bound: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
@@ -62,7 +61,7 @@ class Caller:
         except self.binding.NVMLError as error:
             raise DriverError(error.value, function) from None
         except self.binding.NVMLLibraryMismatchError:  # no NVMLError: the library lacks a versioned symbol
-            raise DriverError(_FUNCTION_NOT_FOUND, function) from None
+            raise DriverError(FUNCTION_NOT_FOUND, function) from None
         except UnicodeDecodeError:
             raise DriverError(IMPLAUSIBLE, function) from None
         finally:

@@ -1,4 +1,4 @@
-"""What is read from a card by a call of its own: one row for each.
+"""What is read from a GPU by a call of its own: one row for each.
 
 https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from gpugauge.driver.codes import UNSUPPORTED, DriverError, Group
+from gpugauge.driver.codes import INVALID_ARGUMENT, NOT_SUPPORTED, UNSUPPORTED, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller, member
 from gpugauge.driver.nvidia.plausible import (
     ANY,
@@ -36,8 +36,6 @@ from gpugauge.driver.nvidia.plausible import (
     each,
 )
 
-_INVALID_ARGUMENT = 2
-_NOT_SUPPORTED = 3
 _NOT_AVAILABLE = 0xFFFFFFFF  # what NVML writes into 32 bits when it has no answer
 
 # NVML's numbers: nvmlTemperatureSensors_t, nvmlClockType_t, nvmlTemperatureThresholds_t.
@@ -90,7 +88,7 @@ def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
 
 
 def memory(call: Caller, handle: Any) -> tuple[int, int, int, int]:
-    """Total, used, free and reserved bytes of a card or of a MIG device."""
+    """Total, used, free and reserved bytes of a GPU or of a MIG device."""
     found = call("nvmlDeviceGetMemoryInfo_v2", handle, version=call.binding.nvmlMemory_v2)
     return member(found, "total"), member(found, "used"), member(found, "free"), member(found, "reserved")
 
@@ -161,10 +159,10 @@ def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:
             states[str(link)] = bool(call("nvmlDeviceGetNvLinkState", handle, link))
     except DriverError as error:
         # The first refusal tells how many there are.
-        if error.code not in {_INVALID_ARGUMENT, *UNSUPPORTED}:
+        if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:
             raise
         if not states:
-            raise DriverError(_NOT_SUPPORTED, error.call) from None
+            raise DriverError(NOT_SUPPORTED, error.call) from None
     return states
 
 

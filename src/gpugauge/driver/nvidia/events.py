@@ -1,4 +1,4 @@
-"""Events that the driver reports of a card, polled. What happened before the card was registered is never reported."""
+"""Events that the driver reports of a GPU, polled. What happened before the GPU was registered is never reported."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NAMES = {
     0x8000: "recovery_action",
 }
 _WANTED = sum(_NAMES)
-_MOST = 64  # in one poll: a card that reports without end must not hold up the others
+_MOST = 64  # in one poll: a GPU that reports without end must not hold up the others
 
 
 class Events:
-    """The event set of one card: a set of its own, so that a lost card does not silence its neighbours. Call `free`
+    """The event set of one GPU: a set of its own, so that a lost GPU does not silence its neighbours. Call `free`
     before the library is shut down.
     """
 
@@ -36,7 +36,7 @@ class Events:
         self._data: Any = None
 
     def register(self, handle: Any) -> int:
-        """Ask for what the card supports and we want; returns it as NVML's bits. Raises DriverError."""
+        """Ask for what the GPU supports and we want; returns it as NVML's bits. Raises DriverError."""
         types: int = self._call("nvmlDeviceGetSupportedEventTypes", handle) & _WANTED
         if types:
             self._set, self._data = self._call("nvmlEventSetCreate"), self._call.binding.c_nvmlEventData_t()
@@ -51,7 +51,7 @@ class Events:
         """Return what has happened since the last poll, oldest first, without waiting."""
         found: list[dict[str, Any]] = []
         for _ in range(_MOST if self._set is not None else 0):
-            # Another code than success is as a rule the time-out; what else is wrong with the card, its readings tell.
+            # Another code than success is as a rule the time-out; what else is wrong with the GPU, its readings tell.
             try:
                 code = self._call.code("nvmlEventSetWait_v2", self._set, byref(self._data), 0)
             except DriverError:

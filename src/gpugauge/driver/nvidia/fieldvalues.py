@@ -1,4 +1,4 @@
-"""Field values: numbers with ids of their own, of which a card gives any number in one call.
+"""Field values: numbers with ids of their own, of which a GPU gives any number in one call.
 
 Ids are those of nvml.h; where the driver's version changes an id, `field_values` chooses.
 """
@@ -28,7 +28,7 @@ _THROTTLE_269 = (580, 82)
 
 class FieldValue(NamedTuple):
     """One row: NVML's id and scope. `key` is the entry of a field that is a mapping. Of the rows of the same field and
-    key the first that the card supports is used.
+    key the first that the GPU supports is used.
     """
 
     group: Group
@@ -83,7 +83,7 @@ _ROWS: tuple[FieldValue, ...] = (
             "reliability": 79,
         },
     ),
-    # NVLink 5 counts bytes; before it the counters are in KiB. A Blackwell card may know both.
+    # NVLink 5 counts bytes; before it the counters are in KiB. A Blackwell GPU may know both.
     FieldValue("normal", "nvlink_transmitted_bytes", COUNTER, 202, _ALL_LINKS),
     FieldValue("normal", "nvlink_received_bytes", COUNTER, 204, _ALL_LINKS),
     FieldValue("normal", "nvlink_transmitted_bytes", COUNTER, 138, _ALL_LINKS, factor=_KIB),

@@ -37,7 +37,7 @@ _SHORTEST_SECONDS = 0.9
 
 
 class Gpm:
-    """The samples of one card, or of one GPU instance of it. Call `free` before the library is shut down."""
+    """The samples of one GPU, or of one GPU instance of it. Call `free` before the library is shut down."""
 
     def __init__(self, call: Caller, handle: Any, gpu_instance: int | None = None) -> None:
         self._call, self._handle, self._gpu_instance = call, handle, gpu_instance

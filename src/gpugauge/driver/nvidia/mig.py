@@ -1,23 +1,21 @@
-"""The MIG devices of a card: what each is, its memory, and the performance counters of its GPU instance."""
+"""The MIG devices of a GPU: what each is, its memory, and the performance counters of its GPU instance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import DEVICE_GONE, LIFECYCLE, UNSUPPORTED, DriverError
+from gpugauge.driver.codes import DEVICE_GONE, INVALID_ARGUMENT, LIFECYCLE, NOT_FOUND, UNSUPPORTED, DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import memory
 from gpugauge.driver.nvidia.gpm import Gpm
 from gpugauge.driver.nvidia.plausible import BYTES, COUNT, NUMBER, TEXT
 
-_INVALID_ARGUMENT = 2
-_NOT_FOUND = 6
 _PROFILING = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
 
 
 class Mig:
-    """The MIG devices of one card. Call `free` before the library is shut down."""
+    """The MIG devices of one GPU. Call `free` before the library is shut down."""
 
     def __init__(self, call: Caller, handle: Any) -> None:
         self._call, self._handle = call, handle
@@ -48,7 +46,7 @@ class Mig:
             try:
                 handle = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, index)
             except DriverError as error:
-                if error.code in {_NOT_FOUND, _INVALID_ARGUMENT}:
+                if error.code in {NOT_FOUND, INVALID_ARGUMENT}:
                     continue  # the numbers have holes
                 raise
             uuid = self._ask("nvmlDeviceGetUUID", handle, TEXT)

@@ -1,6 +1,6 @@
 """NVML, read through NVIDIA's own binding; used by the worker process alone.
 
-What is read is in the tables of `calls` and `fieldvalues`. What a card does not support is asked once and then left
+What is read is in the tables of `calls` and `fieldvalues`. What a GPU does not support is asked once and then left
 alone until a new worker starts, or until its MIG layout changes.
 """
 
@@ -10,7 +10,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpugauge.driver.codes import DEVICE_GONE, IMPLAUSIBLE, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
+from gpugauge.driver.codes import (
+    DEVICE_GONE,
+    IMPLAUSIBLE,
+    INVALID_ARGUMENT,
+    LIFECYCLE,
+    NOT_SUPPORTED,
+    UNSUPPORTED,
+    DriverError,
+    DriverFacts,
+    Group,
+)
 from gpugauge.driver.nvidia.binding import pynvml
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import CALLS, Call
@@ -21,9 +31,6 @@ from gpugauge.driver.nvidia.gpm import Gpm
 from gpugauge.driver.nvidia.mig import Mig
 from gpugauge.driver.nvidia.plausible import Check
 from gpugauge.driver.nvidia.samples import Samples
-
-_INVALID_ARGUMENT = 2
-_NOT_SUPPORTED = 3
 
 
 def use_library(library: object) -> None:
@@ -61,7 +68,7 @@ class _Device:
 
 
 class Nvml:
-    """The driver. Handles are by index: by uuid NVML finds none as soon as any one card is lost.
+    """The driver. Handles are by index: by uuid NVML finds none as soon as any one GPU is lost.
     `clock` is a steady one, in seconds.
     """
 
@@ -73,12 +80,12 @@ class Nvml:
         self._events: list[dict[str, Any]] = []
 
     def open(self) -> None:
-        """Load the library and initialise it, a machine without cards included. Raises DriverError."""
+        """Load the library and initialise it, a machine without GPUs included. Raises DriverError."""
         self._devices.clear()
         try:
             self._call("nvmlInitWithFlags", pynvml.NVML_INIT_FLAG_NO_GPUS)
         except DriverError as error:
-            if error.code not in {_INVALID_ARGUMENT, *UNSUPPORTED}:  # an old library does not know the flag
+            if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:  # an old library does not know the flag
                 raise
             self._call("nvmlInitWithFlags", 0)
         self._rows = field_values(self._optional("nvmlSystemGetDriverVersion"))
@@ -91,7 +98,7 @@ class Nvml:
         self._call("nvmlShutdown")
 
     def facts(self) -> DriverFacts:
-        """What the library tells about itself and the driver. Raises DriverError when it cannot count the cards."""
+        """What the library tells about itself and the driver. Raises DriverError when it cannot count the GPUs."""
         return DriverFacts(
             device_count=self._call("nvmlDeviceGetCount_v2"),
             driver_version=self._optional("nvmlSystemGetDriverVersion"),
@@ -100,9 +107,9 @@ class Nvml:
         )
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """Read one card: values by group and field, and the codes of the fields that were asked without success.
+        """Read one GPU: values by group and field, and the codes of the fields that were asked without success.
         After a change of the MIG layout "static" and "mig" are read unasked. A group without anything new is left out.
-        Raises DriverError when the card or the driver as a whole is gone.
+        Raises DriverError when the GPU or the driver as a whole is gone.
         """
         device = self._poll_events(index, self._device(index))
         wanted = dict.fromkeys((*groups, "static", "mig") if device.new else groups)
@@ -125,8 +132,8 @@ class Nvml:
         return values, errors
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
-        """Drain the rings of one card: see `Reply.samples`, engines packed; the codes are those of `samples_ENGINE`.
-        Raises DriverError when the card or the driver as a whole is gone.
+        """Drain the rings of one GPU: see `Reply.samples`, engines packed; the codes are those of `samples_ENGINE`.
+        Raises DriverError when the GPU or the driver as a whole is gone.
         """
         device = self._device(index)
         found, failures = device.samples.drain(self._call, device.handle)
@@ -156,7 +163,7 @@ class Nvml:
         return device
 
     def _poll_events(self, index: int, device: _Device) -> _Device:
-        """Take in what happened; a new MIG layout changes what the card supports, so that all is asked anew."""
+        """Take in what happened; a new MIG layout changes what the GPU supports, so that all is asked anew."""
         events = device.events.poll()
         if not events:
             return device
@@ -192,8 +199,8 @@ class Nvml:
         failures: dict[str, int] = {}
         for row, code, value in answers:
             name = (row.field, row.key)
-            if code in UNSUPPORTED or code == _INVALID_ARGUMENT or name in answered:
-                device.field_values.remove(row)  # the card will not know it later either, or a row above is better
+            if code in UNSUPPORTED or code == INVALID_ARGUMENT or name in answered:
+                device.field_values.remove(row)  # the GPU will not know it later either, or a row above is better
                 device.questions.clear()
             if name in answered:
                 continue
@@ -214,7 +221,7 @@ class Nvml:
             if device.gpm_supported is None:
                 device.gpm_supported = bool(self._call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice)
                 if not device.gpm_supported:
-                    raise DriverError(_NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")  # noqa: TRY301  (one way to refuse)
+                    raise DriverError(NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")  # noqa: TRY301  (one way to refuse)
             news = device.gpm.read(self._clock())
         except DriverError as error:
             _note(error, PROFILING_FIELDS, errors)
@@ -270,7 +277,7 @@ def _read_call(call: Caller, device: _Device, row: Call, found: dict[str, Any], 
 
 
 def _note(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -> None:
-    """Charge a failure to the fields that asked; what means that the card or the driver is gone is raised again."""
+    """Charge a failure to the fields that asked; what means that the GPU or the driver is gone is raised again."""
     if error.code in LIFECYCLE or error.code in DEVICE_GONE:
         raise error
     errors.update(dict.fromkeys(fields, error.code))

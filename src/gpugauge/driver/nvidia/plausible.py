@@ -1,4 +1,4 @@
-"""Whether a value can be true. Cards have been seen to answer SUCCESS with 0xFFFFFFFF, 255 % or an empty text."""
+"""Whether a value can be true. GPUs have been seen to answer SUCCESS with 0xFFFFFFFF, 255 % or an empty text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEGAHERTZ = _between(0, 100_000)
 MIB_PER_SECOND = _between(0, 1e8)
 COUNT = _between(1, 1 << 24)
 NUMBER = _between(0, 1 << 16)
-NODE = _between(0, 1 << 10)  # -1: the card belongs to no NUMA node
+NODE = _between(0, 1 << 10)  # -1: the GPU belongs to no NUMA node
 LANES = _between(1, 32)
 P_STATE = _between(0, 15)
 BITS = _between(0, (1 << 32) - 2)

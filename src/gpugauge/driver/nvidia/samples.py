@@ -1,4 +1,4 @@
-"""The samples that the driver keeps of a card: a ring for each engine, and one for processes."""
+"""The samples that the driver keeps of a GPU: a ring for each engine, and one for processes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from ctypes import byref, c_uint, c_ulonglong
 from functools import partial
 from typing import Any
 
-from gpugauge.driver.codes import ENGINES, UNSUPPORTED, DriverError
+from gpugauge.driver.codes import ENGINES, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, UNSUPPORTED, DriverError
 from gpugauge.driver.messages import PERCENT_UNKNOWN, SAMPLE, packed
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.fieldvalues import decoded
 
 _SUCCESS = 0
-_INVALID_ARGUMENT = 2  # what an older driver says to an engine that it does not know
-_NOT_FOUND = 6
-_INSUFFICIENT_SIZE = 7
 _UNSIGNED_INT = 1  # nvmlValueType_t
 
 _PROCESS = "process"
@@ -26,12 +23,12 @@ _PROCESS_SAMPLE = struct.Struct("I4xQ4I")  # nvmlProcessUtilizationSample_t: pid
 # Rings have about 100 entries. A broken driver once returned garbage without end.
 _MOST = 512
 _MOST_ROOM = 1 << 16
-# A ring may rest for minutes on an idle card; it also looks dry while the driver's clock is behind the cursor.
+# A ring may rest for minutes on an idle GPU; it also looks dry while the driver's clock is behind the cursor.
 _DRY_SECONDS = 15.0
 
 
 class Samples:
-    """The rings of one card, each drained from where it was left: the driver's own time of the last sample, since
+    """The rings of one GPU, each drained from where it was left: the driver's own time of the last sample, since
     nothing says which clock the driver uses.
     """
 
@@ -55,7 +52,7 @@ class Samples:
                 found[name] = drain(call, handle, name, now)
             except DriverError as error:
                 failures.append((name, error))
-                if error.code == _INVALID_ARGUMENT or error.code in UNSUPPORTED:
+                if error.code == INVALID_ARGUMENT or error.code in UNSUPPORTED:
                     del self._cursors[name]
         return found, failures
 
@@ -63,7 +60,7 @@ class Samples:
         cursor = self._cursors[engine]
         samples = self._read(call, handle, engine, cursor)
         if not samples and now - self._fresh.setdefault(engine, now) > _DRY_SECONDS:
-            # Only a whole reading tells a card that rests from a clock that was set back.
+            # Only a whole reading tells a GPU that rests from a clock that was set back.
             self._fresh[engine] = now
             samples = self._read(call, handle, engine, 0)
             if _newest(samples, cursor) == cursor:
@@ -79,7 +76,7 @@ class Samples:
         """
         function, count, self._since.value = "nvmlDeviceGetSamples", self._count, cursor
         ask = partial(call.code, function, handle, _TYPES[engine], self._since, self._type_out, self._count_out)
-        code, taken, room = _INSUFFICIENT_SIZE, b"", self._rooms.pop(engine, 0)
+        code, taken, room = INSUFFICIENT_SIZE, b"", self._rooms.pop(engine, 0)
         for _ in range(2):
             if not room:
                 code = ask(None)
@@ -88,12 +85,12 @@ class Samples:
                 buffer, count.value = call.buffer("c_nvmlSample_t", room), room
                 code = ask(buffer.array)
                 taken = buffer.take(0 if code else count.value, _MOST)
-            if code != _INSUFFICIENT_SIZE:
+            if code != INSUFFICIENT_SIZE:
                 break
             room = 0
         if room and (code or count.value < room or not cursor):
             self._rooms[engine] = room
-        if code == _NOT_FOUND:
+        if code == NOT_FOUND:
             return b""
         _check(code, function)
         return taken if self._type.value == _UNSIGNED_INT else _as_percents(self._type.value, taken)
@@ -101,16 +98,16 @@ class Samples:
     def _drain_processes(self, call: Caller, handle: Any, name: str, _now: float) -> list[list[int]]:
         cursor, function = self._cursors[name], "nvmlDeviceGetProcessUtilization"
         count, self._since.value = self._count, cursor
-        code, taken, room = _INSUFFICIENT_SIZE, b"", self._rooms.get(name, 0)
+        code, taken, room = INSUFFICIENT_SIZE, b"", self._rooms.get(name, 0)
         for _ in range(2):
             count.value = room
             buffer = call.buffer("c_nvmlProcessUtilizationSample_t", room)
             code = call.code(function, handle, buffer.array if room else None, self._count_out, self._since)
             taken = buffer.take(0 if code or not room else count.value, _MOST)
-            if code != _INSUFFICIENT_SIZE:
+            if code != INSUFFICIENT_SIZE:
                 break
             room = self._rooms[name] = min(count.value, _MOST_ROOM)
-        if code == _NOT_FOUND:
+        if code == NOT_FOUND:
             return []
         _check(code, function)
         rows = [[time, pid, *percents] for pid, time, *percents in _PROCESS_SAMPLE.iter_unpack(taken)]
@@ -130,6 +127,6 @@ def _newest(samples: bytes, otherwise: int) -> int:
 
 
 def _as_percents(value_type: int, samples: bytes) -> bytes:
-    """Pack samples whose values are of another type as those that all cards of today have."""
+    """Pack samples whose values are of another type as those that all GPUs of today have."""
     values = [(stamp, decoded(value_type, value)) for stamp, value in _ANY_SAMPLE.iter_unpack(samples)]
     return packed([(stamp, int(v) if 0 <= v <= 100 else PERCENT_UNKNOWN) for stamp, v in values])

@@ -1,4 +1,4 @@
-"""What runs on simulated cards, as pure functions of the second of the scenario."""
+"""What runs on simulated GPUs, as pure functions of the second of the scenario."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpugauge.simulator.device.rhythm import Rhythm, Working
 
 
 class Activity:
-    """Work on a card between two seconds of the scenario. `intensity` and `traffic` say how much of the power and of
-    the memory's time a second of it takes: a kernel that only waits for a peer keeps a card busy and cold. `engines`
-    says the same of the video engines, `sm_active`, `tensor_active` and `link` (of what PCIe carries into the card) of
+    """Work on a GPU between two seconds of the scenario. `intensity` and `traffic` say how much of the power and of
+    the memory's time a second of it takes: a kernel that only waits for a peer keeps a GPU busy and cold. `engines`
+    says the same of the video engines, `sm_active`, `tensor_active` and `link` (of what PCIe carries into the GPU) of
     what the performance counters show; None stands for what is usual at that intensity. A training step as a pipeline
     says all that by itself.
     """
@@ -51,16 +51,16 @@ class Activity:
         return self.start <= t < self.end
 
     def busy(self, t: float) -> float:
-        """Seconds in which it kept a card busy, from its start to `t`."""
+        """Seconds in which it kept a GPU busy, from its start to `t`."""
         if self._load is None or t <= self.start:
             return 0.0
         return self._load.integral(min(t, self.end)) - self._before
 
 
 class Process:
-    """A process of a job on some of the cards; `memory` in bytes on each, None if the driver does not tell. On cards
+    """A process of a job on some of the GPUs; `memory` in bytes on each, None if the driver does not tell. On GPUs
     with MIG it runs on the instance of that number. It is number `rank` of the job's `ranks` processes, and holds those
-    of its cards that are not in `works_on` without using them.
+    of its GPUs that are not in `works_on` without using them.
     """
 
     def __init__(
@@ -87,5 +87,5 @@ class Process:
         self.environment: dict[str, str] = plain["environment"]
 
     def on(self, gpu: int) -> Activity:
-        """What it does on one of its cards."""
+        """What it does on one of its GPUs."""
         return self.activity if gpu in self.works_on else self._rest

@@ -18,7 +18,7 @@ from gpugauge.simulator.device.rings import UPTIME, Ring
 _SAMPLE_PERIOD = 1 / 6  # of the utilization rates; nvml.h says 1/6 s to 1 s by product
 _COOLING = 20.0  # seconds of work that the temperature remembers
 NVLINK_BYTES = 120e9  # what all links send in a second that does nothing else but move memory
-PCIE_BYTES = 4e9  # what a card reads from the host in a busy second, if nothing else is said
+PCIE_BYTES = 4e9  # what a GPU reads from the host in a busy second, if nothing else is said
 _SENT = 0.25  # of what it reads it writes back
 # Bytes a second of a PCIe lane by generation, in one direction.
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -26,7 +26,7 @@ _THROTTLES = {"thermal": "sw_thermal_slowdown", "power_cap": "sw_power_cap"}
 MIG_CHANGE = 0x100
 
 
-class Card:
+class Device:
     """One GPU and what runs on it."""
 
     def __init__(self, plain: Mapping[str, Any], index: int, seed: str, processes: tuple[Process, ...]) -> None:
@@ -69,7 +69,7 @@ class Card:
             "traffic": 0.4,
             "engines": {},
         }
-        # A MIG instance is a part of the card, and so is its work.
+        # A MIG instance is a part of the GPU, and so is its work.
         self._parts = [
             *([(Activity(background), 1.0)] if own else []),
             *((p.on(index), self._share(p)) for p in self.processes),
@@ -84,11 +84,11 @@ class Card:
         self.events = self._all_events()
 
     def supports(self, function: str) -> bool:
-        """Whether the card answers a function of the library."""
+        """Whether the GPU answers a function of the library."""
         return not any(fnmatchcase(function, pattern) for pattern in self._unsupported)
 
     def present(self, t: float) -> bool:
-        """Whether the bus shows the card; a library that was opened before it came or came back does not."""
+        """Whether the bus shows the GPU; a library that was opened before it came or came back does not."""
         return self.plugged_at <= t and not self.lost_at <= t < self.back_at
 
     def busy(self, t: float) -> float:
@@ -138,11 +138,11 @@ class Card:
         return self._clocks[domain][0] if 0 <= domain < len(self._clocks) else None
 
     def performance_state(self, t: float) -> int:
-        """0 with a process on the card."""
+        """0 with a process on the GPU."""
         return 0 if self.occupied(t) else self.figures["idle_performance_state"]
 
     def clocks_event_reasons(self, t: float) -> int:
-        """NVML's bits: what the scenario says, and that the card rests."""
+        """NVML's bits: what the scenario says, and that the GPU rests."""
         return self.health.throttled(t) | (0 if self.occupied(t) else REASONS["idle"])
 
     def memory_used(self, t: float) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 
 class Fault:
-    """A rule of the scenario: which calls, on which card, from when to when (seconds), how often in this process, and
+    """A rule of the scenario: which calls, on which GPU, from when to when (seconds), how often in this process, and
     what happens: an NVML code, a delay in seconds, a hang, a crash, bytes that are never freed, a look at a file that
     does not come back from the kernel, or a value in the place of every answer, or of one member of structures.
     """
@@ -44,7 +44,7 @@ class Fault:
         """Whether it strikes now; counts the strike."""
         if not self._start <= t < self._end or self._left <= 0:
             return False
-        if self._call is None and index is None:  # no call about a card
+        if self._call is None and index is None:  # no call about a GPU
             return False
         if self._gpu is not None and self._gpu not in (index, uuid):
             return False

@@ -1,4 +1,4 @@
-"""What ails a simulated card, over time: errors, throttling, links, changes of its MIG layout."""
+"""What ails a simulated GPU, over time: errors, throttling, links, changes of its MIG layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _XID, _DOUBLE_BIT = 0x8, 0x2
 
 
 class Health:
-    """The `health` of a card in a scenario; what is not said is in order."""
+    """The `health` of a GPU in a scenario; what is not said is in order."""
 
     def __init__(self, plain: Mapping[str, Any] | None) -> None:
         plain = plain or {}

@@ -1,4 +1,4 @@
-"""The MIG devices of a simulated card: one compute instance in each GPU instance."""
+"""The MIG devices of a simulated GPU: one compute instance in each GPU instance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gpugauge.simulator.device.activity import Process
 
 PROFILE = re.compile(r"([1-7])g\.(\d+)gb")
-# What a card with MIG enabled no longer tells of itself.
+# What a GPU with MIG enabled no longer tells of itself.
 MIG_LACKS = ("utilization",)
 _FIRST_ID = 7  # of the GPU instances; with profiles of one slice the numbers begin there
 
@@ -58,7 +58,7 @@ def memory_of(profile: str) -> int:
 
 
 def instances(figures: Mapping[str, Any], seed: str, processes: tuple[Process, ...]) -> tuple[Instance, ...]:
-    """Make the MIG devices of a card; `count` in the layout repeats one."""
+    """Make the MIG devices of a GPU; `count` in the layout repeats one."""
     layout = [plain for plain in figures["mig"] for _ in range(plain["count"])]
     made = tuple(Instance(plain, figures, seed, number) for number, plain in enumerate(layout))
     for number, instance in enumerate(made):

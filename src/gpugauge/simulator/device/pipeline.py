@@ -1,7 +1,7 @@
 """A training step as a pipeline, from which all that can be observed follows, and the true cause of slowness too.
 
 Loader, copy, host, kernels and collective run beside each other as PyTorch runs them: the host launches ahead of the
-card unless it synchronises, a copy of pageable memory holds the host, a collective that waits for a peer spins.
+GPU unless it synchronises, a copy of pageable memory holds the host, a collective that waits for a peer spins.
 The true cause is no opinion: it is the component whose removal speeds the step up most.
 """
 
@@ -24,14 +24,14 @@ class Pipeline:
     copy: float = 0.002
     pinned: bool = True  # then copies run beside kernels
     host: float = 0.03  # Python and launches
-    synchronises: bool = False  # every step waits for the card (`.item()`)
-    kernels: float = 0.1  # on a card of one's own at full clock
+    synchronises: bool = False  # every step waits for the GPU (`.item()`)
+    kernels: float = 0.1  # on a GPU of one's own at full clock
     fill: float = 0.85  # share of the multiprocessors that the kernels fill
     precision_unused: bool = False  # 32-bit arithmetic without TF32
     tensor: float = 0.5  # share of kernel time in which the tensor cores work
     peer: float = 0.0  # step of the slowest other rank
     world_size: int = 1
-    other: float = 0.0  # share of the card that other processes take
+    other: float = 0.0  # share of the GPU that other processes take
     clock: float = 1.0  # of the maximum
     throttle: str = "thermal"  # what lowers the clock: thermal, power_cap (limit lowered)
     cpu_quota: float = 1.0  # share of the CPU time needed that the cgroup grants
@@ -52,7 +52,7 @@ class Pipeline:
 
     @property
     def kernel_seconds(self) -> float:
-        """What the card does for this process in a step, as long as it takes."""
+        """What the GPU does for this process in a step, as long as it takes."""
         return self.kernels / self.clock / (1.0 - self.other)
 
     @property
@@ -120,7 +120,7 @@ class Observed:
     """What the driver, the kernel and the hook show of a pipeline, as shares of time unless said otherwise."""
 
     step: float  # seconds
-    busy: float  # of the card, all processes
+    busy: float  # of the GPU, all processes
     own_busy: float
     sm_active: float
     tensor_active: float
@@ -134,7 +134,7 @@ class Observed:
     memory_pressure: float
     retries: float  # a second
     own_sm_active: float  # what this process adds to sm_active
-    own_power: float  # of what the card can draw beyond its idle power
+    own_power: float  # of what the GPU can draw beyond its idle power
 
 
 def observe(p: Pipeline) -> Observed:

@@ -1,4 +1,4 @@
-"""The cards that a scenario can name: figures of NVIDIA's data sheets, and what each is known not to support."""
+"""The GPUs that a scenario can name: figures of NVIDIA's data sheets, and what each is known not to support."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 _MIB = 1 << 20
 
-# By what a card may lack: the functions (patterns) and the field ids that it then does not support.
+# By what a GPU may lack: the functions (patterns) and the field ids that it then does not support.
 WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "ecc": ((), tuple(range(1, 7))),
     "fans": (("nvmlDeviceGetNumFans", "nvmlDeviceGetFan*"), ()),
@@ -27,7 +27,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "row_remapping": (("nvmlDeviceGetRowRemapperHistogram",), tuple(range(142, 146))),
     "serial": (("nvmlDeviceGetSerial", "nvmlDeviceGetBoardPartNumber"), ()),
     "throttle_counters": ((), tuple(range(74, 80))),
-    # What MIG takes away from the card as a whole.
+    # What MIG takes away from the GPU as a whole.
     "utilization": (
         (
             "nvmlDeviceGetUtilizationRates",

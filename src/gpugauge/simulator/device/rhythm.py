@@ -72,7 +72,7 @@ class Rhythm:
 
 
 class Working(Load):
-    """The load of a training: in each step the card works for `busy` seconds of `step`, then waits; with `smooth` its
+    """The load of a training: in each step the GPU works for `busy` seconds of `step`, then waits; with `smooth` its
     work is spread, as that of processes which take turns. Evaluation keeps it as busy as training, on average.
     """
 

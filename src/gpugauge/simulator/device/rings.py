@@ -1,4 +1,4 @@
-"""The sample rings of a simulated card: entries at a period with jitter, of which only the last are kept."""
+"""The sample rings of a simulated GPU: entries at a period with jitter, of which only the last are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UPTIME = 864_000.0
 
 class Ring:
     """`capacity` entries at most, `period` seconds apart, each up to half of `jitter` periods early or late.
-    With `dry_when_idle` nothing is entered while the card has no process; at each of `clock_steps` the driver's clock
+    With `dry_when_idle` nothing is entered while the GPU has no process; at each of `clock_steps` the driver's clock
     jumps by so many seconds.
     """
 
@@ -23,7 +23,7 @@ class Ring:
         self._jitter: float = plain["jitter"]
         self._dry_when_idle: bool = plain["dry_when_idle"]
         self._steps: list[list[float]] = plain["clock_steps"]
-        # All rings of a card are drained at once.
+        # All rings of a GPU are drained at once.
         self._marks = lru_cache(maxsize=2)(self._made_marks)
 
     @property

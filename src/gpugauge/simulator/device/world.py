@@ -1,6 +1,6 @@
-"""What is true at a second of a scenario: cards and processes as pure functions of the time since its start.
+"""What is true at a second of a scenario: GPUs and processes as pure functions of the time since its start.
 
-A restarted worker that is given the same start therefore sees the same cards, counters included, and goes on.
+A restarted worker that is given the same start therefore sees the same GPUs, counters included, and goes on.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gpugauge.simulator.device.activity import Process
-from gpugauge.simulator.device.device import Card
+from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.faults import Fault
 from gpugauge.simulator.device.generation import Generation
 from gpugauge.simulator.device.rings import UPTIME
 
-__all__ = ["UPTIME", "Card", "Process", "World"]
+__all__ = ["UPTIME", "Device", "Process", "World"]
 
 
 class World:
@@ -35,8 +35,8 @@ class World:
         self._missing: list[str] = scenario["driver"]["missing"]
         count = sum(gpu["count"] for gpu in scenario["gpus"])
         self.processes = tuple(p for job in scenario["processes"] for p in _processes(job, count))
-        plain_cards = [gpu for gpu in scenario["gpus"] for _ in range(gpu["count"])]
-        self.cards = tuple(Card(plain, i, self.name, self.processes) for i, plain in enumerate(plain_cards))
+        plain_devices = [gpu for gpu in scenario["gpus"] for _ in range(gpu["count"])]
+        self.devices = tuple(Device(plain, i, self.name, self.processes) for i, plain in enumerate(plain_devices))
         self.faults = [Fault(plain) for plain in scenario["faults"]]
 
     def now(self) -> float:
@@ -53,7 +53,7 @@ class World:
 
 
 def _processes(job: Mapping[str, Any], gpu_count: int) -> Iterator[Process]:
-    """A job is one process on all its cards, or `per_gpu` processes on each, numbered upwards from its pid."""
+    """A job is one process on all its GPUs, or `per_gpu` processes on each, numbered upwards from its pid."""
     gpus = tuple(range(gpu_count)) if job["gpus"] == "all" else tuple(job["gpus"])
     groups = [gpus] if job["per_gpu"] is None else [(gpu,) for gpu in gpus for _ in range(job["per_gpu"])]
     for i, group in enumerate(groups):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpugauge.sessions.session import ENDS, REJECTIONS, Counters, Session
-from gpugauge.simulator.device.device import Card
+from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.simulator.device.world import Process, World
 from gpugauge.simulator.scenario.model import Scenario
@@ -18,7 +18,7 @@ from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, Page
 
 _DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
-# Of the memory that a process holds on a card: the parameters, tensors, and what the allocator keeps.
+# Of the memory that a process holds on a GPU: the parameters, tensors, and what the allocator keeps.
 _PARAMETERS, _ALLOCATED, _ACTIVE, _RESERVED = 0.1, 0.8, 0.85, 0.95
 _HOST_BYTES = 1 << 30  # of a model that lives on the CPU
 
@@ -46,7 +46,7 @@ class SimulatedSessions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._world = World(scenario.simulation())
-        self._cards = {card.index: card for card in self._world.cards}
+        self._devices = {device.index: device for device in self._world.devices}
         self._trainings = {_id(self._world, p): p for p in self._world.processes if p.activity.pipeline and p.hook}
         self._real, self.linger_seconds, self._clock = real, linger, clock
         self._seen: tuple[float, tuple[Session, ...] | None] | None = None
@@ -83,15 +83,15 @@ class SimulatedSessions:
             begin, end = process.activity.start, process.activity.end
             # Like a hook, which connects when the program has got somewhere: its pid can be seen before.
             if begin + 1 <= t < end + self.linger_seconds:
-                cards = [self._cards[gpu] for gpu in process.gpus]
-                yield _session(name, self._world.start_unix, cards, process, min(t, end))
+                devices = [self._devices[gpu] for gpu in process.gpus]
+                yield _session(name, self._world.start_unix, devices, process, min(t, end))
 
 
 def _id(world: World, process: Process) -> str:
     return hashlib.sha256(f"{world.name}/{process.pid}".encode()).hexdigest()[:32]
 
 
-def _session(name: str, start_unix: float, cards: list[Card], process: Process, t: float) -> Session:
+def _session(name: str, start_unix: float, devices: list[Device], process: Process, t: float) -> Session:
     activity = process.activity
     assert activity.pipeline
     ended = start_unix + activity.end if t >= activity.end else None
@@ -103,7 +103,7 @@ def _session(name: str, start_unix: float, cards: list[Card], process: Process, 
         facts=_facts(process, activity.pipeline),
     )
     progress = _Progress(start_unix, process, activity.pipeline, t)
-    snap, page = progress.snap(name, cards), progress.page()
+    snap, page = progress.snap(name, devices), progress.page()
     return Session(hello, process.pid, process.uid, start_unix + t, snap, ended, "finished" if ended else "", page)
 
 
@@ -140,24 +140,24 @@ class _Progress:
         # A hair more, so that a step that ends right now is not lost to rounding.
         self._steps = int(self._trained / self._observed.step + 1e-6)
 
-    def snap(self, session: str, cards: list[Card]) -> wire.Snap:
+    def snap(self, session: str, devices: list[Device]) -> wire.Snap:
         """Return everything that the hook has counted."""
         seen, trained = self._observed, self._trained
         steps = self._durations()
         waits = max(0.0, seen.step - self._pipeline.own_step) * max(0, self._steps - 1)
-        device = "cuda" if cards else "cpu"
+        device = "cuda" if devices else "cpu"
         return wire.Snap(
             session=session,
             sequence=max(1, int(self._t - self._rhythm.start) + 1),
             monotonic_ns=max(0, round((self._t - self._rhythm.start) * 1e9)),
             steps=steps,
             batches=self._batches(),
-            parameters=self._tensors(device, cards, _PARAMETERS),
-            devices=tuple(self._device(i, card) for i, card in enumerate(cards)),
+            parameters=self._tensors(device, devices, _PARAMETERS),
+            devices=tuple(self._device(i, device) for i, device in enumerate(devices)),
             errors=0,
             step_source="optimizer" if self._steps else None,
-            optimizer_state=self._tensors(device, cards, 2 * _PARAMETERS),
-            exposed_wait_seconds=seen.data_wait_exposed * trained if cards else None,
+            optimizer_state=self._tensors(device, devices, 2 * _PARAMETERS),
+            exposed_wait_seconds=seen.data_wait_exposed * trained if devices else None,
             local_work_seconds=max(0.0, steps.seconds - waits) if self._shared else None,
             compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
         )
@@ -198,18 +198,18 @@ class _Progress:
         last = self._unix + self._rhythm.moment(self._steps * self._observed.step) if count else None
         return wire.Progress(count, self._observed.data_wait * self._trained, last, tuple(log2))
 
-    def _tensors(self, device: str, cards: list[Card], share: float) -> tuple[wire.Parameters, ...]:
-        dtype = "torch.float32" if self._pipeline.precision_unused or not cards else "torch.bfloat16"
-        places = [f"{device}:{i}" for i, card in enumerate(cards) if card.index in self._process.works_on] or [device]
+    def _tensors(self, kind: str, devices: list[Device], share: float) -> tuple[wire.Parameters, ...]:
+        dtype = "torch.float32" if self._pipeline.precision_unused or not devices else "torch.bfloat16"
+        places = [f"{kind}:{i}" for i, device in enumerate(devices) if device.index in self._process.works_on] or [kind]
         size = round((self._process.memory or _HOST_BYTES) * share)
         return tuple(wire.Parameters(place, dtype, 148, size // _DTYPES[dtype], size) for place in places)
 
-    def _device(self, index: int, card: Card) -> wire.Device:
+    def _device(self, index: int, device: Device) -> wire.Device:
         held = self._process.memory or 0
         allocated, active, reserved = (round(held * share) for share in (_ALLOCATED, _ACTIVE, _RESERVED))
         return wire.Device(
             index,
-            card.uuid,
+            device.uuid,
             allocated=allocated,
             allocated_peak=active,
             reserved=reserved,
@@ -217,6 +217,6 @@ class _Progress:
             inactive_split=(reserved - active) // 2,
             retries=round(self._observed.retries * self._trained),
             ooms=0,
-            name=card.name,
-            capability=".".join(map(str, card.figures["compute_capability"])),
+            name=device.name,
+            capability=".".join(map(str, device.figures["compute_capability"])),
         )

@@ -11,14 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-SUCCESS = 0
-UNINITIALIZED = 1
-INVALID_ARGUMENT = 2
-NOT_SUPPORTED = 3
-NOT_FOUND = 6
-INSUFFICIENT_SIZE = 7
-TIMEOUT = 10
-GPU_IS_LOST = 15
+from gpugauge.driver.codes import INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS
 
 NOT_AVAILABLE_32 = 0xFFFFFFFF
 NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF
@@ -28,14 +21,14 @@ _POINTER = struct.Struct("@P")
 # NVML's value types.
 DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
 
-DeviceFunction: TypeAlias = Callable[..., int]  # (card or MIG device, second, the call's other arguments)
+DeviceFunction: TypeAlias = Callable[..., int]  # (GPU or MIG device, second, the call's other arguments)
 
 
 def number(answer: Callable[[Any, float], int | None]) -> DeviceFunction:
     """A function that writes one number; None is not supported."""
 
-    def function(card: Any, t: float, out: Any) -> int:
-        value = answer(card, t)
+    def function(device: Any, t: float, out: Any) -> int:
+        value = answer(device, t)
         if value is None:
             return NOT_SUPPORTED
         out._obj.value = value
@@ -47,8 +40,8 @@ def number(answer: Callable[[Any, float], int | None]) -> DeviceFunction:
 def numbers(answer: Callable[[Any, float], tuple[int, ...]]) -> DeviceFunction:
     """A function that writes several."""
 
-    def function(card: Any, t: float, *outs: Any) -> int:
-        for out, value in zip(outs, answer(card, t), strict=True):
+    def function(device: Any, t: float, *outs: Any) -> int:
+        for out, value in zip(outs, answer(device, t), strict=True):
             out._obj.value = value
         return SUCCESS
 
@@ -58,8 +51,8 @@ def numbers(answer: Callable[[Any, float], tuple[int, ...]]) -> DeviceFunction:
 def chosen(answer: Callable[[Any, float, int], int | None]) -> DeviceFunction:
     """A function with a choice before the number that it writes; None is a choice that there is not."""
 
-    def function(card: Any, t: float, choice: Any, out: Any) -> int:
-        value = answer(card, t, plain(choice))
+    def function(device: Any, t: float, choice: Any, out: Any) -> int:
+        value = answer(device, t, plain(choice))
         if value is None:
             return INVALID_ARGUMENT
         out._obj.value = value
@@ -71,8 +64,8 @@ def chosen(answer: Callable[[Any, float, int], int | None]) -> DeviceFunction:
 def text(answer: Callable[[Any], str]) -> DeviceFunction:
     """A function that fills a buffer."""
 
-    def function(card: Any, _t: float, buffer: Any, length: Any) -> int:
-        return fill(buffer, length, answer(card))
+    def function(device: Any, _t: float, buffer: Any, length: Any) -> int:
+        return fill(buffer, length, answer(device))
 
     return function
 
@@ -80,8 +73,8 @@ def text(answer: Callable[[Any], str]) -> DeviceFunction:
 def structure(answer: Callable[[Any, float], dict[str, Any]]) -> DeviceFunction:
     """A function that fills a structure."""
 
-    def function(card: Any, t: float, out: Any) -> int:
-        for name, value in answer(card, t).items():
+    def function(device: Any, t: float, out: Any) -> int:
+        for name, value in answer(device, t).items():
             setattr(out._obj, name, value)
         return SUCCESS
 

@@ -1,4 +1,4 @@
-"""The field values of a simulated card, by NVML's ids."""
+"""The field values of a simulated GPU, by NVML's ids."""
 # ruff: noqa: SLF001  (`_obj` is what ctypes offers)
 
 from __future__ import annotations
@@ -7,18 +7,12 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from gpugauge.simulator.device.device import Card
+from gpugauge.driver.codes import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS
+from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.generation import Generation
 from gpugauge.simulator.device.rings import UPTIME
 from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml.answers import (
-    INVALID_ARGUMENT,
-    NOT_SUPPORTED,
-    SUCCESS,
-    UNSIGNED_INT,
-    UNSIGNED_LONG_LONG,
-    plain,
-)
+from gpugauge.simulator.nvml.answers import UNSIGNED_INT, UNSIGNED_LONG_LONG, plain
 
 # nvmlFieldValue_t: id, scope, time, latency, type, code, value. The binding's structures take longer one by one.
 _VALUE = struct.Struct("=IIQqIIQ")
@@ -26,81 +20,83 @@ _BITS = (1 << 64) - 1  # larger numbers of a scenario lose their high bits
 _ALL_LINKS = 0xFFFFFFFF
 _POWER_SMOOTHING = range(251, 269)  # settings; in some drivers three of these ids are throttle counters
 
-# What a field tells: card, second, scope; None is not supported.
-_Answer: TypeAlias = Callable[[Card, float, int], int | None]
+# What a field tells: GPU, second, scope; None is not supported.
+_Answer: TypeAlias = Callable[[Device, float, int], int | None]
 
 
-def field_values(world: World, card: Card, t: float, count: Any, values: Any) -> int:
+def field_values(world: World, device: Device, t: float, count: Any, values: Any) -> int:
     """nvmlDeviceGetFieldValues: each value has a code of its own, and the time of day in microseconds."""
     array, stamp = values._obj, round(1e6 * (world.start_unix + t)) & _BITS
     for offset in range(0, plain(count) * _VALUE.size, _VALUE.size):
         number, scope, *_ = _VALUE.unpack_from(array, offset)
-        code, value_type, answer = _answer(world.generation, card, t, number, scope)
+        code, value_type, answer = _answer(world.generation, device, t, number, scope)
         _VALUE.pack_into(array, offset, number, scope, stamp, 0, value_type, code, answer & _BITS)
     return SUCCESS
 
 
-def _answer(generation: Generation, card: Card, t: float, number: int, scope: int) -> tuple[int, int, int]:
+def _answer(generation: Generation, device: Device, t: float, number: int, scope: int) -> tuple[int, int, int]:
     if not generation.knows_field(number):
         return INVALID_ARGUMENT, 0, 0
     reason = generation.throttle_reason(number)
     if reason is not None:
-        return SUCCESS, UNSIGNED_LONG_LONG, _throttled(card, t, reason)
+        return SUCCESS, UNSIGNED_LONG_LONG, _throttled(device, t, reason)
     known = _FIELDS.get(number)
-    if known is None or number in card.unsupported_fields:
+    if known is None or number in device.unsupported_fields:
         return NOT_SUPPORTED, 0, 0
     value_type, answer = known
-    value = answer(card, t, scope)
+    value = answer(device, t, scope)
     return (NOT_SUPPORTED, 0, 0) if value is None else (SUCCESS, value_type, value)
 
 
-def _throttled(card: Card, t: float, reason: str) -> int:
-    return round(card.since_reset(lambda s: 1e9 * card.health.throttled_seconds(reason, s), t))
+def _throttled(device: Device, t: float, reason: str) -> int:
+    return round(device.since_reset(lambda s: 1e9 * device.health.throttled_seconds(reason, s), t))
 
 
 def _throttle(reason: str) -> _Answer:
-    return lambda card, t, _scope: _throttled(card, t, reason)
+    return lambda device, t, _scope: _throttled(device, t, reason)
 
 
 def _ecc(kind: str, *, volatile: bool) -> _Answer:
     """Volatile counters begin when the driver is loaded, and again at a reset."""
     if not volatile:
-        return lambda card, t, _scope: card.health.ecc_errors(kind, -UPTIME, t)
-    return lambda card, t, _scope: round(card.since_reset(lambda s: card.health.ecc_errors(kind, 0.0, s), t))
+        return lambda device, t, _scope: device.health.ecc_errors(kind, -UPTIME, t)
+    return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.ecc_errors(kind, 0.0, s), t))
 
 
-def _low_utilization(card: Card, t: float, _scope: int) -> int:
-    return round(card.since_reset(lambda s: 1e9 * (UPTIME + s - card.busy(s)), t))
+def _low_utilization(device: Device, t: float, _scope: int) -> int:
+    return round(device.since_reset(lambda s: 1e9 * (UPTIME + s - device.busy(s)), t))
 
 
 def _nvlink_bytes(unit: int) -> _Answer:
-    def answer(card: Card, t: float, scope: int) -> int:
-        total = card.nvlink_bytes(t)
-        return (total if scope == _ALL_LINKS else total // card.figures["nvlinks"]) // unit
+    def answer(device: Device, t: float, scope: int) -> int:
+        total = device.nvlink_bytes(t)
+        return (total if scope == _ALL_LINKS else total // device.figures["nvlinks"]) // unit
 
     return answer
 
 
-def _nvlink_speed(card: Card, _t: float, link: int) -> int | None:
-    if link >= card.figures["nvlinks"]:
+def _nvlink_speed(device: Device, _t: float, link: int) -> int | None:
+    if link >= device.figures["nvlinks"]:
         return None
-    return 0 if link in card.health.nvlinks_down else card.figures["nvlink_megabytes_per_second"]
+    return 0 if link in device.health.nvlinks_down else device.figures["nvlink_megabytes_per_second"]
 
 
 def _counter(kind: str, source: str) -> _Answer:
     """A number of the scenario's health, which is what it has come to when the scenario begins."""
-    return lambda card, t, _scope: round(card.since_reset(lambda _s: getattr(card.health, source).get(kind, 0), t))
+    return lambda device, t, _scope: round(
+        device.since_reset(lambda _s: getattr(device.health, source).get(kind, 0), t)
+    )
 
 
 _FIELDS: dict[int, tuple[int, _Answer]] = {
-    **{number: (UNSIGNED_INT, lambda _card, _t, _scope: 1) for number in (1, 2)},  # ECC mode now and pending
+    **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in (1, 2)},  # ECC mode now and pending
     3: (UNSIGNED_LONG_LONG, _ecc("corrected", volatile=True)),
     4: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=True)),
     5: (UNSIGNED_LONG_LONG, _ecc("corrected", volatile=False)),
     6: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=False)),
-    29: (UNSIGNED_INT, lambda card, _t, _scope: card.health.retired_pages.get("single_bit", 0)),
-    30: (UNSIGNED_INT, lambda card, _t, _scope: card.health.retired_pages.get("double_bit", 0)),
-    31: (UNSIGNED_INT, lambda card, _t, _scope: int(card.health.retired_pages.get("pending", 0))),
+    29: (UNSIGNED_INT, lambda device, _t, _scope: device.health.retired_pages.get("single_bit", 0)),
+    30: (UNSIGNED_INT, lambda device, _t, _scope: device.health.retired_pages.get("double_bit", 0)),
+    31: (UNSIGNED_INT, lambda device, _t, _scope: int(device.health.retired_pages.get("pending", 0))),
     **{
         number: (UNSIGNED_LONG_LONG, _counter(kind, "nvlink_errors"))
         for number, kind in (
@@ -116,19 +112,19 @@ _FIELDS: dict[int, tuple[int, _Answer]] = {
     77: (UNSIGNED_LONG_LONG, _throttle("board_limit")),
     78: (UNSIGNED_LONG_LONG, _low_utilization),
     79: (UNSIGNED_LONG_LONG, _throttle("reliability")),
-    82: (UNSIGNED_INT, lambda card, t, _scope: card.temperature(t) + 6),
+    82: (UNSIGNED_INT, lambda device, t, _scope: device.temperature(t) + 6),
     **{
-        number: (UNSIGNED_INT, lambda card, t, _scope, link=link: _nvlink_speed(card, t, link))  # type: ignore[misc] # the default is ours
+        number: (UNSIGNED_INT, lambda device, t, _scope, link=link: _nvlink_speed(device, t, link))  # type: ignore[misc] # the default is ours
         for link, number in enumerate((*range(84, 90), *range(132, 138)))
     },
-    91: (UNSIGNED_INT, lambda card, _t, _scope: card.figures["nvlinks"]),
-    94: (UNSIGNED_INT, lambda card, t, _scope: round(card.since_reset(lambda _s: card.health.pcie_replays, t))),
+    91: (UNSIGNED_INT, lambda device, _t, _scope: device.figures["nvlinks"]),
+    94: (UNSIGNED_INT, lambda device, t, _scope: round(device.since_reset(lambda _s: device.health.pcie_replays, t))),
     138: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
     139: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
-    142: (UNSIGNED_INT, lambda card, _t, _scope: card.health.remapped_rows.get("correctable", 0)),
-    143: (UNSIGNED_INT, lambda card, _t, _scope: card.health.remapped_rows.get("uncorrectable", 0)),
-    144: (UNSIGNED_INT, lambda card, _t, _scope: int(card.health.remapped_rows.get("pending", 0))),
-    145: (UNSIGNED_INT, lambda card, _t, _scope: int(card.health.remapped_rows.get("failure", 0))),
+    142: (UNSIGNED_INT, lambda device, _t, _scope: device.health.remapped_rows.get("correctable", 0)),
+    143: (UNSIGNED_INT, lambda device, _t, _scope: device.health.remapped_rows.get("uncorrectable", 0)),
+    144: (UNSIGNED_INT, lambda device, _t, _scope: int(device.health.remapped_rows.get("pending", 0))),
+    145: (UNSIGNED_INT, lambda device, _t, _scope: int(device.health.remapped_rows.get("failure", 0))),
     164: (UNSIGNED_INT, _nvlink_speed),
     **{
         173 + i: (UNSIGNED_INT, _counter(kind, "pcie_errors"))
@@ -139,10 +135,10 @@ _FIELDS: dict[int, tuple[int, _Answer]] = {
             )
         )
     },
-    186: (UNSIGNED_INT, lambda card, t, _scope: card.power_now(t)),
+    186: (UNSIGNED_INT, lambda device, t, _scope: device.power_now(t)),
     202: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
     204: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
-    230: (UNSIGNED_INT, lambda card, _t, _scope: card.health.recovery_action),
+    230: (UNSIGNED_INT, lambda device, _t, _scope: device.health.recovery_action),
     # A reader that takes these for nanoseconds of throttling is wrong by what they mean instead.
-    **{number: (UNSIGNED_INT, lambda _card, _t, _scope: 1) for number in _POWER_SMOOTHING},
+    **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in _POWER_SMOOTHING},
 }

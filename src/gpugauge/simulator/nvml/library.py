@@ -7,28 +7,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpugauge.simulator.device.device import Card
+from gpugauge.driver.codes import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, UNINITIALIZED
+from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.faults import spoil
 from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml.answers import (
-    GPU_IS_LOST,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    NOT_SUPPORTED,
-    SUCCESS,
-    UNINITIALIZED,
-    fill,
-    plain,
-    point,
-    pointed,
-)
+from gpugauge.simulator.nvml.answers import fill, plain, point, pointed
 from gpugauge.simulator.nvml.fieldvalues import field_values
 from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
 from gpugauge.simulator.nvml.objects import Objects
 from gpugauge.simulator.nvml.ringfunctions import process_utilization, samples
 
 _BEFORE_INIT = {"nvmlInitWithFlags"}
-_MIG_SHIFT = 16  # a handle is the number of a card, counted from 1, and above it that of a MIG device
+_MIG_SHIFT = 16  # a handle is the number of a GPU, counted from 1, and above it that of a MIG device
 
 
 class Library:
@@ -36,7 +26,7 @@ class Library:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._cards: list[Card] | None = None  # as enumerated at init; None before
+        self._devices: list[Device] | None = None  # as enumerated at init; None before
         self._opened = 0.0
         self.objects = Objects(frozen=world.frozen_at is not None)
 
@@ -52,61 +42,61 @@ class Library:
         answer = partial(SYSTEM_FUNCTIONS[function], self)
 
         def call(*arguments: Any) -> int:
-            if self._cards is None and function not in _BEFORE_INIT:
+            if self._devices is None and function not in _BEFORE_INIT:
                 return UNINITIALIZED
-            card = None
-            if function == "nvmlDeviceGetHandleByIndex_v2":  # about a card before there is a handle
-                card = self._card(plain(arguments[0]) + 1)
-            return self._faulty(function, card, lambda t: answer(t, *arguments), arguments)
+            device = None
+            if function == "nvmlDeviceGetHandleByIndex_v2":  # about a GPU before there is a handle
+                device = self._device(plain(arguments[0]) + 1)
+            return self._faulty(function, device, lambda t: answer(t, *arguments), arguments)
 
         return call
 
     def _device_function(self, function: str) -> Callable[..., int]:
         answer = self._answer(function)
         of_instance = MIG_FUNCTIONS.get(function)
-        supported = {card.index for card in self._world.cards if card.supports(function)}
+        supported = {device.index for device in self._world.devices if device.supports(function)}
         faulty = any(fault.concerns(function) for fault in self._world.faults)
 
-        def normal(card: Card, position: int, t: float, arguments: tuple[Any, ...]) -> int:
-            if self._opened < card.lost_at <= t:
+        def normal(device: Device, position: int, t: float, arguments: tuple[Any, ...]) -> int:
+            if self._opened < device.lost_at <= t:
                 return GPU_IS_LOST
             if position:
-                instance = (card.instances or ())[position - 1]
+                instance = (device.instances or ())[position - 1]
                 return of_instance(instance, t, *arguments) if of_instance else NOT_SUPPORTED
             if answer is None:
                 return INVALID_ARGUMENT  # only a MIG device has it
-            return answer(card, t, *arguments) if card.index in supported else NOT_SUPPORTED
+            return answer(device, t, *arguments) if device.index in supported else NOT_SUPPORTED
 
         def call(handle: Any, *arguments: Any) -> int:
-            if self._cards is None:
+            if self._devices is None:
                 return UNINITIALIZED
             number = pointed(handle)
-            card, position = self._card(number & (1 << _MIG_SHIFT) - 1), number >> _MIG_SHIFT
-            if card is None:
+            device, position = self._device(number & (1 << _MIG_SHIFT) - 1), number >> _MIG_SHIFT
+            if device is None:
                 return INVALID_ARGUMENT
             if not faulty:
-                return normal(card, position, self._world.now(), arguments)
-            return self._faulty(function, card, lambda t: normal(card, position, t, arguments), arguments)
+                return normal(device, position, self._world.now(), arguments)
+            return self._faulty(function, device, lambda t: normal(device, position, t, arguments), arguments)
 
         return call
 
     def _answer(self, function: str) -> Callable[..., int] | None:
-        """What a function does about a card, without faults; None if it is about MIG devices only."""
+        """What a function does about a GPU, without faults; None if it is about MIG devices only."""
         if function in DEVICE_FUNCTIONS:
             return DEVICE_FUNCTIONS[function]
         bound = _BOUND_FUNCTIONS.get(function)
         return bound(self) if bound else None
 
-    def _card(self, number: int) -> Card | None:
-        cards = self._cards or ()
-        return cards[number - 1] if 0 < number <= len(cards) else None
+    def _device(self, number: int) -> Device | None:
+        devices = self._devices or ()
+        return devices[number - 1] if 0 < number <= len(devices) else None
 
     def _faulty(
-        self, function: str, card: Card | None, normal: Callable[[float], int], arguments: tuple[Any, ...]
+        self, function: str, device: Device | None, normal: Callable[[float], int], arguments: tuple[Any, ...]
     ) -> int:
         """Let the faults of this moment happen around the normal answer."""
         t = self._world.now()
-        index, uuid = (card.index, card.uuid) if card else (None, None)
+        index, uuid = (device.index, device.uuid) if device else (None, None)
         due = [f for f in self._world.faults if f.concerns(function) and f.due(t, index, uuid)]
         for fault in due:
             code = fault.strike()
@@ -119,36 +109,36 @@ class Library:
         return result
 
     def init(self, t: float, _flags: Any) -> int:
-        """Initialise, and enumerate the cards that are there now; without cards too."""
-        self._cards = [card for card in self._world.cards if card.present(t)]
+        """Initialise, and enumerate the GPUs that are there now; without GPUs too."""
+        self._devices = [device for device in self._world.devices if device.present(t)]
         self._opened = t
         return SUCCESS
 
     def shutdown(self, _t: float) -> int:
         """Undo `init`."""
-        self._cards = None
+        self._devices = None
         return SUCCESS
 
     def count(self, _t: float, out: Any) -> int:
-        """Write the number of cards."""
-        out._obj.value = len(self._cards or ())
+        """Write the number of GPUs."""
+        out._obj.value = len(self._devices or ())
         return SUCCESS
 
     def handle(self, _t: float, index: Any, out: Any) -> int:
-        """Write the handle of a card."""
-        if self._card(plain(index) + 1) is None:
+        """Write the handle of a GPU."""
+        if self._device(plain(index) + 1) is None:
             return INVALID_ARGUMENT
         point(out._obj, plain(index) + 1)
         return SUCCESS
 
-    def mig_handle(self, card: Card, t: float, index: Any, out: Any) -> int:
+    def mig_handle(self, device: Device, t: float, index: Any, out: Any) -> int:
         """Write the handle of a MIG device; their numbers have holes."""
         position = plain(index)
-        instances = card.instances or ()
+        instances = device.instances or ()
         if position >= len(instances) or not instances[position].alive(t):
             return NOT_FOUND
-        assert self._cards is not None
-        point(out._obj, self._cards.index(card) + 1 | position + 1 << _MIG_SHIFT)
+        assert self._devices is not None
+        point(out._obj, self._devices.index(device) + 1 | position + 1 << _MIG_SHIFT)
         return SUCCESS
 
     def driver_version(self, _t: float, buffer: Any, length: Any) -> int:
@@ -186,7 +176,7 @@ SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlEventSetFree": lambda library, *arguments: library.objects.event_set_free(*arguments),
     "nvmlEventSetWait_v2": lambda library, *arguments: library.objects.event_set_wait(*arguments),
 }
-# About a card, with something of the library's own: bound to it, (card, second, the call's other arguments).
+# About a GPU, with something of the library's own: bound to it, (GPU, second, the call's other arguments).
 _BOUND_FUNCTIONS: dict[str, Callable[[Library], Callable[..., int]]] = {
     "nvmlDeviceGetMigDeviceHandleByIndex": lambda library: library.mig_handle,
     "nvmlDeviceGetFieldValues": lambda library: partial(field_values, library.world),

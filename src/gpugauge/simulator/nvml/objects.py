@@ -6,19 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpugauge.simulator.device.device import NVLINK_BYTES, Card
+from gpugauge.driver.codes import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, TIMEOUT
+from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.instance import Instance
-from gpugauge.simulator.nvml.answers import (
-    INVALID_ARGUMENT,
-    NOT_AVAILABLE_32,
-    NOT_FOUND,
-    NOT_SUPPORTED,
-    SUCCESS,
-    TIMEOUT,
-    plain,
-    point,
-    pointed,
-)
+from gpugauge.simulator.nvml.answers import NOT_AVAILABLE_32, plain, point, pointed
 
 _SHORTEST_SECONDS = 0.1
 _MIB = 2**20
@@ -27,13 +18,13 @@ _NVLINK_MIB = NVLINK_BYTES / _MIB
 
 @dataclass(slots=True)
 class _Sample:
-    source: Card | Instance | None = None
+    source: Device | Instance | None = None
     t: float = 0.0
 
 
 @dataclass(slots=True)
 class _EventSet:
-    cards: list[tuple[Card, int, float]] = field(default_factory=list)  # with types, and since when
+    devices: list[tuple[Device, int, float]] = field(default_factory=list)  # with types, and since when
     told: set[tuple[int, float, int, int]] = field(default_factory=set)
 
 
@@ -62,13 +53,13 @@ class Objects:
         """Take a sample back."""
         return SUCCESS if self._samples.pop(pointed(sample), None) else INVALID_ARGUMENT
 
-    def sample_get(self, card: Card, t: float, sample: Any) -> int:
-        """Fill a sample from a card."""
-        return self._take(card, t, sample)
+    def sample_get(self, device: Device, t: float, sample: Any) -> int:
+        """Fill a sample from a GPU."""
+        return self._take(device, t, sample)
 
-    def mig_sample_get(self, card: Card, t: float, gpu_instance: Any, sample: Any) -> int:
+    def mig_sample_get(self, device: Device, t: float, gpu_instance: Any, sample: Any) -> int:
         """Fill a sample from a GPU instance."""
-        for instance in card.instances or ():
+        for instance in device.instances or ():
             if instance.gpu_instance_id == plain(gpu_instance) and instance.alive(t):
                 return self._take(instance, t, sample)
         return NOT_FOUND
@@ -98,12 +89,12 @@ class Objects:
         """Take an event set back."""
         return SUCCESS if self._sets.pop(pointed(events), None) else INVALID_ARGUMENT
 
-    def register_events(self, card: Card, t: float, types: Any, events: Any) -> int:
-        """Add a card to an event set: what was before is not reported."""
+    def register_events(self, device: Device, t: float, types: Any, events: Any) -> int:
+        """Add a GPU to an event set: what was before is not reported."""
         found = self._sets.get(pointed(events))
         if found is None:
             return INVALID_ARGUMENT
-        found.cards.append((card, plain(types), -float("inf") if self._frozen else t))
+        found.devices.append((device, plain(types), -float("inf") if self._frozen else t))
         return SUCCESS
 
     def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
@@ -111,9 +102,9 @@ class Objects:
         found = self._sets.get(pointed(events))
         if found is None:
             return INVALID_ARGUMENT
-        for card, types, since in found.cards:
-            for at, kind, data in card.events:
-                mark = (card.index, at, kind, data)
+        for device, types, since in found.devices:
+            for at, kind, data in device.events:
+                mark = (device.index, at, kind, data)
                 if since < at <= t and kind & types and mark not in found.told:
                     found.told.add(mark)
                     out._obj.eventType, out._obj.eventData = kind, data
@@ -121,7 +112,7 @@ class Objects:
                     return SUCCESS
         return TIMEOUT
 
-    def _take(self, source: Card | Instance, t: float, sample: Any) -> int:
+    def _take(self, source: Device | Instance, t: float, sample: Any) -> int:
         found = self._samples.get(pointed(sample))
         if found is None:
             return INVALID_ARGUMENT
@@ -129,7 +120,7 @@ class Objects:
         return SUCCESS
 
 
-def _metrics(source: Card | Instance, begin: float, end: float) -> dict[int, float]:
+def _metrics(source: Device | Instance, begin: float, end: float) -> dict[int, float]:
     """The means between two seconds by metric id; too close together nothing is a number."""
     seconds = end - begin
     if seconds < _SHORTEST_SECONDS:
@@ -145,7 +136,7 @@ def _metrics(source: Card | Instance, begin: float, end: float) -> dict[int, flo
         12: 15 * work,
         13: 5 * work,
     }
-    if isinstance(source, Card):
+    if isinstance(source, Device):
         for number, count, unit in ((2, source.sm_active, 0.01), (5, source.tensor_active, 0.01)):
             found[number] = (count(end) - count(begin)) / seconds / unit
         for number, count, unit in ((20, source.sent, _MIB), (21, source.received, _MIB)):

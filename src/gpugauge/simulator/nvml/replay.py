@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from gpugauge.driver.codes import NOT_SUPPORTED
 from gpugauge.simulator.nvml.recording import FORMAT, argument_of, target
 
-_NOT_SUPPORTED = 3
 _MOST_FIELD_VALUES = 1000  # in one call; the binding asks for some dozens
 # What a line that no recorder wrote may end in.
 _GARBAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
@@ -78,7 +78,7 @@ class Replay:
             plain = [argument_of(a) for a in arguments]
             found = self._exact.get(_key(function, plain)) or self._similar.get(_similar(function, plain))
             if found is None:
-                return _NOT_SUPPORTED
+                return NOT_SUPPORTED
             code, outputs = found.next()
             for position, data in outputs.items():
                 _write(target(arguments[position]), data)
@@ -107,7 +107,7 @@ class Replay:
     def _field_values(self, handle: Any, _count: Any, values: Any) -> int:
         for value in values._obj:  # noqa: SLF001  (what ctypes offers)
             found = self._exact.get((_FIELD_VALUES, argument_of(handle), value.fieldId, value.scopeId))
-            value.nvmlReturn = _NOT_SUPPORTED
+            value.nvmlReturn = NOT_SUPPORTED
             if found:
                 _write(value, found.next()[1][0])
         return 0

@@ -1,4 +1,4 @@
-"""The functions that drain a simulated card's sample rings."""
+"""The functions that drain a simulated GPU's sample rings."""
 # ruff: noqa: SLF001  (`_obj` is what ctypes offers)
 
 from __future__ import annotations
@@ -7,17 +7,10 @@ import struct
 from itertools import chain
 from typing import Any
 
-from gpugauge.simulator.device.device import Card
+from gpugauge.driver.codes import INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS
+from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.generation import Generation
-from gpugauge.simulator.nvml.answers import (
-    INSUFFICIENT_SIZE,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    NOT_SUPPORTED,
-    SUCCESS,
-    UNSIGNED_INT,
-    plain,
-)
+from gpugauge.simulator.nvml.answers import UNSIGNED_INT, plain
 
 _ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "ofa"}
 _NOT_WITH_MIG = {1, 2, 3, 4}
@@ -27,7 +20,7 @@ _MOST_PROCESSES = 100
 
 def samples(
     generation: Generation,
-    card: Card,
+    device: Device,
     t: float,
     kind: Any,
     after: Any,
@@ -39,13 +32,13 @@ def samples(
     engine = _ENGINES.get(plain(kind))
     if engine is None or not generation.knows_ring(engine):
         return INVALID_ARGUMENT
-    if (plain(kind) in _NOT_WITH_MIG and card.instances is not None) or engine in card.figures["lacks"]:
+    if (plain(kind) in _NOT_WITH_MIG and device.instances is not None) or engine in device.figures["lacks"]:
         return NOT_SUPPORTED
     value_type._obj.value = UNSIGNED_INT
     if array is None:
-        count._obj.value = card.ring.capacity
+        count._obj.value = device.ring.capacity
         return SUCCESS
-    found = card.ring.samples(plain(after), t, card.engine(engine), card.occupied)
+    found = device.ring.samples(plain(after), t, device.engine(engine), device.occupied)
     if not found:
         return NOT_FOUND
     count._obj.value = len(found)
@@ -53,18 +46,18 @@ def samples(
     return SUCCESS
 
 
-def process_utilization(card: Card, t: float, array: Any, count: Any, after: Any) -> int:
+def process_utilization(device: Device, t: float, array: Any, count: Any, after: Any) -> int:
     """nvmlDeviceGetProcessUtilization: the mean since then of each process that used anything."""
     if array is None:
         count._obj.value = _MOST_PROCESSES
         return INSUFFICIENT_SIZE
     seen = plain(after)
-    begin = max(t - card.ring.span, t - (card.ring.stamp(t) - seen) / 1e6 if seen else 0.0)
+    begin = max(t - device.ring.span, t - (device.ring.stamp(t) - seen) / 1e6 if seen else 0.0)
     if t <= begin:
         return NOT_FOUND
-    stamp, number = card.ring.stamp(t), 0
-    for process in card.processes:
-        activity = process.on(card.index)
+    stamp, number = device.ring.stamp(t), 0
+    for process in device.processes:
+        activity = process.on(device.index)
         busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
         if busy <= 0 or number == _MOST_PROCESSES:
             continue

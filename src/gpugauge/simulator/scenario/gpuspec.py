@@ -1,4 +1,4 @@
-"""The models of a scenario's cards: what they are, what ails them, and the spellings of sizes, codes and functions."""
+"""The models of a scenario's GPUs: what they are, what ails them, and the spellings of sizes, codes and functions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ Counts = Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory
 
 
 class Ring(StrictModel):
-    """The card's sample rings: `capacity` entries `period` seconds apart, up to half of `jitter` periods early or late.
+    """The GPU's sample rings: `capacity` entries `period` seconds apart, up to half of `jitter` periods early or late.
     `dry_when_idle`: none while no process is there. `clock_steps`: [second, seconds that the driver's clock jumps].
     """
 
@@ -119,7 +119,7 @@ class Throttling(StrictModel):
 
 
 class Health(StrictModel):
-    """What ails a card. Counts are what the counters have come to when the scenario begins; at `counters_reset_at`
+    """What ails a GPU. Counts are what the counters have come to when the scenario begins; at `counters_reset_at`
     the hardware's counters begin again.
     """
 
@@ -159,8 +159,8 @@ class MigDevice(StrictModel):
 
 
 class Gpu(StrictModel):
-    """`count` cards of a model. What is given overrides the model's figures; `load` is work without a process, `mig`
-    the layout of a card with MIG enabled. `lost_at` is the second from which it is gone, `back_at` that from which a
+    """`count` GPUs of a model. What is given overrides the model's figures; `load` is work without a process, `mig`
+    the layout of a GPU with MIG enabled. `lost_at` is the second from which it is gone, `back_at` that from which a
     new worker finds it again, `plugged_at` that from which it is there at all.
     """
 
@@ -186,7 +186,7 @@ class Gpu(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Gpu:
         if self.uuid and self.count > 1:
-            raise PydanticCustomError("uuid", "a uuid belongs to one card, so count must be 1")
+            raise PydanticCustomError("uuid", "a uuid belongs to one GPU, so count must be 1")
         if self.free_for_processes < 0:
             raise PydanticCustomError("memory", "memory_reserved is more than memory")
         if self.back_at is not None and (self.lost_at is None or self.back_at <= self.lost_at):
@@ -206,12 +206,12 @@ class Gpu(StrictModel):
 
     @property
     def free_for_processes(self) -> int:
-        """Bytes that processes on one such card can hold."""
+        """Bytes that processes on one such GPU can hold."""
         return int(self._figure("memory") - self._figure("memory_reserved"))
 
     @property
     def rooms(self) -> dict[int | None, int]:
-        """Bytes for processes by MIG device; by None on a card without MIG."""
+        """Bytes for processes by MIG device; by None on a GPU without MIG."""
         if self.mig is None:
             return {None: self.free_for_processes}
         layout = [device for device in self.mig for _ in range(device.count)]

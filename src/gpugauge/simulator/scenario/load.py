@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.yaml_model import PlainLoader
-from gpugauge.simulator import ScenarioError
 from gpugauge.simulator.nvml.replay import check_recording
 from gpugauge.simulator.scenario.loadspec import hint
 from gpugauge.simulator.scenario.model import Scenario
@@ -46,6 +46,10 @@ SHIPPED = (
     "bench-64",
 )
 _FOLDERS = Path(__file__).parent.parent / "scenarios"
+
+
+class ScenarioError(ConfigError):
+    """A scenario cannot be used; the message is one sentence that names file, line, key and what was expected."""
 
 
 def list_scenarios() -> list[tuple[str, str]]:

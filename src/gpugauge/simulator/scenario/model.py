@@ -1,4 +1,4 @@
-"""The models of a scenario: which cards a simulated machine has, what runs on them, and what goes wrong.
+"""The models of a scenario: which GPUs a simulated machine has, what runs on them, and what goes wrong.
 
 Times are seconds since the scenario began. Everything is checked here, once; the worker is given plain data.
 """
@@ -31,11 +31,11 @@ class Driver(StrictModel):
 
 
 class Job(StrictModel):
-    """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each card)
-    null: the driver does not tell it. `load` is the share of each card's time that one process gets, `engines` how much
-    of their time a busy second takes; on cards with MIG, it all happens on the MIG device of that number. A training
-    has a `pipeline`, and perhaps `phases`, instead of a load, and reports through the `hook`; without cards it trains
-    on the CPU. What is not in `works_on` of the cards is held, and not used.
+    """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each GPU)
+    null: the driver does not tell it. `load` is the share of each GPU's time that one process gets, `engines` how much
+    of their time a busy second takes; on GPUs with MIG, it all happens on the MIG device of that number. A training
+    has a `pipeline`, and perhaps `phases`, instead of a load, and reports through the `hook`; without GPUs it trains
+    on the CPU. What is not in `works_on` of the GPUs is held, and not used.
     """
 
     pid: Annotated[int, Field(ge=1, lt=1 << 22)]
@@ -76,9 +76,9 @@ class Job(StrictModel):
         if self.end is not None and self.end <= self.start:
             raise PydanticCustomError("end", "end must come after start")
         if len(set(self.gpus)) < len(self.gpus) and self.gpus != "all":
-            raise PydanticCustomError("gpus", "gpus names a card twice")
+            raise PydanticCustomError("gpus", "gpus names a GPU twice")
         if not set(self.works_on or ()) <= set(self.gpus) and self.gpus != "all":
-            raise PydanticCustomError("works_on", "works_on names a card that is not in gpus")
+            raise PydanticCustomError("works_on", "works_on names a GPU that is not in gpus")
         given = self.model_fields_set
         if self.pipeline is None and (given & {"phases", "hook"}):
             raise PydanticCustomError("pipeline", "phases and hook belong to a training: they need a pipeline")
@@ -89,7 +89,7 @@ class Job(StrictModel):
 
     @property
     def peak(self) -> float:
-        """The largest share of a card that one of its processes takes; of a training the mean over its steps."""
+        """The largest share of a GPU that one of its processes takes; of a training the mean over its steps."""
         if self.pipeline is not None:
             return observe(self.pipeline.pipeline).own_busy
         return self.load.peak if self.load else 0.0
@@ -97,7 +97,7 @@ class Job(StrictModel):
 
 class Fault(StrictModel):
     """What goes wrong with the calls that match, and when; `times` counts within one worker process. Without `call` it
-    is every call about a card, without `gpu` every card. `member` is of the structures that are answered, with `value`.
+    is every call about a GPU, without `gpu` every GPU. `member` is of the structures that are answered, with `value`.
     With `while_exists` it is switched by hand: it strikes while there is such a file. `stat` looks at a file, of a file
     system that hangs for example: unlike a `hang` the kernel holds the process then, and no signal ends it.
     """
@@ -160,32 +160,32 @@ class Scenario(StrictModel):
 
     @model_validator(mode="after")
     def _check(self) -> Scenario:
-        cards = [gpu for gpu in self.gpus for _ in range(gpu.count)]
-        numbers = [(i, number) for i, job in enumerate(self.processes) for number in self._gpus_of(job, len(cards))]
+        devices = [gpu for gpu in self.gpus for _ in range(gpu.count)]
+        numbers = [(i, number) for i, job in enumerate(self.processes) for number in self._gpus_of(job, len(devices))]
         for i, number in numbers:
-            if number >= len(cards):
-                raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(cards) - 1}")
-        self._check_pids(len(cards))
-        for number, gpu in enumerate(cards):
-            self._check_room(number, gpu, len(cards))
-        known = {name for card in World(self.simulation()).cards for name in (card.index, card.uuid)}
+            if number >= len(devices):
+                raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(devices) - 1}")
+        self._check_pids(len(devices))
+        for number, gpu in enumerate(devices):
+            self._check_room(number, gpu, len(devices))
+        known = {name for device in World(self.simulation()).devices for name in (device.index, device.uuid)}
         for index, fault in enumerate(self.faults):
             if fault.gpu is not None and fault.gpu not in known:
-                raise _at("faults", index, "gpu", f"there is no gpu {fault.gpu}, the last is {len(cards) - 1}")
+                raise _at("faults", index, "gpu", f"there is no gpu {fault.gpu}, the last is {len(devices) - 1}")
         return self
 
-    def _check_pids(self, card_count: int) -> None:
+    def _check_pids(self, device_count: int) -> None:
         seen: set[int] = set()
         for i, job in enumerate(self.processes):
-            count = len(self._gpus_of(job, card_count)) * job.per_gpu if job.per_gpu else 1
+            count = len(self._gpus_of(job, device_count)) * job.per_gpu if job.per_gpu else 1
             pids = set(range(job.pid, job.pid + count))
             if seen & pids:
                 raise _at("processes", i, "pid", f"pid {min(seen & pids)} is taken by a process above")
             seen |= pids
 
-    def _check_room(self, number: int, gpu: Gpu, card_count: int) -> None:
-        """What runs at the same time must fit a card or MIG device; it is fullest when something has just started."""
-        here = [(i, job) for i, job in enumerate(self.processes) if number in self._gpus_of(job, card_count)]
+    def _check_room(self, number: int, gpu: Gpu, device_count: int) -> None:
+        """What runs at the same time must fit a GPU or MIG device; it is fullest when something has just started."""
+        here = [(i, job) for i, job in enumerate(self.processes) if number in self._gpus_of(job, device_count)]
         rooms = gpu.rooms
         for i, newest in here:
             if newest.instance not in rooms:
@@ -211,8 +211,8 @@ class Scenario(StrictModel):
                 raise _at("processes", i, "load", f"shares of gpu {number} reach {peak:.3g} in all, more than 1")
 
     @staticmethod
-    def _gpus_of(job: Job, card_count: int) -> list[int]:
-        return list(range(card_count)) if job.gpus == "all" else job.gpus
+    def _gpus_of(job: Job, device_count: int) -> list[int]:
+        return list(range(device_count)) if job.gpus == "all" else job.gpus
 
 
 def _at(section: str, index: int, key: str, message: str) -> PydanticCustomError:

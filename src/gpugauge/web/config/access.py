@@ -12,7 +12,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Any, NamedTuple
 
-from gpugauge.logs import Condition, fields
+from gpugauge.logline import Condition, fields
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.web.config.load import WebConfig, load_web_config
 from gpugauge.web.config.model import RateLimit

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from gpugauge.text import printable
+
 ABSENT = "-"
 _SPAN = 600  # seconds that a sparkline shows, one unit of its width each
 _HEIGHT = 40
@@ -14,7 +16,7 @@ _WORTH = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 def text(value: object) -> str:
     """Return what is shown of a name from outside: never markup, and no control or direction characters."""
     shown = "" if value is None else str(value)
-    return html.escape(shown if shown.isprintable() else "".join(c if c.isprintable() else "?" for c in shown))
+    return html.escape(printable(shown))
 
 
 def percent(ratio: float | None) -> str:
@@ -68,7 +70,7 @@ def bar(used: float | None, total: float | None) -> str:
 
 
 def sparkline(history: Sequence[Sequence[float | None]]) -> str:
-    """Draw a card's load over the last ten minutes as steps from (seconds ago, share) points; gaps stay empty."""
+    """Draw a GPU's load over the last ten minutes as steps from (seconds ago, share) points; gaps stay empty."""
     known = [share for _, share in history if share is not None]
     if not known:
         label, runs = "Load over the last 10 minutes: not known yet", []

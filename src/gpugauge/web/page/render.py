@@ -9,7 +9,7 @@ from typing import Any
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import ABSENT, bar, duration, of_sizes, of_watts, percent, size, sparkline, text
 
-_MOST_PROCESSES = 32  # shown of one card; the metrics have them all
+_MOST_PROCESSES = 32  # shown of one GPU; the metrics have them all
 _COLUMNS = ("Workload", "Process id", "GPU memory", "Load over 5 minutes", "Running for", "State")
 # How a state looks; a state's name is always written too.
 _LOOKS = {"training": "good", "evaluating": "good", "generating": "good", "checkpointing": "good", "unknown": "none"}
@@ -53,7 +53,7 @@ def head(version: str, metrics_path: str) -> str:
 
 
 def banner(scenario: str | None) -> str:
-    """Return the warning that nothing below is of a real card."""
+    """Return the warning that nothing below is of a real GPU."""
     if scenario is None:
         return ""
     return (
@@ -109,7 +109,7 @@ def _exporter(facts: Facts) -> tuple[str, str]:
 
 
 def _overview(gpus: Sequence[Facts]) -> str:
-    """The sums of all cards; a sum of which a part is not known is not shown."""
+    """The sums of all GPUs; a sum of which a part is not known is not shown."""
     if not gpus:
         return ""
     up = [gpu for gpu in gpus if gpu["up"]]
@@ -168,7 +168,7 @@ def _gpu(gpu: Facts, number: int, now: float) -> str:
 
 
 def _look_of(gpu: Facts) -> str:
-    """How a card looks at a glance: the worst of its processes decides."""
+    """How a GPU looks at a glance: the worst of its processes decides."""
     if not gpu["up"]:
         return "bad"
     looks = [_look(process) for process in gpu["processes"]]

@@ -1,0 +1,51 @@
+"""Reports when the program has imported a module. Imports nothing that an interpreter has not loaded by itself."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # the module typing is not loaded for this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from typing import Any
+
+
+class Finder:
+    """A finder for sys.meta_path that finds nothing itself, and calls back once one of `names` has been executed."""
+
+    def __init__(self, names: Container[str], executed: Callable[[str], object]) -> None:
+        self._names = names
+        self._executed = executed
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec that the other finders give for the module, with its loader's end reported to us."""
+        if name not in self._names:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find and finder is not self else None
+            if spec is not None:
+                self._attach(name, spec.loader)
+                return spec
+        return None
+
+    def _attach(self, name: str, loader: Any) -> None:
+        try:
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                _detach(loader)
+                execute(module)
+                self._executed(name)
+
+            loader.exec_module = exec_module
+        except AttributeError:
+            pass  # a namespace package or a loader without a dict: not the module that we know
+
+
+def _detach(loader: Any) -> None:
+    """Give a loader its class's own exec_module back; it may have been done through a proxy of the loader already."""
+    try:  # noqa: SIM105 - contextlib is not loaded for this
+        del loader.exec_module
+    except AttributeError:
+        pass

@@ -1,0 +1,28 @@
+"""Registers the observer of this process with torch and with what the program imports beside it, once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from time import perf_counter_ns
+
+from gpugauge.hook import adapters, listeners
+from gpugauge.hook.client import Client
+from gpugauge.hook.observer import Observer
+from gpugauge.wire import messages as wire
+
+observer: Observer | None = None
+
+
+def install(announce: bool = False) -> None:
+    """Install the hook in this process, once; `announce` opens the session now."""
+    global observer  # noqa: PLW0603 - torch's hooks are global to the process, so is this
+    if observer is None:
+        observer = Observer(Client(wire.client_paths()))
+        listeners.install(observer)
+        adapters.install(observer)
+        atexit.register(observer.leave)
+        # The child inherits the hooks: never register them again. The connection remains the parent's alone.
+        os.register_at_fork(after_in_child=observer.reset)
+    if announce:
+        observer.publish(perf_counter_ns())

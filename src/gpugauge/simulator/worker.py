@@ -1,0 +1,39 @@
+"""A worker with the simulated library in the place of NVML: `python -m gpugauge.simulator.worker --fd N --bell M`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpugauge.driver import worker
+from gpugauge.driver.codes import DriverFacts
+from gpugauge.driver.nvidia.nvml import Nvml
+from gpugauge.simulator.nvml.install import install
+
+
+class SimulatedNvml(Nvml):
+    """NVML with the simulated library; `clock` returns monotonic seconds, by which the simulation goes on."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._simulation_clock = clock
+
+    def open(self, *, simulate: Mapping[str, Any] | None = None) -> None:
+        """Install the simulation, as `Scenario.simulation` returns it, and open it. Raises DriverError or KeyError."""
+        install(simulate or {}, self._simulation_clock)
+        super().open()
+
+    def facts(self) -> DriverFacts:
+        """Return the library's facts, marked as simulated."""
+        return super().facts()._replace(simulated=True)
+
+
+def service(clock: Callable[[], float] = time.monotonic) -> worker.Service:
+    """Return what answers in a simulated worker, to be asked without a process."""
+    return worker.Service(SimulatedNvml(clock), clock)
+
+
+if __name__ == "__main__":
+    sys.exit(worker.main(sys.argv[1:], SimulatedNvml()))

@@ -1,0 +1,8 @@
+"""Text from outside, made safe for a terminal, a log or a label. Standard library only, Python 3.9."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return the text with `?` for each character that is not printable: nothing in it can control a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
