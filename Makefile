@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The CPU build is enough for the tests; a plain `torch` would bring gigabytes of CUDA packages.
+# The torch of the tests, or `none` to leave out the tests that need it (tests/install_torch.py).
 TORCH  ?= 2.13.0
+export TORCH
 
 # How many tests run beside each other. Those marked `alone` come after the others.
 JOBS   ?= 2
@@ -23,7 +24,7 @@ $(VENV)/run: pyproject.toml
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run
-	@$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	@$(BIN)/python tests/install_torch.py $(TORCH) $(PYTHON)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -51,9 +52,11 @@ test: lint ## format, lint, strict types, unit tests
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
+	@$(BIN)/vulture
 	@$(BIN)/mypy
 
 $(VENV)/frameworks: $(VENV)/dev
+	@$(BIN)/python -c 'import torch' || { echo "make e2e needs torch, see CONTRIBUTING.md" >&2; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,frameworks]' torch==$(TORCH)
 	@touch $@
 
@@ -66,7 +69,7 @@ test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 
 	@test -x $(VENV)-torch-$(TORCH)/bin/pip || $(PYTHON) -m venv $(VENV)-torch-$(TORCH)
 	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH) 'numpy<2'
 	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' torch==$(TORCH)
-	@$(VENV)-torch-$(TORCH)/bin/python -m pytest -q tests/hook tests/wire/test_messages.py tests/sessions/test_listener.py tests/hook/test_launch.py
+	@$(VENV)-torch-$(TORCH)/bin/python -m pytest -q tests/hook tests/wire tests/sessions
 
 .PHONY: e2e-packages
 e2e-packages: ## the Debian packages that `make e2e` needs
