@@ -1,7 +1,7 @@
-"""Every bench, one after the other: `python -m bench [NAME …] [--write]`.
+"""All benches, one after the other: `python -m bench [NAME …] [--write]`.
 
---write puts the figures into bench/results and docs/performance.md; leave names out for that. The fleet of `make bench`
-is a small one, and needs a Prometheus; docs/fleet.md has that of 8,000 GPUs.
+--write writes the figures into bench/results and docs/performance.md, and needs a run without names. The fleet in it is
+a small one, and needs Prometheus; docs/fleet.md has a fleet of 8,000 GPUs.
 """
 
 import argparse
@@ -21,7 +21,7 @@ BENCHES = {
 
 
 class Tee(io.StringIO):
-    """What is printed, and a copy."""
+    """A buffer that also prints."""
 
     def write(self, text: str) -> int:
         if sys.__stdout__:
@@ -31,19 +31,19 @@ class Tee(io.StringIO):
 
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("names", nargs="*", choices=[[], *BENCHES], help="which; all if none is named")
-parser.add_argument("--write", action="store_true", help="bench/results/DATE.{txt,json} and docs/performance.md")
-parser.add_argument("--json", action="store_true", help="a line of JSON each")
+parser.add_argument("names", nargs="*", choices=[[], *BENCHES], help="benches to run; all if none is named")
+parser.add_argument("--write", action="store_true", help="write bench/results/DATE.{txt,json} and docs/performance.md")
+parser.add_argument("--json", action="store_true", help="print a line of JSON for each table")
 options = parser.parse_args()
 if options.write and options.names:
-    parser.error("--write takes the figures of one run of all benches: leave the names out")
+    parser.error("--write needs the figures of one run of all benches: leave out the names")
 chosen = options.names or list(BENCHES)
 if "fleet" in chosen and not shutil.which("prometheus"):
     if options.names or options.write:
         parser.error("the fleet needs Prometheus: install Debian's package `prometheus`")
-    print("fleet: left out, for want of Debian's package `prometheus`", file=sys.stderr)
+    print("fleet: left out, because Debian's package `prometheus` is not installed", file=sys.stderr)
     chosen.remove("fleet")
-sys.argv[1:] = ["--json"] if options.json else []  # the benches have flags of their own
+sys.argv[1:] = ["--json"] if options.json else []  # for the benches, which parse their own flags
 with redirect_stdout(Tee()) as printed:
     if not options.json:
         print(sentence() + "\n")

@@ -1,8 +1,8 @@
-"""Error of a mean utilization over a window: our counters, and a gauge averaged over scrapes, of one simulated GPU.
+"""Error of the mean utilization over a window, by our counters and by a gauge averaged over scrapes, on one GPU.
 
-`python -m bench.accuracy` prints the table, with --write into docs/accuracy.md. Nothing waits: the GPU, its sample
-ring, the daemon's readings and ticks (its own pace, timetable and account) and the scrapes run in simulated time, and
-the seed is fixed: the table can be made again.
+`python -m bench.accuracy` prints the table, --write writes it into docs/accuracy.md. The GPU, its sample ring, the
+daemon's readings and ticks (its own schedule, forecast and account) and the scrapes run in simulated time with a fixed
+seed, so the table is reproducible.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import argparse
 import math
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.document import DOCS, put, table
 from gpugauge.collectors.device.busy import EngineAccount
-from gpugauge.daemon.assembly import PACE
-from gpugauge.daemon.sampler import LEAD as TICK_LEAD
-from gpugauge.driver.schedule import Pace, Schedule
-from gpugauge.driver.supervisor import LEAD as READ_LEAD
-from gpugauge.forecast import Timetable
+from gpugauge.daemon.assembly import READING_INTERVALS
+from gpugauge.daemon.sampler import LEAD_SECONDS as TICK_LEAD
+from gpugauge.driver.reader import LEAD_SECONDS as READ_LEAD
+from gpugauge.driver.schedule import ReadingIntervals, Schedule
+from gpugauge.forecast import ScrapeForecast
 from gpugauge.simulator.device.load import Load, load
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "accuracy.md"
-BEGIN, END = "<!-- table: python -m bench.accuracy --write -->", "<!-- end of table -->"
+MARKERS = "<!-- table: python -m bench.accuracy --write -->", "<!-- end of table -->"
 
-# Seconds of a period, and the part of it in which kernels run. One of them beats in time with usual scrape intervals.
+# Periods in seconds, and the share of it in which kernels run. One period is a usual scrape interval.
 LOADS = ((0.37, 0.5), (1.3, 0.3), (4.7, 0.5), (15.0, 0.2), (22.0, 0.8), (70.0, 0.5), (310.0, 0.5))
 SCRAPES = (5, 15, 30, 60)
 SECONDS = 2 * 3600
@@ -34,14 +33,14 @@ SAMPLE = 1 / 6  # nvml.h: 1/6 s to 1 s by product
 JITTER = 0.05  # of a sample's width
 ENTRIES = 72
 INTERVAL, IDLE = 1.0, 5.0  # the defaults of sampling.interval_seconds and idle_interval_seconds
-LATE = 0.01  # seconds by which a thread wakes late, and a scrape comes late
-READING, TICKING = 0.05, 0.03  # seconds that a reading and a tick take: generous for a node of 8 GPUs
-SETTLING = 4  # scrapes, after which the daemon knows the scraper's rhythm
+MAX_DELAY = 0.01  # seconds by which a thread or a scrape is late
+READING, TICKING = 0.05, 0.03  # seconds of a reading and of a tick: generous for a node of 8 GPUs
+SETTLING = 4  # scrapes, after which the daemon knows the scraper's interval
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a scraper got: at `times`, our two counters and the driver's percentage."""
+    """The values of the scrapes at `times`: our two counters and the driver's percentage."""
 
     times: list[float]
     busy: list[float]
@@ -50,7 +49,7 @@ class Course:
 
 
 class Device:
-    """A ring of samples under a load, and the percentage of the last one."""
+    """A ring of samples under a load, and the percentage of the last sample."""
 
     def __init__(self, shape: Load, random: Random) -> None:
         self._shape, self._random = shape, random
@@ -59,7 +58,7 @@ class Device:
         self.percent = 0
 
     def advance(self, now: float) -> None:
-        """Take the samples that end by now."""
+        """Add the samples that end by `now`."""
         while self._due <= now:
             busy = self._shape.integral(self._due) - self._shape.integral(self._sampled)
             self.percent = round(100 * busy / (self._due - self._sampled))
@@ -68,40 +67,40 @@ class Device:
             self._sampled, self._due = self._due, self._due + width
 
     def drain(self) -> list[list[int]]:
-        """Return what the ring still has of the samples since the last call."""
+        """Return the samples since the last call that the ring still has."""
         samples, self._ring = self._ring[-ENTRIES:], []
         return samples
 
 
 class Daemon:
-    """The daemon's two loops in simulated time: readings of the GPU, and ticks that take the answers and publish."""
+    """The daemon's two loops in simulated time: readings of the GPU, and ticks that publish them."""
 
     def __init__(self, device: Device, random: Random) -> None:
         self._device, self._random = device, random
-        self._account, self._schedule, self.timetable = EngineAccount(), Schedule(), Timetable()
+        self._account, self._schedule, self.forecast = EngineAccount(), Schedule(), ScrapeForecast()
         self._reads, self._ticks = 0.0, random.uniform(0, INTERVAL)  # when the next of each is due
         self._answers: list[tuple[float, list[list[int]], int]] = []
         self._published = [(0.0, 0.0, 0.0)]
 
     def run(self, until: float) -> None:
-        """Do what is due until then."""
+        """Run the readings and ticks that are due before `until`."""
         while min(self._reads, self._ticks) < until:
-            late = self._random.uniform(0, LATE)
+            late = self._random.uniform(0, MAX_DELAY)
             if self._reads < self._ticks:
                 self._read(self._reads + late)
-                self._reads = self.timetable.next_tick(self._reads, INTERVAL, IDLE, READ_LEAD + READING)
+                self._reads = self.forecast.next_tick(self._reads, INTERVAL, IDLE, READ_LEAD + READING)
             else:
                 self._tick(self._ticks + late)
-                self._ticks = self.timetable.next_tick(self._ticks, INTERVAL, IDLE, TICK_LEAD + TICKING)
+                self._ticks = self.forecast.next_tick(self._ticks, INTERVAL, IDLE, TICK_LEAD + TICKING)
 
     def shown(self, now: float) -> tuple[float, float]:
-        """Return busy and observed seconds as a scrape finds them."""
+        """Return busy and observed seconds in a scrape at `now`."""
         return next((busy, observed) for since, busy, observed in reversed(self._published) if since <= now)
 
     def _read(self, now: float) -> None:
         self._device.advance(now)
-        near = self.timetable.is_near(now, INTERVAL, READ_LEAD + READING)
-        if "samples" in self._schedule.take(Pace(PACE), now, scrape=near):
+        near = self.forecast.is_near(now, INTERVAL, READ_LEAD + READING)
+        if "samples" in self._schedule.take(ReadingIntervals(READING_INTERVALS), now, scrape=near):
             self._answers.append((now + READING, self._device.drain(), self._device.percent))
 
     def _tick(self, now: float) -> None:
@@ -112,15 +111,15 @@ class Daemon:
 
 
 def run(shape: Load, scrape: float, seconds: float, seed: int) -> Course:
-    """Let a GPU run under a load, and the daemon beside it, scraped at an interval."""
+    """Return the scrapes of a daemon, at an interval, with a GPU under a load."""
     random = Random(seed)
     device = Device(shape, random)
     daemon, course = Daemon(device, random), Course([], [], [], [])
     due = random.uniform(0, scrape)
     while due < seconds:
-        now = due + random.uniform(0, LATE)
+        now = due + random.uniform(0, MAX_DELAY)
         daemon.run(now)
-        daemon.timetable.heard("prometheus", now)
+        daemon.forecast.record_scrape("prometheus", now)
         device.advance(now)
         for values, value in zip(
             (course.times, course.busy, course.observed, course.gauge),
@@ -133,8 +132,9 @@ def run(shape: Load, scrape: float, seconds: float, seed: int) -> Course:
 
 
 def errors(shape: Load, course: Course, scrape: int) -> tuple[list[float], list[float]]:
-    """Return the errors, in percentage points, of our mean and of the mean of the gauge, over windows that slide by one
-    scrape: at least a minute and four scrapes, from one scrape to another.
+    """Return the errors of our mean and of the gauge's mean, in percentage points.
+
+    The windows slide by one scrape, reach from one scrape to another, and last at least a minute and four scrapes.
     """
     count = max(4, 60 // scrape)
     ours, gauges = [], []
@@ -150,7 +150,7 @@ def errors(shape: Load, course: Course, scrape: int) -> tuple[list[float], list[
 
 
 def rows() -> list[dict[str, Any]]:
-    """Return a row for every load and scrape interval."""
+    """Return a row for each load and scrape interval."""
     result = []
     for number, (period, duty) in enumerate(LOADS):
         shape = load({"shape": "square", "high": 1.0, "low": 0.0, "period": period, "duty": duty})
@@ -175,25 +175,22 @@ def rms(values: list[float]) -> float:
     return math.sqrt(statistics.fmean(value * value for value in values))
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the rows in Markdown."""
-    lines = [list(rows[0]), ["---:"] * len(rows[0])]
-    lines += [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    cells = [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
+    return table(list(rows[0]), cells, ["---:"] * len(rows[0]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/accuracy.md")
     options, _ = parser.parse_known_args()
-    made = table(rows())
-    if not options.write:
+    made = markdown(rows())
+    if options.write:
+        put(DOCS / "accuracy.md", *MARKERS, made)
+    else:
         print("# error of the mean utilization in percentage points")
         print(made)
-        return
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

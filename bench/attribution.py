@@ -1,6 +1,7 @@
 """CPU of attribution by collector, on 8 GPUs with 64 processes each and 1,000 other processes.
 
-The processes are files that look like /proc, in virtual time: what is measured is our work and the file system's.
+The processes are files in the layout of /proc, and the time is virtual: the result is the CPU time of the collectors
+and of the file system.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
 DEVICES, EACH, OTHERS = 8, 64, 1000
-TICKS, WARM = 300, 60  # seconds
-SAMPLES, LISTS = 2, 5  # seconds between two readings, as the daemon reads
-# A training maps some hundred libraries before torch's.
+TICKS, WARM_UP = 300, 60  # seconds
+SAMPLES_SECONDS, LISTS_SECONDS = 2, 5  # between two readings, as in the daemon
+# A training maps hundreds of libraries before those of torch.
 _LIBRARIES = "".join(f"7f{i:04x}-7f{i + 1:04x} r-xp 00000000 08:01 {i}  /usr/lib/lib{i}.so\n" for i in range(400))
 
 
@@ -32,8 +33,8 @@ def pid(device: int, number: int) -> int:
     return 10_000 + device * EACH + number
 
 
-def plant(root: Path) -> None:
-    """Write the processes; every one on a GPU is a training in a pod of its own."""
+def write_processes(root: Path) -> None:
+    """Write the processes; each on a GPU is a training in its own pod."""
     (root / "uptime").write_text("100000.0 0\n")
     for device in range(DEVICES):
         for number in range(EACH):
@@ -47,22 +48,22 @@ def plant(root: Path) -> None:
 
 
 def tick(second: int) -> Tick:
-    """Every process is listed and used its GPU."""
+    """Return a tick in which every process is listed and has used its GPU."""
     devices, replies = [], []
     for device in range(DEVICES):
         pids = [pid(device, number) for number in range(EACH)]
         listed = tuple(ProcessReading(p, "compute", 1 << 30) for p in pids)
         reading = DeviceReading(uuid=f"GPU-{device}", minor_number=device, index=device, processes=listed)
-        devices.append(Device(f"GPU-{device}", True, "ok", reading, {"processes": second // LISTS}))
+        devices.append(Device(f"GPU-{device}", True, "ok", reading, {"processes": second // LISTS_SECONDS}))
         rows = [[second * 1_000_000, p, 1, 0, 0, 0] for p in pids]
-        if second % SAMPLES == 0:
+        if second % SAMPLES_SECONDS == 0:
             replies.append(Reply(1, "read", uuid=f"GPU-{device}", samples={"process": rows}, received=float(second)))
     return Tick(1.7e9 + second, second, DriverView(True, "ok", devices=tuple(devices)), tuple(replies))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        plant(Path(folder))
+        write_processes(Path(folder))
         procfs = Procfs(folder)
         workloads = Workloads(procfs)
         now = [0.0]
@@ -73,24 +74,24 @@ def main() -> None:
         ]
         first: dict[str, float] = {}
         spent = dict.fromkeys((collector.name for collector in collectors), 0.0)
-        for second in range(1, WARM + TICKS + 1):
+        for second in range(1, WARM_UP + TICKS + 1):
             now[0] = float(second)
-            seen = tick(second)
+            now_tick = tick(second)
             for collector in collectors:
                 began = time.process_time()
-                collector.collect(seen)
+                collector.collect(now_tick)
                 took = time.process_time() - began
                 first.setdefault(collector.name, took)
-                if second > WARM:
+                if second > WARM_UP:
                     spent[collector.name] += took
     rows: list[dict[str, Any]] = [
-        {"collector": name, "% of a core": 100 * seconds / TICKS, "first look ms": 1000 * first[name]}
+        {"collector": name, "% of a core": 100 * seconds / TICKS, "first tick ms": 1000 * first[name]}
         for name, seconds in spent.items()
     ]
     total = {
         "collector": "all",
         "% of a core": 100 * sum(spent.values()) / TICKS,
-        "first look ms": 1000 * sum(first.values()),
+        "first tick ms": 1000 * sum(first.values()),
     }
     title = f"Attribution: {DEVICES} GPUs with {EACH} processes each, {OTHERS} other processes"
     report(title, [*rows, total], "python -m bench.attribution")

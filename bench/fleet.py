@@ -1,8 +1,8 @@
-"""A fleet for a real Prometheus: what it takes to scrape, to judge by our rules and to look at 8,000 GPUs.
+"""A simulated fleet for a real Prometheus: the cost of scrapes, of our rules and of the dashboards for 8,000 GPUs.
 
-`python -m bench.fleet` plays 100 nodes in about 4 minutes and is part of `make bench`,
-`python -m bench.fleet --nodes 1000 --interval 30 --evaluations 2` a whole fleet in about 8.
-One process plays all nodes: pages of our own simulated daemon, with identities and jobs of each node's own.
+`python -m bench.fleet` simulates 100 nodes in about 4 minutes and is part of `make bench`,
+`python -m bench.fleet --nodes 1000 --interval 30 --evaluations 2` a whole fleet in about 8 minutes.
+One process serves all nodes: the bodies of our own simulated daemon, with other GPUs, processes and jobs for each node.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import resource
 import shutil
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-from bench.fleet_pages import DEVICES, templates
-from bench.fleet_prometheus import Prometheus, prometheus, windows
+from bench.document import DOCS, put
+from bench.fleet_bodies import DEVICES, templates
+from bench.fleet_prometheus import fleet_prometheus, windows
 from bench.fleet_queries import DASHBOARDS, queries, without_recordings
 from bench.fleet_server import PAST, Fleet, serve
-from bench.report import Report, report, reported, sentence
+from bench.prometheus import Prometheus
+from bench.report import report, reported, sentence
 
 NODES, INTERVAL = 100, 5.0
 EVALUATIONS = 1  # of each group, at least
-_TARGET = 0.1  # of its interval, for a group of rules
-_RANGE, _STEP = 3600, 60
-_PATIENCE = 20.0  # seconds for one query
-_BUDGET = 40.0  # seconds of queries for one dashboard, then the rest is not asked
-_TOP = 8
-_DOCUMENT = Path(__file__).parent.parent / "docs" / "fleet.md"
-_BEGIN, _END = "<!-- fleet -->", "<!-- end of fleet -->"
-_ASKED = (
+_MAX_EVALUATION_SHARE = 0.1  # of the interval of a group of rules
+_RANGE_SECONDS, _STEP_SECONDS = 3600, 60  # of a graph
+_QUERY_SECONDS = 20.0  # limit for one query
+_DASHBOARD_SECONDS = 40.0  # limit for the queries of one dashboard; the rest is not sent
+_SLOWEST_RULES = 8
+_MARKERS = "<!-- fleet -->", "<!-- end of fleet -->"
+_QUERY_NOTE = (
     "`now`: values of one moment; `an hour`: curves with a point each minute. What is recorded had only "
-    f"begun and is short of points. A query may take {_PATIENCE:g} s, those of a dashboard {_BUDGET:g} s: then "
-    "the rest is not asked."
+    f"begun and is short of points. A query may take {_QUERY_SECONDS:g} s, those of a dashboard "
+    f"{_DASHBOARD_SECONDS:g} s: then the rest is not asked."
 )
 
 
@@ -43,63 +43,55 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--interval", type=float, default=INTERVAL, help="seconds between two scrapes of a node")
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS, help="of each group of rules, at least")
-    parser.add_argument("--prometheus", default=shutil.which("prometheus") or "", help="the program")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/fleet.md")
+    parser.add_argument("--prometheus", default=shutil.which("prometheus") or "", help="path of the program")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/fleet.md")
     options, _ = parser.parse_known_args()
     if not options.prometheus:
-        raise SystemExit("prometheus is not installed: give its path by --prometheus")
+        raise SystemExit("prometheus is not installed: set its path with --prometheus")
     made = templates()
     names = {name for template in made.values() for name in template.families}
     fleet = Fleet(made, options.nodes, options.interval, windows(names))
     size = f"{options.nodes} nodes with {options.nodes * DEVICES} GPUs, scraped each {options.interval:g} s"
-    with prometheus(options.prometheus, options.nodes, serve(fleet), options.interval) as running:
+    with fleet_prometheus(options.prometheus, options.nodes, serve(fleet), options.interval) as running:
         command = f"python -m bench.fleet --nodes {options.nodes} --interval {options.interval:g}"
         command += f" --evaluations {options.evaluations}"
         version = running.ask("/api/v1/status/buildinfo")["version"]
-        _live(fleet, options.nodes, options.interval)
+        _wait_for_past(fleet, options.nodes, options.interval)
         rows = _measure(running, fleet, options.evaluations)
-        report(f"Fleet: {size}, in Prometheus {version}", rows, command, _told(options.interval, options.evaluations))
+        report(f"Fleet: {size}, in Prometheus {version}", rows, command, _note(options.interval, options.evaluations))
         report("Fleet: evaluations of the rules", _groups(running), command)
-        report(f"Fleet: the {_TOP} slowest rules", _rules(running), command)
-        report("Fleet: dashboards, one query after the other", _dashboards(running, fleet), command, [_ASKED])
+        report(f"Fleet: the {_SLOWEST_RULES} slowest rules", _rules(running), command)
+        report("Fleet: dashboards, one query after the other", _dashboards(running, fleet), command, [_QUERY_NOTE])
     if options.write:
-        _write([made for made in reported if made.title.startswith("Fleet: ")])
+        tables = [made.markdown() for made in reported if made.title.startswith("Fleet: ")]
+        put(DOCS / "fleet.md", *_MARKERS, "\n\n".join([sentence(), *tables]))
 
 
-def _write(tables: list[Report]) -> None:
-    before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise SystemExit(f"{_DOCUMENT} lacks the lines {_BEGIN} and {_END}: put them where the tables belong")
-    told = "\n\n".join([sentence(), *(table.markdown() for table in tables)])
-    _DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{told}\n\n{_END}{after}")
-
-
-def _told(interval: float, evaluations: int) -> list[str]:
+def _note(interval: float, evaluations: int) -> list[str]:
     return [
-        f"In full course, until each group had been evaluated {evaluations} times or more, after the nodes had told"
-        f" their last hour (samples each {interval:g} s of what the rules look back for). Its most memory is that of"
+        f"In steady operation, until each group had been evaluated {evaluations} times or more, after the nodes had"
+        f" reported their last hour (samples each {interval:g} s of what the rules look back for). Its most memory is that of"
         " the whole run."
     ]
 
 
-def _live(fleet: Fleet, nodes: int, interval: float) -> None:
-    """Wait until each node told its past and twice its present; figures of less would flatter the rules."""
+def _wait_for_past(fleet: Fleet, nodes: int, interval: float) -> None:
+    """Wait until each node has served its past and the present; with fewer samples the rules would cost too little."""
     deadline = time.monotonic() + 2 * (len(PAST) + 2) * interval
     while fleet.alive < nodes:
         if time.monotonic() > deadline:
-            raise SystemExit(f"only {fleet.alive} of {nodes} nodes were asked often enough: the machine is too slow")
+            raise SystemExit(f"only {fleet.alive} of {nodes} nodes were scraped often enough: the machine is too slow")
         time.sleep(1)
     time.sleep(interval)
 
 
 def _measure(running: Prometheus, fleet: Fleet, evaluations: int) -> list[dict[str, Any]]:
-    running.forget()
+    running.reset_evaluations()
     before, began, played, (ran, waited) = running.own(), time.monotonic(), _own_cpu(), running.scheduled()
-    deadline = began + running.slowest * (evaluations + 1)
+    deadline = began + running.longest_interval * (evaluations + 1)
     while time.monotonic() < deadline:
         time.sleep(5)
-        running.look()
+        running.record_evaluations()
         done = running.evaluated()
         if len(done) == running.groups and all(len(seen) >= evaluations for seen in done.values()):
             break
@@ -110,7 +102,7 @@ def _measure(running: Prometheus, fleet: Fleet, evaluations: int) -> list[dict[s
     going = {(job.name, job.nodes.start) for node in range(len(fleet.jobs)) for job in [fleet.job(node, time.time())]}
     facts: dict[str, Any] = {
         "nodes that answer": up,
-        # A past that failed to arrive would make the rules light.
+        # Without the past the rules would cost too little.
         "scrapes that failed, since the start": running.value("sum(count_over_time(up[1h]) - sum_over_time(up[1h]))"),
         "jobs": float(len(going)),
         "series": after["prometheus_tsdb_head_series"],
@@ -147,7 +139,7 @@ def _groups(running: Prometheus) -> list[dict[str, Any]]:
                 "most s": max(times),
                 "interval s": seen[0]["interval"],
                 "most / interval": share,
-                "target": f"{'met' if share < _TARGET else 'NOT met'}: under {_TARGET:g}",
+                "target": f"{'met' if share < _MAX_EVALUATION_SHARE else 'NOT met'}: under {_MAX_EVALUATION_SHARE:g}",
             }
         )
     return rows
@@ -158,9 +150,9 @@ def _rules(running: Prometheus) -> list[dict[str, Any]]:
     for seen in running.evaluated().values():
         for group in seen:
             for rule in group["rules"]:
-                told = f"{rule.get('health')}" if rule.get("health") != "ok" else ""
-                times.setdefault(f"{rule['name']} {told}".strip(), []).append(rule["evaluationTime"])
-    slowest = sorted(times.items(), key=lambda item: -max(item[1]))[:_TOP]
+                health = f"{rule.get('health')}" if rule.get("health") != "ok" else ""
+                times.setdefault(f"{rule['name']} {health}".strip(), []).append(rule["evaluationTime"])
+    slowest = sorted(times.items(), key=lambda item: -max(item[1]))[:_SLOWEST_RULES]
     return [{"rule": name, "median s": statistics.median(took), "most s": max(took)} for name, took in slowest]
 
 
@@ -171,7 +163,7 @@ def _dashboards(running: Prometheus, fleet: Fleet) -> list[dict[str, Any]]:
         key=lambda job: (job.kind in {"data_loading", "waiting"}, len(job.nodes)),
     )
     variables = {"__rate_interval": f"{4 * 15}s", "__range": "1h", "workload": f"{largest.name}-4711"}
-    # A job's dashboard chooses the nodes on which the job is.
+    # The variable of the job's dashboard has the nodes of the job as its values.
     instances = {"node": "node-0001", "job": "|".join(f"node-{node:04d}" for node in largest.nodes)}
     rows = []
     for name in DASHBOARDS:
@@ -187,7 +179,7 @@ def _timed(running: Prometheus, name: str, variables: dict[str, str], *, recorde
     ranges: list[float] = []
     slowest, failed, empty = ("", 0.0), 0, 0
     for query in queries(name, variables):
-        if sum(instants) + sum(ranges) > _BUDGET:
+        if sum(instants) + sum(ranges) > _DASHBOARD_SECONDS:
             break
         expr = query.expr if recorded else without_recordings(query.expr)
         began = time.monotonic()
@@ -204,7 +196,7 @@ def _timed(running: Prometheus, name: str, variables: dict[str, str], *, recorde
         "queries": len(queries(name, variables)),
         "asked": len(instants) + len(ranges),
         "empty": empty,
-        f"over {_PATIENCE:g} s": failed,
+        f"over {_QUERY_SECONDS:g} s": failed,
         "now, all s": sum(instants),
         "an hour, all s": sum(ranges),
         "all s": sum(instants) + sum(ranges),
@@ -214,12 +206,12 @@ def _timed(running: Prometheus, name: str, variables: dict[str, str], *, recorde
 
 
 def _answer(running: Prometheus, expr: str, *, instant: bool) -> bool:
-    """Return whether there is anything; raises OSError where it takes too long."""
-    limit = {"query": expr, "timeout": f"{_PATIENCE:g}s"}
+    """Return whether the result has series. Raises OSError after the time limit."""
+    limit = {"query": expr, "timeout": f"{_QUERY_SECONDS:g}s"}
     if instant:
         return bool(running.ask("/api/v1/query", **limit)["result"])
     now = time.time()
-    span = {"start": f"{now - _RANGE:.0f}", "end": f"{now:.0f}", "step": str(_STEP)}
+    span = {"start": f"{now - _RANGE_SECONDS:.0f}", "end": f"{now:.0f}", "step": str(_STEP_SECONDS)}
     return bool(running.ask("/api/v1/query_range", **limit, **span)["result"])
 
 

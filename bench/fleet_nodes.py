@@ -1,4 +1,4 @@
-"""Who the nodes of the played fleet are, and which jobs come and go on them."""
+"""The nodes of the simulated fleet, and the jobs on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from bench.fleet_pages import DEVICES
+from bench.fleet_bodies import DEVICES
 
 _IDENTITY = re.compile(rb'\b(uuid|serial|process|rank|world_size|workload_[a-z_]+)="([^"]*)"')
 _SIZES = (1, 1, 1, 1, 2, 2, 4, 8, 16, 32)  # nodes of a job
@@ -15,7 +15,7 @@ _SIZES = (1, 1, 1, 1, 2, 2, 4, 8, 16, 32)  # nodes of a job
 
 @dataclass(frozen=True)
 class Job:
-    """What runs on some nodes for some time; seconds since the epoch."""
+    """A job on some nodes; times are seconds since the epoch."""
 
     name: str
     kind: str
@@ -24,12 +24,12 @@ class Job:
     end: float
 
     def template(self, node: int) -> str:
-        """Return what the node shows: of those that wait, one makes the others wait."""
+        """Return the template of a node; in a job that waits for a slow rank, the first node has this rank."""
         return "slow_rank" if self.kind == "waiting" and node == self.nodes.start else self.kind
 
 
 def jobs(nodes: int, since: float, until: float, hours: float = 3.0) -> list[list[Job]]:
-    """Return for each node what runs on it in this time, one after the other; `hours` is the median of their lives."""
+    """Return the jobs of each node in this time, one after the other; `hours` is the median of their durations."""
     chance = random.Random(8000)
     plan: list[list[Job]] = []
     while len(plan) < nodes:
@@ -49,7 +49,7 @@ def jobs(nodes: int, since: float, until: float, hours: float = 3.0) -> list[lis
 
 
 def identified(text: bytes, node: int, job: Job) -> bytes:
-    """Return the template's text as the page of this node: its GPUs are its own, its processes the job's."""
+    """Return the template's text with the GPUs of this node and the processes of the job."""
     first = DEVICES * (node - job.nodes.start)
     team = f"team-{int(job.name) % 23:02d}"
 

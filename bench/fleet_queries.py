@@ -1,4 +1,4 @@
-"""The queries of our dashboards: all variables at their defaults, and a job and a node where one must be chosen."""
+"""The queries of our dashboards, with the variables at their defaults; a job and a node are chosen where needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RECORDED = re.compile(r"\b(gpugauge:[\w:]+)(\{[^}]*\})?")
 
 @dataclass(frozen=True)
 class Query:
-    """What a panel asks."""
+    """A query of a panel."""
 
     panel: str
     expr: str
@@ -28,15 +28,15 @@ class Query:
 
 
 def queries(dashboard: str, variables: Mapping[str, str]) -> list[Query]:
-    """Return what a dashboard asks when it is opened; a variable without a value stands for everything."""
-    board = json.loads((_FOLDER / f"{dashboard}.json").read_text())
+    """Return the queries that a dashboard sends when it is opened; a variable without a value is All."""
+    tree = json.loads((_FOLDER / f"{dashboard}.json").read_text())
 
     def value(name: re.Match[str]) -> str:
         return variables.get(name[1], ".*")
 
     return [
         Query(panel.get("title", ""), re.sub(r"\$(\w+)", value, target["expr"]), bool(target.get("instant")))
-        for panel in _panels(board["panels"])
+        for panel in _panels(tree["panels"])
         for target in panel.get("targets", [])
     ]
 
@@ -48,7 +48,10 @@ def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def without_recordings(expr: str) -> str:
-    """Put what is recorded in the place of its name. Its matchers are left out: right only where they let all pass."""
+    """Return the query with the expressions of the recorded series in place of their names.
+
+    The matchers of recorded series are dropped, which is right only if they match all series.
+    """
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     recorded = {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
     while _RECORDED.search(expr):

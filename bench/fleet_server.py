@@ -1,7 +1,7 @@
-"""Serves the played fleet: `/node/N/metrics` for all nodes, from one thread of one process.
+"""The server of the simulated fleet: `/node/N/metrics` for all nodes, from one thread of one process.
 
-The rules look back for up to an hour. A fleet that has just begun would make them cheap, so the first scrapes of a node
-tell its past, with timestamps, and only of what a rule looks back for; after them a scrape tells what is now.
+The rules look back for up to an hour, and would cost too little on a fleet without a past. So the first scrapes of a
+node return its past hour, with timestamps, for the metrics that a rule looks back on; later ones return the present.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from bench.fleet_bodies import Template
 from bench.fleet_nodes import Job, identified, jobs
-from bench.fleet_pages import Template
 
-# Seconds before the start from which each of the first scrapes tells; the last of them goes to the present.
+# Seconds before the start at which the past in each of the first scrapes begins; the last one reaches the present.
 PAST = (3600.0, 900.0, 450.0)
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Fleet:
-    """All nodes: what they serve now."""
+    """The present metrics of all nodes."""
 
     def __init__(
         self, templates: Mapping[str, Template], nodes: int, interval: float, windows: Mapping[str, float]
@@ -37,25 +37,25 @@ class Fleet:
             span: {name: made.only(windows, span) for name, made in templates.items()} for span in spans if span
         }
         self._kept: dict[int, tuple[Job, bytes]] = {}
-        self._told = [0] * nodes  # scrapes of each node
+        self._scrapes = [0] * nodes  # by node
         self._until = [0.0] * nodes
 
     @property
     def alive(self) -> int:
-        """How many nodes have told their past."""
-        return sum(told > len(PAST) for told in self._told)
+        """The number of nodes that have served their past."""
+        return sum(scrapes > len(PAST) for scrapes in self._scrapes)
 
     def job(self, node: int, now: float) -> Job:
-        """Return what runs on the node."""
+        """Return the job on the node."""
         return next(job for job in self.jobs[node] if job.end > now)
 
-    def page(self, node: int) -> bytes:
-        """Return the answer to the next scrape."""
-        told, now = self._told[node], time.time()
-        self._told[node] += 1
-        if told < len(PAST):
+    def body(self, node: int) -> bytes:
+        """Return the body of the next scrape."""
+        scrapes, now = self._scrapes[node], time.time()
+        self._scrapes[node] += 1
+        if scrapes < len(PAST):
             begin = self._until[node] or self.began - PAST[0]
-            end = self.began - PAST[told + 1] if told + 1 < len(PAST) else now - self._interval / 2
+            end = self.began - PAST[scrapes + 1] if scrapes + 1 < len(PAST) else now - self._interval / 2
             self._until[node] = end
             return self._past(node, begin, end)
         job = self.job(node, now)
@@ -80,24 +80,24 @@ class Fleet:
         return b"".join(made)
 
 
-class _Page(RequestHandler):
+class _Handler(RequestHandler):
     def initialize(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
     def get(self, node: str) -> None:
         self.set_header("Content-Type", _TYPE)
-        self.finish(self.fleet.page(int(node)))
+        self.finish(self.fleet.body(int(node)))
 
     def compute_etag(self) -> None:
         return None
 
 
 def serve(fleet: Fleet) -> int:
-    """Serve from a thread that ends with the program; returns the port."""
+    """Serve from a daemon thread, and return the port."""
     (socket,) = bind_sockets(0, "127.0.0.1")
 
     async def forever() -> None:
-        server = HTTPServer(Application([(r"/node/(\d+)/metrics", _Page, {"fleet": fleet})], log_function=_quiet))
+        server = HTTPServer(Application([(r"/node/(\d+)/metrics", _Handler, {"fleet": fleet})], log_function=_quiet))
         server.add_sockets([socket])
         await asyncio.Event().wait()
 

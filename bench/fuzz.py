@@ -1,8 +1,8 @@
-"""Hundred thousands of inputs that are nearly right, for everything that reads what others wrote.
+"""Fuzzing of every reader of foreign input, with hundreds of thousands of nearly valid inputs.
 
-`python -m bench.fuzz [NAME …] [--inputs N] [--write]`: the targets of tests/fuzz, each in a process of its own with a
-bound on its memory; --write puts the table into docs/reliability.md. With atheris (`pip install 'gpugauge[fuzz]'`) the
-inputs follow the code that they reach; without, they are drawn from a fixed seed.
+`python -m bench.fuzz [NAME …] [--inputs N] [--write]` runs the targets of tests/fuzz, each in a process of its own with
+limited memory; --write writes the table into docs/reliability.md. With atheris (`pip install 'gpugauge[fuzz]'`) the
+inputs are guided by coverage, otherwise they are drawn from a fixed seed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.document import put
+from bench.document import DOCS, put, table
 
 INPUTS = 100_000
 HANG_SECONDS = 30  # of one input, wall clock
-MOST_MEMORY = 2 << 30  # address space of a target's process
+MAX_ADDRESS_SPACE_BYTES = 2 << 30  # of a target's process
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
-_WARM = 0.2  # of the inputs; memory is compared from there on
+_MARKERS = "<!-- fuzz -->", "<!-- /fuzz -->"
+_WARM_UP_SHARE = 0.2  # of the inputs; memory is compared from there on
 
 
 @dataclass
 class Found:
-    """What came of one target. `blocks` are Python's allocated memory blocks, after the warm-up and at the end."""
+    """The result of one target. `blocks` are Python's allocated memory blocks, after the warm-up and at the end."""
 
     name: str
     inputs: int = 0
@@ -64,7 +65,7 @@ class Found:
             "taken": f"{100 * self.accepted / max(1, self.inputs):.0f} %",
             "seconds": f"{self.seconds:.0f}",
             "slowest, CPU ms": f"{self.slowest_ms:.0f}",
-            "memory blocks a 1,000 inputs": f"{1000 * blocks / max(1.0, (1 - _WARM) * self.inputs):+.1f}",
+            "memory blocks a 1,000 inputs": f"{1000 * blocks / max(1.0, (1 - _WARM_UP_SHARE) * self.inputs):+.1f}",
             "descriptors": f"{self.descriptors[-1] - self.descriptors[0]:+d}" if self.descriptors else "-",
             "peak MB": f"{self.peak_mb:.0f}",
             "crashes": str(len(self.failures)),
@@ -72,7 +73,7 @@ class Found:
 
 
 class _Run:
-    """Tries inputs of one target, and keeps what went wrong."""
+    """The run of one target, with its failures."""
 
     def __init__(self, name: str, inputs: int, folder: Path, stack: ExitStack) -> None:
         targets = import_module("tests.fuzz.targets").TARGETS
@@ -87,26 +88,26 @@ class _Run:
         return self.found.inputs >= self._inputs
 
     def one(self, data: bytes) -> None:
-        """Try one input. Raises nothing."""
+        """Try one input, and record an exception as a failure."""
         found = self.found
-        if found.inputs in {int(self._inputs * _WARM), self._inputs - 1}:
-            self._look()
+        if found.inputs in {int(self._inputs * _WARM_UP_SHARE), self._inputs - 1}:
+            self._record_memory()
         found.inputs += 1
         if found.inputs % 100 == 1:
             faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
         began = time.process_time()
         try:
             found.accepted += self.target.accepts(self._attempt, data)
-        except Exception as error:  # noqa: BLE001  (that is what is looked for)
+        except Exception as error:  # noqa: BLE001  (every exception is a failure)
             self._note(f"{type(error).__name__} at {_place(error)}: {str(error)[:200]!r}", data)
         took = time.process_time() - began
         if 1000 * took > found.slowest_ms:
             found.slowest_ms, found.slowest = 1000 * took, repr(data[:500])
-        if took > self.target.patience:
+        if took > self.target.max_cpu_seconds:
             self._note("slow", data)
 
     def generate(self, seed: int) -> bytes:
-        """Return an input of our own."""
+        """Return the input with this number."""
         self._random.seed(seed)
         made: bytes = self.target.generate(self._random)
         return made
@@ -117,31 +118,31 @@ class _Run:
         found.peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return found
 
-    def _look(self) -> None:
+    def _record_memory(self) -> None:
         gc.collect()
         self.found.blocks.append(sys.getallocatedblocks())
         self.found.descriptors.append(len(list(Path("/proc/self/fd").iterdir())))
 
-    def _note(self, what: str, data: bytes) -> None:
+    def _note(self, failure: str, data: bytes) -> None:
         known = self.found.failures
-        key = what.partition(": ")[0]
+        key = failure.partition(": ")[0]
         same = next((old for old in known if old.partition(": ")[0] == key), None)
         if same is None:
-            known[what] = repr(data)
+            known[failure] = repr(data)
         elif len(repr(data)) < len(known[same]):
             del known[same]
-            known[what] = repr(data)
+            known[failure] = repr(data)
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of ours that an error passed."""
+    """Return the innermost line of our code in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "gpugauge" in frame.filename] or list(frames)
     return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
 
 
 def _guided(run: _Run, done: Callable[[], None]) -> None:
-    """Let atheris choose: edits of its own and ours, of inputs that reached new code. Does not return."""
+    """Run atheris, which edits inputs that reached new code, by its own edits and ours. Does not return."""
     atheris = import_module("atheris")
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
@@ -163,7 +164,7 @@ def _guided(run: _Run, done: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _instrumented(guided: bool) -> Iterator[None]:
-    """Let what is imported within tell which of its code runs."""
+    """Instrument modules imported inside the context, so that atheris records their coverage."""
     if not guided:
         yield
         return
@@ -172,9 +173,9 @@ def _instrumented(guided: bool) -> Iterator[None]:
 
 
 def child(name: str, inputs: int, guided: bool) -> None:
-    """Run one target in this process and print what was found as JSON."""
+    """Run one target in this process, and print the result as JSON."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE_BYTES, MAX_ADDRESS_SPACE_BYTES))
     logging.getLogger().addHandler(logging.NullHandler())
     logging.getLogger("tornado").propagate = True
     with ExitStack() as stack:
@@ -208,29 +209,27 @@ def fuzz(name: str, inputs: int, guided: bool) -> Found:
     return found
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[dict[str, Any]]) -> str:
     """Return rows in Markdown."""
-    heads = list(rows[0])
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *([str(cell) for cell in row.values()] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
 
 
 def keep(found: Found, how: str) -> None:
-    """Put the result in the place of that of a former run, and the table of all into docs/reliability.md."""
+    """Replace the result of an earlier run, and write the table of all results into docs/reliability.md."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known[found.name] = found.row() | {"chosen": how, "on": time.strftime("%Y-%m-%d")}
     names = [target.name for target in import_module("tests.fuzz.targets").TARGETS]
     known = {name: known[name] for name in names if name in known}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
-    put("fuzz", table(list(known.values())))
+    put(DOCS / "reliability.md", *_MARKERS, markdown(list(known.values())))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="targets of tests/fuzz; all if none is named")
     parser.add_argument("--inputs", type=int, default=INPUTS, help="for each target")
-    parser.add_argument("--unguided", action="store_true", help="without atheris, though it is installed")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    parser.add_argument("--unguided", action="store_true", help="draw inputs from a fixed seed, without atheris")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     guided = not options.unguided and find_spec("atheris") is not None
@@ -244,9 +243,9 @@ def main() -> None:
         if options.write:
             keep(found, "guided by coverage (atheris)" if guided else "drawn from a fixed seed")
         print(f"{name}: {found.inputs:,} inputs, {found.seconds:.0f} s, slowest {found.slowest_ms:.1f} ms", flush=True)
-        for what, data in found.failures.items():
-            print(f"  {what}\n    {data[:2000]}", flush=True)
-    print(table([found.row() for found in results]))
+        for failure, data in found.failures.items():
+            print(f"  {failure}\n    {data[:2000]}", flush=True)
+    print(markdown([found.row() for found in results]))
     if any(found.failures for found in results):
         sys.exit(1)
 

@@ -1,18 +1,17 @@
-"""How cost grows with the node: CPU, bytes, latency and memory by GPUs and processes, scraped each second."""
+"""Cost by size of the node: CPU, bytes, latency and memory by GPUs and processes, scraped each second."""
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
-from bench.measure import Program, ours, percentile, series
+from bench.measure import Program, ours, percentile, scraped, series
 from bench.nodes import node
 from bench.report import report
 
 DEVICES = (1, 8, 16, 64)
 PROCESSES = (0, 64, 512)
-WARM, SECONDS, SCRAPES = 5.0, 8.0, 100
+WARM_UP_SECONDS, SECONDS, SCRAPES = 5.0, 8.0, 100
 
 
 def main() -> None:
@@ -30,15 +29,11 @@ def main() -> None:
 
 
 def measure(daemon: Program) -> dict[str, Any]:
-    stop = threading.Event()
-    thread = threading.Thread(target=_scrape, args=[daemon, stop])
-    thread.start()
-    time.sleep(WARM)
-    before = daemon.cpu_seconds()
-    time.sleep(SECONDS)
-    after = daemon.cpu_seconds()
-    stop.set()
-    thread.join()
+    with scraped([daemon], 1.0):
+        time.sleep(WARM_UP_SECONDS)
+        before = daemon.cpu_seconds()
+        time.sleep(SECONDS)
+        after = daemon.cpu_seconds()
     cpu = {pid: 1000 * (after[pid] - before[pid]) / SECONDS for pid in before}
     parent = cpu.pop(daemon.process.pid)
     connection, latencies = daemon.connect(), []
@@ -58,12 +53,6 @@ def measure(daemon: Program) -> dict[str, Any]:
         "p99 ms": percentile(latencies, 0.99),
         "PSS MB": sum(daemon.pss_megabytes().values()),
     }
-
-
-def _scrape(daemon: Program, stop: threading.Event) -> None:
-    connection = daemon.connect()
-    while not stop.wait(1.0):
-        daemon.scrape(connection)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Microseconds a training step that the hook costs: the same loop with and without it, in alternating runs.
+"""Cost of the hook in microseconds per training step: the same loop with and without it, in alternating runs.
 
-It needs torch and uses the CPU. A step takes a batch that is there already, and ends with the optimizer's. The runs
-alternate within one process, because two processes differ by more than the hook costs. "added" is the median difference
-of neighbouring runs, "spread" the median distance from it. "inside" is the median time of the hook's own code among the
-same steps, which a noisy machine disturbs less: at the batch, at the optimizer's step, and both; "nothing" is what the
-same clocks show for functions that do nothing. The target is about both, less nothing. "a publication" comes once a
-second.
+It needs torch and uses the CPU. A step takes a batch that is already loaded, and ends with the optimizer's step. The
+runs alternate within one process, because two processes differ by more than the cost of the hook. "added" is the median
+difference of neighbouring runs, "spread" the median distance from it. "inside" is the median time of the hook's own
+code in the same steps, which a noisy machine disturbs less: at the batch, at the optimizer's step, and at both.
+"nothing" is the same measurement for functions that do nothing. The target applies to both, less nothing. "a
+publication" happens once a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.report import report
 from gpugauge.hook import launch
 from gpugauge.sessions.listener import Sessions
 
-# Width of the model (0: nothing but the hook's calls), batch, steps in a run, pairs of runs, whether it is compiled.
+# Width of the model (0: only the calls of the hook), batch, steps in a run, pairs of runs, whether it is compiled.
 LOADS = {
     "empty": (0, 0, 2000, 20, 0),
     "small, about 1 ms": (288, 64, 100, 20, 0),
@@ -32,8 +32,8 @@ LOADS = {
     "larger, compiled": (640, 256, 10, 16, 1),
 }
 
-# Prints µs: the medians of the steps of each run, without and with the hook in turn; of the hook's own code at a batch
-# and at a step, and of nothing measured alike; of publications.
+# Prints µs: the medians of the steps of each run, without and with the hook; of the hook's own code at a batch, at a
+# step and at both; of functions that do nothing; and the times of publications.
 LOOP = """
 import json, statistics, sys, time, torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
@@ -129,14 +129,14 @@ for _ in range(5):
     start = clock()
     install.observer.publish(start)
     published.append((clock() - start) / 1e3)
-assert install.observer.client.connected, "the listener turned the hook away"
+assert install.observer.client.connected, "the listener rejected the hook"
 assert install.observer.errors == 0
 print(json.dumps([without, watched, ours.figures(), nothing.figures()[2], published]))
 """
 
 
 def measure(socket: str, *arguments: int | str) -> dict[str, Any]:
-    """Return µs a step without and with the hook, what it adds, and of what it is made."""
+    """Return the µs per step without and with the hook, the difference, and its parts."""
     environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", LOOP, *map(str, arguments)]
     environ = launch.environment(environ, socket)
@@ -159,14 +159,15 @@ def measure(socket: str, *arguments: int | str) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Without a C++ compiler nothing is generated; the graphs are the same.
+    # Without a C++ compiler no code is generated; the graphs are the same.
     backend = "inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager"
     with tempfile.TemporaryDirectory() as directory:
         listener = Sessions(f"{directory}/hook.sock")
         listener.start()
         rows = [{"µs a step": name, **measure(str(listener.path), *load, backend)} for name, load in LOADS.items()]
         listener.stop()
-    report("The hook, with and without it by turns", rows, "python -m bench.hook", [f"Compiled by {backend}."])
+    title = "The hook: training steps with and without it, in alternating runs"
+    report(title, rows, "python -m bench.hook", [f"Compiled by {backend}."])
 
 
 if __name__ == "__main__":

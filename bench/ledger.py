@@ -1,8 +1,8 @@
-"""CPU time spent inside the simulated library, kept where a bench can read it while the program runs.
+"""CPU time spent inside the simulated library, recorded in a file that a bench reads while the program runs.
 
-The simulated library is Python in the place of a C library: what it takes is neither exporter's. With BENCH_LEDGER in
-the environment `bench.peer` and `bench.ours` put a Ledger before it. `python -m bench.ledger --fd N` is our daemon's
-worker with one.
+The simulated library is Python in place of a C library, so its time belongs to neither exporter. With BENCH_LEDGER in
+the environment, `bench.peer` and `bench.ours` wrap it in a Ledger. `python -m bench.ledger --fd N` is the worker of
+our daemon with a Ledger.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-VARIABLE = "BENCH_LEDGER"  # names the folder
-_SIZE = 16  # nanoseconds and calls
+VARIABLE = "BENCH_LEDGER"  # the environment variable with the folder
+_FILE_BYTES = 16  # nanoseconds and calls
 _LOOPS, _REPEATS = 20_000, 7
 
 
 class Ledger:
-    """Stands before a library and adds up what the calling thread spends in it, and the calls, in a file of its own."""
+    """A wrapper of a library that adds up the thread time of its calls and their number, in a file of this process."""
 
     def __init__(self, library: Any, folder: Path) -> None:
         self._library = library
         path = folder / str(os.getpid())
-        path.write_bytes(bytes(_SIZE))
+        path.write_bytes(bytes(_FILE_BYTES))
         with path.open("r+b") as file:
-            self._kept = memoryview(mmap.mmap(file.fileno(), _SIZE)).cast("Q")
+            self._kept = memoryview(mmap.mmap(file.fileno(), _FILE_BYTES)).cast("Q")
 
     def __getattr__(self, function: str) -> Callable[..., int]:
         inner, kept, now = getattr(self._library, function), self._kept, time.thread_time_ns
@@ -44,7 +44,7 @@ class Ledger:
 
 
 def kept(library: Any) -> Any:
-    """Return the library, behind a ledger if the bench wants one."""
+    """Return the library, wrapped in a Ledger if the environment names a folder."""
     folder = os.environ.get(VARIABLE)
     return Ledger(library, Path(folder)) if folder else library
 
@@ -60,7 +60,7 @@ class Sum(NamedTuple):
 
 
 def read(folder: Path) -> dict[int, Sum]:
-    """Return what each process has come to, by pid."""
+    """Return the sums by pid."""
     found = {}
     for path in folder.iterdir():
         nanoseconds, calls = memoryview(path.read_bytes()).cast("Q")
@@ -69,7 +69,7 @@ def read(folder: Path) -> dict[int, Sum]:
 
 
 class Price(NamedTuple):
-    """Seconds that the ledger itself adds to a call: in the sum that it keeps, and beside it."""
+    """Seconds that the ledger itself adds to a call: inside its sum, and beside it."""
 
     inside: float
     beside: float
@@ -81,7 +81,7 @@ class _Nothing:
 
 
 def price(folder: Path) -> Price:
-    """Measure it on a function that does nothing: the median of some loops with a ledger and without, by turns."""
+    """Return the price, measured on a function that does nothing: medians of loops with and without a ledger."""
     ledger = Ledger(_Nothing(), folder)
     bare, kept = _Nothing().nothing, ledger.nothing
     inside, beside = [], []

@@ -1,4 +1,4 @@
-"""What the benches share: the programs under measurement, their CPU time and memory, and latencies."""
+"""The programs under measurement, their CPU time, memory and latencies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,27 +22,29 @@ from bench.report import report
 __all__ = [
     "HEADERS",
     "Program",
+    "free_port",
     "gpugauge",
     "nvitop_exporter",
     "ours",
     "percentile",
     "report",
     "running",
+    "scraped",
     "series",
 ]
 
-# As Prometheus asks.
+# The headers of a scrape by Prometheus.
 HEADERS = {
     "Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5",
     "Accept-Encoding": "gzip",
 }
-_CPU_OF = 2  # CPUCLOCK_SCHED in linux/include/uapi/linux/time.h: what the scheduler counted, in nanoseconds
-_PATIENCE = 60.0
+_CPUCLOCK_SCHED = 2  # linux/include/linux/posix-timers.h: the scheduler's count, in nanoseconds
+_MAX_START_SECONDS = 60.0
 
 
 @dataclass
 class Program:
-    """A running exporter: its first process and the address that it serves."""
+    """A running exporter: its first process, and the port and path of its metrics."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -58,13 +61,14 @@ class Program:
         return found
 
     def cpu_seconds(self) -> dict[int, float]:
-        """Return user + system time by pid, as the scheduler counts it: the clock ticks of /proc/PID/stat miss what
-        runs between two ticks, which is all that a sampler does.
+        """Return user and system time by pid, as the scheduler counts it.
+
+        /proc/PID/stat counts by clock ticks and misses work between two ticks, such as that of a sampler.
         """
-        return {pid: time.clock_gettime((~pid << 3) | _CPU_OF) for pid in self.pids()}
+        return {pid: time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) for pid in self.pids()}
 
     def pss_megabytes(self) -> dict[int, float]:
-        """Return the proportional set size by pid."""
+        """Return the proportional set size (PSS) by pid."""
         sizes = {}
         for pid in self.pids():
             for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -73,16 +77,16 @@ class Program:
         return sizes
 
     def scrape(self, connection: http.client.HTTPConnection) -> bytes:
-        """Ask as Prometheus does, over a kept connection."""
+        """Return the body of a scrape with the headers of Prometheus, over a kept connection."""
         connection.request("GET", self.path, headers=HEADERS)
         return connection.getresponse().read()
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection that is kept."""
+        """Return a connection for several scrapes."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
 
     def plain(self) -> str:
-        """Return the text format, not compressed."""
+        """Return the metrics in the text format, uncompressed."""
         connection = self.connect()
         try:
             connection.request("GET", self.path)
@@ -91,16 +95,45 @@ class Program:
             connection.close()
 
 
+def free_port() -> int:
+    """Return a TCP port that is free now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def scraped(programs: Sequence[Program], interval: float) -> Iterator[None]:
+    """Scrape each program at the interval in seconds, from a thread each."""
+    stop = threading.Event()
+
+    def scrape(program: Program) -> None:
+        connection = program.connect()
+        while not stop.wait(interval):
+            program.scrape(connection)
+
+    threads = [threading.Thread(target=scrape, args=[program]) for program in programs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
 @contextlib.contextmanager
 def running(
     name: str, command: Callable[[int], list[str]], complete: Callable[[str], bool], ledger: Path | None = None
 ) -> Iterator[Program]:
-    """Run a program, made for a free port, from the moment at which what it serves is complete. With the folder
-    `ledger` it tells there what it spends in the simulated library (bench.ledger).
+    """Run a program, and yield it when its metrics are complete.
+
+    `command` returns the command line for a port. With the folder `ledger`, the program records there the time that it
+    spends in the simulated library (bench.ledger).
     """
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
+    port = free_port()
     began = time.monotonic()
     environment = _installed(os.environ) | ({VARIABLE: str(ledger)} if ledger else {})
     process = subprocess.Popen(command(port), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -110,7 +143,7 @@ def running(
             with contextlib.suppress(OSError, http.client.HTTPException):
                 if complete(program.plain()):
                     break
-            if process.poll() is not None or time.monotonic() - began > _PATIENCE:
+            if process.poll() is not None or time.monotonic() - began > _MAX_START_SECONDS:
                 raise SystemExit(f"{name} does not serve: {' '.join(command(port))}")
             time.sleep(0.005)
         program.ready_seconds = time.monotonic() - began
@@ -121,8 +154,9 @@ def running(
 
 
 def _installed(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which programs find their modules compiled, as installed ones do: ours run from the
-    source tree here, where they may be compiled at each start.
+    """Return an environment with a cache of compiled modules, as installed programs have one.
+
+    The benches run gpugauge from the source tree, where modules may be compiled at each start.
     """
     cache = Path(tempfile.gettempdir()) / f"gpugauge-bench-{os.getuid()}-pycache"
     kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -131,7 +165,7 @@ def _installed(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def gpugauge(scenario: str, *flags: str) -> Iterator[Program]:
-    """Run our daemon on a scenario, as `--simulate` does, until devices are in the scrape."""
+    """Run our daemon on a scenario (`--simulate`), and yield it when devices are in the scrape."""
     with tempfile.TemporaryDirectory() as folder:
         program = [str(Path(sys.executable).parent / "gpugauge"), "serve", f"--simulate={scenario}"]
         program += [f"--hook.socket={folder}/hook.sock", *flags]
@@ -152,7 +186,7 @@ def ours(
 
 @contextlib.contextmanager
 def nvitop_exporter(simulation: str, devices: int, ledger: Path | None = None) -> Iterator[Program]:
-    """Run nvitop-exporter on the same library, with its default interval of a second."""
+    """Run nvitop-exporter on the same library, with its default interval of one second."""
     program = [sys.executable, "-m", "bench.peer", simulation, "--bind-address", "127.0.0.1", "--interval", "1.0"]
     command: Callable[[int], list[str]] = lambda port: [*program, "--port", str(port)]  # noqa: E731  (typed)
     with running("nvitop-exporter", command, _shows("gpu_utilization_Percentage{", devices), ledger) as started:
@@ -168,7 +202,7 @@ def _shows(series: str, number: int) -> Callable[[str], bool]:
 
 
 def series(text: str) -> int:
-    """Count the samples of a text exposition."""
+    """Return the number of samples in the text format."""
     return sum(1 for line in text.splitlines() if line and not line.startswith("#"))
 
 

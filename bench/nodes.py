@@ -1,6 +1,6 @@
 """Nodes of any size for the benches: H100s and processes, as plain data for the simulated library.
 
-The processes are real ones, asleep: who looks its processes up in /proc has the work that a real node gives.
+The processes are real ones that sleep, so that reading them from /proc costs as much as on a real node.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _MEMORY_GIB = 60  # of a GPU, shared by its processes
 
 @contextlib.contextmanager
 def node(devices: int, processes: int) -> Iterator[str]:
-    """Yield the path of the simulation of `devices` H100 and `processes` in all, spread evenly."""
-    asleep = [subprocess.Popen(["sleep", "infinity"]) for _ in range(processes)]
+    """Yield the path of the simulation of `devices` H100 and `processes` in total, distributed evenly."""
+    sleeping = [subprocess.Popen(["sleep", "infinity"]) for _ in range(processes)]
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{devices}-devices-{processes}-processes.json"
-            made = parse_scenario(scenario(devices, [process.pid for process in asleep]), path.name, path.stem)
+            made = parse_scenario(scenario(devices, [process.pid for process in sleeping]), path.name, path.stem)
             path.write_text(json.dumps(made.simulation()))
             yield str(path)
     finally:
-        for process in asleep:
+        for process in sleeping:
             process.kill()
-        for process in asleep:
+        for process in sleeping:
             process.wait()
 
 

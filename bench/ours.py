@@ -1,7 +1,7 @@
 """Runs our daemon on the same simulated library as the peer: `python -m bench.ours SIMULATION.json serve [flags]`.
 
-It believes itself on a real node: /proc is the real one and the simulator is in the worker alone, in the place of
-libnvidia-ml. So the parent is what it is on a node with GPUs, in memory and in work.
+The daemon is that of a real node: it reads the real /proc, and only the worker loads the simulator, in place of
+libnvidia-ml. Its memory and its work are therefore those on a node with GPUs.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from typing import Any
 from bench.ledger import VARIABLE
 from gpugauge.__main__ import main as gpugauge
 from gpugauge.driver.client import Worker
-from gpugauge.driver.schedule import Pace
-from gpugauge.driver.supervisor import DriverSource
+from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
 
 
 def main() -> None:
     simulation = json.loads(Path(sys.argv.pop(1)).read_text())
-    begin = DriverSource.__init__
+    begin = Supervisor.__init__
 
     module = "bench.ledger" if VARIABLE in os.environ else WORKER
 
-    def simulated(self: DriverSource, pace: Pace, _: object, __: object = None, *rest: Any, **more: Any) -> None:
-        begin(self, pace, partial(Worker, module), simulation, *rest, **more)
+    def simulated(
+        self: Supervisor, intervals: ReadingIntervals, _: object, __: object = None, *rest: Any, **more: Any
+    ) -> None:
+        begin(self, intervals, partial(Worker, module), simulation, *rest, **more)
 
-    DriverSource.__init__ = simulated  # type: ignore[method-assign, assignment]  # no setting of the daemon does this
+    Supervisor.__init__ = simulated  # type: ignore[method-assign, assignment]  # the daemon has no setting for it
     gpugauge()
 
 

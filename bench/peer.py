@@ -1,4 +1,4 @@
-"""Runs nvitop-exporter on our simulated driver: `python -m bench.peer SIMULATION.json [its own arguments]`."""
+"""nvitop-exporter on our simulated driver: `python -m bench.peer SIMULATION.json [arguments of nvitop-exporter]`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bench.ledger import kept
 from gpugauge.driver.nvidia.nvml import use_library
 from gpugauge.simulator.nvml.install import install
 
-# Functions that only the peer calls, answered at once with one number: in its favour, a real GPU takes 20 ms for each
-# PCIe throughput.
+# Functions that only nvitop-exporter calls. They return a constant at once, which is in its favour: on a real GPU each
+# call of nvmlDeviceGetPcieThroughput takes 20 ms.
 _ANSWERS = {
     "nvmlDeviceIsMigDeviceHandle": 0,
     "nvmlDeviceGetPcieThroughput": 1024,
@@ -27,7 +27,7 @@ _NOT_SUPPORTED = 3
 
 
 class PeerLibrary:
-    """The simulated library and what else the peer needs of it, so that its page is what it is on real H100s."""
+    """The simulated library with the further functions that nvitop-exporter needs to show what it shows on an H100."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -43,7 +43,7 @@ class PeerLibrary:
         return answer
 
     def _process_utilization(self, device: Any, array: Any, count: Any, after: Any) -> int:
-        """The peer asks with the time of day, which real GPUs' samples have; ours count from boot."""
+        """Convert `after` from Unix time, which the samples of real GPUs have, to time since boot, which ours have."""
         world = self._library.world
         now = world.devices[0].ring.stamp(world.now())
         since = c_ulonglong(now - (time.time_ns() // 1000 - after.value))

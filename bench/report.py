@@ -1,4 +1,4 @@
-"""A bench's result: printed as a table, and kept for `python -m bench --write`, which writes it into files."""
+"""The result of a bench: printed as a table, and kept for `python -m bench --write`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parent
-_DOCUMENT = _FOLDER.parent / "docs" / "performance.md"
-_BEGIN, _END = "<!-- bench: python -m bench --write -->", "<!-- end of bench -->"
-_LOAD = round(os.getloadavg()[0], 1)  # what others made the machine do when the bench began
-_STOLEN = 7  # in /proc/stat: time in which the machine below ran others, of user, nice, system, idle, iowait, irq, …
+from bench.document import DOCS, put
+
+_RESULTS = Path(__file__).parent / "results"
+_MARKERS = "<!-- bench: python -m bench --write -->", "<!-- end of bench -->"
+_LOAD = round(os.getloadavg()[0], 1)  # before the bench
+_STOLEN = 7  # the column of steal time in /proc/stat, after user, nice, system, idle, iowait, irq and softirq
 _VERSIONS = ("gpugauge", "nvitop-exporter", "nvidia-ml-py", "tornado", "pydantic", "torch")
 
 Rows = Sequence[dict[str, Any]]
@@ -26,7 +27,7 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Report:
-    """One table and the command that makes it."""
+    """One table, and the command that makes it."""
 
     title: str
     rows: Rows
@@ -67,7 +68,7 @@ def report(title: str, rows: Rows, command: str = "", notes: Sequence[str] = ())
 
 
 def machine() -> dict[str, Any]:
-    """Return the date, the machine and the versions that a figure belongs to."""
+    """Return the date, the machine and the versions under which figures were measured."""
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
@@ -79,24 +80,19 @@ def machine() -> dict[str, Any]:
 
 
 def sentence() -> str:
-    """Return the same for a reader."""
+    """Return the same as a sentence."""
     facts = machine()
     date, rest = facts.pop("date"), ", ".join(f"{key} {value}" for key, value in facts.items())
     return f"Measured on {date} without a GPU, on a simulated driver: {rest}."
 
 
 def write(text: str) -> None:
-    """Put the figures into bench/results, as text and as JSON, and the tables into the document."""
-    stem = _FOLDER / "results" / machine()["date"]
+    """Write the figures into bench/results, as text and as JSON, and the tables into docs/performance.md."""
+    stem = _RESULTS / machine()["date"]
     stem.with_suffix(".txt").write_text(text)
     tables = [{"title": r.title, "command": r.command, "rows": list(r.rows), "notes": list(r.notes)} for r in reported]
     stem.with_suffix(".json").write_text(json.dumps({**machine(), "tables": tables}, indent=1) + "\n")
-    before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise SystemExit(f"{_DOCUMENT} lacks the lines {_BEGIN} and {_END}: put them where the tables belong")
-    made = "\n\n".join([sentence(), *(r.markdown() for r in reported)])
-    _DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}")
+    put(DOCS / "performance.md", *_MARKERS, "\n\n".join([sentence(), *(r.markdown() for r in reported)]))
 
 
 def _text(value: Any) -> str:
@@ -110,7 +106,7 @@ def _ticks() -> list[int]:
 
 
 def _stolen() -> str:
-    """Return which share of the busy time of all cores, since the bench began, other machines on the same host had."""
+    """Return the steal time as a share of the busy time of all cores, since the bench began."""
     spent = [now - before for now, before in zip(_ticks(), _BEFORE, strict=True)]
     busy = sum(spent) - spent[3] - spent[4]
     return f"{100 * spent[_STOLEN] / max(1, busy):.0f} %"

@@ -1,6 +1,6 @@
-"""Latency and size of a scrape, ours beside nvitop-exporter's and a static file's, one after the other.
+"""Latency and size of a scrape: gpugauge, nvitop-exporter and a static file, alternately.
 
-The file has the size of our page and is served by our server in a process that does nothing else: the limit.
+The file is our body, served by our server in a process that does nothing else: the lower limit of the latency.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bench.report import report
 
 DEVICES, PROCESSES = 8, 64
 _SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-SCRAPES, PAUSE = 1000, 0.003  # of each, and seconds between two
+SCRAPES, PAUSE_SECONDS = 1000, 0.003  # of each program, and between two scrapes
 
 
 @contextlib.contextmanager
 def static_file(body: bytes) -> Iterator[Program]:
-    """Serve a page that never changes."""
+    """Serve a constant body."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(body)
         file.flush()
@@ -45,7 +45,7 @@ def main() -> None:
                     start = time.perf_counter()
                     program.scrape(connections[program.name])
                     latencies.setdefault(program.name, []).append((time.perf_counter() - start) * 1000)
-                    time.sleep(PAUSE)
+                    time.sleep(PAUSE_SECONDS)
             rows = [_row(program, latencies) for program in programs]
     report(
         f"A scrape of {DEVICES} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",

@@ -1,4 +1,4 @@
-"""Seconds from the start to the first scrape that shows every GPU, ours and nvitop-exporter's by turns."""
+"""Seconds from the start to the first scrape with every GPU, for gpugauge and nvitop-exporter alternately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
     with node(DEVICES, PROCESSES) as path:
         for start in (ours, nvitop_exporter):
             with start(path, DEVICES):
-                pass  # its modules are compiled now
+                pass  # compiles its modules
         for _ in range(STARTS):
             for start in (ours, nvitop_exporter):
                 with start(path, DEVICES) as program:

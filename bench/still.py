@@ -1,6 +1,6 @@
-"""Serves a file as /metrics by our server and does nothing else: `python -m bench.still FILE PORT`, FILE in gzip.
+"""A server of one file at /metrics: `python -m bench.still FILE PORT`, with FILE in gzip.
 
-The limit for a daemon that has other work to do.
+It uses our server and does nothing else, which is the lower limit for the latency of the daemon.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main(path: str, port: int) -> None:
     body, headers = Path(path).read_bytes(), (("Vary", "Accept, Accept-Encoding"), ("Content-Encoding", "gzip"))
 
     def answer(request: Request) -> Reply:
-        # Who wants plain text only asks whether we are there.
+        # A request without gzip is the check whether the server has started.
         return (
             Reply(200, body, OPENMETRICS, headers)
             if "gzip" in request.headers.get("Accept-Encoding", "")

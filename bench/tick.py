@@ -1,7 +1,7 @@
-"""CPU of a second of the daemon by part, idle and scraped each second: `python -m bench.tick`.
+"""CPU time of the daemon per second by part, idle and scraped every second: `python -m bench.tick`.
 
-8 H100 with 24 processes at the daemon's own pace, in virtual time and one thread: nothing but work is measured. Threads
-that wake up and processes that talk cost more on top; `bench.cost` has the whole.
+8 H100 with 24 processes at the reading intervals of the daemon, in virtual time and one thread. Wake-ups of threads and
+messages between processes are not included; `bench.cost` measures the whole daemon.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TypeVar
 from tests.virtual import VirtualDaemon
 
 from bench.report import report
-from gpugauge.daemon.app import COLLECT
+from gpugauge.daemon.app import GC_THRESHOLDS
 from gpugauge.simulator.scenario.load import load_scenario
 
-SECONDS, WARM = 300, 60
+SECONDS, WARM_UP = 300, 60
 T = TypeVar("T")
 
 
 class Stopwatch:
-    """CPU seconds by part, of this thread alone: collectors may leave work to others."""
+    """CPU seconds by part, of this thread only: collectors can leave work to other threads."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -39,15 +39,15 @@ class Stopwatch:
 
 
 def run(scenario: str, *, scraped: bool) -> dict[str, float]:
-    """Return milliseconds a second by part."""
+    """Return milliseconds per second by part."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         daemon = VirtualDaemon(load_scenario(scenario), Path(folder), watch)
-        for second in range(WARM + SECONDS):
-            if second == WARM:
+        for second in range(WARM_UP + SECONDS):
+            if second == WARM_UP:
                 watch.seconds.clear()
                 gc.freeze()  # as the daemon does
-                gc.set_threshold(*COLLECT)
+                gc.set_threshold(*GC_THRESHOLDS)
             daemon.second()
             if scraped:
                 daemon.scrape()

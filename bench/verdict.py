@@ -1,8 +1,8 @@
-"""The verdict against the oracle: random pipelines whose true cause is known, and what is named.
+"""The verdict compared with the oracle: random pipelines with a known cause, and the named cause.
 
 `python -m bench.verdict` prints the tables, with --write into docs/verdict.md, together with the table of causes.
-Nothing waits and the seed is fixed: the tables can be made again. `--ticks 1 5` lets as many pipelines as `--cases` run
-on simulated GPUs instead, before the daemon's own collectors, with ticks so many seconds apart (minutes).
+The time is simulated and the seed is fixed, so that the tables are reproducible. `--ticks 1 5` runs `--cases` pipelines
+on simulated GPUs instead, through the collectors of the daemon, with ticks 1 s and 5 s apart. That takes minutes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "verdict.md"
-NUMBER, SEED = 1000, 5
-ENOUGH = 100  # named: the spread of fewer says nothing
-OTHER_SEEDS = range(10, 20)  # no figure may hang on the seed
-NOBODY = "(nobody)"
-# Of a simulated machine: its GPUs, the pid of the first training, and the seconds for which it is watched.
-_DEVICES, _FIRST_PID, _WATCHED = 16, 100, 80.0
+PIPELINES, SEED = 1000, 5
+MIN_NAMED = 100  # named causes; the spread of fewer is not significant
+OTHER_SEEDS = range(10, 20)  # the figures must not depend on the seed
+NO_CAUSE = "(none)"
+# Of a simulated machine: number of GPUs, pid of the first training, duration in seconds.
+_DEVICES, _FIRST_PID, _SECONDS = 16, 100, 80.0
 
 
 def _without_hook(e: Evidence) -> Evidence:
-    """What /proc and the driver tell of the same minute."""
+    """Return the evidence from /proc and the driver about the same minute."""
     return replace(
         e,
         inside=False,
@@ -54,7 +54,7 @@ def _without_hook(e: Evidence) -> Evidence:
     )
 
 
-KNOWLEDGE: dict[str, Callable[[Evidence], Evidence]] = {
+EVIDENCE: dict[str, Callable[[Evidence], Evidence]] = {
     "hook and performance counters": lambda e: e,
     "hook, a GPU without performance counters": without_counters,
     "no hook": _without_hook,
@@ -63,24 +63,24 @@ KNOWLEDGE: dict[str, Callable[[Evidence], Evidence]] = {
 
 @dataclass
 class Result:
-    """What came of the pipelines; `pairs` counts (true cause, named cause)."""
+    """Numbers of named causes; `pairs` counts (true cause, named cause)."""
 
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     named: int = 0
     right: int = 0
-    missed: int = 0  # worth naming, and nobody was named
-    blamed: int = 0  # not worth naming, and somebody was named wrongly
+    missed: int = 0  # pipelines with a cause, and no named cause
+    false_alarms: int = 0  # pipelines without a cause, and a wrong named cause
     lost: float = 0.0
     unknown: float = 0.0
 
     @property
     def share(self) -> float | None:
-        """How many of the names are right, 0 to 1."""
+        """Share of correct named causes, 0 to 1."""
         return self.right / self.named if self.named else None
 
 
-def run(knowledge: Callable[[Evidence], Evidence], number: int = NUMBER, seed: int = SEED) -> Result:
-    """Let the verdict judge random pipelines."""
+def run(knowledge: Callable[[Evidence], Evidence], number: int = PIPELINES, seed: int = SEED) -> Result:
+    """Return the result of the verdict on random pipelines."""
     r, result = random.Random(seed), Result()
     for _ in range(number):
         p = random_pipeline(r)
@@ -92,23 +92,23 @@ def run(knowledge: Callable[[Evidence], Evidence], number: int = NUMBER, seed: i
 
 
 def _count(result: Result, p: Pipeline, true: str | None, named: str | None) -> None:
-    result.pairs[true or NOBODY, named or NOBODY] += 1
+    result.pairs[true or NO_CAUSE, named or NO_CAUSE] += 1
     if named is None or named == "unknown":
         result.missed += true is not None
         return
     result.named += 1
     good = right(p, named)
     result.right += good
-    result.blamed += true is None and not good
+    result.false_alarms += true is None and not good
 
 
 def collected(model: str, tick: float, number: int, seed: int = SEED) -> Result:
-    """Let collectors and verdict watch random pipelines for a minute and a quarter, each on a GPU of its own."""
+    """Return the result of collectors and verdict on random pipelines, each on its own GPU, after 80 s."""
     r, result = random.Random(seed), Result()
     for _ in range(0, number, _DEVICES):
         pipelines = [random_pipeline(r) for _ in range(_DEVICES)]
         with tempfile.TemporaryDirectory() as folder:
-            *_, moment = moments(_machine(model, pipelines), Path(folder), _WATCHED, steps=(tick,))
+            *_, moment = moments(_machine(model, pipelines), Path(folder), _SECONDS, steps=(tick,))
         for pid, p in enumerate(pipelines, _FIRST_PID):
             _count(result, p, true_cause(p), moment.causes[pid])
             result.lost += sum(moment.shares[pid].values())
@@ -117,7 +117,7 @@ def collected(model: str, tick: float, number: int, seed: int = SEED) -> Result:
 
 
 def _machine(model: str, pipelines: Sequence[Pipeline]) -> Scenario:
-    """Return a machine with a training for each pipeline, and with the neighbours that take their part of its GPU."""
+    """Return a machine with a training per pipeline, and with the other processes on its GPU."""
     lines = [f"gpus: {{model: {model}, count: {len(pipelines)}}}", "processes:"]
     for i, p in enumerate(pipelines):
         where = f"gpus: [{i}], memory: 20GiB"
@@ -128,36 +128,36 @@ def _machine(model: str, pipelines: Sequence[Pipeline]) -> Scenario:
 
 
 def print_collected(ticks: Sequence[float], number: int) -> None:
-    """Print a row for each GPU and distance of ticks."""
+    """Print a row per model of GPU and interval of ticks."""
     for model in ("h100", "a100"):
         for tick in ticks:
             r = collected(model, tick, number)
             share = "-" if r.share is None else f"{r.share:.1%}"
-            print(f"{model}, a tick every {tick:g} s: named {r.named}, right {share}, missed {r.missed}", end=", ")
-            print(f"healthy and blamed {r.blamed}, unknown {r.unknown / r.lost:.1%}", flush=True)
+            print(f"{model}, a tick every {tick:g} s: named {r.named}, correct {share}, not named {r.missed}", end=", ")
+            print(f"healthy, but named {r.false_alarms}, unknown {r.unknown / r.lost:.1%}", flush=True)
 
 
 def summary() -> str:
-    """Return a row for each state of knowledge, in Markdown."""
-    columns = ["known through", "named", "of these right", "right, with ten other seeds"]
-    columns += ["worth naming, nobody named", "healthy, blamed", "unknown"]
+    """Return a table in Markdown with a row per kind of evidence."""
+    columns = ["evidence", "named", "of these correct", "correct, with ten other seeds"]
+    columns += ["not named", "healthy, but named", "unknown"]
     lines = [f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 1)]
-    for name, knowledge in KNOWLEDGE.items():
+    for name, knowledge in EVIDENCE.items():
         r = run(knowledge)
         others = sorted(share for seed in OTHER_SEEDS if (share := run(knowledge, seed=seed).share) is not None)
-        others = others if r.named >= ENOUGH else []
+        others = others if r.named >= MIN_NAMED else []
         right = "-" if r.share is None else f"{r.share:.1%}"
         spread = f"{others[0]:.1%} to {others[-1]:.1%}" if others else "-"
         unknown = f"{r.unknown / r.lost:.1%}" if r.lost else "-"
-        lines.append(f"| {name} | {r.named} | {right} | {spread} | {r.missed} | {r.blamed} | {unknown} |")
+        lines.append(f"| {name} | {r.named} | {right} | {spread} | {r.missed} | {r.false_alarms} | {unknown} |")
     return "\n".join(lines)
 
 
 def matrix() -> str:
-    """Return the confusion matrix with all that can be known: a row for each true cause, in Markdown."""
+    """Return the confusion matrix with complete evidence in Markdown: a row per true cause."""
     pairs = run(lambda e: e).pairs
-    trues = sorted({true for true, _ in pairs}, key=lambda cause: (cause == NOBODY, cause))
-    nameds = sorted({named for _, named in pairs}, key=lambda cause: (cause == NOBODY, cause))
+    trues = sorted({true for true, _ in pairs}, key=lambda cause: (cause == NO_CAUSE, cause))
+    nameds = sorted({named for _, named in pairs}, key=lambda cause: (cause == NO_CAUSE, cause))
     lines = ["| true \\ named | " + " | ".join(nameds) + " |", "|---|" + "---:|" * len(nameds)]
     for true in trues:
         counts = [pairs[true, named] for named in nameds]
@@ -169,21 +169,21 @@ TABLES = {"causes": as_markdown, "summary": summary, "matrix": matrix}
 
 
 def markers(name: str) -> tuple[str, str]:
-    """Return what stands before and after a table in the document."""
+    """Return the lines before and after a table in the document."""
     return f"<!-- {name}: python -m bench.verdict --write -->", f"<!-- end of {name} -->"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/verdict.md")
-    parser.add_argument("--ticks", type=float, nargs="+", help="seconds between two ticks, before the collectors")
-    parser.add_argument("--cases", type=int, default=NUMBER)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/verdict.md")
+    parser.add_argument("--ticks", type=float, nargs="+", help="seconds between two ticks")
+    parser.add_argument("--cases", type=int, default=PIPELINES)
     options, _ = parser.parse_known_args()
     if options.ticks:
         print_collected(options.ticks, options.cases)
         return
     if not options.write:
-        print(f"# {NUMBER} random pipelines: what is named, and how much of it is right")
+        print(f"# {PIPELINES} random pipelines: named causes, and how many are correct")
         print(summary())
         print(matrix())
         return

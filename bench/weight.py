@@ -1,5 +1,6 @@
-"""Private megabytes that the simulated library adds to a process which has NVIDIA's binding: `python -m bench.weight
-SIMULATION.json`.
+"""Private memory that the simulated library adds to a process with NVIDIA's binding, in MB.
+
+`python -m bench.weight SIMULATION.json`
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpugauge.driver.nvidia import worker  # the baseline: the modules of a worker without the simulator
+
+__all__ = ["weight", "worker"]
+
 
 def weight(simulation: str) -> float:
-    """Return it, measured in a process of its own, as loaded."""
+    """Return the megabytes, measured after loading, in a process of its own."""
     done = subprocess.run([sys.executable, "-m", "bench.weight", simulation], capture_output=True, check=True)
     return float(done.stdout)
 
@@ -19,7 +24,7 @@ def weight(simulation: str) -> float:
 def main() -> None:
     text = Path(sys.argv[1]).read_text()
     before = _private()
-    from gpugauge.simulator.worker import service  # noqa: PLC0415  (it is what is weighed)
+    from gpugauge.simulator.worker import service  # noqa: PLC0415  (its memory is measured)
 
     service().answer({"id": 0, "op": "open", "simulate": json.loads(text)})
     print(_private() - before)

@@ -1,6 +1,6 @@
-"""CPU of the driver's worker a tick: our code, NVIDIA's binding and the simulator told apart. `python -m bench.worker`.
+"""CPU time of the worker per tick, by our code, NVIDIA's binding and the simulator: `python -m bench.worker`.
 
-8 H100 with 24 processes, every group at its pace. The simulator lives in virtual time: nothing but work is measured.
+8 H100 with 24 processes, every group at its interval. The simulator runs in virtual time: only work is measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.report import report
-from gpugauge.daemon.assembly import PACE
+from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.driver.frames import frame
 from gpugauge.driver.nvidia.nvml import use_library, used_library
 from gpugauge.simulator.scenario.load import load_scenario
@@ -22,7 +22,7 @@ TICKS, WARM = 300, 60
 
 
 class Stopwatch:
-    """Stands before the simulated library and adds up the time spent in it, by function."""
+    """Wraps the simulated library and adds up the time spent in each function."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -58,10 +58,15 @@ def main(scenario: str = "bench-24") -> None:
         if tick == WARM:
             called, sending, total = {}, 0.0, 0.0
             watch.seconds.clear()
-        groups = [group for group, every in PACE.items() if tick % every == 0]
+        groups = [group for group, every in READING_INTERVALS.items() if tick % every == 0]
         for index in range(count):
             began = time.perf_counter()
-            request = {"id": tick, "op": "read", "index": index, "groups": ["static", *PACE] if tick == 0 else groups}
+            request = {
+                "id": tick,
+                "op": "read",
+                "index": index,
+                "groups": ["static", *READING_INTERVALS] if tick == 0 else groups,
+            }
             request["calls"] = index + 1 == count
             answer = service.message(request)
             read = time.perf_counter()
@@ -72,12 +77,12 @@ def main(scenario: str = "bench-24") -> None:
             for function, (number, seconds, _) in answer.get("calls", {}).items():
                 counted = called.setdefault(function, [0, 0.0])
                 counted[0], counted[1] = counted[0] + number, counted[1] + seconds
-    _tell(total, sending, called, watch.seconds)
+    _report(total, sending, called, watch.seconds)
     service.close()
 
 
-def _tell(total: float, sending: float, called: dict[str, list[float]], simulator: dict[str, float]) -> None:
-    """Print milliseconds a tick by part, and the functions that take the most."""
+def _report(total: float, sending: float, called: dict[str, list[float]], simulator: dict[str, float]) -> None:
+    """Print milliseconds per tick by part, and the functions with the longest time."""
     library = sum(seconds for _, seconds in called.values())
     simulated = sum(simulator.values())
     parts = {

@@ -1,4 +1,4 @@
-"""Bakes commit and time into wheels and source packages, where no repository tells them (gpugauge/buildinfo.py)."""
+"""Build hook that adds commit and build time to wheels and source packages (gpugauge/buildinfo.py)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class BakeBuild(BuildHookInterface[Any]):
-    """Adds build.json to what is built, but not to an editable install, whose commit changes under it.
+    """Adds build.json to the package, except to an editable install, whose commit changes after the build.
 
-    GPUGAUGE_REVISION names the commit where there is no repository, as in an image; SOURCE_DATE_EPOCH (Unix time) fixes
-    the time, so that the same source gives the same bytes.
+    GPUGAUGE_REVISION sets the commit where there is no repository, as in an image. SOURCE_DATE_EPOCH (Unix time) sets
+    the build time, so that the same source gives the same bytes.
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before each target is built; `version` is `editable` or `standard`."""
+        """Add the file before a target is built; `version` is `editable` or `standard`."""
         root = Path(self.root)
         info = _buildinfo(root)
-        inside = Path("src", "gpugauge", info.FILE)
-        # A wheel that is made from a source package keeps what that one carries.
-        if version == "editable" or (root / inside).exists():
+        path = Path("src", "gpugauge", info.FILE)
+        # A wheel that is built from a source package keeps the package's file.
+        if version == "editable" or (root / path).exists():
             return
         seconds = os.environ.get("SOURCE_DATE_EPOCH")
         time = datetime.fromtimestamp(int(seconds), timezone.utc) if seconds else datetime.now(timezone.utc)
@@ -39,13 +39,13 @@ class BakeBuild(BuildHookInterface[Any]):
         }
         folder = tempfile.TemporaryDirectory()
         atexit.register(folder.cleanup)
-        made = Path(folder.name, info.FILE)
-        made.write_text(json.dumps(facts) + "\n")
-        target = inside if self.target_name == "sdist" else inside.relative_to("src")
-        build_data["force_include"][str(made)] = str(target)
+        file = Path(folder.name, info.FILE)
+        file.write_text(json.dumps(facts) + "\n")
+        target = path if self.target_name == "sdist" else path.relative_to("src")
+        build_data["force_include"][str(file)] = str(target)
 
 
 def _buildinfo(root: Path) -> ModuleType:
-    """Return the module of this very source: gpugauge is not installed while it is built."""
+    """Return the module from this source tree: gpugauge is not installed during the build."""
     sys.path.insert(0, str(root / "src"))
     return importlib.import_module("gpugauge.buildinfo")

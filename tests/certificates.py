@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority in memory, and what it signs as PEM files."""
+"""Certificates for tests: an authority in memory, and the certificates that it signs as PEM files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> b
 
 
 class Authority:
-    """Signs certificates; `pem` is its own."""
+    """A certificate authority; `pem` is its own certificate."""
 
     def __init__(self, name: str = "an authority") -> None:
         self._key = new_key()
@@ -31,7 +31,7 @@ class Authority:
         self.pem = _pem(self._signed(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None)))
 
     def issue(self, folder: Path, stem: str, *names: str) -> tuple[Path, Path]:
-        """Write `stem.pem` and `stem.key` into the folder, for the names, DNS or addresses; return both paths."""
+        """Write `stem.pem` and `stem.key` for the DNS names or addresses into the folder; return both paths."""
         key = new_key()
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, stem)])
         extension = x509.SubjectAlternativeName([_general(name) for name in names])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,22 +19,25 @@ from tests import golden_metrics
 from tests.contract import packages_table
 
 ROOT = Path(__file__).parents[1]
+# Documents with generated parts.
+TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
+    "docs/architecture.md": {"packages": packages_table},
+    "docs/verdict.md": bench.verdict.TABLES,
+}
 
 
-def section(path: str, name: str, table: Callable[[], str]) -> str:
-    """Return the text of a document in which the part between the markers of `name` is replaced by the table."""
+def document(path: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """Return the text of a document with new tables between its lines `<!-- NAME: … -->` and `<!-- end of NAME -->`.
+    Raises ValueError if it lacks these lines.
+    """
     text = (ROOT / path).read_text(encoding="utf-8")
-    begin, end = bench.verdict.markers(name) if path == "docs/verdict.md" else markers(name)
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise ValueError(f"{path} lacks the lines {begin} and {end}")
-    return f"{before}{begin}\n\n{table()}\n\n{end}{after}"
-
-
-def markers(name: str) -> tuple[str, str]:
-    """Return the lines before and after a generated part of a document."""
-    return f"<!-- {name}: make generate -->", f"<!-- end of {name} -->"
+    for name, table in tables.items():
+        begin = re.search(rf"<!-- {name}: .* -->", text)
+        end = text.find(f"<!-- end of {name} -->")
+        if not begin or end < begin.end():
+            raise ValueError(f"{path} lacks the lines <!-- {name}: … --> and <!-- end of {name} -->")
+        text = f"{text[: begin.end()]}\n\n{table()}\n\n{text[end:]}"
+    return text
 
 
 def golden(name: str, form: str) -> str:
@@ -45,7 +49,8 @@ def golden(name: str, form: str) -> str:
 def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "docs/metrics.md", metrics_reference.as_markdown
     yield "docs/settings.md", settings_reference.reference
-    yield "docs/architecture.md", partial(section, "docs/architecture.md", "packages", packages_table)
+    for path, tables in TABLES.items():
+        yield path, partial(document, path, tables)
     yield "deploy/prometheus/rules/gpugauge.yaml", lambda: rules.FORMATS["prometheus"](Parameters())
     yield "deploy/prometheus/prometheusrule.yaml", lambda: rules.FORMATS["kubernetes"](Parameters())
     for name in dashboards.DASHBOARDS:
@@ -60,7 +65,7 @@ FILES: dict[str, Callable[[], str]] = dict(_files())
 
 
 def main() -> None:
-    """Write what is stale, and print its path."""
+    """Write the files that are stale, and print their paths."""
     for path, made in FILES.items():
         text = made()
         if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text:

@@ -1,4 +1,4 @@
-"""The golden files: the whole /metrics of a scenario at one instant, rendered without processes, threads or a clock."""
+"""The golden files: /metrics of a scenario at one time, rendered without processes, threads or a clock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpugauge.catalog import create_collectors
+from gpugauge.collectors.base import Node
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.collectors.process import background
-from gpugauge.daemon.assembly import make_collectors
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.inventory import Inventory
@@ -24,18 +25,18 @@ from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.scenario.load import Scenario, load_scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import Page
+from gpugauge.wire.record import SharedRecord
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.collectors.proctree import CUDA
 
 START = 1_790_000_010.0  # Unix time
 GROUPS: tuple[Group, ...] = ("static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig")
-# What runs in the background is always waited for here.
-background.PATIENCE = 60.0
+# Always wait for work in the background.
+background.START_WAIT_SECONDS = 60.0
 LIMITS: dict[Group, float] = dict.fromkeys(GROUPS, 60.0)
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-# What depends on the machine that runs the test.
+# Values that depend on the machine that runs the test.
 _VARYING = (
     (re.compile(r"(gpugauge_(?:collector_duration|driver_call_longest)_seconds\{[^}]*\}) .*"), r"\1 0.001"),
     (re.compile(r"(gpugauge_driver_call_seconds_total\{[^}]*\}) .*"), r"\1 0.001"),
@@ -46,23 +47,23 @@ _VARYING = (
 )
 
 
-class Ear(Sessions):
-    """Sessions that were heard already; `second` is how far the trainings are."""
+class FixedSessions(Sessions):
+    """Fixed sessions at the time `second`."""
 
     def __init__(self, *trainings: Callable[[float], Session]) -> None:
         self._trainings = trainings
-        self._told = Counters({"malformed": 1, "rate": 0}, {"finished": 1})
+        self._fixed_counters = Counters({"malformed": 1, "rate": 0}, {"finished": 1})
         self.second = 0.0
 
     def view(self) -> tuple[Session, ...]:
         return tuple(training(self.second) for training in self._trainings)
 
     def counters(self) -> Counters:
-        return self._told
+        return self._fixed_counters
 
 
 def rank(number: int, second: float, ended_at: float | None = None) -> Session:
-    """Return a rank of a job that makes ten steps a second; the model of rank 1 was left on the CPU."""
+    """Return a rank of a job with ten steps per second; the model of rank 1 is on the CPU."""
     steps, session = 500 + int(10 * second), f"{number:032x}"
     log2 = tuple(steps - 20 if i == 16 else 20 if i == 17 else 0 for i in range(wire.LOG2_BUCKETS))
     last = START + second
@@ -91,10 +92,10 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
         local_work_seconds=steps * 0.07,
         compilations=1,
     )
-    page = Page("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
+    record = SharedRecord("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
     hello = wire.Hello(session, 1, 40 + number, 4026531836, START - 50, facts)
     ended = "finished" if ended_at else ""
-    return Session(hello, 0, 1000, last + 1, snap, ended_at=ended_at, end_reason=ended, page=page)
+    return Session(hello, 0, 1000, snap, ended_at=ended_at, end_reason=ended, record=record)
 
 
 def metrics(
@@ -102,11 +103,11 @@ def metrics(
     folder: Path,
     seconds: int,
     *trainings: Callable[[float], Session],
-    insides: tuple[int, ...] = (),
+    visible_pids: tuple[int, ...] = (),
     released: bool = False,
 ) -> dict[str, str]:
-    """Return /metrics as it is `seconds` after the scenario began, in both formats, by format. Of the processes in
-    `insides` everything can be seen, and a Slurm job has been given GPU 0 then. `released` for ten minutes at the end.
+    """Return /metrics by format, `seconds` after the start of the scenario. With `visible_pids`, these processes have
+    all files in /proc, and GPU 0 is assigned to a Slurm job. With `released`, the driver is released for ten minutes.
     """
     now = 0.0
     scenario._start |= {"monotonic": 0.0, "unix": START}
@@ -115,26 +116,29 @@ def metrics(
     tree = ProcTree(folder, scenario)
     tree.update(0.0)
     node = Procfs(str(folder))
-    for pid in insides:
-        _show_inside(folder, pid)
-    workloads = Workloads(node, cgroup_root=folder / "cgroup", job_mapping_dir=_give(folder / "jobs", insides))
+    for pid in visible_pids:
+        _write_visible(folder, pid)
+    workloads = Workloads(
+        node, cgroup_root=folder / "cgroup", job_mapping_dir=_write_jobs(folder / "jobs", visible_pids)
+    )
     workloads.refresh()
     exposition = Exposition(stale_after=1e9)
     replies: list[Reply] = []
 
     def news() -> tuple[DriverView, tuple[Reply, ...]]:
-        heard, replies[:] = tuple(replies), []
+        received, replies[:] = tuple(replies), []
         view = DriverView(True, "ok", facts, inventory.devices(now), 1, worker_recycles=dict.fromkeys(RECYCLES, 0))
         if released and now > seconds:
             view = replace(view, up=False, reason=RELEASED, facts=None, simulated=True, released_until=START + 600)
-        return view, heard
+        return view, received
 
-    ear = Ear(*trainings)
+    sessions = FixedSessions(*trainings)
     exporter = ExporterCollector(lambda: (True, START), lambda: (True, START))
-    sampler = Sampler(make_collectors(node, ear, node, workloads), news, exposition.publish, 1.0, exporter=exporter)
+    collectors = create_collectors(Node(node, workloads, sessions))
+    sampler = Sampler(collectors, news, exposition.publish, 1.0, exporter=exporter)
     while now <= seconds:
         tree.update(now)
-        ear.second = now
+        sessions.second = now
         for index in range(facts.device_count):
             reply = _answer(service, "read", index=index, groups=list(GROUPS))
             inventory.apply(reply, now)
@@ -149,8 +153,8 @@ def metrics(
     return {name: _stable(exposition.respond(accept, None, now).body.decode()) for name, accept in formats.items()}
 
 
-def _show_inside(root: Path, pid: int) -> None:
-    """Add what the kernel tells about a process and its cgroup, and the simulator does not."""
+def _write_visible(root: Path, pid: int) -> None:
+    """Add files of a process and of its cgroup that the simulator does not write."""
     folder = root / str(pid)
     (folder / "maps").write_text(CUDA)
     (folder / "io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\n")
@@ -169,9 +173,9 @@ def _show_inside(root: Path, pid: int) -> None:
         (group / f"{resource}.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=250000\n")
 
 
-def _give(folder: Path, insides: tuple[int, ...]) -> Path | None:
-    """Write what a Slurm prolog writes."""
-    if not insides:
+def _write_jobs(folder: Path, visible_pids: tuple[int, ...]) -> Path | None:
+    """Return the folder of a Slurm prolog, in which GPU 0 is assigned to a job."""
+    if not visible_pids:
         return None
     folder.mkdir()
     (folder / "0").write_text("88123\n")
@@ -191,7 +195,7 @@ def _stable(text: str) -> str:
 
 
 FOLDER = Path(__file__).parent / "golden"
-# Scenarios that ship, at a second of their time.
+# Shipped scenarios, and the second at which they are rendered.
 SHIPPED = {
     "a100-mig": 30,
     "workstation": 10,
@@ -216,10 +220,10 @@ def _own(name: str) -> Scenario:
 
 def _node(folder: Path) -> dict[str, str]:
     sessions = (partial(rank, 0), partial(rank, 1), partial(rank, 2, ended_at=1_790_000_015.0))
-    return metrics(_own("node"), folder, 30, *sessions, insides=(4001,))
+    return metrics(_own("node"), folder, 30, *sessions, visible_pids=(4001,))
 
 
-# By name: a function from a temporary folder to the texts by format.
+# Functions from a temporary folder to the texts by format.
 GOLDENS: dict[str, Callable[[Path], dict[str, str]]] = {
     "node": _node,
     "h100-mig": lambda folder: metrics(_own("h100-mig"), folder, 10),
@@ -233,5 +237,5 @@ GOLDENS: dict[str, Callable[[Path], dict[str, str]]] = {
 
 
 def forms(name: str) -> tuple[str, ...]:
-    """Return the formats that are kept of a golden file."""
+    """Return the formats of a golden file."""
     return ("text", "openmetrics") if name == "node" else ("text",)

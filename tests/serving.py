@@ -1,4 +1,4 @@
-"""A server in this process, and its clients."""
+"""An HTTP server in the process of the test, and its clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def routes(not_ready: str | None = None, large: int = 0) -> dict[str, Route]:
 
 
 def answer(route: Route, request: Request) -> Reply:
-    """Return what a route answers at once; the coroutines among the handlers are tried over a server."""
+    """Return the reply of a handler that is not a coroutine."""
     reply = route.handler(request)
     assert isinstance(reply, Reply)
     return reply
@@ -39,7 +39,7 @@ def answer(route: Route, request: Request) -> Reply:
 
 @dataclass
 class Gate:
-    """Access that says what it is told to say."""
+    """Access control with fixed results."""
 
     refusal: Callable[[Request], Reply | Awaitable[Reply | None] | None] = lambda _: None
     tls: ssl.SSLContext | None = None
@@ -79,7 +79,7 @@ def fetch(
 
 
 def closed_by_server(connection: socket.socket) -> bool:
-    """Wait for the other end to close; False after 10 s."""
+    """Wait until the server closes the connection; return False after 10 s."""
     connection.settimeout(10)
     try:
         while connection.recv(65536):

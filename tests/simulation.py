@@ -1,4 +1,4 @@
-"""A scenario through the daemon's own collectors, in simulated time: no processes, threads or waiting."""
+"""A scenario with the collectors of the daemon in simulated time, without processes, threads and waits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 
-from gpugauge.daemon.assembly import make_collectors
+from gpugauge.catalog import create_collectors
+from gpugauge.collectors.base import Node
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
 from gpugauge.metric import LabelValues, Value
+from gpugauge.settings.model import Settings, Verdict
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import Scenario, parse_scenario
@@ -21,15 +23,15 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
-# Seconds between two ticks, over and over: while somebody looks, while nobody does, and by turns
-# with late ones and with ones just before a scrape.
+# Seconds between two ticks, repeated: with a viewer, without one, and a mixture with late ticks and with ticks just
+# before a scrape.
 STEADY, OFTEN, RARELY = (2.0,), (1.0,), (5.0,)
 BY_TURNS = (5.001, 4.4, 1.0, 1.0, 0.999, 4.999, 5.0, 3.1)
 
 
 @dataclass
 class Moment:
-    """What is exported at a second, and by pid what the verdict says."""
+    """The exported samples at a second, and the verdict by pid."""
 
     second: float
     samples: Mapping[str, Mapping[LabelValues, Value]]
@@ -49,7 +51,7 @@ def moments(
     stalled_seconds: float = 300.0,
     steps: tuple[float, ...] = STEADY,
 ) -> Iterator[Moment]:
-    """Yield what is exported at every tick."""
+    """Yield the exported samples of every tick."""
     now = 0.0
     made._start |= {"monotonic": 0.0, "unix": START}
     service, inventory = simulated_service(lambda: now), Inventory(LIMITS)
@@ -61,11 +63,12 @@ def moments(
     replies: list[Reply] = []
 
     def news() -> tuple[DriverView, tuple[Reply, ...]]:
-        heard, replies[:] = tuple(replies), []
-        return DriverView(True, "ok", facts, inventory.devices(now), worker_starts=1), heard
+        taken, replies[:] = tuple(replies), []
+        return DriverView(True, "ok", facts, inventory.devices(now), worker_starts=1), taken
 
     sessions = SimulatedSessions(made, clock=lambda: now)
-    collectors = make_collectors(node, sessions, node, workloads, stalled_seconds=stalled_seconds)
+    settings = Settings(verdict=Verdict(stalled_seconds=stalled_seconds))
+    collectors = create_collectors(Node(node, workloads, sessions), settings)
     sampler = Sampler(collectors, news, lambda _: None, 1.0)
     step = cycle(steps)
     while now <= seconds:

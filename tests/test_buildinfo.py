@@ -13,7 +13,7 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example", "-c", "init.def
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a package's folder in a checkout's place, where nothing is yet."""
+    """Yield the empty folder of the package in a folder with the layout of a checkout."""
     folder = tmp_path / "checkout" / "src" / "gpugauge"
     folder.mkdir(parents=True)
     monkeypatch.setattr(buildinfo, "_PACKAGE", folder)
@@ -36,13 +36,13 @@ def commit(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def test_a_checkout_tells_its_commit(package: Path) -> None:
+def test_a_checkout_has_its_commit(package: Path) -> None:
     revision = commit(package.parents[1])
 
     assert str(buildinfo.build()) == f"{__version__} (revision {revision}; checkout)"
 
 
-def test_changed_files_are_told(package: Path) -> None:
+def test_changed_files_make_the_revision_dirty(package: Path) -> None:
     revision = commit(package.parents[1])
     (package.parents[1] / "file").write_text("2")
 
@@ -80,7 +80,7 @@ def test_without_git(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(buildinfo.build()) == f"{__version__} (revision unknown; checkout)"
 
 
-def test_what_was_baked_comes_first(package: Path) -> None:
+def test_build_file_comes_first(package: Path) -> None:
     commit(package.parents[1])
     (package / buildinfo.FILE).write_text(json.dumps({"revision": "abc", "built": "2026-11-21T04:00:00Z"}))
 

@@ -1,7 +1,8 @@
-"""What a tick and a page cost, as a number of calls of our own functions: it does not depend on the machine.
+"""Cost of a tick and of a scrape, as the number of calls of functions of the package, which is independent of the
+machine.
 
-A bound is about a quarter above what it was on the day it was set. What breaks one costs every node, all the time: find
-out why before moving it (`python -m bench.tick` tells the parts).
+Each bound was set about a quarter above the measured value. Every node pays for exceeding it, so find the reason before
+raising it: `python -m bench.tick` measures the parts.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from gpugauge.simulator.scenario.load import load_scenario
 from tests.virtual import VirtualDaemon
 
 PACKAGE = str(Path(gpugauge.__file__).parent)
-# 3.12 and later run comprehensions without a call; the simulator is no part of what a node pays for.
+# Python 3.12 and later run comprehensions without a call. The simulator does not run on a node.
 IGNORED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 SIMULATOR = f"{PACKAGE}/simulator"
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Count the calls of functions of the package, in this thread."""
+    """Return the number of calls of functions of the package in this thread."""
     number = 0
 
     def count(frame: FrameType, event: str, _: Any) -> None:
@@ -53,7 +54,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> VirtualDaemon:
 
 
 def half_a_minute(daemon: VirtualDaemon, *, scraped: bool) -> float:
-    """Return the calls a second over 30 s, in which every group of readings is read at least once."""
+    """Return the calls per second over 30 s, in which every group of readings is read at least once."""
 
     def live() -> None:
         for _ in range(30):
@@ -64,17 +65,17 @@ def half_a_minute(daemon: VirtualDaemon, *, scraped: bool) -> float:
     return calls(live) / 30
 
 
-def test_a_second_that_nobody_scrapes(daemon: VirtualDaemon) -> None:
+def test_second_without_a_scrape(daemon: VirtualDaemon) -> None:
     assert half_a_minute(daemon, scraped=False) < 3300
 
 
-def test_a_second_that_is_scraped(daemon: VirtualDaemon) -> None:
+def test_second_with_a_scrape(daemon: VirtualDaemon) -> None:
     daemon.scrape()
 
     assert half_a_minute(daemon, scraped=True) < 3600
 
 
-def test_a_page_from_nothing(daemon: VirtualDaemon) -> None:
+def test_body_without_reused_bytes(daemon: VirtualDaemon) -> None:
     snapshot = daemon.second()
     daemon.exposition.__init__(60.0)  # type: ignore[misc]  # forget all bytes
 
@@ -85,7 +86,7 @@ def test_a_page_from_nothing(daemon: VirtualDaemon) -> None:
     assert calls(page) < 3900
 
 
-def test_a_scrape_of_a_page_made_ahead(daemon: VirtualDaemon) -> None:
+def test_scrape_of_a_rendered_body(daemon: VirtualDaemon) -> None:
     daemon.scrape()
     daemon.second()
 

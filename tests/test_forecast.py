@@ -4,135 +4,135 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.forecast import Timetable
+from gpugauge.forecast import ScrapeForecast
 
 INTERVAL, IDLE, LEAD = 1.0, 5.0, 0.1
 
 
-def ticks(timetable: Timetable, begin: float, end: float, idle: float = INTERVAL) -> list[float]:
+def ticks(forecast: ScrapeForecast, begin: float, end: float, idle: float = INTERVAL) -> list[float]:
     found = [begin]
     while found[-1] < end:
-        found.append(timetable.next_tick(found[-1], INTERVAL, idle, LEAD))
+        found.append(forecast.next_tick(found[-1], INTERVAL, idle, LEAD))
     return found
 
 
-def scraped(*scrapers: tuple[float, float], times: int = 3) -> Timetable:
-    """A timetable that has heard scrapers, each with its first time and its interval."""
-    timetable = Timetable()
+def scraped(*scrapers: tuple[float, float], times: int = 3) -> ScrapeForecast:
+    """A forecast after the scrapes of some scrapers, each given as its first time and its period."""
+    forecast = ScrapeForecast()
     for at, name in sorted((first + i * every, str(first)) for first, every in scrapers for i in range(times)):
-        timetable.heard(name, at)
-    return timetable
+        forecast.record_scrape(name, at)
+    return forecast
 
 
-def test_nobody_scrapes_and_ticks_keep_their_interval() -> None:
-    assert ticks(Timetable(), 10.3, 13) == pytest.approx([10.3, 11.3, 12.3, 13.3])
+def test_ticks_keep_their_interval_without_scrapes() -> None:
+    assert ticks(ScrapeForecast(), 10.3, 13) == pytest.approx([10.3, 11.3, 12.3, 13.3])
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_two_scrapes_are_no_rhythm(times: int) -> None:
-    timetable = scraped((0.5, 5.0), times=times)
+def test_two_scrapes_are_no_period(times: int) -> None:
+    forecast = scraped((0.5, 5.0), times=times)
 
-    assert ticks(timetable, 5.9, 12) == pytest.approx([5.9 + i for i in range(8)])
-
-
-def test_tick_ends_before_the_next_scrape_and_goes_on_from_there() -> None:
-    timetable = scraped((0.5, 5.0))
-
-    # The scrape is expected at 15.5; a tenth of a second before it a tick is due, and none is left out.
-    assert ticks(timetable, 12.0, 17) == pytest.approx([12.0, 13.0, 14.0, 15.0, 15.4, 16.4, 17.4])
+    assert ticks(forecast, 5.9, 12) == pytest.approx([5.9 + i for i in range(8)])
 
 
-def test_tick_waits_a_little_for_a_scrape() -> None:
+def test_tick_comes_before_the_expected_scrape() -> None:
+    forecast = scraped((0.5, 5.0))
+
+    # The scrape is expected at 15.5. A tick is due 0.1 s before it, and no regular tick is dropped.
+    assert ticks(forecast, 12.0, 17) == pytest.approx([12.0, 13.0, 14.0, 15.0, 15.4, 16.4, 17.4])
+
+
+def test_tick_is_delayed_for_a_scrape() -> None:
     assert ticks(scraped((0.5, 5.0)), 12.3, 16) == pytest.approx([12.3, 13.3, 14.3, 15.4, 16.4])
 
 
 def test_two_scrapers_both_get_their_tick() -> None:
-    timetable = scraped((0.5, 5.0), (0.8, 5.0))
+    forecast = scraped((0.5, 5.0), (0.8, 5.0))
 
-    assert ticks(timetable, 15.0, 16.5) == pytest.approx([15.0, 15.4, 15.7, 16.7])
+    assert ticks(forecast, 15.0, 16.5) == pytest.approx([15.0, 15.4, 15.7, 16.7])
 
 
 def test_scrapes_close_to_each_other_share_a_tick() -> None:
-    timetable = scraped((0.5, 5.0), (0.6, 5.0))
+    forecast = scraped((0.5, 5.0), (0.6, 5.0))
 
-    assert ticks(timetable, 15.0, 16.2) == pytest.approx([15.0, 15.4, 16.4])
-    assert timetable.is_near(15.4, INTERVAL, LEAD)
+    assert ticks(forecast, 15.0, 16.2) == pytest.approx([15.0, 15.4, 16.4])
+    assert forecast.is_near(15.4, INTERVAL, LEAD)
 
 
 def test_scrape_is_near_only_at_its_tick() -> None:
-    timetable = scraped((0.5, 5.0))
+    forecast = scraped((0.5, 5.0))
 
-    assert [now for now in (14.4, 15.0, 15.4, 16.4) if timetable.is_near(now, INTERVAL, LEAD)] == [15.4]
-
-
-def test_scraper_that_stays_away_is_forgotten() -> None:
-    timetable = scraped((0.5, 5.0))  # the last at 10.5
-
-    assert timetable.expected(25.0, 26.0, INTERVAL) == 25.5
-    assert timetable.expected(30.0, 31.0, INTERVAL) is None
+    assert [now for now in (14.4, 15.0, 15.4, 16.4) if forecast.is_near(now, INTERVAL, LEAD)] == [15.4]
 
 
-def test_scraper_that_lost_its_rhythm_finds_another() -> None:
-    timetable = scraped((0.5, 5.0))
-    timetable.heard("0.5", 13.0)
-    lost = timetable.expected(13.0, 30.0, INTERVAL)
-    timetable.heard("0.5", 15.5)
+def test_scraper_that_stops_is_forgotten() -> None:
+    forecast = scraped((0.5, 5.0))  # the last at 10.5
+
+    assert forecast.expected(25.0, 26.0, INTERVAL) == 25.5
+    assert forecast.expected(30.0, 31.0, INTERVAL) is None
+
+
+def test_scraper_with_a_new_period() -> None:
+    forecast = scraped((0.5, 5.0))
+    forecast.record_scrape("0.5", 13.0)
+    lost = forecast.expected(13.0, 30.0, INTERVAL)
+    forecast.record_scrape("0.5", 15.5)
 
     assert lost is None
-    assert timetable.expected(16.0, 30.0, INTERVAL) == 18.0
+    assert forecast.expected(16.0, 30.0, INTERVAL) == 18.0
 
 
 @pytest.mark.parametrize("every", [0.2, 1.0])
-def test_scraper_as_fast_as_the_ticks_does_not_drive_them(every: float) -> None:
-    timetable = scraped((0.03, every), times=50)
+def test_scraper_as_fast_as_the_ticks_does_not_move_them(every: float) -> None:
+    forecast = scraped((0.03, every), times=50)
 
-    assert ticks(timetable, 50 * every, 50 * every + 2) == pytest.approx([50 * every + i for i in range(3)])
-
-
-def test_more_scrapers_than_are_remembered_leave_the_ticks_alone() -> None:
-    timetable = scraped(*((0.1 * i, 10.0) for i in range(20)))
-
-    assert ticks(timetable, 22.0, 40) == pytest.approx([22.0 + i for i in range(19)])
+    assert ticks(forecast, 50 * every, 50 * every + 2) == pytest.approx([50 * every + i for i in range(3)])
 
 
-def test_nobody_looks_and_ticks_are_rare() -> None:
-    assert ticks(Timetable(), 10.3, 21, IDLE) == pytest.approx([10.3, 15.3, 20.3, 25.3])
+def test_more_scrapers_than_are_remembered() -> None:
+    forecast = scraped(*((0.1 * i, 10.0) for i in range(20)))
+
+    assert ticks(forecast, 22.0, 40) == pytest.approx([22.0 + i for i in range(19)])
+
+
+def test_ticks_are_rare_without_viewers() -> None:
+    assert ticks(ScrapeForecast(), 10.3, 21, IDLE) == pytest.approx([10.3, 15.3, 20.3, 25.3])
 
 
 def test_rare_ticks_end_before_each_expected_scrape() -> None:
-    timetable = scraped((0.5, 15.0), times=4)  # the last at 45.5
+    forecast = scraped((0.5, 15.0), times=4)  # the last at 45.5
 
-    assert ticks(timetable, 46.0, 62, IDLE) == pytest.approx([46.0, 51.0, 56.0, 60.4, 65.4])
+    assert ticks(forecast, 46.0, 62, IDLE) == pytest.approx([46.0, 51.0, 56.0, 60.4, 65.4])
 
 
-def test_somebody_who_looked_may_look_again_for_a_while() -> None:
-    timetable = Timetable()
-    timetable.looked(10.0)
+def test_ticks_are_frequent_for_a_while_after_a_viewer() -> None:
+    forecast = ScrapeForecast()
+    forecast.record_viewer(10.0)
 
-    found = ticks(timetable, 21.5, 35, IDLE)
+    found = ticks(forecast, 21.5, 35, IDLE)
 
     assert found == pytest.approx([21.5, 22.5, 23.5, 24.5, 25.5, 30.5, 35.5])
 
 
 @pytest.mark.parametrize(("every", "seconds"), [(5.0, 15.0), (30.0, 45.0), (600.0, 15.0)])
-def test_scraper_without_a_rhythm_yet_is_awaited_until_it_should_have_come(every: float, seconds: float) -> None:
-    timetable = scraped((0.5, every), times=2)
+def test_scraper_without_a_period_is_awaited(every: float, seconds: float) -> None:
+    forecast = scraped((0.5, every), times=2)
 
-    assert timetable.watched(0.5 + every + seconds - 0.1, INTERVAL)
-    assert not timetable.watched(0.5 + every + seconds + 0.1, INTERVAL)
+    assert forecast.has_viewer(0.5 + every + seconds - 0.1, INTERVAL)
+    assert not forecast.has_viewer(0.5 + every + seconds + 0.1, INTERVAL)
 
 
-def test_scrapes_each_second_are_served_by_ticks_each_second_until_they_end() -> None:
-    timetable = scraped((0.5, 1.0), times=100)  # the last at 99.5
+def test_scrapes_each_second_get_ticks_each_second_until_they_end() -> None:
+    forecast = scraped((0.5, 1.0), times=100)  # the last at 99.5
 
-    assert ticks(timetable, 100.0, 110, IDLE) == pytest.approx([100.0, 101.0, 102.0, 103.0, 108.0, 113.0])
+    assert ticks(forecast, 100.0, 110, IDLE) == pytest.approx([100.0, 101.0, 102.0, 103.0, 108.0, 113.0])
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.3, 60)), min_size=1, max_size=4))
-def test_ticks_stay_as_regular_as_rings_and_windows_need(scrapers: list[tuple[float, float]]) -> None:
-    timetable = scraped(*scrapers)
+def test_gaps_between_ticks_are_bounded(scrapers: list[tuple[float, float]]) -> None:
+    forecast = scraped(*scrapers)
     begin = min(first + 2 * every for first, every in scrapers)
-    often, rare = ticks(timetable, begin, begin + 60), ticks(timetable, begin, begin + 60, IDLE)
+    often, rare = ticks(forecast, begin, begin + 60), ticks(forecast, begin, begin + 60, IDLE)
 
     assert all(0.124 * INTERVAL < later - earlier < 1.126 * INTERVAL for earlier, later in pairwise(often))
     assert all(0.124 * INTERVAL < later - earlier < IDLE + 0.126 * INTERVAL for earlier, later in pairwise(rare))

@@ -18,7 +18,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_help_and_mistakes_are_told_as_by_any_command() -> None:
+def test_help_and_mistakes_of_serve() -> None:
     helped, mistaken, refused = run("serve", "--help"), run("serve", "--log.lvl=x"), run("serve", "--log.level=x")
 
     assert (helped.returncode, helped.stderr) == (0, "")
@@ -26,10 +26,10 @@ def test_help_and_mistakes_are_told_as_by_any_command() -> None:
     assert (mistaken.returncode, mistaken.stdout) == (2, "")
     assert "--log.level" in mistaken.stderr
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("gpugauge: --log.level: log.level: input should be 'debug', 'info', ")
+    assert refused.stderr.startswith("gpugauge: --log.level: log.level: must be 'debug', 'info', ")
 
 
-def test_every_other_command_is_the_command_lines() -> None:
+def test_other_commands() -> None:
     assert run("--version").stdout.startswith("gpugauge ")
     assert run("srv").returncode == 2
 
@@ -61,20 +61,20 @@ def test_signal_ends_both_while_the_settings_are_read(starting: Starting, number
     starting.process.send_signal(number)
 
     assert starting.process.wait(10) == (-number if number is signal.SIGKILL else 0)
-    ended, _, _ = select.select([child], [], [], 10)  # whoever reaps it
+    ended, _, _ = select.select([child], [], [], 10)  # no matter which process reaps it
     os.close(child)
     assert ended
 
 
-def test_hangup_does_not_end_a_daemon_that_reads_its_settings(starting: Starting) -> None:
+def test_hangup_while_the_settings_are_read(starting: Starting) -> None:
     starting.process.send_signal(signal.SIGHUP)
     os.kill(starting.child, signal.SIGHUP)
     starting.settings.write("log: {level: loud}\n")
     starting.settings.close()
 
-    _, told = starting.process.communicate(timeout=10)
+    _, errors = starting.process.communicate(timeout=10)
     assert starting.process.returncode == 2
-    assert "log.level: input should be" in told
+    assert "log.level: must be" in errors
 
 
 # Runs the daemon up to its first tick, and prints what it has loaded.
@@ -87,13 +87,21 @@ main()
 """
 
 
-def test_a_daemon_on_a_real_node_never_holds_what_reads_settings(tmp_path: Path) -> None:
+def test_daemon_on_a_real_node_never_loads_the_libraries_that_read_settings(tmp_path: Path) -> None:
     flags = [f"--hook.socket={tmp_path}/hook.sock", "--web.listen-address=127.0.0.1:0", "--driver.mode=off"]
     command = [sys.executable, "-c", UNTIL_THE_FIRST_TICK, "serve", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
 
     loaded = done.stdout.split()
-    rooms = {name.split(".")[0] for name in loaded}
-    assert {"gpugauge", "tornado"} <= rooms
-    assert not rooms & {"pydantic", "pydantic_core", "annotated_types", "click", "yaml", "prometheus_client", "torch"}
+    packages = {name.split(".")[0] for name in loaded}
+    assert {"gpugauge", "tornado"} <= packages
+    assert not packages & {
+        "pydantic",
+        "pydantic_core",
+        "annotated_types",
+        "click",
+        "yaml",
+        "prometheus_client",
+        "torch",
+    }
     assert not {"difflib", "importlib.resources", "zipfile"} & set(loaded)  # what our own code need not load

@@ -28,7 +28,7 @@ def test_repeated_label_is_refused() -> None:
         device.gauge("gpu_fan_ratio", "Help.", RATIO, lambda _: 1, "uuid")
 
 
-def test_families_take_scalars_and_mappings_and_leave_out_what_is_absent() -> None:
+def test_families_of_scalars_and_mappings_without_absent_values() -> None:
     rows: tuple[Metric, ...] = (
         device.gauge("gpu_plain", "Help.", NONE, lambda d: d.get("plain")),
         device.gauge("gpu_by_fan", "Help.", NONE, lambda d: d.get("fans"), "fan"),

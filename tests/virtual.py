@@ -1,4 +1,4 @@
-"""The daemon in virtual time and one thread: the worker's answers, the collectors and the page, second by second."""
+"""The daemon in virtual time and one thread: worker, collectors and exposition, second by second."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gpugauge.collectors.base import Collector, Tick
-from gpugauge.daemon.assembly import PACE, make_collectors
+from gpugauge.catalog import create_collectors
+from gpugauge.collectors.base import Collector, Node, Tick
+from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.frames import decoded, frame
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.messages import reply
-from gpugauge.driver.schedule import Pace, Schedule
+from gpugauge.driver.schedule import ReadingIntervals, Schedule
 from gpugauge.exposition.render import Exposition
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
@@ -25,13 +26,13 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
 START = 1_790_000_000.0  # Unix time
-# As Prometheus asks.
+# The Accept header of Prometheus.
 ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """Does one part of the work, and may measure it."""
+    """Performs one part of the work, and may measure it."""
 
     def __call__(self, part: str, work: Callable[[], T], /) -> T: ...
 
@@ -41,7 +42,7 @@ def _just_do(_: str, work: Callable[[], T]) -> T:
 
 
 class _Watched:
-    """A collector under watch."""
+    """A collector that is measured."""
 
     def __init__(self, inner: Collector, watch: Watch) -> None:
         self._inner, self._watch = inner, watch
@@ -52,7 +53,7 @@ class _Watched:
 
 
 class VirtualDaemon:
-    """Lives a second with each call of second(), at the daemon's own pace."""
+    """Each call of second() runs the work of one second, at the intervals of the daemon."""
 
     def __init__(self, scenario: Scenario, folder: Path, watch: Watch = _just_do) -> None:
         scenario._start |= {"monotonic": 0.0, "unix": START}
@@ -60,8 +61,8 @@ class VirtualDaemon:
         self._service = simulated_service(lambda: self.now)
         opened = self._service.answer({"id": 0, "op": "open", "simulate": scenario.simulation()})
         self._facts = DriverFacts(**opened.values["driver"])
-        self._pace, self._schedule = Pace(dict(PACE)), Schedule()
-        self._inventory = Inventory(self._pace.limits)
+        self._intervals, self._schedule = ReadingIntervals(dict(READING_INTERVALS)), Schedule()
+        self._inventory = Inventory(self._intervals.limits)
         self._view = DriverView(False, "starting")
         self._replies: tuple[Reply, ...] = ()
         self._tree = ProcTree(folder, scenario)
@@ -69,7 +70,8 @@ class VirtualDaemon:
         node = Procfs(str(folder))
         workloads = Workloads(node, cgroup_root=self._tree.cgroup_root)
         self.exposition, self._history = Exposition(60.0), History()
-        collectors = make_collectors(node, SimulatedSessions(scenario, clock=lambda: self.now), node, workloads)
+        sessions = SimulatedSessions(scenario, clock=lambda: self.now)
+        collectors = create_collectors(Node(node, workloads, sessions))
         self._sampler = Sampler(
             [_Watched(collector, watch) for collector in collectors],
             lambda: (self._view, self._replies),
@@ -78,10 +80,10 @@ class VirtualDaemon:
         )
 
     def second(self) -> Snapshot:
-        """Read what is due, tick, and let a second pass."""
+        """Read the groups that are due, tick, and advance the time by a second."""
         self._tree.update(self.now)
-        due = self._schedule.take(self._pace, self.now)
-        groups: list[Group] = due if self._replies else ["static", *PACE]
+        due = self._schedule.take(self._intervals, self.now)
+        groups: list[Group] = due if self._replies else ["static", *READING_INTERVALS]
         self._replies = tuple(self._read(index, groups) for index in range(self._facts.device_count))
         devices = self._watch("inventory: view", lambda: self._inventory.devices(self.now))
         self._view = DriverView(True, "ok", self._facts, devices, worker_starts=1)
@@ -90,7 +92,7 @@ class VirtualDaemon:
         return snapshot
 
     def scrape(self) -> bytes:
-        """Ask as Prometheus does."""
+        """Return the body of a scrape by Prometheus."""
         return self._watch("answer to a scrape", lambda: self.exposition.respond(ACCEPT, "gzip", self.now)).body
 
     def close(self) -> None:
@@ -106,11 +108,11 @@ class VirtualDaemon:
         }
         message = self._watch("worker, simulator included", lambda: self._service.message(request))
         sent = self._watch("worker: encoding", lambda: frame(message))
-        heard = self._watch("decoding", lambda: reply(decoded(sent[4:])))
-        self._watch("inventory", lambda: self._inventory.apply(heard, self.now))
-        heard.uuid = self._inventory.uuid(index) or ""
-        return heard
+        received = self._watch("decoding", lambda: reply(decoded(sent[4:])))
+        self._watch("inventory", lambda: self._inventory.apply(received, self.now))
+        received.uuid = self._inventory.uuid(index) or ""
+        return received
 
     def _publish(self, snapshot: Snapshot) -> None:
-        self._watch("page", lambda: self.exposition.publish(snapshot))
+        self._watch("exposition", lambda: self.exposition.publish(snapshot))
         self._watch("history", lambda: self._history.feed(snapshot))

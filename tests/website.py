@@ -1,4 +1,4 @@
-"""A server behind a web configuration, and its clients."""
+"""A server with a web configuration, and its clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRONG = "Basic " + base64.b64encode(b"alice:wrong").decode()
 
 
 class Site:
-    """A folder with a web configuration and its certificates, and a server that follows it."""
+    """A folder with a web configuration and its certificates, and a server that uses it."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self.folder, self.path = folder, folder / "web.yml"
@@ -66,7 +66,7 @@ class Site:
             connection.close()
 
     def serial(self) -> str:
-        """Return the number of the certificate that a new connection is shown."""
+        """Return the serial number of the server's certificate in a new connection."""
         with (
             socket.create_connection(self.address, timeout=10) as raw,
             self.client().wrap_socket(raw, server_hostname="127.0.0.1") as connection,
@@ -75,10 +75,10 @@ class Site:
             assert certificate is not None
             return str(certificate["serialNumber"])
 
-    def look_twice(self) -> None:
-        """Find the change, and find it settled."""
-        self.access.look()
-        self.access.look()
+    def check_twice(self) -> None:
+        """Check the files until a change is settled."""
+        self.access.check()
+        self.access.check()
 
 
 @contextmanager

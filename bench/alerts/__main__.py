@@ -1,7 +1,7 @@
-"""Records the stories and scores the rules over them, beside naive ones.
+"""The score of the alert rules over labelled stories, with naive rules for comparison.
 
-`python -m bench.alerts` scores the recorded stories (bench/alerts/stories), or those of a folder; with --record all
-stories are recorded again first, with --write the tables go into docs/alerts-score.md. Needs promtool.
+`python -m bench.alerts` scores the recorded stories (bench/alerts/stories), or those of a folder. --record records all
+stories again first, --write writes the tables into docs/alerts-score.md. It needs promtool.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from bench.alerts.record import Planned, record
 from bench.alerts.report import by_story, failures, summary
 from bench.alerts.score import Rules, naive, score_all
 from bench.alerts.story import SHIPPED, Group, StoryError, read_all, write
+from bench.document import DOCS, put
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import RulesError, load
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "alerts-score.md"
 GROUPS: dict[Group, tuple[Planned, ...]] = {"tuned": tuned.STORIES, "kept back": kept_back.STORIES}
 
 
 def record_one(group: Group, planned: Planned) -> str:
-    logging.disable(logging.WARNING)  # what goes wrong is the story
+    logging.disable(logging.WARNING)  # stories contain faults
     return write(record(planned, group), SHIPPED).name
 
 
 def record_all(names: set[str]) -> None:
-    """Make stories anew, all of them without names."""
+    """Record the stories with these names again, all of them without names."""
     SHIPPED.mkdir(exist_ok=True)
     with ProcessPoolExecutor() as pool:
         wanted = [(g, p) for g, stories in GROUPS.items() for p in stories if not names or p.name in names]
@@ -44,7 +44,7 @@ def record_all(names: set[str]) -> None:
 
 def tables(promtool: str, folder: Path = SHIPPED, config_file: Path | None = None) -> dict[str, str]:
     """Return the tables by name. Raises StoryError or RulesError."""
-    stories = sorted(read_all(folder), key=lambda story: (story.group != "tuned", not story.tells, story.name))
+    stories = sorted(read_all(folder), key=lambda story: (story.group != "tuned", not story.expectations, story.name))
     ours = Rules("gpugauge", rules.groups(load(config_file, {})), names_jobs=True)
     scored = score_all(stories, [ours, *naive()], promtool)
     version = subprocess.run([promtool, "--version"], check=True, capture_output=True, text=True)
@@ -64,29 +64,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--config.file", dest="config_file", type=Path, help="parameters of the rules, as for `gpugauge rules`"
     )
-    parser.add_argument("--record", nargs="*", metavar="STORY", help="record all stories anew, or these")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/alerts-score.md")
+    parser.add_argument("--record", nargs="*", metavar="STORY", help="record all stories again, or these")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/alerts-score.md")
     parser.add_argument("--promtool", default="promtool")
     options = parser.parse_args(arguments)
     if not shutil.which(options.promtool):
-        parser.error(f"{options.promtool} is not there: it comes with Prometheus; --promtool gives its path")
+        parser.error(f"{options.promtool} is not installed: it comes with Prometheus; --promtool sets its path")
     if options.record is not None:
         record_all(set(options.record))
-    text = DOCUMENT.read_text() if options.write else ""
+
     try:
         made = tables(options.promtool, options.folder, options.config_file)
     except (StoryError, RulesError) as error:
         parser.error(str(error))
     for name, table in made.items():
         if options.write:
-            begin, end = f"<!-- {name}: python -m bench.alerts --write -->", f"<!-- end of {name} -->"
-            before, _, rest = text.partition(begin)
-            _, _, after = rest.partition(end)
-            text = f"{before}{begin}\n\n{table}\n\n{end}{after}"
+            markers = f"<!-- {name}: python -m bench.alerts --write -->", f"<!-- end of {name} -->"
+            put(DOCS / "alerts-score.md", *markers, table)
         else:
             print(table)
-    if options.write:
-        DOCUMENT.write_text(text)
 
 
 if __name__ == "__main__":

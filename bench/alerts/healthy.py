@@ -1,9 +1,9 @@
-"""Stories of which nobody should be told: healthy trainings, hard ones among them, and what is no training."""
+"""Stories in which no alert should fire: healthy trainings, hard cases among them, and other programs."""
 
 from __future__ import annotations
 
+from bench.alerts.builders import machine, one_training, other, training
 from bench.alerts.record import Planned
-from bench.alerts.words import machine, one_training, other, training
 
 HEALTHY = (
     one_training("healthy", "a training that keeps its GPU busy", "{}"),

@@ -1,9 +1,9 @@
-"""Stories written when the rules were done, and never used to change them: mixtures, borders and bad timing."""
+"""Stories written after the rules, and not used to change them: mixtures, borderline cases and bad timing."""
 
 from __future__ import annotations
 
+from bench.alerts.builders import expect, job_labels, low, machine, other, training
 from bench.alerts.record import Planned
-from bench.alerts.words import about, low, machine, other, tell, training
 
 _LOST_FOR_A_WHILE = "  - {gpu: 0, start: 2400, end: 3000, code: gpu_is_lost}\n"
 _SPELLS = ", ".join(
@@ -17,7 +17,7 @@ STORIES = (
         "a quiet server and a starved training of another job on one machine; the exporter restarts",
         {"node-1": machine(other(100, "[0]", 501, 0.05), training(200, "[1]", 502, "{load: 1.2}"), count=2)},
         restarts=(40,),
-        tells=(low(502, "data_loading"),),
+        expectations=(low(502, "data_loading"),),
     ),
     Planned(
         "nearly-full",
@@ -44,14 +44,14 @@ STORIES = (
                 *(training(100 + i, "[0]", 501, "{load: 1.6}", start=i * 750 + 1, end=i * 750 + 721) for i in range(10))
             )
         },
-        tells=(low(501, "data_loading"),),
+        expectations=(low(501, "data_loading"),),
     ),
     Planned(
         "starved-between-evaluations",
         "of 20 minutes 8 are evaluation, and the other 12 lose seven tenths to the loader",
         {"node-1": machine(training(100, "[0]", 501, "{load: 1.33}", phases="{every: 1200, evaluating: 480}"))},
         150,
-        tells=(low(501, "data_loading", best=False),),
+        expectations=(low(501, "data_loading", only_first=False),),
     ),
     Planned(
         "uneven-ranks",
@@ -71,10 +71,10 @@ STORIES = (
             "node-1": machine(training(100, "[0, 1]", 501, "{peer: 0.2, world_size: 4}", per_gpu=1), count=2),
             "node-2": machine(training(100, "[0, 1]", 501, "{clock: 0.5, world_size: 4}", per_gpu=1), count=2),
         },
-        tells=(
-            low(501, "waiting_for_peers", "throttled", best=False, also=("TrainingStraggler",)),
-            tell({"uuid": "node-2/0"}, "health", "GpuThrottled"),
-            tell({"uuid": "node-2/1"}, "health", "GpuThrottled"),
+        expectations=(
+            low(501, "waiting_for_peers", "throttled", only_first=False, also=("TrainingStraggler",)),
+            expect({"uuid": "node-2/0"}, "health", "GpuThrottled"),
+            expect({"uuid": "node-2/1"}, "health", "GpuThrottled"),
         ),
     ),
     Planned(
@@ -82,13 +82,13 @@ STORIES = (
         "runs out of memory after 55 minutes and ends a minute later; the scheduler starts it again",
         {"node-1": machine(training(100, "[0]", 501, end=3360), training(101, "[0]", 501, start=3420))},
         ooms={100: (55,)},
-        tells=(tell(about(501), "health", "TrainingOutOfMemory", since=55),),
+        expectations=(expect(job_labels(501), "health", "TrainingOutOfMemory", since=55),),
     ),
     Planned(
         "card-comes-back",
         "a GPU with a server does not answer for ten minutes",
         {"node-1": machine(other(100, "[0]", 501, 0.6), count=2, faults=_LOST_FOR_A_WHILE)},
-        tells=(tell({"uuid": "node-1/0"}, "health", "GpuLost", since=40, until=50),),
+        expectations=(expect({"uuid": "node-1/0"}, "health", "GpuLost", since=40, until=50),),
     ),
     Planned(
         "short-heat",
@@ -100,7 +100,7 @@ STORIES = (
         "a training is held up by its CPU limit, and Prometheus is away for the first half hour of it",
         {"node-1": machine(training(100, "[0]", 501, "{cpu_quota: 0.1, load: 0.3}", start=1200))},
         unscraped=((20, 50),),
-        tells=(low(501, "cpu_limited", since=20),),
+        expectations=(low(501, "cpu_limited", since=20),),
     ),
     Planned(
         "full-house",
@@ -114,13 +114,13 @@ STORIES = (
                 count=4,
             )
         },
-        tells=(tell(about(502), "idle", "GpuHeldIdle"), tell(about(503), "load", "TrainingOnCpu")),
+        expectations=(expect(job_labels(502), "idle", "GpuHeldIdle"), expect(job_labels(503), "load", "TrainingOnCpu")),
     ),
     Planned(
         "never-ended",
         "a training that is done after 50 minutes, and a process of the job that keeps the GPU",
         {"node-1": machine(training(100, "[0]", 501, end=3000), other(101, "[0]", 501, start=3000, memory="10GiB"))},
-        tells=(tell(about(501), "idle", "GpuHeldIdle", since=50),),
+        expectations=(expect(job_labels(501), "idle", "GpuHeldIdle", since=50),),
     ),
     Planned(
         "off-the-bus",
@@ -132,9 +132,9 @@ STORIES = (
                 faults="  - {gpu: 0, start: 3600, code: gpu_is_lost}\n",
             )
         },
-        tells=(
-            tell({"uuid": "node-1/0"}, "health", "GpuXidNode", since=60),
-            tell({"uuid": "node-1/0"}, "health", "GpuLost", since=60),
+        expectations=(
+            expect({"uuid": "node-1/0"}, "health", "GpuXidNode", since=60),
+            expect({"uuid": "node-1/0"}, "health", "GpuLost", since=60),
         ),
     ),
 )

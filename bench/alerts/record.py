@@ -1,7 +1,7 @@
-"""Makes the series of a story: simulated machines through the real collectors and the real verdict, scraped.
+"""The recorder of stories: simulated machines, the real collectors and the real verdict, scraped in simulated time.
 
-Nothing waits: the time is the simulator's. What the simulator cannot do is put in here, where a story asks for it:
-batches during evaluation, out-of-memory errors, builds of torch, restarts of the exporter, scrapes that fail.
+It adds events that the simulator does not have: batches during evaluation, out-of-memory errors, builds of torch,
+restarts of the exporter, failed scrapes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
 from bench.alerts.score import NAIVE_METRIC
-from bench.alerts.story import Device, Group, Story, Tell, notation
+from bench.alerts.story import Device, Expectation, Group, Story, notation
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.daemon.assembly import make_collectors
+from gpugauge.catalog import create_collectors
+from gpugauge.collectors.base import Node
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
@@ -38,9 +39,9 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
-TICK, SCRAPE = 5, 15  # seconds; the verdict looks every 5, and the driver's rings hold 10
+TICK, SCRAPE = 5, 15  # seconds; the verdict is evaluated every 5 s, and the driver's rings hold 10 s
 _CPU_BUILD = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /opt/torch/lib/{}\n"
-# What the rules read: the rest of /metrics would only make the recordings large.
+# The metrics that the rules read; the others are left out to keep the recordings small.
 WANTED = {row.name for row in catalog.metrics()} & {
     name
     for group in rules.groups(Parameters())["groups"]
@@ -54,23 +55,24 @@ _ENGINES = {"decoder", "encoder", "jpeg", "memory", "ofa"}
 class Planned:
     """A story before it is recorded. `machines` are scenarios by instance; times are minutes.
 
-    `ooms` are the minutes of out-of-memory errors by pid, `builds` what torch was built for by pid, `given` the job
-    that a GPU was given to, `restarts` of the exporters, `unreachable` the times at which scrapes fail, `unscraped`
-    those at which nobody scrapes, `blind` those at which the driver does not answer, `released` it is on purpose.
+    `ooms` are the times of out-of-memory errors by pid, `builds` the builds of torch by pid, `allocations` the jobs by
+    index of the GPU that they were allocated, `restarts` the times at which exporters restart. Scrapes fail during
+    `unreachable` and are not sent during `unscraped`; the driver does not answer during `driver_down`, and is released
+    during `released`.
     """
 
     name: str
-    what: str
+    description: str
     machines: Mapping[str, str]
     minutes: int = 120
-    tells: tuple[Tell, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
     ooms: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     builds: Mapping[int, str] = field(default_factory=dict)
-    given: Mapping[int, str] = field(default_factory=dict)
+    allocations: Mapping[int, str] = field(default_factory=dict)
     restarts: tuple[float, ...] = ()
     unreachable: tuple[tuple[float, float], ...] = ()
     unscraped: tuple[tuple[float, float], ...] = ()
-    blind: tuple[tuple[float, float], ...] = ()
+    driver_down: tuple[tuple[float, float], ...] = ()
     released: tuple[tuple[float, float], ...] = ()
 
 
@@ -79,7 +81,7 @@ def within(minute: float, spans: tuple[tuple[float, float], ...]) -> bool:
 
 
 class Trainings(SimulatedSessions):
-    """Those of the simulator, with what a story adds."""
+    """The sessions of the simulator, with the events of the story."""
 
     def __init__(self, made: Scenario, planned: Planned, clock: Any) -> None:
         super().__init__(made, clock=clock)
@@ -97,7 +99,7 @@ class Trainings(SimulatedSessions):
         devices = tuple(replace(device, ooms=errors) for device in snap.devices)
         build = self._planned.builds.get(process.pid)
         facts = {**hello.facts, "build": build} if build else hello.facts
-        # A real evaluation loop takes batches from a loader, too.
+        # A real evaluation loop also takes batches from a loader.
         rhythm, batches = process.activity.rhythm, snap.batches
         evaluated = rhythm.progress(t, "evaluating")
         if evaluated and batches and batches.count:
@@ -118,14 +120,14 @@ class Machine:
         self._scenario._start |= {"monotonic": 0.0, "unix": START}
         self._jobs = folder / "jobs"
         self._jobs.mkdir()
-        for index, job in planned.given.items():
+        for index, job in planned.allocations.items():
             (self._jobs / str(index)).write_text(f"{job}\n")
         self._tree = ProcTree(folder / "proc", self._scenario)
         self.percent: dict[str, int] = {}
         self.start()
 
     def start(self) -> None:
-        """Begin with a new exporter, which knows nothing of what was."""
+        """Start a new exporter, without the state of an earlier one."""
         self._service, self._inventory = simulated_service(lambda: self.now), Inventory(LIMITS)
         self._facts = DriverFacts(
             **_answer(self._service, "open", simulate=self._scenario.simulation()).values["driver"]
@@ -134,26 +136,26 @@ class Machine:
         self._workloads = Workloads(
             node,
             cgroup_root=self._tree.cgroup_root,
-            job_mapping_dir=self._jobs if self.planned.given else None,
+            job_mapping_dir=self._jobs if self.planned.allocations else None,
             clock=lambda: self.now,
         )
         self._replies: list[Reply] = []
         self._view = DriverView(True, "ok", self._facts, (), worker_starts=1)
         trainings = Trainings(self._scenario, self.planned, lambda: self.now)
-        collectors = make_collectors(node, trainings, node, self._workloads)
+        collectors = create_collectors(Node(node, self._workloads, trainings))
         self._sampler = Sampler(collectors, self._news, lambda _: None, 1.0)
 
     def _news(self) -> tuple[DriverView, tuple[Reply, ...]]:
-        heard, self._replies = tuple(self._replies), []
-        return self._view, heard
+        replies, self._replies = tuple(self._replies), []
+        return self._view, replies
 
     def tick(self) -> Snapshot:
-        """Let the collectors do their work at `now`."""
+        """Return the snapshot of the collectors at `now`."""
         self._tree.update(self.now)
         self._show_builds()
-        if self.planned.given:
+        if self.planned.allocations:
             self._workloads.refresh()
-        reasons = {"timeout": self.planned.blind, "released": self.planned.released}
+        reasons = {"timeout": self.planned.driver_down, "released": self.planned.released}
         down = next((reason for reason, spans in reasons.items() if within(self.now / 60, spans)), None)
         if down:
             self._view = DriverView(False, down, None, (), worker_starts=1)
@@ -182,11 +184,11 @@ class Machine:
                 maps.write_text("".join(_CPU_BUILD.format(name) for name in libraries))
 
     def devices(self) -> dict[str, Device]:
-        """Return the GPUs, and whose they are at some time."""
+        """Return the GPUs with the jobs that hold them at some time."""
         world = World(self._scenario.simulation())
         found = {}
         for device in world.devices:
-            # Whoever trains on the CPU should use the GPUs of the machine: an idle one is a sign of that.
+            # A training on the CPU counts for all GPUs of the machine, because it should use them.
             held = [p for p in world.processes if device.index in p.gpus or not p.gpus]
             jobs = {match[1] for p in held if (match := re.search(r"job_(\w+)", p.cgroup))}
             found[device.uuid] = Device(instance=self.instance, jobs=tuple(sorted(jobs)))
@@ -197,7 +199,7 @@ class Machine:
 
 
 def record(planned: Planned, group: Group = "tuned") -> Story:
-    """Let the time of a story pass, and return what its scrapes saw."""
+    """Return the recorded story."""
     folder = Path(tempfile.mkdtemp())
     series: dict[str, dict[int, float]] = defaultdict(dict)
     devices: dict[str, Device] = {}
@@ -212,34 +214,34 @@ def record(planned: Planned, group: Group = "tuned") -> Story:
     finally:
         shutil.rmtree(folder)
     count = seconds // SCRAPE
-    # A moment at which nobody scraped leaves the series as they were: promtool knows that as `_`.
+    # Without a scrape a series has no new sample, which is `_` for promtool.
     return Story(
         name=planned.name,
-        what=planned.what,
+        description=planned.description,
         group=group,
         interval=SCRAPE,
         minutes=planned.minutes,
         devices=devices,
-        tells=tuple(_resolved(tell, devices) for tell in planned.tells),
-        series={name: _told(values, count, planned) for name, values in sorted(series.items())},
+        expectations=tuple(_resolved(expectation, devices) for expectation in planned.expectations),
+        series={name: _samples(values, count, planned) for name, values in sorted(series.items())},
     )
 
 
-def _resolved(tell: Tell, devices: Mapping[str, Device]) -> Tell:
-    """Put the uuid in the place of `instance/index`."""
-    instance, slash, index = tell.who.get("uuid", "").partition("/")
+def _resolved(expectation: Expectation, devices: Mapping[str, Device]) -> Expectation:
+    """Return the expectation with the uuid in place of `instance/index`."""
+    instance, slash, index = expectation.labels.get("uuid", "").partition("/")
     if not slash:
-        return tell
+        return expectation
     uuids = [uuid for uuid, device in devices.items() if device.instance == instance]
-    return tell.model_copy(update={"who": {"uuid": uuids[int(index)]}})
+    return expectation.model_copy(update={"labels": {"uuid": uuids[int(index)]}})
 
 
-def _told(values: Mapping[int, float], count: int, planned: Planned) -> str:
+def _samples(values: Mapping[int, float], count: int, planned: Planned) -> str:
     found = [values.get(i) for i in range(count)]
     first = next(i for i, value in enumerate(found) if value is not None)
     if not planned.unscraped:
         return notation(found)
-    # Prometheus itself was away: no marks of staleness.
+    # Without scrapes Prometheus writes no staleness markers.
     text = notation(found).split(" ")
     gaps = {round(begin * 60 / SCRAPE) for begin, _ in planned.unscraped}
     at, words = 0, []
@@ -279,11 +281,11 @@ def _scrape(machine: Machine, snapshot: Snapshot, at: int, series: dict[str, dic
                 if isinstance(value, (int, float)) and not _ENGINES & set(values):
                     labels = dict(zip(metric.labels, values, strict=True), instance=machine.instance)
                     series[_selector(metric.name, labels)][at] = round(float(value) - shift, 3)
-    # The exporter's own section is put together elsewhere.
+    # The daemon adds these metrics outside of the collectors.
     series[_selector("gpugauge_snapshot_timestamp_seconds", {"instance": machine.instance})][at] = machine.now
     released = float(within(machine.now / 60, machine.planned.released))
     series[_selector("gpugauge_driver_released", {"instance": machine.instance})][at] = released
-    # The simulator's first percentage is of no time at all.
+    # The simulator's first percentage covers no time.
     for uuid, percent in machine.percent.items() if at else ():
         series[_selector(NAIVE_METRIC, {"instance": machine.instance, "uuid": uuid})][at] = float(percent)
 

@@ -1,4 +1,4 @@
-"""Lets a real promtool run rules over a story, and reads from what it prints which alerts were firing when."""
+"""The replay of a story by a real promtool, and the firing alerts parsed from its output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_IDENTITY = frozenset({"alertname", "alertstate", "severity"})
 
 @dataclass(frozen=True)
 class Run:
-    """An alert that was firing from one minute to another, both included."""
+    """An alert that fired from minute `begin` to minute `end`, both included."""
 
     alert: str
     labels: Labels
@@ -34,20 +34,20 @@ class Run:
 
 
 def replay(story: Story, groups: Mapping[str, Any], promtool: str) -> list[Run]:
-    """Return what the rules of `groups` fire over the story, minute by minute; raises StoryError."""
-    # An expectation that nothing fires holds silently, and otherwise promtool prints what it got.
+    """Return the alerts that the rules of `groups` fire over the story. Raises StoryError."""
+    # The test expects no firing alert, because promtool prints the alerts where the expectation fails.
     test = {
         "interval": f"{story.interval}s",
         "input_series": [{"series": name, "values": values} for name, values in story.series.items()],
         "promql_expr_test": [{"expr": _FIRING, "eval_time": f"{minute}m"} for minute in range(story.minutes)],
     }
-    # Prometheus keeps groups in no order: here what a group reads of another's is always one evaluation old. promtool
-    # evaluates all at one pace: that of the slowest here.
+    # Prometheus evaluates groups in no defined order: in this one, the series of another group are always one
+    # evaluation old. promtool has one interval for all groups: that of the slowest.
     order = [group["name"] for group in reversed(groups["groups"])]
-    pace = max([60, *(_seconds(group.get("interval", "")) for group in groups["groups"])])
+    interval = max([60, *(_seconds(group.get("interval", "")) for group in groups["groups"])])
     tests = {
         "rule_files": ["rules.yaml"],
-        "evaluation_interval": f"{pace}s",
+        "evaluation_interval": f"{interval}s",
         "group_eval_order": order,
         "tests": [test],
     }
@@ -74,7 +74,7 @@ def _dump(tree: object) -> str:
 
 
 def _firing(printed: str) -> Iterable[tuple[int, list[tuple[tuple[str, str], ...]]]]:
-    """Yield each minute at which something was firing, with the labels of what was."""
+    """Yield each minute with firing alerts, and the labels of these alerts."""
     minute: int | None = None
     found: list[tuple[tuple[str, str], ...]] = []
     for line in printed.splitlines():
@@ -89,7 +89,7 @@ def _firing(printed: str) -> Iterable[tuple[int, list[tuple[tuple[str, str], ...
 
 
 def _seconds(text: str) -> int:
-    """Read a duration of Prometheus, such as 1h30m."""
+    """Return the seconds of a duration in Prometheus' notation, such as 1h30m."""
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", text))
 
 
@@ -99,9 +99,9 @@ def _runs(firing: Mapping[int, list[tuple[tuple[str, str], ...]]]) -> list[Run]:
 
     def close(labels: tuple[tuple[str, str], ...]) -> None:
         begin, end = open_runs.pop(labels)
-        every = dict(labels)
-        identity = {key: value for key, value in every.items() if key not in _NOT_IDENTITY}
-        done.append(Run(every["alertname"], identity, begin, end))
+        by_name = dict(labels)
+        identity = {key: value for key, value in by_name.items() if key not in _NOT_IDENTITY}
+        done.append(Run(by_name["alertname"], identity, begin, end))
 
     for minute in sorted(firing):
         for labels in firing[minute]:

@@ -1,4 +1,4 @@
-"""What comes of scoring, as tables in Markdown."""
+"""The scores as tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from bench.alerts.score import NAIVE, Rules, Score
 from bench.alerts.story import Story
+from bench.document import table
 
 Scored = Sequence[tuple[Rules, Mapping[str, Score]]]
 _SUMMARY = (
-    *("rules", "stories", "told, of those to be told", "false alarms", "precision", "recall"),
-    *("of the tells about low use", "minutes until told: median", "longest", "cause named"),
+    *("rules", "stories", "reported, of those expected", "false alarms", "precision", "recall"),
+    *("of the reports about low use", "minutes until reported: median", "longest", "cause named"),
 )
 
 
@@ -23,11 +24,11 @@ def summary(stories: Sequence[Story], scored: Scored) -> str:
         (
             f"`{rules.name}`" if rules.name in NAIVE else rules.name,
             f"{group} ({sizes[group]})",
-            f"{s.told} of {s.told + len(s.missed)}",
+            f"{s.fired} of {s.fired + len(s.missed)}",
             str(s.false_alarms),
             _share(s.precision),
             _share(s.recall),
-            f"{s.low_use_told} of {s.low_use}",
+            f"{s.low_use_fired} of {s.low_use}",
             "-" if s.delay is None else f"{s.delay:g}",
             str(max(s.delays)) if s.delays else "-",
             f"{s.named} of {s.nameable}" if rules.names_jobs else "-",
@@ -39,18 +40,25 @@ def summary(stories: Sequence[Story], scored: Scored) -> str:
 
 
 def by_story(stories: Sequence[Story], scored: Scored) -> str:
-    """Return a row for each story: who should be told, and what each set of rules made of it."""
+    """Return a row for each story: the expected alerts, and the result of each set of rules."""
     names = [rules.name for rules, _ in scored]
     rows = []
     for story in stories:
-        wanted = ", ".join(sorted({who(tell.who, story) for tell in story.tells if tell.required})) or "nobody"
+        wanted = (
+            ", ".join(
+                sorted(
+                    {in_words(expectation.labels, story) for expectation in story.expectations if expectation.required}
+                )
+            )
+            or "nobody"
+        )
         results = [_result(story, scores["all"]) for _, scores in scored]
-        rows.append((story.name, story.group, story.what, wanted, *results))
-    return _table(("story", "group", "what happens", "to be told about", *names), rows)
+        rows.append((story.name, story.group, story.description, wanted, *results))
+    return _table(("story", "group", "what happens", "expected alerts", *names), rows)
 
 
-def who(labels: Mapping[str, str], story: Story) -> str:
-    """Return labels in words; a GPU by its place, since its uuid says nothing."""
+def in_words(labels: Mapping[str, str], story: Story) -> str:
+    """Return labels in words; a GPU by its index and node in place of its uuid."""
     uuid = labels.get("uuid", "")
     if uuid in story.devices:
         others = [name for name, device in story.devices.items() if device.instance == story.devices[uuid].instance]
@@ -60,18 +68,21 @@ def who(labels: Mapping[str, str], story: Story) -> str:
 
 
 def failures(story_score: Score) -> list[str]:
-    """Return a line for each false alarm and for each that did not come."""
+    """Return a line for each false alarm and for each missed alert."""
     return [
-        *(f"false alarm in {story}: {alert} about {who}" for story, who, alert in sorted(set(story_score.wrong))),
-        *(f"not told in {story}: {who}" for story, who in story_score.missed),
+        *(
+            f"false alarm in {story}: {alert} about {identity}"
+            for story, identity, alert in sorted(set(story_score.wrong))
+        ),
+        *(f"not reported in {story}: {identity}" for story, identity in story_score.missed),
     ]
 
 
 def _result(story: Story, score: Score) -> str:
-    wanted = sum(tell.required for tell in story.tells)
+    wanted = sum(expectation.required for expectation in story.expectations)
     missed = sum(name == story.name for name, _ in score.missed)
-    wrong = len({who for name, who, _ in score.wrong if name == story.name})
-    parts = [f"told {wanted - missed} of {wanted}"] if wanted else []
+    wrong = len({identity for name, identity, _ in score.wrong if name == story.name})
+    parts = [f"reported {wanted - missed} of {wanted}"] if wanted else []
     parts += [f"{wrong} false"] if wrong else []
     return ", ".join(parts) or "quiet"
 
@@ -81,5 +92,5 @@ def _share(value: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return table([cell.replace("|", "\\|") for cell in head], cells, ["---"] * len(head))

@@ -1,4 +1,4 @@
-"""A labelled story for `python -m bench.alerts`: the series of hours, and whom somebody should have been told about."""
+"""A labelled story for `python -m bench.alerts`: the series of some hours, and the expected alerts."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ Group = Literal["tuned", "kept back"]
 
 
 class StoryError(Exception):
-    """A story cannot be used; the message is one sentence that names the file and the key."""
+    """A story is invalid; the message is one sentence that names the file and the key."""
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Tell(_Strict):
-    """Somebody should be told about `who` (labels of the alert) by one of `alerts` that begins between the minutes
-    `since` and `until`; `best` is the alert that names the true cause. What is not `required` may be told.
+class Expectation(_Strict):
+    """An expected alert: it has these `labels`, is one of `alerts`, and begins between the minutes `since` and `until`.
+
+    `cause_alert` is the alert that names the true cause. An alert that is not `required` may fire.
     """
 
-    who: Mapping[str, str] = Field(min_length=1)
+    labels: Mapping[str, str] = Field(min_length=1)
     kind: Kind
     alerts: tuple[str, ...] = Field(min_length=1)
-    best: str = ""
+    cause_alert: str = ""
     since: int = Field(ge=0)
     until: int
     required: bool = True
 
     @model_validator(mode="after")
-    def _check(self) -> Tell:
+    def _check(self) -> Expectation:
         if self.until <= self.since:
             raise ValueError("until must come after since")
         return self
 
 
 class Device(_Strict):
-    """A GPU: where it is, and the jobs that hold it at some time. Only the naive rules need it, which know no jobs."""
+    """A GPU: its instance, and the jobs that hold it at some time. For the naive rules, which name no jobs."""
 
     instance: str
     jobs: tuple[str, ...] = ()
 
 
 class Story(_Strict):
-    """`series` are values in promtool's notation, one for each `interval` (seconds), of all that rules may look at."""
+    """A story. `series` are values in promtool's notation, one for each `interval` (seconds)."""
 
     name: str = Field(min_length=1)
-    what: str = Field(min_length=1)
+    description: str = Field(min_length=1)
     group: Group = "tuned"
     interval: Annotated[int, Field(gt=0)] = 15
     minutes: Annotated[int, Field(gt=0)]
     devices: Mapping[str, Device] = Field(default_factory=dict)
-    tells: tuple[Tell, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
     series: Mapping[str, str]
 
 
 def read(path: Path) -> Story:
-    """Read a story from JSON, gzipped if the name ends in .gz; raises StoryError."""
+    """Read a story from JSON, gzipped if the name ends in .gz. Raises StoryError."""
     try:
         data = path.read_bytes()
         return Story.model_validate_json(gzip.decompress(data) if path.suffix == ".gz" else data)
@@ -76,23 +77,24 @@ def read(path: Path) -> Story:
 
 
 def read_all(folder: Path) -> list[Story]:
-    """Read the stories of a folder, `*.json` and `*.json.gz`, by name; raises StoryError."""
+    """Read the stories of a folder, `*.json` and `*.json.gz`, by name. Raises StoryError."""
     paths = sorted({*folder.glob("*.json"), *folder.glob("*.json.gz")})
     if not paths:
-        raise StoryError(f"{folder}: there is no story in it; they are called NAME.json or NAME.json.gz")
+        raise StoryError(f"{folder}: there is no story in it; the files are named NAME.json or NAME.json.gz")
     return [read(path) for path in paths]
 
 
 def write(story: Story, folder: Path) -> Path:
-    """Write a story as NAME.json.gz; the same story gives the same bytes."""
+    """Write a story as NAME.json.gz; equal stories give equal bytes."""
     path = folder / f"{story.name}.json.gz"
     path.write_bytes(gzip.compress(story.model_dump_json(indent=0).encode(), mtime=0))
     return path
 
 
 def notation(values: Sequence[float | None]) -> str:
-    """Write samples as promtool reads them, a straight line as one word; None is a scrape without the series, marked
-    stale at first as Prometheus does.
+    """Return samples in promtool's notation, with one word for a straight line.
+
+    None is a scrape without the series; the first None after samples is a staleness marker.
     """
     words: list[str] = []
     at = 0
@@ -100,8 +102,8 @@ def notation(values: Sequence[float | None]) -> str:
         value = values[at]
         if value is None:
             end = next((i for i in range(at, len(values)) if values[i] is not None), len(values))
-            told = at > 0
-            words += ["stale"] * told + [f"_x{end - at - told}"] * (end - at > told)
+            marker = at > 0
+            words += ["stale"] * marker + [f"_x{end - at - marker}"] * (end - at > marker)
         else:
             end = _line(values, at)
             step = (values[at + 1] or 0.0) - value if end - at > 1 else 0.0
@@ -123,5 +125,5 @@ def _line(values: Sequence[float | None], at: int) -> int:
         if value is None or abs(value - first - step * (end - at)) > 1e-9 * max(1.0, abs(value)):
             break
         end += 1
-    # A line through two points says nothing shorter than the points do, unless it goes on.
+    # A line through two points only is not shorter than the two points.
     return end if end - at > 2 or not step else at + 1

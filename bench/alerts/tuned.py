@@ -1,12 +1,12 @@
-"""The stories that the rules were made with: healthy ones, hard ones among them, and each thing that goes wrong."""
+"""The stories that the rules were developed with: healthy ones, and one for each fault."""
 
 from __future__ import annotations
 
+from bench.alerts.builders import expect, job_labels, low, machine, one_training, other, training
 from bench.alerts.healthy import HEALTHY
 from bench.alerts.record import Planned
-from bench.alerts.words import about, low, machine, one_training, other, tell, training
 
-# From the second 3600 on the GPU says that it is busy all the time.
+# From second 3600 on the driver reports a utilization of 100 %.
 _SPINS = "".join(
     f"  - {{call: {call}, start: 3600, value: 100}}\n"
     for call in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetSamples")
@@ -20,7 +20,7 @@ def _device(index: int) -> dict[str, str]:
 
 
 def _caused(cause: str, what: str, pipeline: str, *others: str, more: str = "") -> Planned:
-    """A training that one cause slows to less than half."""
+    """Return the story of a training that one cause slows to less than half of its speed."""
     return one_training(cause.replace("_", "-"), what, pipeline, low(501, cause, *others), more=more)
 
 
@@ -33,13 +33,13 @@ CAUSES = (
         "precision-unused",
         "32-bit arithmetic with TF32 off",
         "{precision_unused: true, tensor: 0.0}",
-        low(501, "precision_unused", best=False),
+        low(501, "precision_unused", only_first=False),
     ),
     Planned(
         "throttled",
         "a GPU that is too hot",
         {"node-1": machine(training(100, "[0]", 501, "{clock: 0.4}"))},
-        tells=(low(501, "throttled"), tell(_device(0), "health", "GpuThrottled")),
+        expectations=(low(501, "throttled"), expect(_device(0), "health", "GpuThrottled")),
     ),
     _caused("memory_pressure", "the allocator frees its cache in every step", "{retries: 0.3}"),
     _caused(
@@ -54,7 +54,7 @@ CAUSES = (
         "unused-gpus",
         "holds four GPUs and uses one",
         {"node-1": machine(training(100, "[0, 1, 2, 3]", 501, works_on="[0]"), count=4)},
-        tells=(low(501, "unused_gpus"),),
+        expectations=(low(501, "unused_gpus"),),
     ),
     Planned(
         "straggler",
@@ -67,22 +67,22 @@ CAUSES = (
                 count=2,
             ),
         },
-        tells=(
-            low(501, "waiting_for_peers", best=False, also=("TrainingLimitedByDataLoading",)),
-            tell(about(501), "load", "TrainingStraggler"),
+        expectations=(
+            low(501, "waiting_for_peers", only_first=False, also=("TrainingLimitedByDataLoading",)),
+            expect(job_labels(501), "load", "TrainingStraggler"),
         ),
     ),
 )
 
 SICK = (
-    one_training("partly-starved", "the loader is a little too slow: 60 %", "{load: 0.66}", low(501, best=False)),
+    one_training("partly-starved", "the loader is a little too slow: 60 %", "{load: 0.66}", low(501, only_first=False)),
     Planned(
         "hang-at-full-load",
         "after an hour a collective waits for a rank that is gone, and the GPU spins at 100 %",
         {"node-1": machine(training(100, "[0]", 501, phases="{stalled_at: 3600}"), faults=_SPINS)},
-        tells=(
-            tell(about(501), "load", "TrainingBusyWithoutProgress", "TrainingStalled", since=60),
-            tell(about(501), "load", "TrainingLoad.*", since=60, required=False),
+        expectations=(
+            expect(job_labels(501), "load", "TrainingBusyWithoutProgress", "TrainingStalled", since=60),
+            expect(job_labels(501), "load", "TrainingLoad.*", since=60, required=False),
         ),
     ),
     Planned(
@@ -90,42 +90,42 @@ SICK = (
         "after an hour and a half the file system hangs",
         {"node-1": machine(training(100, "[0]", 501, phases="{stalled_at: 5400}"))},
         180,
-        tells=(
-            tell(about(501), "load", "TrainingStalled", since=90),
-            tell(about(501), "load", r"TrainingLoad.*|GpuHeldIdle", since=90, required=False),
+        expectations=(
+            expect(job_labels(501), "load", "TrainingStalled", since=90),
+            expect(job_labels(501), "load", r"TrainingLoad.*|GpuHeldIdle", since=90, required=False),
         ),
     ),
     Planned(
         "held-idle",
         "a notebook that somebody left",
         {"node-1": machine(other(100, "[0]", 501, command="python3 -m ipykernel_launcher"))},
-        tells=(tell(about(501), "idle", "GpuHeldIdle"),),
+        expectations=(expect(job_labels(501), "idle", "GpuHeldIdle"),),
     ),
     Planned(
         "on-cpu",
         "the model was left on the CPU beside a free GPU",
         {"node-1": machine(training(100, "[]", 501, "{kernels: 2.0}"))},
-        tells=(tell(about(501), "load", "TrainingOnCpu"),),
+        expectations=(expect(job_labels(501), "load", "TrainingOnCpu"),),
     ),
     Planned(
         "cpu-build",
         "a CPU build of PyTorch on a machine with a GPU",
         {"node-1": machine(training(100, "[]", 501, "{kernels: 2.0}"))},
-        tells=(tell(about(501), "load", "TrainingOnCpu"),),
+        expectations=(expect(job_labels(501), "load", "TrainingOnCpu"),),
         builds={100: "cpu"},
     ),
     Planned(
         "cpu-build-without-hook",
         "the same, and nothing reports from inside",
         {"node-1": machine(training(100, "[]", 501, "{kernels: 2.0, host: 2.0, load: 0.1}", hook="false"))},
-        tells=(tell(about(501), "load", "TorchCpuBuildBusy"),),
+        expectations=(expect(job_labels(501), "load", "TorchCpuBuildBusy"),),
         builds={100: "cpu"},
     ),
     Planned(
         "xid-application",
         "an illegal address, after which the job goes on",
         {"node-1": machine(training(100, "[0]", 501), gpus="{model: h100, health: {xids: [{at: 3000, xid: 31}]}}")},
-        tells=(tell(_device(0), "health", "GpuXidApplication", since=50),),
+        expectations=(expect(_device(0), "health", "GpuXidApplication", since=50),),
     ),
     Planned(
         "card-lost",
@@ -137,19 +137,19 @@ SICK = (
                 faults="  - {gpu: 1, start: 3000, code: gpu_is_lost}\n",
             )
         },
-        tells=(tell(_device(1), "health", "GpuLost", since=50),),
+        expectations=(expect(_device(1), "health", "GpuLost", since=50),),
     ),
     Planned(
         "hot-server",
         "a GPU that throttles under an inference server",
         {"node-1": machine(other(100, "[0]", 501, 0.8), gpus=_HOT)},
-        tells=(tell(_device(0), "health", "GpuThrottled"),),
+        expectations=(expect(_device(0), "health", "GpuThrottled"),),
     ),
     Planned(
         "hot-server-new-driver",
         "the same, and a driver that counts the seconds",
         {"node-1": "driver: {version: 580.95.05}\n" + machine(other(100, "[0]", 501, 0.8), gpus=_HOT)},
-        tells=(tell(_device(0), "health", "GpuThrottled"),),
+        expectations=(expect(_device(0), "health", "GpuThrottled"),),
     ),
     Planned(
         "driver-released",
@@ -157,21 +157,21 @@ SICK = (
         {"node-1": machine(training(100, "[0]", 501))},
         180,
         released=((20, 45), (100, 180)),
-        tells=(tell({"instance": "node-1"}, "health", "DriverReleasedLong", since=100),),
+        expectations=(expect({"instance": "node-1"}, "health", "DriverReleasedLong", since=100),),
     ),
     one_training(
         "out-of-memory-loop",
         "runs out of memory every five minutes, and catches it",
         "{}",
-        tell(about(501), "health", "TrainingOutOfMemory", since=30),
+        expect(job_labels(501), "health", "TrainingOutOfMemory", since=30),
         ooms={100: tuple(range(30, 120, 5))},
     ),
     Planned(
         "given-and-unused",
         "a job was given a GPU and never touches it",
         {"node-1": machine(training(100, "[0]", 501), count=2)},
-        given={0: "501", 1: "501"},
-        tells=(tell(about(501), "idle", "AllocatedGpuUnused"),),
+        allocations={0: "501", 1: "501"},
+        expectations=(expect(job_labels(501), "idle", "AllocatedGpuUnused"),),
     ),
     Planned(
         "starved-and-restarted",
@@ -185,28 +185,28 @@ SICK = (
             )
         },
         150,
-        tells=(low(501, "data_loading"),),
+        expectations=(low(501, "data_loading"),),
         restarts=(70,),
     ),
     Planned(
         "starves-later",
         "healthy for an hour; its next process reads from a slower disk",
         {"node-1": machine(training(100, "[0]", 501, end=3600), training(101, "[0]", 501, "{load: 1.6}", start=3660))},
-        tells=(low(501, "data_loading", since=61),),
+        expectations=(low(501, "data_loading", since=61),),
     ),
     Planned(
         "exporter-down",
         "the exporter cannot be reached any more after 40 minutes",
         {"node-1": machine(training(100, "[0]", 501))},
         unreachable=((40, 200),),
-        tells=(tell({"instance": "node-1"}, "health", "ExporterDown", since=40),),
+        expectations=(expect({"instance": "node-1"}, "health", "ExporterDown", since=40),),
     ),
     Planned(
         "driver-hangs",
         "the driver does not answer any more after 40 minutes",
         {"node-1": machine(training(100, "[0]", 501))},
-        blind=((40, 200),),
-        tells=(tell({"instance": "node-1"}, "health", "ExporterBlind", since=40),),
+        driver_down=((40, 200),),
+        expectations=(expect({"instance": "node-1"}, "health", "ExporterBlind", since=40),),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The daemon of the soak: in virtual time and one thread, from the hooks' real socket and messages to the pages."""
+"""The daemon of the soak, in virtual time and one thread, from the hook's real socket to the bodies and the page."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from bench.soak.driver import Driver
 from bench.soak.load import BOOTED, STEP, Happening, Job, Load
 from bench.soak.watch import BOOT_ID, LINGER, Watch, unix
 from gpugauge import catalog
+from gpugauge.catalog import create_collectors
+from gpugauge.collectors.base import Node
 from gpugauge.collectors.process import background
-from gpugauge.daemon.assembly import make_collectors
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
 from gpugauge.exposition.render import Exposition
@@ -35,17 +36,17 @@ from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire
-from gpugauge.wire import record as wire_page
+from gpugauge.wire import record as wire_record
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
 SEED = 7
-LOOK_EVERY = 6 * 3600 // STEP  # ticks between two looks at memory and descriptors
-PAGE_EVERY = 30  # ticks between two looks at the page
+MEMORY_TICKS = 6 * 3600 // STEP  # between two measurements of memory and descriptors
+PAGE_TICKS = 30  # between two renderings of the page
 
 
 class Clock:
-    """Virtual time, in the place of the module `time`."""
+    """Virtual time, in place of the module `time`."""
 
     def __init__(self) -> None:
         self.now = BOOTED
@@ -59,8 +60,8 @@ class Clock:
         )
 
 
-class Ear(Sessions):
-    """The hooks' socket without its thread: serve() does what it would do."""
+class ThreadlessSessions(Sessions):
+    """The hook's socket without its thread; serve() does the thread's work."""
 
     def begin(self) -> None:
         self.start()
@@ -73,7 +74,7 @@ class Ear(Sessions):
         self.stop()
 
     def _run(self) -> None:
-        """Nothing: see serve()."""
+        """Do nothing, see serve()."""
 
     def serve(self) -> None:
         while self._selector.select(0):
@@ -81,7 +82,7 @@ class Ear(Sessions):
         self._turn(0)
 
     def accept(self, pid: int) -> None:
-        """Take the connection that waits for one of a process of this pid: here all come from the same."""
+        """Accept the pending connection as one of the process `pid`; all connections come from this process."""
         before = set(self._connections)
         self._turn(0)
         (connection,) = self._connections - before
@@ -100,15 +101,15 @@ class Soak:
         (self._proc / "sys/kernel/random").mkdir(parents=True)
         (self._proc / "sys/kernel/random/boot_id").write_text(f"{BOOT_ID}\n")
         (self._proc / "stat").write_text(f"btime {unix(0.0):.0f}\n")
-        self._ear = Ear(str(folder / "hook.sock"), linger_seconds=LINGER)
-        self._ear.begin()
-        stack.callback(self._ear.end)
+        self._sessions = ThreadlessSessions(str(folder / "hook.sock"), linger_seconds=LINGER)
+        self._sessions.begin()
+        stack.callback(self._sessions.end)
         procfs = Procfs(str(self._proc))
         workloads = Workloads(procfs, cgroup_root=folder, clock=lambda: self.clock.now)
         self._driver, self.exposition, self._history = Driver(self.load), Exposition(10 * STEP), History()
         self._news = Happening()
         self._sampler = Sampler(
-            make_collectors(procfs, self._ear, procfs, workloads),
+            create_collectors(Node(procfs, workloads, self._sessions)),
             lambda: self._driver.answer(self._news),
             self._publish,
             float(STEP),
@@ -119,15 +120,15 @@ class Soak:
         self._template = rank(0, 0.0)
 
     def run(self) -> None:
-        """Go through all ticks, and compare at the end."""
+        """Run all ticks, and compare the counters at the end."""
         for tick in range(self.ticks):
             snapshot = self.tick()
-            if tick % LOOK_EVERY == 0:
-                self.watch.look(len(self._sockets))
+            if tick % MEMORY_TICKS == 0:
+                self.watch.measure_memory(len(self._sockets))
         self.watch.finish(snapshot)
 
     def tick(self) -> Snapshot:
-        """Let a minute pass."""
+        """Advance by a minute, and return the snapshot."""
         self._news = self.load.advance()
         self.clock.now = BOOTED + self.load.tick * STEP
         (self._proc / "uptime").write_text(f"{self.clock.now} 0.0\n")
@@ -138,16 +139,16 @@ class Soak:
         for job in self.load.jobs.values():
             if job.hooked:
                 self._sockets[job.pid].send(self._snap(job))
-        self._ear.serve()
+        self._sessions.serve()
         snapshot = self._sampler.tick(unix(self.clock.now), self.clock.now)
-        self.watch.see(snapshot)
+        self.watch.check(snapshot)
         return snapshot
 
     def _publish(self, snapshot: Snapshot) -> None:
         self.exposition.publish(snapshot)
         self._history.feed(snapshot)
         self.bytes += len(self.exposition.respond(ACCEPT, "gzip", self.clock.now).body)
-        if self.load.tick % PAGE_EVERY == 0:
+        if self.load.tick % PAGE_TICKS == 0:
             facts = status(snapshot, self._history)
             json.dumps(facts)
             content(facts, None)
@@ -159,19 +160,19 @@ class Soak:
         if not job.hooked:
             return
         hook = self._sockets[job.pid] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        hook.connect(str(self._ear.path))
-        self._ear.accept(job.pid)
+        hook.connect(str(self._sessions.path))
+        self._sessions.accept(job.pid)
         facts = {"command": f"train{job.number}.py", "torch": "2.13.0", "rank": "0", "world_size": "1"}
         hello = wire.Hello(job.session, 1, job.pid, 4026531836, START + job.begin * STEP, facts)
-        page = os.memfd_create("page", os.MFD_ALLOW_SEALING)
-        os.ftruncate(page, wire_page.PAGE_BYTES)
-        memory = bytearray(wire_page.PAGE_BYTES)
-        wire_page.write_head(memory)
-        wire_page.write(memory, 2, 2, round(1e9 * self.clock.now), 0, 0, [0] * len(wire_page.PHASES))
-        os.pwrite(page, memory, 0)
-        fcntl.fcntl(page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        socket.send_fds(hook, [wire.encode(hello)], [page])
-        os.close(page)
+        record = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+        os.ftruncate(record, wire_record.RECORD_BYTES)
+        memory = bytearray(wire_record.RECORD_BYTES)
+        wire_record.write_head(memory)
+        wire_record.write(memory, 2, 2, round(1e9 * self.clock.now), 0, 0, [0] * len(wire_record.PHASES))
+        os.pwrite(record, memory, 0)
+        fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        socket.send_fds(hook, [wire.encode(hello)], [record])
+        os.close(record)
 
     def _snap(self, job: Job) -> bytes:
         count = job.steps(self.load.tick)
@@ -201,11 +202,12 @@ class Soak:
 
 
 def soak(ticks: int, seed: int = SEED) -> Soak:
-    """Run the load through the daemon; the watch of what is returned tells what was wrong."""
+    """Run the load through the daemon; errors are in the `watch` of the result."""
     with ExitStack() as stack:
         shared = Path("/dev/shm")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)))
-        stack.enter_context(patch.object(background, "PATIENCE", 60.0))  # a tick waits for what runs in the background
+        # A tick waits for the work in the background.
+        stack.enter_context(patch.object(background, "START_WAIT_SECONDS", 60.0))
         made = Soak(folder, stack, ticks, seed)
         made.run()
         return made

@@ -1,4 +1,4 @@
-"""The worker's answers under the soak's load: a simulated GPU's, with what changes put in their place."""
+"""The worker's answers under the soak's load: those of a simulated GPU, with the changing values replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ gpus: [{model: h100, load: 0.5}, {model: a100, mig: [{profile: 1g.10gb}]}]
 
 
 def _templates() -> list[Reply]:
-    """Return everything that a GPU without MIG devices and one with them answer."""
+    """Return the complete answers of a GPU without MIG devices and of one with them."""
     moments = [0.0]
     service = simulated_service(lambda: moments[-1])
     made = parse_scenario(_SCENARIO, "soak.yaml", "soak")
@@ -35,17 +35,17 @@ def _templates() -> list[Reply]:
 
 
 class Driver:
-    """Makes the answers of a tick, and the view that the sampler gets with them."""
+    """The answers of a tick, and the view that the sampler receives with them."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._whole, self._divided = _templates()
         self._inventory = Inventory(_LIMITS)
-        self._enumerated: list[int] = []  # GPUs by the present worker's index
+        self._enumerated: list[int] = []  # GPUs by the worker's index
         self._starts = 0
 
     def answer(self, news: Happening) -> tuple[DriverView, tuple[Reply, ...]]:
-        """Read all GPUs."""
+        """Return the readings of all GPUs."""
         load, now = self._load, BOOTED + self._load.tick * STEP
         if news.restarted:
             self._starts += 1
@@ -72,24 +72,24 @@ class Driver:
         return view, tuple(replies)
 
     def _count(self, number: int, news: Happening) -> None:
-        """Keep the account of a perfect observer."""
+        """Count the true busy and observed seconds."""
         load, device = self._load, self._load.devices[number]
         here = load.up(number) and number in self._enumerated
         if not here:
             return
         device.breaks += news.restarted or not device.answered
         if device.breaks > 1 or device.answered:
-            # One that was lost still has in its ring what was last.
-            seen = list(device.ring)[-STEP if device.answered else 0 :]
-            device.busy += sum(percent for _, percent in seen) / 100
-            device.observed += len(seen)
+            # The ring of a GPU that was lost still has its last samples.
+            samples = list(device.ring)[-STEP if device.answered else 0 :]
+            device.busy += sum(percent for _, percent in samples) / 100
+            device.observed += len(samples)
 
     def _read(self, index: int, number: int, news: Happening) -> Reply:
         load, device, now = self._load, self._load.devices[number], BOOTED + self._load.tick * STEP
-        told: dict[str, Any] = {"id": 1, "op": "read", "index": index, "uuid": device.uuid, "received": now}
-        told |= {"worker": self._starts}
+        head: dict[str, Any] = {"id": 1, "op": "read", "index": index, "uuid": device.uuid, "received": now}
+        head |= {"worker": self._starts}
         if not load.up(number):
-            return Reply(**told, failed=_LOST, failed_call="nvmlDeviceGetUtilizationRates")
+            return Reply(**head, failed=_LOST, failed_call="nvmlDeviceGetUtilizationRates")
         template = self._divided if number == MIG_DEVICE else self._whole
         jobs = [job for job in load.jobs.values() if number in job.devices]
         values = {name: dict(group) for name, group in template.values.items()}
@@ -114,4 +114,4 @@ class Driver:
             samples = {"gpu": fresh, "memory": fresh}
             samples["process"] = [[fresh[-1][0], job.pid, job.percent, 0, 0, 0] for job in jobs]
         events = [{"type": "xid", "uuid": device.uuid, "xid": xid} for i, xid in news.xids if i == number]
-        return Reply(**told, values=values, errors=template.errors, samples=samples, events=events)
+        return Reply(**head, values=values, errors=template.errors, samples=samples, events=events)

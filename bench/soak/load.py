@@ -1,4 +1,4 @@
-"""What happens on a node in a simulated month: jobs come and go, GPUs are lost and return, MIG devices change."""
+"""The events on a node in a simulated month: jobs, lost GPUs, MIG layouts, worker restarts, Xid errors."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-STEP = 60  # seconds from one tick to the next, the longest that sampling.interval_seconds allows
+STEP = 60  # seconds between two ticks, the maximum of sampling.interval_seconds
 DEVICES = 8
 MIG_DEVICE = DEVICES - 1
-RING = 64  # samples of a second each that a GPU keeps
+RING = 64  # samples of one second each in the ring of a GPU
 BOOTED = 10_000.0  # seconds since boot when the load begins
 
-# Ticks between two of their kind, on average.
+# Mean ticks between two events of a kind.
 _JOBS, _NEIGHBOURS, _LOSSES, _RESTARTS, _LAYOUTS, _XIDS = 5, 90, 720, 180, 240, 120
 _SHORTEST, _LONGEST = 2, 360  # ticks that a job and a loss last
-_PIDS = range(1000, 1200)  # few, so that they come again
+_PIDS = range(1000, 1200)  # few, so that pids are reused
 _REASONS = ("finished",) * 7 + ("killed",) * 2 + ("out_of_memory",)
 XIDS = (13, 31, 48, 63, 79, 94)
 
 
 @dataclass
 class Job:
-    """One training process: where it runs, how busy it keeps its GPUs, and how it will end."""
+    """One training process: its GPUs, their utilization in percent, and the reason of its end."""
 
     number: int
     pid: int
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def start_ticks(self) -> int:
-        """When it began, as /proc/PID/stat tells: hundredths of a second since boot."""
+        """The start time as in /proc/PID/stat, in hundredths of a second since boot."""
         return round(100 * (BOOTED + self.begin * STEP))
 
     def steps(self, tick: int) -> int:
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass
 class Device:
-    """One GPU: its samples, and what a perfect observer would have counted."""
+    """One GPU: its samples, and the true busy and observed seconds."""
 
     uuid: str
     ring: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RING))
@@ -64,7 +64,7 @@ class Device:
 
 @dataclass
 class Happening:
-    """What is new at a tick."""
+    """The events of a tick."""
 
     begun: list[Job] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Load:
         self._used: set[int] = set()
 
     def advance(self) -> Happening:
-        """Let a tick pass."""
+        """Advance by a tick, and return its events."""
         self.tick += 1
         for device, percent in zip(self.devices, self.percents(), strict=True):
             for second in range(STEP):
@@ -99,7 +99,7 @@ class Load:
         for job in news.ended:
             del self.jobs[job.pid]
             self.ended[job.reason] += job.hooked
-        if 0 < self.tick < self._ticks - self._quiet:  # before its first look the verdict counts nothing
+        if 0 < self.tick < self._ticks - self._quiet:  # the verdict counts from its second evaluation on
             news.begun = list(self._begin())
         news.restarted = self._disturb()
         news.xids = list(self._errors())
@@ -109,7 +109,7 @@ class Load:
         return self.devices[index].lost_until < self.tick
 
     def percents(self) -> list[int]:
-        """Return how busy each GPU has been since the tick before."""
+        """Return the utilization of each GPU since the last tick, in percent."""
         total = [0] * DEVICES
         for job in self.jobs.values():
             for index in job.devices:
@@ -160,7 +160,7 @@ class Load:
         return self.jobs[pid]
 
     def _disturb(self) -> bool:
-        """Lose a GPU, change the MIG layout, replace the worker; return whether there is another worker."""
+        """Perhaps lose a GPU, change the MIG layout or replace the worker; return whether the worker is new."""
         returned = any(device.lost_until == self.tick - 1 >= 0 for device in self.devices)
         index = self._random.randrange(MIG_DEVICE)
         if self.up(index) and self.tick < self._ticks - self._quiet and self._chance(_LOSSES):

@@ -1,4 +1,4 @@
-"""What is seen of the daemon during a soak, and what should not have been."""
+"""Checks of the daemon during a soak."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import process_hash
 
-LINGER = 300.0  # seconds, the default of hook.linger_seconds and of the others
+LINGER = 300.0  # seconds, the default of hook.linger_seconds and similar settings
 BOOT_ID = "soak"
-VERDICT = 15.0  # seconds that the verdict counts at most from one look to the next (collectors/training/verdict.py)
+VERDICT = 15.0  # seconds that the verdict counts at most for an evaluation (collectors/training/verdict.py)
 _EXACT = 1e-6
 
 Series = dict[tuple[str, LabelValues], Value]
@@ -31,8 +31,8 @@ def name_of(job: Job) -> str:
 
 
 @dataclass
-class Look:
-    """The process that soaks, at one moment."""
+class Memory:
+    """Memory and descriptors of this process at one moment."""
 
     resident: float  # MB
     blocks: int  # of Python's memory
@@ -41,34 +41,34 @@ class Look:
 
 @dataclass
 class Watch:
-    """Compares every snapshot with the load, and with the one before."""
+    """Compares every snapshot with the load and with the snapshot before."""
 
     load: Load
-    looks: list[Look] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
     wrong: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
-    most_series: int = 0
-    most_processes: int = 0
-    most_expected: int = 0  # processes that live or linger
+    max_series: int = 0
+    max_processes: int = 0
+    max_expected: int = 0  # processes that live or linger
     _counters: Series = field(default_factory=dict)
     _lasting: Series = field(default_factory=dict)  # counters of GPUs, whether shown at the moment or not
     _dead: dict[str, tuple[Job, int]] = field(default_factory=dict)  # by process: when it ended
 
-    def that(self, what: str, good: bool, example: object = "") -> None:
-        """Count it when something is not as it should be."""
+    def expect(self, error: str, good: bool, example: object = "") -> None:
+        """Count the error if `good` is false."""
         if not good:
-            self.wrong[what] += 1
-            self.examples.setdefault(what, str(example))
+            self.wrong[error] += 1
+            self.examples.setdefault(error, str(example))
 
     def ended(self, job: Job) -> None:
-        """Take note of the end of a job."""
+        """Record the end of a job."""
         self._dead[name_of(job)] = (job, self.load.tick)
 
-    def see(self, snapshot: Snapshot) -> None:
-        """Look at what is published."""
+    def check(self, snapshot: Snapshot) -> None:
+        """Check a published snapshot."""
         tick = self.load.tick
         for name, health in snapshot.health.items():
-            self.that("collectors that failed", health.success, f"{name}: {health.error}")
+            self.expect("collectors that failed", health.success, f"{name}: {health.error}")
         self._count(snapshot)
         counters: Series = {}
         for family in _families(snapshot):
@@ -88,12 +88,12 @@ class Watch:
                 processes.update(labels[0] for labels, _ in family.samples)
         tick = self.load.tick
         self._dead = {name: dead for name, dead in self._dead.items() if tick - dead[1] <= LINGER / STEP + 2}
-        self.most_series = max(self.most_series, number)
-        self.most_processes = max(self.most_processes, len(processes))
-        self.most_expected = max(self.most_expected, len(self.load.jobs) + len(self._dead))
+        self.max_series = max(self.max_series, number)
+        self.max_processes = max(self.max_processes, len(processes))
+        self.max_expected = max(self.max_expected, len(self.load.jobs) + len(self._dead))
 
     def _compare(self, family: Family, counters: Series) -> None:
-        """No counter may fall, not while the daemon lives."""
+        """Check that no counter falls."""
         name, of_process = family.metric.name, "process" in family.metric.labels
         for labels, value in family.samples:
             key = (name, labels)
@@ -101,65 +101,67 @@ class Watch:
             if before is None:
                 before = self._lasting.get(key)
             if before is not None and not _not_less(value, before):
-                self.that("counters that fell", False, (key, before, value))
+                self.expect("counters that fell", False, (key, before, value))
             counters[key] = value
             if not of_process:
                 self._lasting[key] = value
 
     def _check_end(self, name: str, job: Job) -> None:
-        """A training has ended a moment ago: all that was counted about it is still there."""
+        """Check the counters of a training that has just ended."""
         lived = job.end - job.begin
         steps = self._counters.get(("torch_steps_total", (name,)))
-        self.that("steps that differ", steps == job.steps(job.end), (steps, job))
+        self.expect("steps that differ", steps == job.steps(job.end), (steps, job))
         seconds, held, lost = (self._total(f"training_{w}seconds_total", name) for w in ("", "gpu_held_", "lost_"))
         # A GPU that is lost is not held.
-        self.that("seconds of trainings that differ", abs(seconds - VERDICT * lived) < _EXACT, (seconds, job))
-        self.that("held seconds above those of all its GPUs", held <= seconds * len(job.devices) + _EXACT, (held, job))
-        self.that("lost seconds above held ones", lost <= held + _EXACT, (lost, held, job))
+        self.expect("seconds of trainings that differ", abs(seconds - VERDICT * lived) < _EXACT, (seconds, job))
+        self.expect(
+            "held seconds above those of all its GPUs", held <= seconds * len(job.devices) + _EXACT, (held, job)
+        )
+        self.expect("lost seconds above held ones", lost <= held + _EXACT, (lost, held, job))
 
     def _total(self, name: str, process: str) -> float:
         found = (value for (n, labels), value in self._counters.items() if n == name and labels[0] == process)
         return sum(value for value in found if not isinstance(value, HistogramValue))
 
-    def counted(self, what: str, uuid: str) -> float:
-        """Return what the daemon counted of a GPU: busy or observed seconds."""
-        value = self._lasting[f"gpu_{what}_seconds_total", (uuid, "gpu")]
+    def counted(self, kind: str, uuid: str) -> float:
+        """Return the busy or observed seconds of a GPU as the daemon counted them."""
+        value = self._lasting[f"gpu_{kind}_seconds_total", (uuid, "gpu")]
         assert isinstance(value, float)
         return value
 
     def finish(self, snapshot: Snapshot) -> None:
-        """Compare the counters at the end with what happened."""
+        """Compare the counters at the end with the load."""
         load = self.load
         for device in load.devices[:MIG_DEVICE]:
-            for what, true in (("busy", device.busy), ("observed", device.observed)):
-                ours = self.counted(what, device.uuid)
-                self.that(
-                    f"{what} seconds that differ", abs(ours - true) <= _EXACT * load.tick, (ours, true, device.breaks)
+            for kind, true in (("busy", device.busy), ("observed", device.observed)):
+                ours = self.counted(kind, device.uuid)
+                self.expect(
+                    f"{kind} seconds that differ", abs(ours - true) <= _EXACT * load.tick, (ours, true, device.breaks)
                 )
         for reason, count in load.ended.items():
-            told = self._lasting["gpugauge_trainings_ended_total", (reason,)]
-            self.that("ended trainings that differ", told == count, (reason, told, count))
+            counted = self._lasting["gpugauge_trainings_ended_total", (reason,)]
+            self.expect("ended trainings that differ", counted == count, (reason, counted, count))
         for device in load.devices:
-            told = sum(
+            errors = sum(
                 value
                 for (name, labels), value in self._lasting.items()
                 if name == "gpu_xid_errors_total" and labels[0] == device.uuid and not isinstance(value, HistogramValue)
             )
-            self.that("Xid errors that differ", told == load.xids[device.uuid], (told, load.xids[device.uuid]))
+            self.expect("Xid errors that differ", errors == load.xids[device.uuid], (errors, load.xids[device.uuid]))
         left = [f.metric.name for f in _families(snapshot) if "process" in f.metric.labels and f.samples]
-        self.that("families of processes that ended long ago", not left, left)
+        self.expect("families of processes that ended long ago", not left, left)
 
-    def look(self, sessions: int) -> None:
-        """Look at this process; each of the sessions has a socket at both ends and a page."""
-        process_hash.cache_clear()  # at most 8,192 names, which fills in a month: what else grows must show
+    def measure_memory(self, sessions: int) -> None:
+        """Record memory and descriptors of this process; a session has a socket at both ends and a shared record."""
+        process_hash.cache_clear()  # at most 8,192 names, which would hide other growth within a month
         gc.collect()
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
         descriptors = len(list(Path("/proc/self/fd").iterdir())) - 3 * sessions
-        self.looks.append(Look(resident, sys.getallocatedblocks(), descriptors))
+        self.memory.append(Memory(resident, sys.getallocatedblocks(), descriptors))
 
 
 def unix(now: float) -> float:
-    """Return the Unix time of a virtual moment."""
+    """Return the Unix time of a virtual time."""
     return START - BOOTED + now
 
 

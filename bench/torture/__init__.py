@@ -1,4 +1,4 @@
-"""What the daemon does on the worst day: faults, hostile neighbours and crowds, with a figure for each.
+"""Faults, hostile clients and crowds against the real daemon, measured.
 
-`python -m bench.torture` runs everything, `--write` puts it into docs/reliability.md.
+`python -m bench.torture` runs everything, `--write` writes the tables into docs/reliability.md.
 """

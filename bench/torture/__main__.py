@@ -1,7 +1,7 @@
-"""Torture the daemon: `python -m bench.torture [PART OF A NAME …] [--quick] [--jobs N] [--write]`.
+"""Faults and crowds against the daemon: `python -m bench.torture [PART OF A NAME …] [--quick] [--jobs N] [--write]`.
 
-Each fault has a daemon of its own, which is scraped all the time. --write puts the tables into docs/reliability.md, and
-with names the rows of these faults in the place of the old ones.
+Each fault has a daemon of its own, which is scraped all the time. --write writes the tables into docs/reliability.md;
+with names, it replaces the rows of these faults only.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.torture import crowd, driver_faults, hostile_faults, machine_faults, worker_faults
+from bench.torture import crowd, driver_faults, hostile_faults, machine_faults, node_faults, worker_faults
 from bench.torture.fault import Fault, Outcome, torture
-from bench.torture.tables import crowd_tables, fault_table, put, put_rows
+from bench.torture.tables import crowd_tables, fault_table, put_rows, put_tables
 
-_SECONDS = 60.0  # of each crowd
-# Seconds below which no scrape is slow: a busy machine lets a program wait for longer than five times a millisecond.
-_FLOOR, _QUICK_FLOOR = 0.1, 1.0
+_CROWD_SECONDS = 60.0  # for each crowd
+# Scrapes faster than this are never slow: a busy machine delays a program by more than five times a millisecond.
+_SLOW_FLOOR_SECONDS, _QUICK_SLOW_FLOOR_SECONDS = 0.1, 1.0
 _QUICK_JOBS = 8
 
 FAULTS: tuple[Fault, ...] = (
     *driver_faults.FAULTS,
     *worker_faults.FAULTS,
     *machine_faults.FAULTS,
+    *node_faults.FAULTS,
     *hostile_faults.FAULTS,
 )
 
 
 def main() -> int:
-    """Return 1 when anything was not as promised."""
+    """Return 1 if a fault or a crowd had another outcome than required, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m bench.torture", description=__doc__)
     parser.add_argument("names", nargs="*", help="only faults with one of these in their name, and no crowds")
     parser.add_argument("--quick", action="store_true", help="a dozen faults at once, no crowds")
     parser.add_argument("--jobs", type=int, help="faults at once (1)")
     parser.add_argument(
-        "--write", action="store_true", help="put the tables into docs/reliability.md; with names, their rows"
+        "--write", action="store_true", help="write the tables into docs/reliability.md; with names, their rows only"
     )
     options = parser.parse_args()
     if options.write and options.quick:
-        parser.error("--quick runs so many at once that its figures are not for the document")
+        parser.error("--write cannot be used with --quick: faults that run in parallel disturb each other's figures")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     began, load = time.monotonic(), os.getloadavg()[0]
     faults = [f for f in FAULTS if (f.quick or not options.quick) and _named(f, options.names)]
-    floor = _QUICK_FLOOR if options.quick else _FLOOR
+    floor = _QUICK_SLOW_FLOOR_SECONDS if options.quick else _SLOW_FLOOR_SECONDS
     jobs = options.jobs or (_QUICK_JOBS if options.quick else 1)
     with ThreadPoolExecutor(jobs) as pool:
         outcomes = list(pool.map(lambda fault: _run(fault, floor), faults))
@@ -54,14 +55,14 @@ def main() -> int:
     if options.write and options.names:
         put_rows(fault_table(outcomes, floor))
     if not options.quick and not options.names:
-        slow, many = crowd.slow_connections(_SECONDS), crowd.many_scrapers(_SECONDS)
+        slow, many = crowd.slow_connections(_CROWD_SECONDS), crowd.many_scrapers(_CROWD_SECONDS)
         failed += crowd.failures(slow, many)
         tables = crowd_tables(slow, many)
         for table in tables:
             print(table.plain())
         if options.write:
             took = f"The run took {(time.monotonic() - began) / 60:.0f} minutes, faults at once: {jobs}"
-            put(fault_table(outcomes, floor), tables, f"{took}; the machine's load was {load:.1f} before it.")
+            put_tables(fault_table(outcomes, floor), tables, f"{took}; the machine's load was {load:.1f} before it.")
     for sentence in failed:
         print(sentence, file=sys.stderr)
     return 1 if failed else 0
@@ -73,14 +74,14 @@ def _named(fault: Fault, names: list[str]) -> bool:
 
 def _run(fault: Fault, floor: float) -> Outcome:
     outcome = torture(fault, floor)
-    if outcome.only_slow:  # what the daemon does comes again, and a pause of the machine does not
+    if outcome.only_slow:  # a second run repeats a fault of the daemon, but not a pause of the machine
         outcome = torture(fault, floor)
-    told, back = (f"{x:.1f}" if x is not None else "-" for x in (outcome.told, outcome.back))
+    reported, recovered = (f"{x:.1f}" if x is not None else "-" for x in (outcome.reported, outcome.recovered))
     verdict = "FAILED" if outcome.failed else "ok"
-    # In one piece: print() writes the end of a line apart, and other threads between.
+    # One write, because print() writes the end of the line separately and other threads write as well.
     sys.stdout.write(
         f"{verdict:6} {fault.name:64} scrapes {outcome.scrapes:4} lost {outcome.lost} slow {outcome.slow} "
-        f"wrong {outcome.wrong}  told {told} s, back {back} s, worst {outcome.worst_ms:.0f} ms\n"
+        f"wrong {outcome.wrong}  reported {reported} s, recovered {recovered} s, worst {outcome.worst_ms:.0f} ms\n"
     )
     sys.stdout.flush()
     return outcome

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import resource
 import shutil
 import statistics
 import subprocess
 import threading
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.measure import HEADERS
+from bench.prometheus import Prometheus, prometheus
 from bench.torture.fault import Watch
-from bench.torture.subject import Setting, Subject, free_port, subject
+from bench.torture.subject import Setting, Subject, subject
 from bench.torture.truth import Judge
 
 _DEVICES = 8
-_SLOW_CONNECTIONS, _RATE = 2000, 500  # of slowhttptest, and how many it opens a second
-_SCRAPERS, _PAUSE = 50, 0.2
-_WARM = 10.0  # seconds before memory is looked at
-_FLAT = 2.0  # MiB a minute: what the interpreter's own allocator may do in a minute without any leak
+_SLOW_CONNECTIONS, _OPENED_PER_SECOND = 2000, 500  # of slowhttptest
+_SCRAPERS, _PAUSE_SECONDS = 50, 0.2
+_WARM_UP_SECONDS = 10.0  # before memory is measured
+# The resident memory varies by this with the interpreter's allocator, without a leak.
+_MAX_MIB_PER_MINUTE = 2.0
 
-# slowhttptest(1): what is slow, and how it is asked for.
+# What is slow, and the options of slowhttptest(1) for it.
 _MODES = {
     "headers, a line every 5 s": ["-H", "-i", "5", "-x", "24"],
     "body, some bytes every 5 s": ["-B", "-i", "5", "-x", "10", "-s", "8192", "-t", "POST"],
@@ -37,7 +36,7 @@ _MODES = {
 
 
 def slow_connections(seconds: float) -> list[dict[str, Any]]:
-    """Return a row for each way to be slow."""
+    """Return a row for each mode of slow connections."""
     missing = [program for program in ("slowhttptest", "prometheus") if shutil.which(program) is None]
     if missing:
         raise SystemExit(f"not installed: {', '.join(missing)} (Debian packages of these names)")
@@ -47,68 +46,55 @@ def slow_connections(seconds: float) -> list[dict[str, Any]]:
 def _slow(name: str, flags: list[str], seconds: float) -> dict[str, Any]:
     with subject(Setting(devices=_DEVICES)) as run:
         judge = Judge(run.truth)
-        with Watch(run, judge) as watch, _prometheus(run) as server:
+        with Watch(run, judge) as watch, _scraping(run) as server:
             if watch.until(judge.whole, 30) is None:
                 raise SystemExit(f"the daemon does not serve: {run.log()}")
             time.sleep(3)
-            first, began = len(watch.pages), time.time()
+            first, began = len(watch.scrapes), time.time()
             url = f"http://127.0.0.1:{run.port}/metrics"
-            attack = ["slowhttptest", "-u", url, "-c", str(_SLOW_CONNECTIONS), "-r", str(_RATE), "-p", "3", *flags]
-            # It ends when all its connections were closed, and then they come again.
+            size = ["-c", str(_SLOW_CONNECTIONS), "-r", str(_OPENED_PER_SECOND)]
+            attack = ["slowhttptest", "-u", url, *size, "-p", "3", *flags]
+            # Repeated, because slowhttptest ends when all of its connections are closed.
             while (left := round(began + seconds - time.time())) > 0:
                 subprocess.run([*attack, "-l", str(left)], check=False, capture_output=True, cwd=run.folder)
             lasted = time.time() - began
-            open_most = max(page.value('gpugauge_open_fds{part="daemon"}') or 0 for page in watch.pages)
+            max_open = max(scrape.value('gpugauge_open_fds{part="daemon"}') or 0 for scrape in watch.scrapes)
             window = f"[{round(lasted)}s]"
-            asked, came, longest = (
-                _query(server, f"{what}{window})")
-                for what in ("count_over_time(up", "sum_over_time(up", "max_over_time(scrape_duration_seconds")
+            sent, answered, longest = (
+                server.value(f"{function}{window})", missing=float("nan"))
+                for function in ("count_over_time(up", "sum_over_time(up", "max_over_time(scrape_duration_seconds")
             )
-            pages = watch.pages[first:]
-    times = [page.seconds for page in pages if not page.error]
+            scrapes = watch.scrapes[first:]
+    times = [scrape.seconds for scrape in scrapes if not scrape.error]
     return {
         "slow in": name,
         "seconds": round(lasted),
-        "Prometheus: scrapes": round(asked),
-        "lost ": round(asked - came) + max(0, round(lasted) - 1 - round(asked)),
+        "Prometheus: scrapes": round(sent),
+        "lost ": round(sent - answered) + max(0, round(lasted) - 1 - round(sent)),
         "longest ms": 1000 * longest,
-        "direct: scrapes": len(pages),
-        "lost": len(pages) - len(times),
+        "direct: scrapes": len(scrapes),
+        "lost": len(scrapes) - len(times),
         "p50 ms": 1000 * statistics.median(times),
         "worst ms": 1000 * max(times),
         "wrong values": sum(judge.wrong.values()),
-        "open descriptors, most": int(open_most),
+        "open descriptors, most": int(max_open),
     }
 
 
 @contextlib.contextmanager
-def _prometheus(run: Subject) -> Iterator[str]:
-    """Run a Prometheus that scrapes each second, and yield its address."""
-    file = run.folder / "prometheus.yml"
-    file.write_text(
-        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-        f"scrape_configs: [{{job_name: gpugauge, static_configs: [{{targets: ['127.0.0.1:{run.port}']}}]}}]\n"
-    )
-    address = f"127.0.0.1:{free_port()}"
-    command = ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={run.folder / 'tsdb'}"]
-    with (run.folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log)
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _query(server: str, expression: str) -> float:
-    query = urllib.parse.urlencode({"query": expression})
-    with urllib.request.urlopen(f"{server}/api/v1/query?{query}", timeout=10) as answer:
-        result = json.loads(answer.read())["data"]["result"]
-    return float(result[0]["value"][1]) if result else float("nan")
+def _scraping(run: Subject) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes the daemon each second."""
+    targets = [{"targets": [f"127.0.0.1:{run.port}"]}]
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "scrape_configs": [{"job_name": "gpugauge", "static_configs": targets}],
+    }
+    with prometheus("prometheus", run.folder, config) as server:
+        yield server
 
 
 def many_scrapers(seconds: float) -> list[dict[str, Any]]:
-    """Return one row: so many at once, each over its own connection, and the daemon's memory meanwhile."""
+    """Return one row: scrapers in parallel, each over its own connection, and the daemon's memory."""
     with subject(Setting(devices=_DEVICES)) as run:
         judge = Judge(run.truth)
         with Watch(run, judge) as watch:
@@ -123,7 +109,7 @@ def many_scrapers(seconds: float) -> list[dict[str, Any]]:
         memory = []
         began = time.monotonic()
         while (at := time.monotonic() - began) < seconds:
-            if at > min(_WARM, seconds / 4):
+            if at > min(_WARM_UP_SECONDS, seconds / 4):
                 memory.append((at, _resident(run.pid)))
             time.sleep(0.5)
         stop.set()
@@ -146,7 +132,7 @@ def many_scrapers(seconds: float) -> list[dict[str, Any]]:
 
 
 def failures(slow: list[dict[str, Any]], many: list[dict[str, Any]]) -> list[str]:
-    """Return what is not as promised."""
+    """Return a sentence for each row that is not as required."""
     found = [
         f"slow {row['slow in']}: {row['lost ']} and {row['lost']} scrapes lost, {row['wrong values']} wrong"
         for row in slow
@@ -155,13 +141,13 @@ def failures(slow: list[dict[str, Any]], many: list[dict[str, Any]]) -> list[str
     return found + [
         f"{row['scrapers']} scrapers: {row['errors']} errors, {row['slope, MiB a minute']:g} MiB a minute"
         for row in many
-        if row["errors"] or row["slope, MiB a minute"] > _FLAT
+        if row["errors"] or row["slope, MiB a minute"] > _MAX_MIB_PER_MINUTE
     ]
 
 
 def _scrape(port: int, stop: threading.Event, times: list[float], errors: list[str]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    while not stop.wait(_PAUSE):
+    while not stop.wait(_PAUSE_SECONDS):
         began = time.perf_counter()
         try:
             connection.request("GET", "/metrics", headers=HEADERS)
@@ -178,5 +164,5 @@ def _scrape(port: int, stop: threading.Event, times: list[float], errors: list[s
 
 
 def _resident(pid: int) -> float:
-    """MiB."""
+    """Return the resident memory in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / (1 << 20)

@@ -1,4 +1,4 @@
-"""Faults of the driver: classes of errors in classes of calls, hangs, crashes, GPUs and drivers that go and come."""
+"""Faults of the driver: error codes by class of calls, hangs, crashes, lost GPUs, unloaded and upgraded drivers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.torture.subject import Setting
 
 _SWITCH = {"while_exists": "{}/fault"}
 _RESTARTS = "gpugauge_worker_restarts_total"
-# Classes of NVML's errors with a GPU for each: the GPU with the number of its place fails with this code.
+# NVML's error codes; the GPU at the same position fails with the code.
 _CODES = (
     "no_permission",
     "not_found",
@@ -28,8 +28,8 @@ _CODES = (
     "reset_required",
 )
 _GONE = {"gpu_is_lost", "reset_required"}
-# Classes of calls: what is asked, its functions, how soon every GPU was asked, and the code that is no error for it:
-# a ring without anything new answers not_found.
+# Classes of calls: name, functions, seconds until every GPU has been read, and the code that is not an error of the
+# call (a sample ring without new samples returns not_found).
 _CALLS: tuple[tuple[Any, ...], ...] = (
     ("the utilization percentages", "nvmlDeviceGetUtilizationRates", 6.0),
     ("the sample rings", "nvmlDeviceGetSamples", 6.0, "not_found"),
@@ -44,24 +44,24 @@ def _on_each_device(call: str, name: str, within: float, no_error: str = "") -> 
     faults = [{"call": call, "gpu": i, "code": code, **_SWITCH} for i, code in enumerate(_CODES)]
     gone = device_down(*(i for i, code in enumerate(_CODES) if code in _GONE))
     errors = [code for code in _CODES if code not in _GONE and code != no_error]
-    told = [rises("gpugauge_driver_errors_total", code=code) for code in errors]
+    counted = [rises("gpugauge_driver_errors_total", code=code) for code in errors]
     return Fault(
         f"{len(_CODES)} error codes, one a GPU: {name}",
         f"`{call}` fails with {', '.join(_CODES)}",
         "`gpugauge_driver_errors_total` by code; `gpu_up` 0 for a lost GPU and one to be reset",
-        every(*told, gone),
+        every(*counted, gone),
         setting=Setting(devices=len(_CODES) + 1, faults=faults),
         lasts=within + 2,
-        tell_within=within + 6,
-        back_within=20,
+        report_within=within + 6,
+        recover_within=20,
     )
 
 
 def _one(
-    name: str, how: str, says: str, sign: Any, *faults: dict[str, Any], flags: Sequence[str] = (), **more: Any
+    name: str, how: str, reported_by: str, sign: Any, *faults: dict[str, Any], flags: Sequence[str] = (), **more: Any
 ) -> Fault:
     setting = Setting(faults=[{**fault, **_SWITCH} for fault in faults], flags=flags)
-    return Fault(name, how, says, sign, setting=setting, **more)
+    return Fault(name, how, reported_by, sign, setting=setting, **more)
 
 
 _LIFECYCLE = (
@@ -76,13 +76,13 @@ FAULTS: tuple[Fault, ...] = (
     *(
         _one(
             f"driver: {code}",
-            f"{what}: every call answers {code}, opening it again too",
+            f"{event}: every call answers {code}, opening it again too",
             f'`gpugauge_driver_up{{reason="{code}"}}` 0, `gpu_up` 0',
             every(down(code), device_down(0, 1, 2)),
             {"call": "nvml*", "code": code},
             quick=code == "library_mismatch",
         )
-        for code, what in _LIFECYCLE
+        for code, event in _LIFECYCLE
     ),
     _one(
         "a call of one GPU hangs, deaf to SIGTERM",
@@ -91,7 +91,7 @@ FAULTS: tuple[Fault, ...] = (
         every(device_down(1), rises(_RESTARTS)),
         {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": True},
         lasts=8,
-        back_within=45,
+        recover_within=45,
     ),
     _one(
         "opening the driver hangs",
@@ -101,15 +101,15 @@ FAULTS: tuple[Fault, ...] = (
         {"call": "nvmlInitWithFlags", "hang": True},
         {"call": "nvmlDeviceGetUtilizationRates", "crash": True},
         lasts=12,
-        back_within=45,
+        recover_within=45,
     ),
     _one(
         "a slow GPU",
         "each reading of utilization takes 0.8 s, less than the deadline",
         "`gpugauge_driver_call_longest_seconds`",
-        lambda _before, page, _run: page.total("gpugauge_driver_call_longest_seconds") > 0.8,
+        lambda _before, scrape, _run: scrape.total("gpugauge_driver_call_longest_seconds") > 0.8,
         {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "delay": 0.8},
-        tell_within=12,
+        report_within=12,
     ),
     _one(
         "the library crashes",
@@ -117,9 +117,9 @@ FAULTS: tuple[Fault, ...] = (
         "`gpugauge_worker_restarts_total`, `gpu_up` 0 from the second time on",
         every(device_down(1), rises(_RESTARTS, 2)),
         {"call": "nvmlDeviceGetMemoryInfo_v2", "gpu": 1, "crash": True},
-        tell_within=20,
+        report_within=20,
         lasts=8,
-        back_within=90,
+        recover_within=90,
     ),
     _one(
         "values that cannot be true",
@@ -134,13 +134,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a GPU falls off the bus and returns",
         "every call says lost, a new worker does not see the GPU; 12 s later it is there again",
-        '`gpu_up` 0; `gpugauge_worker_recycles_total{reason="GPUs"}` when it is back',
+        '`gpu_up` 0; `gpugauge_worker_recycles_total{reason="cards"}` when it is back',
         device_down(1),
         setting=Setting(gpu={1: {"lost_at": 9.0, "back_at": 21.0}}),
         lasts=17,
-        tell_within=12,
-        back_within=30,
-        also=rises("gpugauge_worker_recycles_total", reason="cards"),
+        report_within=12,
+        recover_within=30,
+        finally_=rises("gpugauge_worker_recycles_total", reason="cards"),
     ),
     Fault(
         "a GPU reports Xid 79",
@@ -149,8 +149,8 @@ FAULTS: tuple[Fault, ...] = (
         every(rises("gpu_xid_errors_total", class_="node"), device_down(2)),
         setting=Setting(gpu={2: {"lost_at": 9.2, "back_at": 15.0, "health": {"xids": [{"at": 9.0, "xid": 79}]}}}),
         lasts=12,
-        tell_within=12,
-        back_within=30,
+        report_within=12,
+        recover_within=30,
     ),
     _one(
         "the library leaks",
@@ -159,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
         rises("gpugauge_worker_recycles_total", reason="memory"),
         {"call": "nvmlDeviceGetUtilizationRates", "gpu": 0, "leak": "3MiB"},
         flags=[f"--driver.worker-max-bytes={96 << 20}"],
-        tell_within=90,
+        report_within=90,
         lasts=60,
     ),
     Fault(
@@ -168,7 +168,7 @@ FAULTS: tuple[Fault, ...] = (
         '`gpugauge_worker_recycles_total{reason="age"}`',
         rises("gpugauge_worker_recycles_total", 3, reason="age"),
         setting=Setting(flags=["--driver.worker-max-seconds=4"]),
-        tell_within=25,
+        report_within=25,
         lasts=15,
         quick=True,
     ),

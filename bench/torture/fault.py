@@ -1,4 +1,4 @@
-"""One fault: how it is brought about, what must be said, and what is measured while it lasts and afterwards."""
+"""One fault: its injection, how the daemon must report it, and the measurement during and after it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bench.torture.page import Page, Scraper
+from bench.torture.scrape import Scrape, Scraper
 from bench.torture.subject import Setting, Subject, subject, switch
 from bench.torture.truth import Judge
 
-_EVERY = 0.2  # seconds between two scrapes
-_WARM = 30.0  # longest wait for a whole page before the fault
-_AFTER = 1.5  # how long it is watched when all is over
-_TIMES_MEDIAN = 5
+_SCRAPE_INTERVAL_SECONDS = 0.2
+_MAX_START_SECONDS = 30.0  # until a complete scrape before the fault
+_AFTERMATH_SECONDS = 1.5  # of scrapes after the recovery
+_SLOW_MEDIANS = 5  # a scrape that takes longer than this many medians is slow
 
 Inject: TypeAlias = Callable[[Subject], AbstractContextManager[None]]
-# Whether a page says so; the page before the fault, this one, and the daemon with its log.
-Sign: TypeAlias = Callable[[Page, Page, Subject], bool]
+# A predicate of the scrape before the fault, the scrape in question, and the daemon with its log.
+Sign: TypeAlias = Callable[[Scrape, Scrape, Subject], bool]
 
 
 @contextlib.contextmanager
 def switched(run: Subject) -> Iterator[None]:
-    """Let the scenario's own faults strike."""
+    """Switch the scenario's faults on inside the context."""
     switch(run.folder).touch()
     yield
     switch(run.folder).unlink()
@@ -35,59 +35,58 @@ def switched(run: Subject) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fault:
-    """A row of the table. `lasts`: seconds. `says` is what tells of it (for the reader) and `sign` how it is seen;
-    both are missing where nothing is wrong, and so nothing is to be said. Bounds are seconds: from the beginning to the
-    sign, and from the end of the fault to a page with every value. `delayed` is how many scrapes the fault itself holds
-    up.
+    """A row of the table. `lasts` is the length of the fault in seconds. `reported_by` names the metrics or the log
+    line that report it, and `sign` is the predicate for them; both are empty if there is nothing to report.
+    `report_within` is the limit from the begin of the fault to the sign, `recover_within` from its end to a complete
+    scrape, in seconds. `delayed` is the number of scrapes that the fault itself delays.
     """
 
     name: str
     how: str
-    says: str = ""
+    reported_by: str = ""
     sign: Sign | None = None
     inject: Inject = switched
     lasts: float = 6.0
-    tell_within: float = 10.0
-    back_within: float = 15.0
+    report_within: float = 10.0
+    recover_within: float = 15.0
     setting: Setting = field(default_factory=Setting)
     delayed: int = 0
     quick: bool = False
     during: Sign | None = None
-    """What must be true of every page between the sign and the end of the fault."""
-    also: Sign | None = None
-    """What must be true of the last page."""
+    """A predicate for every scrape between the sign and the end of the fault."""
+    finally_: Sign | None = None
+    """A predicate for the last scrape."""
 
 
 @dataclass
 class Outcome:
-    """What was measured; `failed` are sentences, none when all is as promised."""
+    """The measurement. `reported` and `recovered` are seconds; `failed` has a sentence for each failure."""
 
     fault: Fault
     scrapes: int = 0
     lost: int = 0
     slow: int = 0
-    median_ms: float = 0.0
     worst_ms: float = 0.0
     wrong: int = 0
-    told: float | None = None
-    back: float | None = None
+    reported: float | None = None
+    recovered: float | None = None
     failed: list[str] = field(default_factory=list)
 
     @property
     def only_slow(self) -> bool:
-        """Whether nothing is wrong but the time that a scrape took."""
+        """Whether slow scrapes are the only failure."""
         return len(self.failed) == 1 and self.slow > self.fault.delayed
 
 
 class Watch:
-    """Scrapes all the time from a thread of its own, and judges each page at once."""
+    """A thread that scrapes all the time and checks each scrape at once."""
 
     def __init__(self, run: Subject, judge: Judge) -> None:
         self._run, self._judge = run, judge
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._scrape, daemon=True)
-        self._came = threading.Condition()
-        self.pages: list[Page] = []
+        self._new_scrape = threading.Condition()
+        self.scrapes: list[Scrape] = []
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -97,92 +96,96 @@ class Watch:
         self._stop.set()
         self._thread.join(15)
 
-    def until(self, true: Callable[[Page], bool], seconds: float, since: float = 0.0) -> float | None:
-        """Wait for a page, begun after `since`, of which it is true; return when that scrape was answered."""
+    def until(self, predicate: Callable[[Scrape], bool], seconds: float, since: float = 0.0) -> float | None:
+        """Wait at most `seconds` for a scrape that began after `since` and fulfils the predicate.
+
+        Return the monotonic time of its answer, or None.
+        """
         deadline = time.monotonic() + seconds
         seen = 0
         while True:
-            with self._came:
-                if seen == len(self.pages) and not self._came.wait(max(0.0, deadline - time.monotonic())):
+            with self._new_scrape:
+                left = max(0.0, deadline - time.monotonic())
+                if seen == len(self.scrapes) and not self._new_scrape.wait(left):
                     return None
-                new, seen = self.pages[seen:], len(self.pages)
-            for page in new:
-                if page.began >= since and not page.error and true(page):
-                    return page.began + page.seconds
+                new, seen = self.scrapes[seen:], len(self.scrapes)
+            for scrape in new:
+                if scrape.began >= since and not scrape.error and predicate(scrape):
+                    return scrape.began + scrape.seconds
             if time.monotonic() > deadline:
                 return None
 
     def _scrape(self) -> None:
         scraper, due = Scraper(self._run.port), time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due = time.monotonic() + _EVERY
-            page = scraper.scrape()
-            if not self.pages and page.error:  # it has not begun to serve
+            due = time.monotonic() + _SCRAPE_INTERVAL_SECONDS
+            scrape = scraper.scrape()
+            if not self.scrapes and scrape.error:  # the daemon does not serve yet
                 continue
-            self._judge.look(page, self._run.unix())
-            with self._came:
-                self.pages.append(page)
-                self._came.notify_all()
+            self._judge.check(scrape, self._run.unix())
+            with self._new_scrape:
+                self.scrapes.append(scrape)
+                self._new_scrape.notify_all()
         scraper.close()
 
 
 def torture(fault: Fault, floor: float) -> Outcome:
-    """Run one fault; a scrape is slow if it takes five times the median of this run and more than `floor` seconds."""
+    """Run one fault. A scrape is slow if it takes over five medians of this run and more than `floor` seconds."""
     found = Outcome(fault)
     with subject(fault.setting) as run:
         judge = Judge(run.truth)
         with Watch(run, judge) as watch:
-            if watch.until(judge.whole, _WARM) is None:
-                found.failed.append(f"no whole page before the fault: {run.log()[-500:]}")
+            if watch.until(judge.whole, _MAX_START_SECONDS) is None:
+                found.failed.append(f"no complete scrape before the fault: {run.log()[-500:]}")
                 return found
             time.sleep(2.0)
-            pages_before = len(watch.pages)
-            _strike(fault, run, judge, watch, found)
-            time.sleep(_AFTER)
-        pages = watch.pages
+            scrapes_before = len(watch.scrapes)
+            _inject(fault, run, judge, watch, found)
+            time.sleep(_AFTERMATH_SECONDS)
+        scrapes = watch.scrapes
         if run.process.poll() is not None:
             found.failed.append(f"the daemon ended with {run.process.returncode}: {run.log()[-1500:]}")
-        if fault.also and not fault.also(pages[pages_before - 1], pages[-1], run):
-            found.failed.append("what must be true afterwards is not")
-    _judge(found, pages, judge, floor)
+        if fault.finally_ and not fault.finally_(scrapes[scrapes_before - 1], scrapes[-1], run):
+            found.failed.append("the predicate for the last scrape is false")
+    _sum_up(found, scrapes, judge, floor)
     return found
 
 
-def _strike(fault: Fault, run: Subject, judge: Judge, watch: Watch, found: Outcome) -> None:
-    before = watch.pages[-1]
+def _inject(fault: Fault, run: Subject, judge: Judge, watch: Watch, found: Outcome) -> None:
+    before = watch.scrapes[-1]
     began = time.monotonic()
     with fault.inject(run):
         if fault.sign:
             sign = fault.sign
-            told = watch.until(lambda page: sign(before, page, run), fault.tell_within, began)
-            found.told = None if told is None else told - began
-            if told is None:
-                found.failed.append(f"not told within {fault.tell_within:g} s")
+            reported = watch.until(lambda scrape: sign(before, scrape, run), fault.report_within, began)
+            found.reported = None if reported is None else reported - began
+            if reported is None:
+                found.failed.append(f"not reported within {fault.report_within:g} s")
         since = time.monotonic()
         time.sleep(max(0.0, fault.lasts - (since - began)))
         if fault.during:
-            shown = [page for page in list(watch.pages) if page.began >= since and not page.error]
-            broken = [page for page in shown if not fault.during(before, page, run)]
+            shown = [scrape for scrape in list(watch.scrapes) if scrape.began >= since and not scrape.error]
+            broken = [scrape for scrape in shown if not fault.during(before, scrape, run)]
             found.wrong += len(broken)
-            found.failed += [f"wrong on {len(broken)} of {len(shown)} pages beside the strangers"] if broken else []
+            found.failed += [f"{len(broken)} of {len(shown)} scrapes during the fault are wrong"] if broken else []
     ended = time.monotonic()
-    back = watch.until(judge.whole, fault.back_within, ended)
-    found.back = None if back is None else back - ended
-    if back is None:
-        found.failed.append(f"not whole within {fault.back_within:g} s")
+    recovered = watch.until(judge.whole, fault.recover_within, ended)
+    found.recovered = None if recovered is None else recovered - ended
+    if recovered is None:
+        found.failed.append(f"no complete scrape within {fault.recover_within:g} s")
 
 
-def _judge(found: Outcome, pages: Sequence[Page], judge: Judge, floor: float) -> None:
-    times = [page.seconds for page in pages if not page.error]
+def _sum_up(found: Outcome, scrapes: Sequence[Scrape], judge: Judge, floor: float) -> None:
+    times = [scrape.seconds for scrape in scrapes if not scrape.error]
     if not times:
         return
     median = statistics.median(times)
-    limit = max(_TIMES_MEDIAN * median, floor)
-    found.scrapes, found.lost = len(pages), len(pages) - len(times)
+    limit = max(_SLOW_MEDIANS * median, floor)
+    found.scrapes, found.lost = len(scrapes), len(scrapes) - len(times)
     found.slow = sum(t > limit for t in times)
-    found.median_ms, found.worst_ms = 1000 * median, 1000 * max(times)
+    found.worst_ms = 1000 * max(times)
     found.wrong += sum(judge.wrong.values())
-    found.failed += [f"lost: {page.error}" for page in pages if page.error][:3]
-    found.failed += [f"wrong on {count} pages: {sentence}" for sentence, count in list(judge.wrong.items())[:5]]
+    found.failed += [f"lost: {scrape.error}" for scrape in scrapes if scrape.error][:3]
+    found.failed += [f"wrong in {count} scrapes: {sentence}" for sentence, count in list(judge.wrong.items())[:5]]
     if found.slow > found.fault.delayed:
         found.failed.append(f"{found.slow} slow scrapes, the longest took {1000 * max(times):.0f} ms")

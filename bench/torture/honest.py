@@ -1,4 +1,4 @@
-"""A training that does nothing wrong, beside strangers: `python -m bench.torture.honest SOCKET`."""
+"""A correct training process beside hostile clients: `python -m bench.torture.honest SOCKET`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SESSION, STEPS = "a" * 32, 1234
 
 
 def main() -> None:
-    """Tell the same number of steps again and again."""
+    """Report the same number of steps every half second."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
         hook.connect(sys.argv[1])
         hook.send(wire.encode(wire.Hello(SESSION, 1, os.getpid())))

@@ -1,4 +1,4 @@
-"""Strangers: what programs of this machine may send to the hook's socket, and anybody to the port."""
+"""Hostile clients: programs of this machine at the hook's socket, and any client at the port."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from bench.torture.fault import Fault, Inject, Sign
 from bench.torture.honest import SESSION as _HONEST
 from bench.torture.honest import STEPS as _STEPS
-from bench.torture.page import Page
+from bench.torture.scrape import Scrape
 from bench.torture.signs import every, rises
 from bench.torture.subject import Setting, Subject
 from gpugauge.wire import messages as wire
-from gpugauge.wire import record as wire_page
+from gpugauge.wire import record as wire_record
 
 _REJECTED = "gpugauge_hook_rejected_total"
 _THREADS = 4
@@ -38,42 +38,42 @@ def _session() -> str:
     return random.randbytes(16).hex()
 
 
-def _snap(session: str, sequence: int, **told: object) -> bytes:
-    return wire.encode(wire.Snap(session, sequence, **told))  # type: ignore[arg-type]  # lies have any type
+def _snap(session: str, sequence: int, **fields: object) -> bytes:
+    return wire.encode(wire.Snap(session, sequence, **fields))  # type: ignore[arg-type]  # wrong types are intended
 
 
-def _strangers(behave: Callable[[Subject], None], threads: int = _THREADS) -> Inject:
-    """Let several strangers do the same all the time, beside a training that does nothing wrong."""
+def _hostile_clients(behave: Callable[[Subject], None], threads: int = _THREADS) -> Inject:
+    """Return an injection that runs `behave` in several threads all the time, beside a correct training."""
 
     @contextlib.contextmanager
     def inject(run: Subject) -> Iterator[None]:
         stop = threading.Event()
 
-        def stranger() -> None:
+        def client() -> None:
             while not stop.is_set():
                 with contextlib.suppress(OSError):
                     behave(run)
 
-        # In a process of its own: what it is called is made from its pid.
+        # In a process of its own, because its label `process` follows from its pid.
         with subprocess.Popen([sys.executable, "-m", "bench.torture.honest", run.hook]) as training:
-            time.sleep(1.5)  # it is known
-            works = [threading.Thread(target=stranger, daemon=True) for _ in range(threads)]
-            for work in works:
-                work.start()
+            time.sleep(1.5)  # until its session is shown
+            clients = [threading.Thread(target=client, daemon=True) for _ in range(threads)]
+            for thread in clients:
+                thread.start()
             try:
                 yield
             finally:
                 stop.set()
-                for work in works:
-                    work.join(10)
+                for thread in clients:
+                    thread.join(10)
                 training.terminate()
 
     return inject
 
 
-def _honest(_before: Page, page: Page, _run: Subject) -> bool:
-    """The honest training is told about as it is: once."""
-    return [value for _, value in page.of("torch_steps_total")].count(_STEPS) == 1
+def _honest(_before: Scrape, scrape: Scrape, _run: Subject) -> bool:
+    """Return whether the scrape shows the correct training exactly once."""
+    return [value for _, value in scrape.of("torch_steps_total")].count(_STEPS) == 1
 
 
 def _send(*messages: bytes) -> Callable[[Subject], None]:
@@ -81,7 +81,7 @@ def _send(*messages: bytes) -> Callable[[Subject], None]:
         with _connect(run.hook) as hook:
             for message in messages:
                 hook.send(message)
-            hook.recv(1)  # until it is closed
+            hook.recv(1)  # returns when the daemon closes the connection
 
     return behave
 
@@ -110,14 +110,14 @@ def _nested(run: Subject) -> None:
 
 
 def _forged(run: Subject) -> None:
-    """Speak for the honest one: with its hello, and with its session after a hello of one's own."""
+    """Use the session of the correct training: in the hello, and in a snap after another hello."""
     _send(wire.encode(wire.Hello(_HONEST, 9, os.getpid())), _snap(_HONEST, 10, steps=wire.Progress(9, 1.0)))(run)
     session = _session()
     _send(wire.encode(wire.Hello(session, 1)), _snap(_HONEST, 10, steps=wire.Progress(9, 1.0)))(run)
 
 
 def _lies(run: Subject) -> None:
-    """Pids, clocks and counts that cannot be, and that go backwards."""
+    """Send impossible pids, clocks and counts, also falling ones."""
     session = _session()
     with _connect(run.hook) as hook:
         hook.send(wire.encode(wire.Hello(session, 1, pid=1, pid_namespace=1, started=random.choice((-1.0, 1e18, 4e9)))))
@@ -129,12 +129,12 @@ def _lies(run: Subject) -> None:
 
 
 def _descriptors(run: Subject) -> None:
-    """Hand over what is no sealed page: unsealed, of another size, sealed garbage, devices, pipes that never answer."""
+    """Send descriptors that are no sealed record: unsealed, of another size, sealed garbage, devices, silent pipes."""
     opened = [os.open("/dev/zero", os.O_RDONLY), os.open("/", os.O_RDONLY), os.open("/dev/full", os.O_RDWR), *os.pipe()]
-    unsealed = os.memfd_create("page", os.MFD_ALLOW_SEALING)
-    os.ftruncate(unsealed, wire_page.PAGE_BYTES)
-    garbage = os.memfd_create("page", os.MFD_ALLOW_SEALING)
-    os.write(garbage, random.randbytes(wire_page.PAGE_BYTES))
+    unsealed = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, wire_record.RECORD_BYTES)
+    garbage = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+    os.write(garbage, random.randbytes(wire_record.RECORD_BYTES))
     fcntl.fcntl(garbage, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     opened += [unsealed, garbage]
     try:
@@ -153,7 +153,7 @@ def _silent(run: Subject) -> None:
     hooks = [_connect(run.hook) for _ in range(100)]
     with contextlib.suppress(OSError):
         hooks[0].recv(1)
-    time.sleep(7)  # longer than the daemon waits
+    time.sleep(7)  # longer than the daemon's time-out
     for hook in hooks:
         hook.close()
 
@@ -171,7 +171,7 @@ def _thousands(run: Subject) -> None:
 
 
 def _port_scan(run: Subject) -> None:
-    """Bytes that are no request: TLS, garbage, endless headers, a body that never comes, half a line."""
+    """Send bytes that are no request: TLS, garbage, endless headers, a missing body, half a line."""
     things = (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + random.randbytes(500),
         random.randbytes(3000),
@@ -181,11 +181,11 @@ def _port_scan(run: Subject) -> None:
         b"GET /me",
     )
     for thing in things:
-        with socket.create_connection(("127.0.0.1", run.port), 1) as stranger:
-            stranger.sendall(thing)
+        with socket.create_connection(("127.0.0.1", run.port), 1) as client:
+            client.sendall(thing)
             if thing != things[-1]:
                 with contextlib.suppress(TimeoutError):
-                    stranger.recv(1000)
+                    client.recv(1000)
 
 
 def _reason(name: str) -> Sign:
@@ -199,20 +199,20 @@ def _row(
     behave: Callable[[Subject], None],
     *,
     quick: bool = False,
-    tell_within: float = 10.0,
+    report_within: float = 10.0,
     lasts: float = 6.0,
 ) -> Fault:
-    says, sign = (f'`{_REJECTED}{{reason="{reason}"}}`', _reason(reason)) if reason else ("", _honest)
+    reported_by, sign = (f'`{_REJECTED}{{reason="{reason}"}}`', _reason(reason)) if reason else ("", _honest)
     return Fault(
         f"hook: {name}",
         how,
-        says,
+        reported_by,
         sign,
-        _strangers(behave),
+        _hostile_clients(behave),
         setting=_SETTING,
         during=_honest,
         quick=quick,
-        tell_within=tell_within,
+        report_within=report_within,
         lasts=lasts,
     )
 
@@ -225,13 +225,13 @@ FAULTS: tuple[Fault, ...] = (
     _row("forged identities", "hello and figures in the name of another's session", "malformed", _forged, quick=True),
     _row("lies about pids, clocks and counts", "pid 1, times in 10¹⁸, counts that fall", "", _lies),
     _row("foreign descriptors", "devices, pipes, folders, pages unsealed, garbage", "", _descriptors),
-    _row("silent connections", "400 that say nothing", "silent", _silent, tell_within=20.0, lasts=14.0),
+    _row("silent connections", "400 that say nothing", "silent", _silent, report_within=20.0, lasts=14.0),
     _row("thousands of connections", "2,800 sessions, more than one user may have", "connections", _thousands),
     Fault(
         "port: a scan",
         "TLS, garbage, endless headers, bodies that never come; the log stays still",
-        inject=_strangers(_port_scan),
-        also=lambda _before, _page, run: len(run.log()) < 2000,
+        inject=_hostile_clients(_port_scan),
+        finally_=lambda _before, _scrape, run: len(run.log()) < 2000,
         setting=_SETTING,
         quick=True,
     ),

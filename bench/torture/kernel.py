@@ -1,4 +1,4 @@
-"""What the kernel lets one process do to another: stop one of its threads, reach into its pipes, hang it for good."""
+"""System calls on another process: stop one of its threads, copy its descriptors, block it in the kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _ptrace(request: int, tid: int) -> None:
 
 @contextlib.contextmanager
 def stopped_thread(tid: int) -> Iterator[None]:
-    """Stop one thread of another process, and let it go on. All calls come from the thread that enters and leaves."""
+    """Stop one thread of another process inside the context. Enter and leave it from the same thread (ptrace)."""
     _ptrace(_SEIZE, tid)
     _ptrace(_INTERRUPT, tid)
     os.waitpid(tid, _WALL)
@@ -42,7 +42,7 @@ def stopped_thread(tid: int) -> Iterator[None]:
 
 
 def waits_for_time(pid: int, tid: int) -> bool:
-    """Whether a thread sleeps, and so holds no lock of the interpreter."""
+    """Return whether a thread sleeps, and so does not hold the lock of the interpreter."""
     status = Path(f"/proc/{pid}/task/{tid}/status").read_text()
     return "State:\tS" in status
 
@@ -67,8 +67,10 @@ def worker_channel(worker: int) -> socket.socket:
 
 @contextlib.contextmanager
 def hanging_folder(folder: Path) -> Iterator[Path]:
-    """Mount a file system that takes every question about a file and never answers, and yield a file in it. Who asks is
-    in uninterruptible sleep (D): no signal ends it until this is left. Needs root and /dev/fuse.
+    """Mount a file system that never answers requests about a file, and yield a file in it.
+
+    A process that accesses the file is in uninterruptible sleep (D) until the context is left, whatever signals it
+    receives. Needs root and /dev/fuse.
     """
     folder.mkdir()
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -77,18 +79,18 @@ def hanging_folder(folder: Path) -> Iterator[Path]:
         error = ctypes.get_errno()
         os.close(device)
         raise OSError(error, "mounting a FUSE file system")
-    threading.Thread(target=_swallow, args=(device,), daemon=True).start()
+    threading.Thread(target=_answer_folder_only, args=(device,), daemon=True).start()
     try:
         yield folder / "file"
     finally:
-        # By force, which ends the connection, so that whoever waits in it goes on; then out of the tree.
+        # MNT_FORCE aborts the connection, which wakes the waiting processes; then the mount is detached.
         for flag in (_FORCE, _DETACH_MOUNT):
             _libc.umount2(str(folder).encode(), flag)
         os.close(device)
 
 
-def _swallow(device: int) -> None:
-    """Answer the handshake and questions about the folder itself, and nothing else."""
+def _answer_folder_only(device: int) -> None:
+    """Answer the handshake and requests about the folder itself, and nothing else."""
     with contextlib.suppress(OSError):
         while True:
             request = os.read(device, 1 << 17)

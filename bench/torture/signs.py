@@ -1,4 +1,4 @@
-"""What a page can say: small predicates for the tables of faults."""
+"""Predicates about a scrape, for the tables of faults."""
 
 from __future__ import annotations
 
@@ -6,41 +6,36 @@ from bench.torture.fault import Sign
 
 
 def down(reason: str) -> Sign:
-    """The driver as a whole is down for this reason."""
-    return lambda _before, page, _run: page.value(f'gpugauge_driver_up{{reason="{reason}"}}') == 0
+    """Return a sign: the driver is down for this reason."""
+    return lambda _before, scrape, _run: scrape.value(f'gpugauge_driver_up{{reason="{reason}"}}') == 0
 
 
 def device_down(*numbers: int) -> Sign:
-    """These GPUs are down."""
-    return lambda _before, page, _run: all(page.value(f'gpu_up{{uuid="GPU-{n}"}}') == 0 for n in numbers)
+    """Return a sign: the GPUs with these numbers are down."""
+    return lambda _before, scrape, _run: all(scrape.value(f'gpu_up{{uuid="GPU-{n}"}}') == 0 for n in numbers)
 
 
 def rises(name: str, by: float = 1, **labels: str) -> Sign:
-    """The sum of a counter with these labels (`class_` for class) is higher than before."""
+    """Return a sign: the sum of a counter with these labels (`class_` for class) has risen by `by`."""
     wanted = {label.rstrip("_"): value for label, value in labels.items()}
-    return lambda before, page, _run: page.total(name, wanted) >= before.total(name, wanted) + by
+    return lambda before, scrape, _run: scrape.total(name, wanted) >= before.total(name, wanted) + by
 
 
 def shows(series: str, value: float) -> Sign:
-    """A series has a value."""
-    return lambda _before, page, _run: page.value(series) == value
+    """Return a sign: the series has the value."""
+    return lambda _before, scrape, _run: scrape.value(series) == value
 
 
 def lacks(series: str) -> Sign:
-    """A series is gone."""
-    return lambda _before, page, _run: series not in page.series
+    """Return a sign: the series is absent."""
+    return lambda _before, scrape, _run: series not in scrape.series
 
 
 def logs(text: str) -> Sign:
-    """The log has a text."""
-    return lambda _before, _page, run: text in run.log()
+    """Return a sign: the log contains the text."""
+    return lambda _before, _scrape, run: text in run.log()
 
 
 def every(*signs: Sign) -> Sign:
-    """All of them."""
-    return lambda before, page, run: all(sign(before, page, run) for sign in signs)
-
-
-def unless(sign: Sign) -> Sign:
-    """Not so."""
-    return lambda before, page, run: not sign(before, page, run)
+    """Return a sign: all of the signs are true."""
+    return lambda before, scrape, run: all(sign(before, scrape, run) for sign in signs)

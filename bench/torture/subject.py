@@ -1,4 +1,4 @@
-"""The daemon under torture: real, on a simulated driver, with the switches that a fault needs."""
+"""The daemon under test: real, on a simulated driver, with the switches that a fault needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.measure import free_port
 from bench.torture.truth import Truth
 from gpugauge.simulator import WORKER
 
-_SETTLED = 3.0  # seconds
+_CLOCK_SETTLED_SECONDS = 3.0
 _CLOCK = Path(__file__).parent / "clock"
 _ROOT = Path(__file__).parents[2]
 FULL_PIPE = "full pipe"
@@ -27,29 +27,29 @@ FULL_PIPE = "full pipe"
 
 @dataclass
 class Subject:
-    """A running daemon and its folder. What `switch` names is the file that faults of the scenario wait for."""
+    """A running daemon and its folder."""
 
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
     truth: Truth
     sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """The real processes on the GPUs."""
+    """Real processes on the GPUs."""
     clock_offset: float = 0.0
     _stepped_at: float = float("-inf")
 
     @property
     def pid(self) -> int:
-        """The daemon's own process."""
+        """The daemon's pid."""
         return self.process.pid
 
     @property
     def hook(self) -> str:
-        """The socket for training processes."""
+        """The path of the hook's socket."""
         return str(self.folder / "hook.sock")
 
     def worker(self) -> int | None:
-        """Return the present worker, None while there is none."""
+        """Return the worker's pid; None if there is no worker."""
         tasks = Path(f"/proc/{self.pid}/task").glob("*/children")
         for child in (int(c) for t in tasks for c in _read(t).split()):
             if WORKER in _read(Path(f"/proc/{child}/cmdline")):
@@ -57,15 +57,16 @@ class Subject:
         return None
 
     def log(self) -> str:
-        """Return what it has logged so far."""
+        """Return the log so far."""
         return _read(self.folder / "daemon.log")
 
     def unix(self) -> float | None:
-        """The time by the daemon's wall clock; None when it was set so lately that a snapshot may be from before."""
-        return None if time.monotonic() - self._stepped_at < _SETTLED else time.time() + self.clock_offset
+        """Return the time by the daemon's wall clock; None for 3 s after it was set: a snapshot may be older."""
+        settled = time.monotonic() - self._stepped_at >= _CLOCK_SETTLED_SECONDS
+        return time.time() + self.clock_offset if settled else None
 
     def step_clock(self, seconds: float) -> None:
-        """Set the daemon's wall clock by so many seconds."""
+        """Step the daemon's wall clock."""
         self.clock_offset += seconds
         self._stepped_at = time.monotonic()
         part = self.folder / "clock.part"
@@ -74,16 +75,16 @@ class Subject:
 
 
 def switch(folder: Path) -> Path:
-    """Return the file that switches the scenario's faults on."""
+    """Return the file whose existence switches the scenario's faults on."""
     return folder / "fault"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a daemon is run with. `faults` and `gpu` are those of the scenario. `real`: as on a node with a driver, with
-    real processes on the GPUs; only the driver's library is simulated. `clock`: its wall clock can be set. `files` and
-    `fifos` are made in its folder, which {} means in faults and flags. `log` is what it writes to instead of a file:
-    a path, or "full pipe".
+    """The set-up of a daemon. `faults` and `gpu` belong to the scenario. With `real`, the processes on the GPUs are
+    real, and only the driver's library is simulated. With `clock`, the wall clock can be set. `files` and `fifos` are
+    created in the daemon's folder; {} stands for this folder in faults and flags. `log` is the destination of the log:
+    a path, "full pipe", or "" for a file in the folder.
     """
 
     devices: int = 3
@@ -99,7 +100,7 @@ class Setting:
 
 @contextlib.contextmanager
 def subject(setting: Setting) -> Iterator[Subject]:
-    """Run a daemon."""
+    """Run a daemon inside the context."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
         sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(setting.devices if setting.real else 0)]
@@ -156,13 +157,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGCONT)
         process.kill()
     process.wait(20)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def _read(path: Path) -> str:

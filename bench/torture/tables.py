@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from bench.document import DOCS, put, split
 from bench.report import Report, sentence
 from bench.torture.fault import Outcome
 
-_DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
-_BEGIN, _END = "<!-- torture: python -m bench.torture --write -->", "<!-- end of torture -->"
+_DOCUMENT = DOCS / "reliability.md"
+_MARKERS = "<!-- torture: python -m bench.torture --write -->", "<!-- end of torture -->"
 
 
 def fault_table(outcomes: Sequence[Outcome], floor: float) -> Report:
@@ -20,14 +20,16 @@ def fault_table(outcomes: Sequence[Outcome], floor: float) -> Report:
         {
             "fault": outcome.fault.name,
             "how": outcome.fault.how,
-            "what says so": outcome.fault.says or "nothing has to",
+            "what says so": outcome.fault.reported_by or "nothing has to",
             "scrapes": outcome.scrapes,
             "lost": outcome.lost,
             "slow": _slow(outcome),
             "worst ms": round(outcome.worst_ms),
             "wrong": outcome.wrong,
-            "told after s": "" if outcome.told is None or not outcome.fault.says else round(outcome.told, 1),
-            "whole after s": "never" if outcome.back is None else round(outcome.back, 1),
+            "reported after s": ""
+            if outcome.reported is None or not outcome.fault.reported_by
+            else round(outcome.reported, 1),
+            "whole after s": "never" if outcome.recovered is None else round(outcome.recovered, 1),
         }
         for outcome in outcomes
     ]
@@ -44,8 +46,8 @@ def _totals(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def _slow(outcome: Outcome) -> str:
-    held_up = f" ({outcome.fault.delayed} held up by the fault itself)" if outcome.fault.delayed else ""
-    return f"{outcome.slow}{held_up if outcome.slow else ''}"
+    delayed = f" ({outcome.fault.delayed} held up by the fault itself)" if outcome.fault.delayed else ""
+    return f"{outcome.slow}{delayed if outcome.slow else ''}"
 
 
 def crowd_tables(slow: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]]) -> list[Report]:
@@ -56,18 +58,20 @@ def crowd_tables(slow: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]])
     ]
 
 
-def put(faults: Report, crowds: Sequence[Report], ran: str) -> None:
-    """Write the tables into the document."""
-    made = "\n\n".join([f"{sentence()} {ran}", *(report.markdown() for report in (faults, *crowds))])
-    before, _, after = _parts()
-    _DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{made}\n\n{_END}{after}")
+def put_tables(faults: Report, crowds: Sequence[Report], conditions: str) -> None:
+    """Write the tables into the document. `conditions` is a sentence about the run."""
+    put(
+        _DOCUMENT,
+        *_MARKERS,
+        "\n\n".join([f"{sentence()} {conditions}", *(report.markdown() for report in (faults, *crowds))]),
+    )
 
 
 def put_rows(faults: Report) -> None:
-    """Replace single rows of the table in the document by newer ones."""
-    before, written, after = _parts()
+    """Replace single rows of the table in the document."""
+    _, written, _ = split(_DOCUMENT.read_text(), *_MARKERS)
     new = {line.split(" | ")[0]: line for line in faults.markdown().splitlines() if line.startswith("| ")}
-    lines = [new.get(line.split(" | ")[0], line) for line in written.splitlines()]
+    lines = [new.get(line.split(" | ")[0], line) for line in written.strip("\n").splitlines()]
     head, rows = "", []
     for line in lines:
         cells = [cell.strip() for cell in line.split(" | ")]
@@ -78,13 +82,4 @@ def put_rows(faults: Report) -> None:
         elif head and not line:  # the end of the table
             break
     text = re.sub(r"^\d+ rows, .*$", _totals(rows), "\n".join(lines), count=1, flags=re.MULTILINE)
-    _DOCUMENT.write_text(f"{before}{_BEGIN}{text}\n{_END}{after}")
-
-
-def _parts() -> tuple[str, str, str]:
-    """Return what stands before the tables, the tables, and what comes after them."""
-    before, begin, rest = _DOCUMENT.read_text().partition(_BEGIN)
-    written, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise SystemExit(f"{_DOCUMENT} lacks the lines {_BEGIN} and {_END}: put them where the tables belong")
-    return before, written, after
+    put(_DOCUMENT, *_MARKERS, text)

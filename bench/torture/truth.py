@@ -1,4 +1,4 @@
-"""A node of which everything is known: GPUs with constant work, so that a wrong value is wrong at any second."""
+"""A node with known values: GPUs with constant load, so that every scrape can be checked at any second."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.torture.page import Page
+from bench.torture.scrape import Scrape
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import Scenario, parse_scenario
 
 _LOADS = (0.25, 0.5, 0.75)
-# Seconds: what is shown may be as old as this (sampling.stale_after_seconds, and a tick), but no older.
-_STALE = 11.5
-# Shares: the rings tell whole percents, and a window cuts samples.
-_TOLERANCE = 0.02
-_LONG_ENOUGH = 3.0  # observed seconds over which a share is judged
-_WORKING = 41000
+_MAX_AGE_SECONDS = 11.5  # sampling.stale_after_seconds, and a tick
+# For shares: the rings contain whole percents, and a window cuts samples.
+_SHARE_TOLERANCE = 0.02
+_MIN_OBSERVED_SECONDS = 3.0  # over which a share is compared
+_FIRST_PID = 41000
 
 
 class Truth:
-    """A scenario of so many GPUs, each with its own constant load, and what must be shown of each. `clock_steps` are
-    those of the driver's clock, `gpu` more keys of single GPUs, `faults` the scenario's faults.
+    """A scenario of `devices` GPUs, each with a constant load, and their expected values. `gpu` has further keys for
+    single GPUs, `faults` are the scenario's faults.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class Truth:
     ) -> None:
         self.uuids = [f"GPU-{i}" for i in range(devices)]
         self.shares = {uuid: _LOADS[i % len(_LOADS)] for i, uuid in enumerate(self.uuids)}
-        pids = pids or [_WORKING + i for i in range(devices)]
+        pids = pids or [_FIRST_PID + i for i in range(devices)]
         memory = [f"{10 + i % 60}GiB" for i in range(devices)]
         self.plain: dict[str, Any] = {
             "description": "GPUs of constant work",
@@ -46,11 +45,11 @@ class Truth:
         }
 
     def scenario(self) -> Scenario:
-        """Return it, begun now."""
+        """Return the scenario, which begins now."""
         return parse_scenario(json.dumps(self.plain), "torture.yaml", "torture")  # JSON is YAML
 
     def gauges(self) -> dict[str, dict[str, float]]:
-        """Return by GPU what its gauges show at any second."""
+        """Return the expected gauges by uuid; they are the same at any second."""
         devices = World(self.scenario().simulation()).devices
         return {device.uuid: _gauges(device, self.shares[device.uuid]) for device in devices}
 
@@ -72,7 +71,7 @@ def _gauges(device: Any, share: float) -> dict[str, float]:
 
 
 class Judge:
-    """Looks at one page after the other for what cannot be true; each kind of wrong is one sentence."""
+    """Checks scrapes against the truth, and counts the errors by sentence."""
 
     def __init__(self, truth: Truth) -> None:
         self.gauges = truth.gauges()
@@ -80,43 +79,43 @@ class Judge:
         self._highest: dict[str, float] = {}
         self._begin: dict[str, tuple[float, float]] = {}
         self.wrong: dict[str, int] = {}
-        """How many pages showed it, by sentence."""
+        """Number of scrapes with an error, by sentence."""
 
-    def whole(self, page: Page) -> bool:
-        """Whether every gauge of every GPU is there, and every collector works."""
+    def whole(self, scrape: Scrape) -> bool:
+        """Return whether the scrape has every gauge of every GPU, and every collector works."""
         return (
-            not page.error
-            and all(series in page.series for gauges in self.gauges.values() for series in gauges)
-            and all(page.value(f'gpu_up{{uuid="{uuid}"}}') == 1 for uuid in self.gauges)
-            and all(value == 1 for _, value in page.of("gpugauge_collector_success"))
+            not scrape.error
+            and all(series in scrape.series for gauges in self.gauges.values() for series in gauges)
+            and all(scrape.value(f'gpu_up{{uuid="{uuid}"}}') == 1 for uuid in self.gauges)
+            and all(value == 1 for _, value in scrape.of("gpugauge_collector_success"))
         )
 
-    def look(self, page: Page, unix: float | None) -> None:
-        """Judge a page that came at `unix`, a time by the daemon's own clock; None when that is not to be looked at."""
-        if page.error:
+    def check(self, scrape: Scrape, unix: float | None) -> None:
+        """Check a scrape answered at `unix`, by the daemon's wall clock; with None its age is not checked."""
+        if scrape.error:
             return
-        for sentence in (*self._gauge_errors(page), *self._counter_errors(page), *self._old(page, unix)):
+        for sentence in (*self._gauge_errors(scrape), *self._counter_errors(scrape), *self._old(scrape, unix)):
             self.wrong[sentence] = self.wrong.get(sentence, 0) + 1
 
-    def _gauge_errors(self, page: Page) -> list[str]:
+    def _gauge_errors(self, scrape: Scrape) -> list[str]:
         found = []
         for uuid, gauges in self.gauges.items():
-            down = page.value(f'gpu_up{{uuid="{uuid}"}}') != 1
+            down = scrape.value(f'gpu_up{{uuid="{uuid}"}}') != 1
             for series, true in gauges.items():
-                shown = page.value(series)
+                shown = scrape.value(series)
                 if shown is None:
                     continue
-                if abs(shown - true) > max(_TOLERANCE if true < 1 else 0.0, 1e-6 * abs(true)):
+                if abs(shown - true) > max(_SHARE_TOLERANCE if true < 1 else 0.0, 1e-6 * abs(true)):
                     found.append(f"{series} is {shown:g} and not {true:g}")
                 elif down:
                     found.append(f"{series} although the GPU is not up")
         return found
 
-    def _counter_errors(self, page: Page) -> list[str]:
+    def _counter_errors(self, scrape: Scrape) -> list[str]:
         found = []
-        for series in page.counters:
-            value = page.series.get(series)
-            # Of the present worker: a new one begins anew, which the start time tells.
+        for series in scrape.counters:
+            value = scrape.series.get(series)
+            # A new worker starts its counters at 0; its start time shows that.
             if value is None or 'part="worker"' in series:
                 continue
             if value < self._highest.get(series, value):
@@ -124,25 +123,25 @@ class Judge:
             self._highest[series] = value
         for uuid, share in self._shares.items():
             labels = f'{{engine="gpu",uuid="{uuid}"}}'
-            busy = page.value(f"gpu_busy_seconds_total{labels}")
-            observed = page.value(f"gpu_observed_seconds_total{labels}")
+            busy = scrape.value(f"gpu_busy_seconds_total{labels}")
+            observed = scrape.value(f"gpu_observed_seconds_total{labels}")
             if busy is None or observed is None:
                 continue
             busy_then, observed_then = self._begin.setdefault(uuid, (busy, observed))
             seconds = observed - observed_then
-            if seconds > _LONG_ENOUGH and abs((busy - busy_then) / seconds - share) > _TOLERANCE:
+            if seconds > _MIN_OBSERVED_SECONDS and abs((busy - busy_then) / seconds - share) > _SHARE_TOLERANCE:
                 found.append(f"{uuid} was busy for {(busy - busy_then) / seconds:.3f} of the time and not {share:g}")
         return found
 
-    def _old(self, page: Page, unix: float | None) -> list[str]:
-        taken = page.value("gpugauge_snapshot_timestamp_seconds")
+    def _old(self, scrape: Scrape, unix: float | None) -> list[str]:
+        taken = scrape.value("gpugauge_snapshot_timestamp_seconds")
         if taken is None:
             return ["no gpugauge_snapshot_timestamp_seconds"]
-        # By when the scrape was answered; one that waited is judged by what it was given.
+        # The age at the moment of the answer.
         if (
             unix is not None
-            and unix - taken > _STALE
-            and any(series.startswith(("gpu_", "torch_")) for series in page.series)
+            and unix - taken > _MAX_AGE_SECONDS
+            and any(series.startswith(("gpu_", "torch_")) for series in scrape.series)
         ):
             return ["values older than they may be"]
         return []

@@ -1,4 +1,4 @@
-"""Faults of the worker process and of the pipe to it; and nothing at all, the control."""
+"""Faults of the worker process and of the pipe to it; and the control, which does nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STAT = {"call": "nvmlDeviceGetUtilizationRates", "stat": "{}/hang/file", "while
 
 
 def once(act: Callable[[Subject], object]) -> Inject:
-    """Make a fault of something that is done once."""
+    """Return an injection that acts once."""
 
     @contextlib.contextmanager
     def inject(run: Subject) -> Iterator[None]:
@@ -65,7 +65,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("the worker is killed", "SIGKILL", f"`{RESTARTS}`", RESTARTED, signalled(signal.SIGKILL), quick=True),
     Fault(
-        "the worker is told to end", "SIGTERM from somebody else", f"`{RESTARTS}`", RESTARTED, signalled(signal.SIGTERM)
+        "the worker is asked to end",
+        "SIGTERM from another process",
+        f"`{RESTARTS}`",
+        RESTARTED,
+        signalled(signal.SIGTERM),
     ),
     Fault(
         "the worker is stopped",
@@ -73,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
         f"`{RESTARTS}`; `gpu_up` 0 for the GPU that it was reading",
         RESTARTED,
         signalled(signal.SIGSTOP),
-        back_within=45,
+        recover_within=45,
     ),
     Fault(
         "a worker cannot be killed",
@@ -83,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
         _kernel_hangs,
         setting=Setting(faults=[{**_STAT, "gpu": 1}]),
         lasts=12,
-        back_within=45,
+        recover_within=45,
     ),
     Fault(
         "two workers cannot be killed",
@@ -93,8 +97,8 @@ FAULTS: tuple[Fault, ...] = (
         _kernel_hangs,
         setting=Setting(faults=[_STAT]),
         lasts=14,
-        tell_within=20,
-        back_within=90,
+        report_within=20,
+        recover_within=90,
     ),
     Fault(
         "the pipe to the worker breaks",

@@ -1,6 +1,6 @@
-"""The whole way of an alert on one machine, by processes: a SIMULATED exporter, Prometheus with the rules, Alertmanager
-with the example configuration of deploy/prometheus, and a receiver that prints what it is told. Needs no root, keeps
-its data in a temporary folder, and ends everything on Ctrl-C: `make demo-stack`, docs/demo.md.
+"""The path of an alert on one machine, as processes: a SIMULATED exporter, Prometheus with the rules, Alertmanager with
+the example configuration of deploy/prometheus, and a receiver that prints the notifications. Needs no root, keeps its
+data in a temporary folder, and ends all processes on Ctrl-C: `make demo-stack`, docs/demo.md.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from typing import Any
 import yaml
 
 EXAMPLES = Path(__file__).parents[1] / "prometheus"
-# What a program may be called, and the Debian package that has it.
+# The possible names of each program, by its Debian package.
 PROGRAMS = {"prometheus": ("prometheus",), "prometheus-alertmanager": ("prometheus-alertmanager", "alertmanager")}
-# The verdict on a training that has just begun is `unknown` for so long: as in 15 minutes, it must not weigh.
-SETTLING = 20
+# Seconds for which the verdict on a new training is `unknown`; they must not count in the shortened average.
+SETTLING_SECONDS = 20
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PLACEHOLDER = "http://alerts.example"
 
 
 class StackError(Exception):
-    """The chain cannot run; the message says why and what to do."""
+    """The chain cannot run; the message gives the reason and the remedy."""
 
 
 def say(*lines: str) -> None:
-    """Write lines at once, also into a pipe."""
+    """Write lines to standard output and flush, so that they are not buffered in a pipe."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 def find_programs() -> dict[str, str]:
-    """Return the paths by Debian package; raises StackError that names every package that is missing."""
+    """Return the path of each program by Debian package. Raises StackError with the names of all missing packages."""
     found = {package: next(filter(None, map(shutil.which, names)), None) for package, names in PROGRAMS.items()}
     missing = [package for package, path in found.items() if path is None]
     if missing:
@@ -57,7 +57,7 @@ def find_programs() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on."""
+    """Return a free TCP port of the loopback address."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
@@ -65,10 +65,10 @@ def free_port() -> int:
 
 
 def rules(patience: int) -> list[str]:
-    """Return the flags of `gpugauge rules` for a patience in seconds; the rest follows from it as in the defaults."""
-    paces = {
+    """Return the flags of `gpugauge rules` for `patience` in seconds; the others are derived as in the defaults."""
+    seconds_by_flag = {
         "patience": patience,
-        "min-job-age": patience + SETTLING,
+        "min-job-age": patience + SETTLING_SECONDS,
         "settle": max(1, patience // 4),
         "idle-patience": 2 * patience,
         "stall-patience": patience,
@@ -77,18 +77,18 @@ def rules(patience: int) -> list[str]:
         "scrape-interval": 1,
         "evaluation-interval": 1,
     }
-    return [f"--{name}={seconds}s" for name, seconds in paces.items()]
+    return [f"--{name}={seconds}s" for name, seconds in seconds_by_flag.items()]
 
 
 def alertmanager_config(webhook: str, patience: int) -> str:
-    """Return the example with its receivers at `webhook`/NAME, and as little waiting as the rules have."""
+    """Return the example with its receivers at `webhook`/NAME and with waits that match the rules."""
     tree = yaml.safe_load((EXAMPLES / "alertmanager.yaml").read_text().replace(_PLACEHOLDER, webhook))
     tree["route"] |= {"group_wait": f"{max(1, patience // 30)}s", "group_interval": f"{max(1, patience // 3)}s"}
     return yaml.safe_dump(tree, sort_keys=False)
 
 
 def prometheus_config(rule_file: Path, exporter: int, alertmanager: int) -> str:
-    """Return the example with our rules, one target, our Alertmanager, and a second between two scrapes."""
+    """Return the example with our rules, one target, our Alertmanager, and a scrape every second."""
     tree = yaml.safe_load((EXAMPLES / "prometheus.yaml").read_text())
     tree["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     tree["rule_files"] = [str(rule_file)]
@@ -99,13 +99,15 @@ def prometheus_config(rule_file: Path, exporter: int, alertmanager: int) -> str:
 
 @dataclass
 class Stack:
-    """Processes that live together: where one ends, all do."""
+    """Processes that run together: if one ends, all are ended."""
 
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, command: Sequence[str], ready: str) -> None:
-        """Start a program in a session of its own, so that a Ctrl-C is ours to pass on, and wait until it is ready."""
+        """Start a program in a session of its own, so that Ctrl-C does not reach it directly, and wait until `ready`
+        returns 200. Raises StackError after 60 s.
+        """
         with (self.folder / f"{name}.log").open("wb") as log:
             self.running[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -114,23 +116,24 @@ class Stack:
         while not _answers(ready):
             self.check()
             if time.monotonic() > deadline:
-                raise StackError(f"{name} is not ready after 60 s; its last words:\n{self._last_words(name)}")
+                raise StackError(f"{name} is not ready after 60 s; the end of its log:\n{self._log_tail(name)}")
             time.sleep(0.1)
 
     def check(self) -> None:
         """Raise StackError if a program has ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
-                raise StackError(f"{name} ended with {process.returncode}; its last words:\n{self._last_words(name)}")
+                code, tail = process.returncode, self._log_tail(name)
+                raise StackError(f"{name} ended with {code}; the end of its log:\n{tail}")
 
     def stop(self) -> None:
-        """End all, the last started first."""
+        """End all processes, the last started first."""
         for process in reversed(self.running.values()):
             process.terminate()
         for process in reversed(self.running.values()):
             _end(process)
 
-    def _last_words(self, name: str) -> str:
+    def _log_tail(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
         return "\n".join(lines[-5:])
 
@@ -144,7 +147,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _answers(url: str) -> bool:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is behind no proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy for loopback
     try:
         with opener.open(url, timeout=5) as response:
             return bool(response.status == 200)
@@ -156,27 +159,27 @@ class _Receiver(BaseHTTPRequestHandler):
     """Prints each notification: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
 
     def do_POST(self) -> None:
-        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        for alert in told["alerts"]:
-            say(*_lines(told["receiver"], alert))
+        notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        for alert in notification["alerts"]:
+            say(*_lines(notification["receiver"], alert))
         self.send_response(200)
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are told by what is in them."""
+        """Do not log requests; do_POST prints their content."""
 
 
 def _lines(receiver: str, alert: dict[str, Any]) -> list[str]:
     labels, annotations = alert["labels"], alert["annotations"]
-    told = [annotations[name] for name in ("summary", "description", "runbook_url") if name in annotations]
+    texts = [annotations[name] for name in ("summary", "description", "runbook_url") if name in annotations]
     head = f"{time.strftime('%H:%M:%S')}  {alert['status'].upper()} to {receiver}, {labels['severity']}:"
-    whose = "  ".join(f"{key}={value}" for key, value in labels.items() if key not in {"alertname", "severity"})
-    return ["", f"{head} {labels['alertname']}", *(f"  {x}" for x in (whose, *told))]
+    rest = "  ".join(f"{key}={value}" for key, value in labels.items() if key not in {"alertname", "severity"})
+    return ["", f"{head} {labels['alertname']}", *(f"  {x}" for x in (rest, *texts))]
 
 
 @contextlib.contextmanager
 def receiver() -> Iterator[str]:
-    """Receive on a free port; yield the address."""
+    """Run the receiver on a free port; yield its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -187,7 +190,7 @@ def receiver() -> Iterator[str]:
 
 
 def start(stack: Stack, scenario: str, patience: int, webhook: str) -> dict[str, str]:
-    """Start the three programs; return the address of each."""
+    """Start the three programs; return the URL of each."""
     programs, gpugauge = find_programs(), str(Path(sys.executable).with_name("gpugauge"))
     folder, (exporter, alertmanager, prometheus) = stack.folder, (free_port() for _ in range(3))
     made = subprocess.run([gpugauge, "rules", *rules(patience)], check=False, capture_output=True)
@@ -204,7 +207,7 @@ def start(stack: Stack, scenario: str, patience: int, webhook: str) -> dict[str,
                 programs["prometheus-alertmanager"],
                 f"--config.file={folder / 'alertmanager.yaml'}",
                 f"--storage.path={folder / 'alertmanager'}",
-                "--cluster.listen-address=",  # alone: no port for others of its kind
+                "--cluster.listen-address=",  # no cluster, so no port for peers
             ],
         ),
         "Prometheus": (
@@ -223,12 +226,12 @@ def start(stack: Stack, scenario: str, patience: int, webhook: str) -> dict[str,
 
 
 def run(scenario: str, patience: int, webhook: str | None) -> None:
-    """Run until interrupted; raises StackError."""
+    """Run until interrupted. Raises StackError."""
     with contextlib.ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-demo-")))
         stack = Stack(folder)
         exits.callback(stack.stop)
-        for number in INTERRUPTS:  # a second one, while all are ended, must leave nobody behind
+        for number in INTERRUPTS:  # a second signal must not interrupt the clean-up
             exits.callback(signal.signal, number, signal.SIG_IGN)
         urls = start(stack, scenario, patience, webhook or exits.enter_context(receiver()))
         say(
@@ -236,7 +239,7 @@ def run(scenario: str, patience: int, webhook: str | None) -> None:
             *(f"  {name:<14} {url}" for name, url in urls.items()),
             f"  data and logs  {folder}, removed at the end",
             f"Judged by the mean of {patience} s instead of 15 min; the first alert comes after some "
-            f"{patience + SETTLING + patience // 4 + 5} s. Ctrl-C ends everything.",
+            f"{patience + SETTLING_SECONDS + patience // 4 + 5} s. Ctrl-C ends everything.",
         )
         while True:
             stack.check()
@@ -244,7 +247,7 @@ def run(scenario: str, patience: int, webhook: str | None) -> None:
 
 
 def main() -> int:
-    """Return the exit code; an interrupt is the usual end."""
+    """Return the exit code; an interrupt is the normal end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", default="twins", help="a name from `gpugauge scenarios`, or a file [twins]")
     parser.add_argument("--patience", type=int, default=30, help="seconds over which load and causes are averaged [30]")

@@ -1,6 +1,6 @@
-"""Is PyTorch really using the GPU, how well, and if not, why? A Prometheus exporter.
+"""A Prometheus exporter: whether PyTorch uses the GPU, how well, and if not, why.
 
-This file imports nothing, so that a training process may load `gpugauge.hook` at the price of the standard library.
+This file imports nothing, so that a training process that imports `gpugauge.hook` loads only the standard library.
 """
 
 __version__ = "0.1.0"

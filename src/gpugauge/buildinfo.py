@@ -1,4 +1,4 @@
-"""Which gpugauge this is: the commit and the build. A wheel carries both in a file; a checkout asks git."""
+"""Version, commit and build time of gpugauge. A wheel contains them in a file; in a checkout git returns the commit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpugauge import __version__
 UNKNOWN = "unknown"
 FILE = "build.json"  # beside this module in wheels and source packages, made by src/hatch_build.py
 _PACKAGE = Path(__file__).resolve().parent
-_PATIENCE = 5.0  # seconds for git
+_GIT_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Build:
-    """`revision`: the commit, with -dirty if files were changed; `origin`: `checkout`, or when the wheel was built."""
+    """`revision`: the commit, with -dirty if files were changed. `origin`: `checkout`, or the wheel's build time."""
 
     version: str
     revision: str
@@ -31,24 +31,26 @@ class Build:
 
 @functools.cache
 def build() -> Build:
-    """Return what this process runs, as it was when first asked; what cannot be known is `unknown`."""
+    """Return the build of this process, determined at the first call. Unknown values are `unknown`."""
     root = _PACKAGE.parent.parent
     try:
-        baked = json.loads((_PACKAGE / FILE).read_text())
-        return Build(__version__, str(baked["revision"]), f"built {baked['built']}")
+        facts = json.loads((_PACKAGE / FILE).read_text())
+        return Build(__version__, str(facts["revision"]), f"built {facts['built']}")
     except (OSError, ValueError, KeyError, TypeError):
         return Build(__version__, revision_of(root), "checkout" if (root / ".git").exists() else "build unknown")
 
 
 def revision_of(root: Path) -> str:
-    """Return the commit of the checkout at `root`; not of a repository around it, in which it was only unpacked."""
+    """Return the commit of the checkout at `root`. A repository in a parent folder does not count."""
     if not (root / ".git").exists():
         return UNKNOWN
-    # Only this repository counts, whatever a hook of git or a script has put into the environment.
+    # A git hook or a script may have set variables that name another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_GIT_TIMEOUT_SECONDS, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return UNKNOWN
-    return done.stdout.strip() or UNKNOWN
+    return result.stdout.strip() or UNKNOWN

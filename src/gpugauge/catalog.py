@@ -1,41 +1,47 @@
-"""Every metric that gpugauge can export, by collector: reference, dashboards and rules are made from this one list."""
+"""The registered collectors and all their metrics, from the table in `gpugauge.registry`."""
 
 from __future__ import annotations
 
-from gpugauge.collectors.device.clocks import ClocksCollector
-from gpugauge.collectors.device.device import DeviceCollector
-from gpugauge.collectors.device.events import EventsCollector
-from gpugauge.collectors.device.health import HealthCollector
-from gpugauge.collectors.device.links import LinksCollector
-from gpugauge.collectors.device.mig import MigCollector
-from gpugauge.collectors.device.profiling import ProfilingCollector
-from gpugauge.collectors.device.utilization import UtilizationCollector
-from gpugauge.collectors.exporter.driver import DriverCollector
+from importlib import import_module
+
+from gpugauge.collectors.base import Node, RegisteredCollector
 from gpugauge.collectors.exporter.exporter import ExporterCollector
-from gpugauge.collectors.process.allocation import AllocationCollector
-from gpugauge.collectors.process.host import HostCollector
-from gpugauge.collectors.process.process import ProcessCollector
-from gpugauge.collectors.training.training import TrainingCollector
-from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.metric import Metric
+from gpugauge.registry import COLLECTORS, Entry
+from gpugauge.settings.model import Settings
 
-# In the order in which they run and are shown.
-_DEVICES = (
-    *(DeviceCollector, UtilizationCollector, ProfilingCollector, ClocksCollector),
-    *(HealthCollector, EventsCollector, LinksCollector, MigCollector),
-)
-_JOBS = (ProcessCollector, HostCollector, AllocationCollector, TrainingCollector, VerdictCollector)
 
-CATALOG: dict[str, tuple[Metric, ...]] = {
-    collector.name: collector.metrics for collector in (*_DEVICES, *_JOBS, DriverCollector, ExporterCollector)
+def _load(entry: Entry) -> type[RegisteredCollector]:
+    module, _, name = entry.implementation.partition(":")
+    collector: type[RegisteredCollector] = getattr(import_module(f"gpugauge.collectors.{module}"), name)
+    if collector.name != entry.name:
+        raise ValueError(f"registry.py: {entry.implementation} is registered as {entry.name!r}, not {collector.name!r}")
+    return collector
+
+
+_CLASSES = tuple(_load(entry) for entry in COLLECTORS)
+
+# Rows by collector, in the order in which the collectors run. `exporter` always runs, and runs last.
+CATALOG: dict[str, tuple[Metric, ...]] = {collector.name: collector.metrics for collector in _CLASSES} | {
+    ExporterCollector.name: ExporterCollector.metrics
 }
 
 
 def metrics() -> tuple[Metric, ...]:
-    """Return all rows in the order of their collectors; raises ValueError when two rows share a name."""
+    """Return all rows in the order of their collectors. Raises ValueError if two rows have the same name."""
     rows = tuple(row for table in CATALOG.values() for row in table)
     names = [row.name for row in rows]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"these names stand in two tables: {', '.join(twice)}")
+        raise ValueError(f"two tables have a row with the same name: {', '.join(twice)}")
     return rows
+
+
+def create_collectors(node: Node, settings: Settings | None = None) -> list[RegisteredCollector]:
+    """Return one collector of each kind that the node has something for, in the order in which they run."""
+    for kind in _CLASSES:
+        collector = kind.create(node)
+        if collector is not None:
+            collector.configure(settings or Settings())
+            node.created.append(collector)
+    return list(node.created)

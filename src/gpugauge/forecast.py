@@ -1,79 +1,83 @@
-"""When the next tick is worth its cost: just before a scrape that is expected, often while somebody looks whose next
-look cannot be foreseen, and else as rarely as the driver's rings allow.
+"""The time of the next tick: just before an expected scrape, once per interval while requests without a regular period
+are likely, otherwise as rarely as the driver's sample rings allow.
 
-A scraper keeps its rhythm to the millisecond; those that came tell when the next ones come.
+A scraper keeps its period to the millisecond, so its past requests predict the next ones.
 """
 
 from __future__ import annotations
 
-# Scrapers remembered; those that came last stay.
-_SCRAPERS = 8
-# Two gaps of one scraper differ by less than this, in seconds, if it has a rhythm.
-_REGULAR = 0.1
-# Rhythms that a scraper missed before it is taken to be gone.
-_MISSED = 3
-# In intervals: a tick may come so much late for a scrape, and so soon after another; what comes sooner is served by it.
-_CLOSE = 0.125
-# Also in intervals: who scrapes more often gets no ticks of its own, which would cost more than they tell.
-_SELDOM = 1.9
-# Seconds for which somebody may come again who came without a rhythm: a person or an open page; and a scraper that has
-# none yet or lost it, which is awaited half as long again as it stayed away. One that stayed away for longer is new.
-_ATTENTION, _LONGEST_ATTENTION = 15.0, 90.0
+# Scrapers that are remembered; the least recent one is dropped first.
+_MAX_SCRAPERS = 8
+# Two gaps of one scraper differ by less than this if it has a period.
+_MAX_JITTER_SECONDS = 0.1
+# Periods without a scrape after which a scraper is considered gone.
+_MAX_MISSED_PERIODS = 3
+# As a share of the interval: how much later a tick may be for a scrape, and the smallest gap between two ticks. An
+# earlier scrape is served by the tick before it.
+_TOLERANCE_INTERVALS = 0.125
+# In intervals: scrapers with a shorter period get no ticks of their own, which would cost more than they are worth.
+_MIN_PERIOD_INTERVALS = 1.9
+# After a request without a period (a person, an open page) another one is likely for this long. A scraper that has no
+# period yet, or lost it, is awaited 1.5 times its last gap; after a gap too long for that, it counts as new.
+_VIEWER_SECONDS, _MAX_VIEWER_SECONDS = 15.0, 90.0
 
 
-class Timetable:
-    """One thread tells of scrapes, others ask. Times are monotonic seconds."""
+class ScrapeForecast:
+    """Predicts scrapes from past ones. One thread records, others read. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, tuple[float, float]] = {}  # the last time, and the gap before it, by scraper
-        self._rhythms: tuple[tuple[float, float], ...] = ()  # the same of those that have a rhythm; replaced as a whole
-        self._watched_until = -_ATTENTION
+        self._last_scrapes: dict[str, tuple[float, float]] = {}  # the last time and the gap before it, by scraper
+        self._periods: tuple[tuple[float, float], ...] = ()  # the same of those that have a period; replaced as a whole
+        self._viewed_until = -_VIEWER_SECONDS
 
-    def heard(self, scraper: str, now: float) -> None:
-        """Take note of a scrape."""
-        last, gap = self._heard.pop(scraper, (now, 0.0))
-        rhythms = tuple(known for known in self._rhythms if known != (last, gap))
-        self._heard[scraper] = (now, now - last)
-        if len(self._heard) > _SCRAPERS:
-            del self._heard[next(iter(self._heard))]
-        regular = now > last and abs(now - last - gap) < _REGULAR
-        self._rhythms = (*rhythms, (now, now - last))[-_SCRAPERS:] if regular else rhythms
+    def record_scrape(self, scraper: str, now: float) -> None:
+        """Record a scrape; `scraper` is the address that it came from."""
+        last, gap = self._last_scrapes.pop(scraper, (now, 0.0))
+        periods = tuple(known for known in self._periods if known != (last, gap))
+        self._last_scrapes[scraper] = (now, now - last)
+        if len(self._last_scrapes) > _MAX_SCRAPERS:
+            del self._last_scrapes[next(iter(self._last_scrapes))]
+        regular = now > last and abs(now - last - gap) < _MAX_JITTER_SECONDS
+        self._periods = (*periods, (now, now - last))[-_MAX_SCRAPERS:] if regular else periods
         if not regular:
             awaited = 1.5 * (now - last)
-            self.looked(now, awaited if awaited <= _LONGEST_ATTENTION else 0.0)
+            self.record_viewer(now, awaited if awaited <= _MAX_VIEWER_SECONDS else 0.0)
 
-    def looked(self, now: float, seconds: float = 0.0) -> None:
-        """Take note of somebody who looks now, and may again at any time within `seconds` or a little longer."""
-        self._watched_until = max(self._watched_until, now + max(_ATTENTION, seconds))
+    def record_viewer(self, now: float, seconds: float = 0.0) -> None:
+        """Record a request without a period. Another one is likely within `seconds`, or 15 s if that is longer."""
+        self._viewed_until = max(self._viewed_until, now + max(_VIEWER_SECONDS, seconds))
 
-    def watched(self, now: float, interval: float) -> bool:
-        """Whether somebody may look at any time: a look was heard of that cannot be foreseen, or a scraper comes about
-        every `interval` seconds.
+    def has_viewer(self, now: float, interval: float) -> bool:
+        """Return whether a request is likely at any time: one without a period was recorded recently, or a scraper has
+        a period of about `interval` seconds.
         """
-        often = _SELDOM * interval
-        return now < self._watched_until or any(
-            gap < often and now - last <= max(_MISSED * gap, often) for last, gap in self._rhythms
+        frequent = _MIN_PERIOD_INTERVALS * interval
+        return now < self._viewed_until or any(
+            gap < frequent and now - last <= max(_MAX_MISSED_PERIODS * gap, frequent) for last, gap in self._periods
         )
 
-    def expected(self, begin: float, end: float, least: float) -> float | None:
-        """Return when the first scrape from `begin` to `end` is expected, None if none is; scrapers that come more
-        often than every `least` seconds do not count.
+    def expected(self, begin: float, end: float, min_period: float) -> float | None:
+        """Return the time of the first scrape that is expected from `begin` to `end`, or None. Scrapers with a period
+        below `min_period` seconds do not count.
         """
         due = []
-        for last, gap in self._rhythms:
+        for last, gap in self._periods:
             rounds = max(1, -int((last - begin) // gap))
-            if gap >= least and rounds <= _MISSED and last + rounds * gap <= end:
+            if gap >= min_period and rounds <= _MAX_MISSED_PERIODS and last + rounds * gap <= end:
                 due.append(last + rounds * gap)
         return min(due, default=None)
 
     def next_tick(self, last: float, interval: float, idle: float, lead: float) -> float:
-        """Return when to tick after `last`: an interval later, or `idle` seconds if nobody may look at any time; but
-        `lead` seconds before a scrape that is expected between a little after `last` and a little after that.
+        """Return the time of the tick after `last`: `interval` seconds later, or `idle` seconds later without a viewer;
+        but `lead` seconds before a scrape that is expected earlier than that, or shortly after.
         """
-        close, step = _CLOSE * interval, interval if self.watched(last, interval) else max(idle, interval)
-        scrape = self.expected(last + close + lead, last + step + close + lead, _SELDOM * interval)
+        tolerance = _TOLERANCE_INTERVALS * interval
+        step = interval if self.has_viewer(last, interval) else max(idle, interval)
+        earliest = last + tolerance + lead
+        scrape = self.expected(earliest, last + step + tolerance + lead, _MIN_PERIOD_INTERVALS * interval)
         return last + step if scrape is None else scrape - lead
 
     def is_near(self, now: float, interval: float, lead: float) -> bool:
-        """Return whether the tick at `now` is the one that a scrape will be served from."""
-        return self.expected(now, now + lead + _CLOSE * interval, _SELDOM * interval) is not None
+        """Return whether an expected scrape is served from the tick at `now`."""
+        end = now + lead + _TOLERANCE_INTERVALS * interval
+        return self.expected(now, end, _MIN_PERIOD_INTERVALS * interval) is not None

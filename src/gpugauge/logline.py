@@ -1,4 +1,4 @@
-"""What modules put into a log line: fields, and conditions that are logged when they begin, change and end.
+"""Fields of log lines, and conditions that are logged when they begin, change and end.
 
 Use: `log.info("worker restarted", extra=fields(device=uuid, seconds=1.5))`.
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """Return the `extra` argument of a logging call, so that the values become fields of the line."""
+    """Return the `extra` argument of a logging call that adds the values to the line as fields."""
     return {"fields": values}
 
 
 class Condition:
-    """Something that can fail for long: logged once when it starts, again if the sentence changes, once when it ends.
+    """A failure that may last: logged when it starts, when its sentence changes, and when it ends.
 
-    The sentence says what is wrong and what to do; what varies from one failure to the next belongs into the fields.
+    The sentence states the problem and what to do. Values that vary between failures belong into the fields.
     """
 
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
@@ -29,7 +29,7 @@ class Condition:
         self._failures = 0
 
     def failing(self, sentence: str, **values: object) -> None:
-        """Tell that it fails now."""
+        """Record a failure."""
         self._failures += 1
         if self._sentence is None:
             self._since = time.monotonic()
@@ -38,7 +38,7 @@ class Condition:
             self._log.log(self._level, sentence, extra=fields(**values))
 
     def recovered(self, sentence: str = "recovered", **values: object) -> None:
-        """Tell that it works now; silent when it did not fail before."""
+        """Record a success; logged only after a failure."""
         if self._sentence is None:
             return
         seconds = round(time.monotonic() - self._since, 1)

@@ -1,7 +1,7 @@
-"""A metric is one row: name, kind, unit, labels, help, and the function that reads its value from a subject.
+"""A metric row: name, kind, unit, labels, help, and the function that reads its value from a subject.
 
-Tables of rows stand next to their readers in `collectors/`; everything else that names a metric (exposition, reference,
-dashboards, rules) takes it from there.
+The tables of rows are in `collectors/`, next to the code that reads the subjects. Exposition, reference, dashboards and
+rules use these tables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
-# Base units of the Prometheus naming guide; the empty string is for what has none (counts, states, facts).
+# Base units of the Prometheus naming guide; empty for counts, states and info metrics.
 BYTES = "bytes"
 CELSIUS = "celsius"
 HERTZ = "hertz"
@@ -30,7 +30,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """Cumulative bucket counts, one for each bound of the row and one for +Inf, and the sum of the observations."""
+    """Cumulative bucket counts, one per bound of the row and one for +Inf, and the sum of the observations."""
 
     counts: tuple[int, ...]
     total: float
@@ -38,13 +38,13 @@ class HistogramValue:
 
 Value: TypeAlias = "float | int | HistogramValue"
 LabelValues: TypeAlias = "tuple[str, ...]"
-# What a row's reader returns for one subject: nothing (no series), one value, or values by the row's own labels.
+# Result of a row's reader for one subject: None (no series), one value, or values by the row's own labels.
 Reading: TypeAlias = "Value | Mapping[str, Value] | Mapping[tuple[str, ...], Value] | None"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One row of the catalogue. `labels` holds the subject's labels first (`uuid`, `process`), then the row's own."""
+    """One row of the catalogue. `labels` are those of the subject (`uuid`, `process`), followed by the row's own."""
 
     name: str
     kind: Kind
@@ -52,30 +52,30 @@ class Metric:
     unit: str
     labels: tuple[str, ...]
     read: Callable[[Any], Reading]
-    source: str = ""  # the call or file that the value comes from
-    devices: str = ""  # which GPUs have it, where not all do
+    source: str = ""  # call or file that the value comes from
+    devices: str = ""  # the GPUs that have it, if not all
     buckets: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that Prometheus, OpenMetrics or our own naming rules would not take; raises ValueError."""
+        """Check the names against the rules of Prometheus, OpenMetrics and this project. Raises ValueError."""
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"metric name {self.name!r} lacks one of our prefixes or has a foreign character")
+            raise ValueError(f"metric name {self.name!r} lacks one of the prefixes or has an invalid character")
         if (self.kind == "counter") != self.name.endswith("_total"):
             raise ValueError(f"{self.name}: counters, and only counters, end in _total")
         if self.name.endswith(("_bucket", "_count", "_sum", "_created")):
-            raise ValueError(f"{self.name}: this ending belongs to histograms")
+            raise ValueError(f"{self.name}: this suffix is reserved for histograms")
         stem = self.name.removesuffix("_total")
         if self.unit and not stem.endswith("_" + self.unit):
             raise ValueError(f"{self.name}: the name must end in its unit, _{self.unit}")
         if not all(_LABEL.fullmatch(label) for label in self.labels) or len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"{self.name}: bad or repeated label in {self.labels}")
+            raise ValueError(f"{self.name}: invalid or repeated label in {self.labels}")
         if not self.help.endswith("."):
-            raise ValueError(f"{self.name}: the help is a sentence")
+            raise ValueError(f"{self.name}: the help must end in a full stop")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one row in one snapshot: (label values in the row's order, value)."""
+    """All samples of one row in one snapshot, as (label values in the order of the row, value)."""
 
     metric: Metric
     samples: tuple[tuple[LabelValues, Value], ...]
@@ -100,7 +100,7 @@ class Table:
         source: str = "",
         devices: str = "",
     ) -> Metric:
-        """Return a row for a value that goes up and down."""
+        """Return a row for a value that can rise and fall."""
         return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source, devices)
 
     def counter(
@@ -113,7 +113,7 @@ class Table:
         source: str = "",
         devices: str = "",
     ) -> Metric:
-        """Return a row for a value that only rises; the name ends in _total."""
+        """Return a row for a value that only rises. The name ends in _total."""
         return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, devices)
 
     def histogram(
@@ -126,19 +126,21 @@ class Table:
         source: str = "",
         devices: str = "",
     ) -> Metric:
-        """Return a row for a distribution; the reader gives a HistogramValue with len(buckets) + 1 counts."""
+        """Return a row for a distribution. The reader returns a HistogramValue with len(buckets) + 1 counts."""
         return Metric(name, "histogram", help, unit, self.labels, read, source, devices, tuple(buckets))
 
 
 def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:
-    """Read every row from every subject, given as (its label values, what the readers take); absent leaves no trace."""
+    """Return the families of all rows, without empty ones. A subject is a pair of label values and the argument of the
+    readers.
+    """
     result = []
     for row in rows:
         read = row.read
         samples: list[tuple[LabelValues, Value]] = []
         for labels, subject in subjects:
             reading = read(subject)
-            # Nearly all are numbers or dictionaries; to ask whether something is a Mapping takes longer than the rest.
+            # Nearly all are numbers or dictionaries, and isinstance() with Mapping takes longer than all the rest.
             kind = type(reading)
             if kind is float or kind is int:
                 samples.append((labels, reading))  # type: ignore[arg-type]  # mypy does not follow `kind`
@@ -158,30 +160,30 @@ def _labelled(labels: LabelValues, reading: Mapping[Any, Value]) -> list[tuple[L
 
 
 def by(**readings: float | None) -> dict[str, float]:
-    """Return readings by the value of a row's own label, without those that are absent."""
+    """Return readings by the value of a row's own label, without absent ones."""
     return {name: value for name, value in readings.items() if value is not None}
 
 
 def each(readings: Mapping[str, float] | None, change: Callable[[float], float]) -> dict[str, float] | None:
-    """Return every reading changed, by the same label; what is absent stays absent."""
+    """Return `change` of every reading by the same label, None for None."""
     return None if readings is None else {name: change(value) for name, value in readings.items()}
 
 
 def states(names: Sequence[str], current: int | None) -> dict[str, int] | None:
-    """Return 1 for the state with the number `current` and 0 for the others; nothing when it is not known."""
+    """Return 1 for the state with the number `current` and 0 for the others, None for None."""
     if current is None:
         return None
     return {name: int(number == current) for number, name in enumerate(names)}
 
 
 def flag(value: bool | None) -> int | None:
-    """Return 1 or 0 for what the driver told, nothing for what it did not."""
+    """Return 1 for True, 0 for False, None for None."""
     return None if value is None else int(value)
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """Convert a raw reading to a base unit; what is absent stays absent."""
+    """Return a raw reading times `factor`, None for None."""
     if value is None:
         return None
-    # Divided, 70 % is 0.7; times 0.01 it is 0.7000000000000001.
+    # 70 / 100 is 0.7, but 70 * 0.01 is 0.7000000000000001.
     return value * factor if factor >= 1 else value / round(1 / factor)

@@ -1,4 +1,4 @@
-"""What the sampler publishes once a tick: frozen, complete, never changed afterwards."""
+"""The snapshot of a tick: all sections, frozen."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gpugauge.metric import Family
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """The families of one collector. A collector whose values did not change returns the same object again, and the
-    exposition then reuses its bytes.
+    """The families of one collector. If no value changed, a collector returns the same object again, and the exposition
+    reuses its bytes.
     """
 
     collector: str
@@ -19,7 +19,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a collector's last run went; times in seconds, `last_success` as Unix time or 0 if it never succeeded."""
+    """Result of a collector's last run. `duration` is in seconds, `last_success` a Unix time, 0 if there was none."""
 
     success: bool
     duration: float

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return the text with `?` for each character that is not printable: nothing in it can control a terminal."""
+    """Return the text with `?` for each character that is not printable, so that no text can control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

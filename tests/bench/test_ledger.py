@@ -1,4 +1,4 @@
-"""What the benches tell apart: time in the simulated library, and what the peer finds there."""
+"""The ledger of time in the simulated library, and the functions that nvitop-exporter finds there."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_waiting_is_no_work(tmp_path: Path) -> None:
     assert found.seconds < 0.3
 
 
-def test_a_function_that_there_is_not(tmp_path: Path) -> None:
+def test_unknown_function_raises(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         ledger.Ledger(Slow(), tmp_path).other  # noqa: B018  (looked up, as the binding does)
 
 
-def test_only_where_the_bench_wants_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_wrapped_if_the_environment_names_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = Slow()
     assert ledger.kept(library) is library
 
@@ -70,7 +70,7 @@ def test_only_where_the_bench_wants_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert isinstance(ledger.kept(library), ledger.Ledger)
 
 
-def test_its_own_price_leaves_no_trace(tmp_path: Path) -> None:
+def test_price_leaves_no_file(tmp_path: Path) -> None:
     price = ledger.price(tmp_path)
 
     assert price.inside + price.beside > 0
@@ -85,8 +85,8 @@ def answers(function: str, *arguments: object) -> bool:
     return True
 
 
-def test_the_peer_is_refused_nothing_but_the_fan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nvitop-exporter asks of an H100, an SXM board without a fan."""
+def test_only_the_fan_is_not_supported_for_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls of nvitop-exporter on an H100 SXM, which has no fan."""
     now = [100.0]
     simulation = parse_scenario(scenario(1, [41, 42, 43]), "test.yaml", "test").simulation()
     simulation["start"] = {"monotonic": 0.0, "unix": 1_790_000_000.0}

@@ -10,7 +10,7 @@ from bench.alerts.__main__ import main as command
 from bench.alerts.replay import Run, _firing, _runs
 from bench.alerts.report import failures, summary
 from bench.alerts.score import GRACE, Rules, Score, count
-from bench.alerts.story import SHIPPED, Device, Story, StoryError, Tell, notation, read, read_all, write
+from bench.alerts.story import SHIPPED, Device, Expectation, Story, StoryError, notation, read, read_all, write
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
@@ -19,14 +19,14 @@ PLANNED = {story.name: story for story in (*tuned.STORIES, *kept_back.STORIES)}
 JOB = {"workload_job_id": "7"}
 
 
-def tell(**changes: Any) -> Tell:
-    plain = {"who": JOB, "kind": "load", "alerts": ["Low|Lower"], "since": 10, "until": 60}
-    return Tell.model_validate({**plain, **changes})
+def expect(**changes: Any) -> Expectation:
+    plain = {"labels": JOB, "kind": "load", "alerts": ["Low|Lower"], "since": 10, "until": 60}
+    return Expectation.model_validate({**plain, **changes})
 
 
-def story(*tells: Tell) -> Story:
+def story(*expectations: Expectation) -> Story:
     devices = {"GPU-0": Device(instance="node-1", jobs=("7",)), "GPU-1": Device(instance="node-1")}
-    return Story(name="s", what="w", minutes=90, devices=devices, tells=tells, series={})
+    return Story(name="s", description="w", minutes=90, devices=devices, expectations=expectations, series={})
 
 
 def counted(made: Story, *runs: Run, names_jobs: bool = True) -> Score:
@@ -35,67 +35,67 @@ def counted(made: Story, *runs: Run, names_jobs: bool = True) -> Score:
     return result
 
 
-def about(alert: str, begin: int, labels: dict[str, str] | None = None) -> Run:
+def fires(alert: str, begin: int, labels: dict[str, str] | None = None) -> Run:
     return Run(alert, labels or {**JOB, "workload_kind": "slurm"}, begin, 80)
 
 
-def test_right_alert_is_told_and_its_delay_counts() -> None:
-    found = counted(story(tell()), about("Low", 25), about("Lower", 23))
+def test_expected_alert_counts_with_its_delay() -> None:
+    found = counted(story(expect()), fires("Low", 25), fires("Lower", 23))
 
-    assert (found.told, found.missed, found.wrong, found.delays) == (1, [], [], [13])
+    assert (found.fired, found.missed, found.wrong, found.delays) == (1, [], [], [13])
     assert (found.precision, found.recall, found.delay) == (1.0, 1.0, 13)
 
 
-def test_silence_misses() -> None:
-    found = counted(story(tell()))
+def test_missing_alert_is_missed() -> None:
+    found = counted(story(expect()))
 
-    assert (found.told, found.recall, found.precision) == (0, 0.0, None)
-    assert failures(found) == ["not told in s: workload_job_id=7"]
+    assert (found.fired, found.recall, found.precision) == (0, 0.0, None)
+    assert failures(found) == ["not reported in s: workload_job_id=7"]
 
 
 @pytest.mark.parametrize(
     "run",
     [
-        about("Low", 9),
-        about("Low", 60 + GRACE + 1),
-        about("Else", 30),
-        about("Low", 30, {"workload_job_id": "8"}),
+        fires("Low", 9),
+        fires("Low", 60 + GRACE + 1),
+        fires("Else", 30),
+        fires("Low", 30, {"workload_job_id": "8"}),
     ],
     ids=["too early", "too late", "another alert", "another job"],
 )
-def test_what_nobody_asked_for_is_wrong(run: Run) -> None:
-    found = counted(story(tell()), run)
+def test_unexpected_alert_is_a_false_alarm(run: Run) -> None:
+    found = counted(story(expect()), run)
 
-    assert (found.told, found.false_alarms, found.precision) == (0, 1, 0.0)
+    assert (found.fired, found.false_alarms, found.precision) == (0, 1, 0.0)
 
 
-def test_late_but_within_its_window_is_neither_told_nor_wrong() -> None:
-    found = counted(story(tell()), about("Low", 60 + GRACE))
+def test_late_alert_within_its_window_is_neither_fired_nor_wrong() -> None:
+    found = counted(story(expect()), fires("Low", 60 + GRACE))
 
-    assert (found.told, found.wrong) == (0, [])
+    assert (found.fired, found.wrong) == (0, [])
 
 
 def test_false_alarms_count_once_for_each_identity() -> None:
-    found = counted(story(), about("Low", 1), about("Lower", 2), about("Low", 3, {"uuid": "GPU-0"}))
+    found = counted(story(), fires("Low", 1), fires("Lower", 2), fires("Low", 3, {"uuid": "GPU-0"}))
 
     assert found.false_alarms == 2
 
 
-def test_what_may_be_told_counts_neither_way() -> None:
-    made = story(tell(required=False))
+def test_alert_that_is_not_required_does_not_count() -> None:
+    made = story(expect(required=False))
 
-    assert (counted(made).recall, counted(made, about("Low", 30)).precision) == (None, None)
+    assert (counted(made).recall, counted(made, fires("Low", 30)).precision) == (None, None)
 
 
-@pytest.mark.parametrize(("best", "named"), [("Low", 1), ("Lower", 0)])
-def test_the_alert_of_the_cause_is_counted(best: str, named: int) -> None:
-    found = counted(story(tell(best=best)), about("Low", 30))
+@pytest.mark.parametrize(("cause_alert", "named"), [("Low", 1), ("Lower", 0)])
+def test_the_alert_of_the_cause_is_counted(cause_alert: str, named: int) -> None:
+    found = counted(story(expect(cause_alert=cause_alert)), fires("Low", 30))
 
     assert (found.named, found.nameable) == (named, 1)
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "fired"),
     [
         ({"instance": "node-1", "uuid": "GPU-0"}, 1),
         ({"instance": "node-1"}, 1),
@@ -103,10 +103,10 @@ def test_the_alert_of_the_cause_is_counted(best: str, named: int) -> None:
         ({"instance": "node-2"}, 0),
     ],
 )
-def test_naive_rules_tell_of_every_job_on_what_they_name(labels: dict[str, str], told: int) -> None:
-    found = counted(story(tell()), about("Naive", 30, labels), names_jobs=False)
+def test_naive_alert_counts_for_every_job_on_its_gpu_or_machine(labels: dict[str, str], fired: int) -> None:
+    found = counted(story(expect()), fires("Naive", 30, labels), names_jobs=False)
 
-    assert (found.told, found.false_alarms) == (told, 1 - told)
+    assert (found.fired, found.false_alarms) == (fired, 1 - fired)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ PRINTED = """
 """
 
 
-def test_what_promtool_prints_is_read() -> None:
+def test_output_of_promtool_is_parsed() -> None:
     assert _runs(dict(_firing(PRINTED))) == [
         Run("A", {"job": 'a\\"}, b'}, 59, 60),
         Run("B", {"uuid": "u"}, 60, 60),
@@ -148,7 +148,7 @@ def test_what_promtool_prints_is_read() -> None:
 
 
 def test_story_is_read_as_it_was_written(tmp_path: Path) -> None:
-    made = story(tell())
+    made = story(expect())
 
     assert read(write(made, tmp_path)) == made
 
@@ -158,7 +158,10 @@ def test_story_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ({"minutes": 0}, "minutes: "),
         ({"colour": "red"}, "colour: "),
-        ({"tells": [{"who": JOB, "kind": "load", "alerts": ["A"], "since": 5, "until": 5}]}, "until must come after"),
+        (
+            {"expectations": [{"labels": JOB, "kind": "load", "alerts": ["A"], "since": 5, "until": 5}]},
+            "until must come after",
+        ),
     ],
 )
 def test_bad_story_names_file_and_key(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -169,7 +172,7 @@ def test_bad_story_names_file_and_key(tmp_path: Path, change: dict[str, Any], me
         read(path)
 
 
-def test_broken_file_and_empty_folder_are_told(tmp_path: Path) -> None:
+def test_broken_file_and_empty_folder_raise(tmp_path: Path) -> None:
     with pytest.raises(StoryError, match="there is no story in it"):
         read_all(tmp_path)
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b"{}")[:-9])
@@ -183,28 +186,32 @@ def test_shipped_stories_are_those_that_are_planned() -> None:
     assert shipped.keys() == PLANNED.keys()
     for name, made in shipped.items():
         planned = PLANNED[name]
-        assert (made.what, made.minutes, len(made.tells)) == (planned.what, planned.minutes, len(planned.tells)), name
+        assert (made.description, made.minutes, len(made.expectations)) == (
+            planned.description,
+            planned.minutes,
+            len(planned.expectations),
+        ), name
         assert made.group == ("tuned" if planned in tuned.STORIES else "kept back"), name
 
 
 def test_enough_stories_and_enough_kept_back() -> None:
     assert len(PLANNED) >= 40
     assert len(kept_back.STORIES) >= 12
-    assert sum(not planned.tells for planned in PLANNED.values()) >= 15
+    assert sum(not planned.expectations for planned in PLANNED.values()) >= 15
 
 
-def test_every_alert_that_is_asked_for_exists() -> None:
+def test_every_expected_alert_exists() -> None:
     names = {alert.name for alert in rules.alerts(Parameters())}
 
     for planned in PLANNED.values():
-        for wanted in planned.tells:
+        for wanted in planned.expectations:
             for pattern in wanted.alerts:
                 assert any(re.fullmatch(pattern, name) for name in names), (planned.name, pattern)
 
 
 def test_summary_has_a_row_for_each_group() -> None:
-    made = story(tell())
-    scores = {"all": counted(made, about("Low", 30)), "tuned": counted(made)}
+    made = story(expect())
+    scores = {"all": counted(made, fires("Low", 30)), "tuned": counted(made)}
 
     lines = summary([made], [(Rules("ours", {}, names_jobs=True), scores)]).splitlines()
 
@@ -213,12 +220,12 @@ def test_summary_has_a_row_for_each_group() -> None:
     assert lines[3].startswith("| ours | tuned (1) | 0 of 1 | 0 | - | 0.00 |")
 
 
-def test_command_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_the_missing_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command(["--promtool", str(tmp_path / "none")])
 
     assert ended.value.code == 2
-    assert "--promtool gives its path" in capsys.readouterr().err
+    assert "--promtool sets its path" in capsys.readouterr().err
 
 
 def test_document_lists_every_story() -> None:

@@ -1,4 +1,4 @@
-"""Some hours of the soak (`python -m bench.soak` runs a month), and that it would notice."""
+"""Some hours of the soak (`python -m bench.soak` runs a month), and its detection of faults."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR")
 
 
-def test_some_hours_of_jobs_coming_and_going() -> None:
+def test_some_hours_of_jobs() -> None:
     made = soak(180, seed=1)
 
     assert made.load.began > 10
     assert made.load.ended.total() > 5
     assert dict(made.watch.examples) == {}
-    assert made.watch.most_processes <= made.watch.most_expected
-    assert made.watch.looks[0].descriptors == made.watch.looks[-1].descriptors
+    assert made.watch.max_processes <= made.watch.max_expected
+    assert made.watch.memory[0].descriptors == made.watch.memory[-1].descriptors
 
 
 def _half(drain: Callable[..., None]) -> Callable[..., None]:
@@ -45,7 +45,7 @@ def _half(drain: Callable[..., None]) -> Callable[..., None]:
     ],
     ids=["busy time halved", "sessions kept", "a collector that raises"],
 )
-def test_the_soak_notices(place: type, name: str, replacement: Any, noticed: str) -> None:
+def test_the_soak_detects(place: type, name: str, replacement: Any, noticed: str) -> None:
     with patch.object(place, name, replacement):
         made = soak(60, seed=1)
 

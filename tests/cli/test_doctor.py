@@ -19,7 +19,7 @@ def test_a_cpu_build_beside_simulated_devices(tmp_path: Path) -> None:
 
     assert result.exit_code == 2, result.output
     assert result.output.startswith("SIMULATED: the GPUs below do not exist (scenario node).\n")
-    assert "  FAIL  Build              for the CPU only, and there is a GPU [no_cuda_build]" in result.output
+    assert "  FAIL  Build              for the CPU only, but there is a GPU [no_cuda_build]" in result.output
     assert max(map(len, result.output.splitlines())) <= 80
 
 
@@ -37,18 +37,18 @@ def test_builds_of_torch_against_simulated_machines(
 ) -> None:
     result = doctor("--simulate", scenario, "--json", environ=with_torch(tmp_path, **how))
 
-    told = json.loads(result.stdout)
-    assert [finding["cause"] for finding in told["findings"] if finding["cause"]] == causes
-    assert told["simulated"] is True
-    assert told["exit_code"] == result.exit_code
+    document = json.loads(result.stdout)
+    assert [finding["cause"] for finding in document["findings"] if finding["cause"]] == causes
+    assert document["simulated"] is True
+    assert document["exit_code"] == result.exit_code
 
 
 def test_hidden_devices(tmp_path: Path) -> None:
     environ = {**with_torch(tmp_path, cuda="12.8", arch="sm_90"), "CUDA_VISIBLE_DEVICES": ""}
 
-    told = json.loads(doctor("--simulate", "node", "--json", environ=environ).stdout)
+    document = json.loads(doctor("--simulate", "node", "--json", environ=environ).stdout)
 
-    (finding,) = [finding for finding in told["findings"] if finding["level"] == "failure"]
+    (finding,) = [finding for finding in document["findings"] if finding["level"] == "failure"]
     assert (finding["check"], finding["cause"]) == ("visible_devices", "no_visible_device")
 
 
@@ -69,6 +69,6 @@ def test_bad_arguments_are_usage_errors() -> None:
 def test_on_this_machine_as_it_is(tmp_path: Path) -> None:
     result = doctor("--no-timed", "--json", environ=with_torch(tmp_path))
 
-    told = json.loads(result.stdout)
-    assert [f for f in told["findings"] if "the check itself failed" in f["found"]] == []
-    assert told["torch"]["torch"] == "2.10.0+cu128"
+    document = json.loads(result.stdout)
+    assert [f for f in document["findings"] if "the check itself failed" in f["found"]] == []
+    assert document["torch"]["torch"] == "2.10.0+cu128"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click import Context, Option
 from click.testing import CliRunner, Result
 
 from gpugauge import buildinfo
@@ -37,6 +38,17 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 def test_version() -> None:
     assert invoke("--version").output == f"gpugauge {buildinfo.build()}\n"
+
+
+def test_every_command_is_listed_and_has_help() -> None:
+    listed = invoke("--help").output
+
+    for name, command in ((name, cli.main.get_command(Context(cli.main), name)) for name in cli._COMMANDS):
+        assert command is not None
+        assert (command.name, f"  {name}  " in listed) == (name, True)
+        assert command.get_short_help_str(200).endswith(".")
+        missing = [p.name for p in command.params if isinstance(p, Option) and not p.help]
+        assert missing == [], f"{name}: an option without a help text"
 
 
 def test_every_setting_has_its_flag_in_the_help() -> None:
@@ -79,7 +91,7 @@ def test_a_bad_setting_exits_2_with_one_sentence(served: list[Settings], tmp_pat
 
     result = invoke("serve", "--config.file", str(file))
 
-    sentence = f"gpugauge: {file}:2: web.listen: unknown setting; did you mean web.listen_address?\n"
+    sentence = f"gpugauge: {file}:2: web.listen: unknown key; did you mean web.listen_address?\n"
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
     assert served == []
 
@@ -102,13 +114,13 @@ def test_an_address_that_is_taken_exits_1(served: list[Settings], monkeypatch: p
     assert (result.exit_code, result.stderr) == (1, "gpugauge: cannot listen on :1: address already in use\n")
 
 
-def test_the_exit_code_is_the_daemons(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_the_daemon(served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpugauge.daemon.app.run", lambda *_: 3)
 
     assert invoke("serve").exit_code == 3
 
 
-def test_scenarios_are_listed_one_a_line() -> None:
+def test_scenarios_are_listed_one_per_line() -> None:
     result = invoke("scenarios")
 
     lines = result.output.splitlines()
@@ -117,7 +129,7 @@ def test_scenarios_are_listed_one_a_line() -> None:
     assert all(name and description.strip() for name, _, description in (line.partition("  ") for line in lines))
 
 
-def test_run_becomes_the_command() -> None:
+def test_run_executes_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gpugauge.cli.main", "run", "--", sys.executable, "-c", "print('--help', 5)"],
         capture_output=True,

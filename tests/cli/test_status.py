@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpugauge.cli.status import StatusError, status, table
+from gpugauge.cli.status import show
+from gpugauge.cli.status_table import table
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
+from gpugauge.web.client import RequestError
 from tests.status.statusfacts import snapshot
 
 NOW = 1.7e9
@@ -88,7 +90,7 @@ def test_device_that_does_not_answer() -> None:
     assert "  0  H100 80GB HBM3          does not answer" in drawn(up=0)
 
 
-def test_hostile_names_neither_steer_the_terminal_nor_break_the_table() -> None:
+def test_hostile_names_do_not_control_the_terminal_or_break_the_table() -> None:
     text = drawn("\x1b[2Jevil\n\u202e" + "x" * 10_000)
 
     assert "\x1b" not in text
@@ -123,7 +125,7 @@ def daemon() -> Iterator[str]:
 def test_table_without_colours_when_not_on_a_terminal(daemon: str) -> None:
     out = io.StringIO()
 
-    status(daemon + "/", as_json=False, watch=False, out=out)
+    show(daemon + "/", as_json=False, watch=False, out=out)
 
     assert "H100" in out.getvalue()
     assert "\x1b" not in out.getvalue()
@@ -145,7 +147,7 @@ def test_colours_on_a_terminal(
         monkeypatch.setenv(name, value)
     out = Terminal()
 
-    status(daemon, as_json=False, watch=False, out=out)
+    show(daemon, as_json=False, watch=False, out=out)
 
     assert ("\x1b[" in out.getvalue()) == coloured
 
@@ -153,15 +155,15 @@ def test_colours_on_a_terminal(
 def test_json(daemon: str) -> None:
     out = io.StringIO()
 
-    status(daemon, as_json=True, watch=False, out=out)
+    show(daemon, as_json=True, watch=False, out=out)
 
     assert json.loads(out.getvalue())["gpus"][0]["uuid"] == "GPU-a"
 
 
 def test_errors_are_one_sentence(daemon: str) -> None:
-    with pytest.raises(StatusError, match=r"answers 503: gone\?\[2J$"):
-        status(daemon + "/elsewhere", as_json=False, watch=False)
-    with pytest.raises(StatusError, match="is `gpugauge serve` running"):
-        status("http://127.0.0.1:9", as_json=False, watch=False)
-    with pytest.raises(StatusError, match="begins with http"):
-        status("file:///etc/passwd", as_json=False, watch=False)
+    with pytest.raises(RequestError, match=r"answers 503: gone\?\[2J$"):
+        show(daemon + "/elsewhere", as_json=False, watch=False)
+    with pytest.raises(RequestError, match="is `gpugauge serve` running"):
+        show("http://127.0.0.1:9", as_json=False, watch=False)
+    with pytest.raises(RequestError, match="begins with http"):
+        show("file:///etc/passwd", as_json=False, watch=False)

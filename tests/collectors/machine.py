@@ -1,4 +1,4 @@
-"""A machine with one GPU, pids that are used again, and a driver that knows pids only."""
+"""A machine with one GPU, reused pids, and a driver that reports pids only."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ TICKS = 100
 
 @dataclass(frozen=True)
 class Process:
-    """It keeps the GPU busy to a level between two seconds of its life; `start` also tells it apart by its pid."""
+    """Keeps the GPU busy at `level` between two times. `start` distinguishes processes with the same pid."""
 
     pid: int
     start: float
@@ -38,7 +38,7 @@ class Process:
 
 @dataclass
 class Machine:
-    """Its time is `now`; the driver's window of process use begins at `cursor`."""
+    """The time is `now`. The driver's window of process samples begins at `cursor`."""
 
     processes: list[Process]
     now: float = 0.0
@@ -66,8 +66,8 @@ class Machine:
         self.listed = tuple(ProcessReading(p.pid, "compute", p.memory) for p in self.processes if p.alive(self.now))
 
     def drain(self) -> list[Reply]:
-        """Return the mean use of each pid since the newest row that was told before, whoever had the pid. The first
-        rows of a worker are not passed on: they are a mean over the whole buffer.
+        """Return the mean use of each pid since the newest row of the last drain, over all processes with the pid. The
+        first rows of a worker are dropped: they are a mean over the whole buffer.
         """
         begin = max(self.cursor or 0.0, self.now - 12)
         by_pid: dict[int, float] = {}
@@ -76,8 +76,8 @@ class Machine:
         stamp = round((1000 + self.now) * 1e6)
         rows = [[stamp, pid, round(100 * share), 0, 0, 0] for pid, share in by_pid.items() if share > 0]
         seeded, self.cursor = self.cursor is not None, self.now if rows else self.cursor
-        told = self.garbage + rows if seeded else []
-        return [Reply(1, "read", uuid=UUID, samples={"process": told}, received=self.now)]
+        sent = self.garbage + rows if seeded else []
+        return [Reply(1, "read", uuid=UUID, samples={"process": sent}, received=self.now)]
 
     def tick(self, *replies: Reply) -> Tick:
         if self.uptime:
@@ -89,7 +89,7 @@ class Machine:
 
 
 class Proc(Procfs):
-    """Shows the processes of a machine that are alive, and the uptime only on request."""
+    """Shows the living processes of a machine, and the uptime only if `uptime` is set."""
 
     def __init__(self, machine: Machine, folder: Path, *, uptime: bool = False) -> None:
         super().__init__(str(folder))

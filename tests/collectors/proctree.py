@@ -1,4 +1,4 @@
-"""A proc file system and a cgroup file system written by hand, for one process at a time."""
+"""Files of a proc file system and of a cgroup file system, written for one process at a time."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def write(
     io: tuple[int, int] | None = None,
     cpus: str = "f",
 ) -> Path:
-    """Write or overwrite a process; CPU times in clock ticks."""
+    """Write or overwrite a process. CPU times are in clock ticks."""
     folder = root / str(pid)
     (folder / "fd").mkdir(parents=True, exist_ok=True)
     (folder / f"task/{pid}").mkdir(parents=True, exist_ok=True)

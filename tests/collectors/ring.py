@@ -1,4 +1,4 @@
-"""What a driver's sample ring does, written from its description and not from the simulated driver."""
+"""Sample ring of a driver, written from its description independently of the simulator."""
 
 import math
 from bisect import bisect_right
@@ -8,7 +8,7 @@ from random import Random
 
 
 class Load:
-    """A level, 0 to 1, for each of some lengths of time; then the same again."""
+    """A load that repeats: pieces of (seconds, level from 0 to 1)."""
 
     def __init__(self, pieces: list[tuple[float, float]]) -> None:
         self.ends, self.sums, self.levels = [0.0], [0.0], [level for _, level in pieces]
@@ -24,14 +24,14 @@ class Load:
 
 @dataclass
 class Ring:
-    """Samples of a load, each about `period` seconds wide. After `sleep_after` seconds of zeros it keeps no more."""
+    """Samples of a load, each about `period` seconds long. After `sleep_after` seconds of zeros no more are kept."""
 
     load: Load
     period: float
     jitter: float
     entries: int
     sleep_after: float
-    clock: float  # what its clock says at time 0
+    clock: float  # value of its clock at time 0
     random: Random
 
     def __post_init__(self) -> None:
@@ -59,6 +59,6 @@ class Ring:
         return [sample for sample in self.kept if sample[0] > after]
 
     def reload(self) -> None:
-        """The driver is loaded again: an empty ring, and a clock that counts from now."""
+        """Load the driver again: the ring is empty, and its clock starts at 0."""
         self.kept.clear()
         self.clock = -self.now

@@ -1,4 +1,4 @@
-"""The tables of the device collectors, by what a GPU told."""
+"""The tables of the device collectors, by reading."""
 
 import pytest
 
@@ -29,25 +29,25 @@ def values(collector: Collector, *devices: Device) -> dict[str, Values]:
 def test_units_are_base_units() -> None:
     reading = DeviceReading(power_milliwatts=612_400, energy_millijoules=5_000, clock_sm_mhz=1980)
 
-    told = values(DeviceCollector(), device(reading)) | values(ClocksCollector(), device(reading))
+    exported = values(DeviceCollector(), device(reading)) | values(ClocksCollector(), device(reading))
 
-    assert told["gpu_power_watts"] == {("GPU-a",): 612.4}
-    assert told["gpu_energy_joules_total"] == {("GPU-a",): 5.0}
-    assert told["gpu_clock_hertz"] == {("GPU-a", "sm"): 1.98e9}
+    assert exported["gpu_power_watts"] == {("GPU-a",): 612.4}
+    assert exported["gpu_energy_joules_total"] == {("GPU-a",): 5.0}
+    assert exported["gpu_clock_hertz"] == {("GPU-a", "sm"): 1.98e9}
 
 
 @pytest.mark.parametrize("collector", [DeviceCollector, ClocksCollector, HealthCollector, LinksCollector, MigCollector])
-def test_what_the_driver_did_not_tell_has_no_series(collector: type[Collector]) -> None:
-    told = values(collector(), device(DeviceReading()))
+def test_unreported_readings_have_no_series(collector: type[Collector]) -> None:
+    exported = values(collector(), device(DeviceReading()))
 
-    assert told.keys() <= {"gpu_up", "gpu_info"}
+    assert exported.keys() <= {"gpu_up", "gpu_info"}
 
 
 def test_device_that_is_down_keeps_its_identity_only() -> None:
-    told = values(DeviceCollector(), device(DeviceReading(name="H100", power_milliwatts=1), up=False))
+    exported = values(DeviceCollector(), device(DeviceReading(name="H100", power_milliwatts=1), up=False))
 
-    assert told["gpu_up"] == {("GPU-a",): 0}
-    assert told.keys() == {"gpu_up", "gpu_info"}
+    assert exported["gpu_up"] == {("GPU-a",): 0}
+    assert exported.keys() == {"gpu_up", "gpu_info"}
 
 
 def test_device_whose_driver_is_released_is_neither_up_nor_down() -> None:
@@ -73,50 +73,50 @@ def test_same_section_until_something_is_new() -> None:
     assert new is not first
 
 
-def test_reasons_are_zero_for_what_the_device_knows_and_absent_for_the_rest() -> None:
+def test_supported_reasons_are_zero_and_others_absent() -> None:
     reading = DeviceReading(
         clocks_event_reasons=0x4,
         clocks_event_reasons_supported=0x44,
         clocks_event_nanoseconds={"hw_thermal_slowdown": 5 * 10**8},
     )
 
-    told = values(ClocksCollector(), device(reading))
+    exported = values(ClocksCollector(), device(reading))
 
-    assert told["gpu_clocks_event_active"] == {
+    assert exported["gpu_clocks_event_active"] == {
         ("GPU-a", "sw_power_cap"): 1,
         ("GPU-a", "hw_thermal_slowdown"): 0,
     }
-    assert told["gpu_clocks_event_seconds_total"] == {("GPU-a", "hw_thermal_slowdown"): 0.5}
+    assert exported["gpu_clocks_event_seconds_total"] == {("GPU-a", "hw_thermal_slowdown"): 0.5}
 
 
 def test_recovery_action_is_exactly_one() -> None:
-    told = values(HealthCollector(), device(DeviceReading(recovery_action=2)))
+    exported = values(HealthCollector(), device(DeviceReading(recovery_action=2)))
 
-    assert [action for (_, action), value in told["gpu_recovery_action"].items() if value] == ["node_reboot"]
+    assert [action for (_, action), value in exported["gpu_recovery_action"].items() if value] == ["node_reboot"]
 
 
 def test_ecc_errors_by_type_and_scope() -> None:
     reading = DeviceReading(ecc_errors={"corrected_volatile": 3, "uncorrected_aggregate": 0})
 
-    told = values(HealthCollector(), device(reading))
+    exported = values(HealthCollector(), device(reading))
 
-    assert told["gpu_ecc_errors_total"] == {
+    assert exported["gpu_ecc_errors_total"] == {
         ("GPU-a", "corrected", "volatile"): 3,
         ("GPU-a", "uncorrected", "aggregate"): 0,
     }
 
 
-def test_link_is_told_as_it_is_and_as_it_could_be() -> None:
-    told = values(LinksCollector(), device(DeviceReading(pcie_width=8, pcie_width_max=16)))
+def test_link_has_current_and_maximum_width() -> None:
+    exported = values(LinksCollector(), device(DeviceReading(pcie_width=8, pcie_width_max=16)))
 
-    assert told["gpu_pcie_width"] == {("GPU-a", "current"): 8, ("GPU-a", "max"): 16}
+    assert exported["gpu_pcie_width"] == {("GPU-a", "current"): 8, ("GPU-a", "max"): 16}
 
 
 def test_mig_devices_have_uuids_and_families_of_their_own() -> None:
     part = MigReading("MIG-1", 7, 0, "1g.10gb", sm_count=16, memory_used_bytes=5, sm_active_percent=25)
 
-    told = values(MigCollector(), device(DeviceReading(mig_mode=True, mig_instances=(part,))))
+    exported = values(MigCollector(), device(DeviceReading(mig_mode=True, mig_instances=(part,))))
 
-    assert told["gpu_mig_info"] == {("MIG-1", "GPU-a", "1g.10gb", "7", "0"): 1}
-    assert told["gpu_mig_sm_active_ratio"] == {("MIG-1",): 0.25}
-    assert told["gpu_mig_mode"] == {("GPU-a", "current"): 1}
+    assert exported["gpu_mig_info"] == {("MIG-1", "GPU-a", "1g.10gb", "7", "0"): 1}
+    assert exported["gpu_mig_sm_active_ratio"] == {("MIG-1",): 0.25}
+    assert exported["gpu_mig_mode"] == {("GPU-a", "current"): 1}

@@ -8,21 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from gpugauge.daemon.app import _Life
+from gpugauge.daemon.app import _Daemon
 from gpugauge.driver.api import DriverView
 from gpugauge.settings.model import Driver, Sampling, Settings
 
 
 def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool, int]:
-    """Whether a tick with this view of the driver ends the daemon, and its exit code then."""
+    """Return whether the daemon ends after a tick with this view of the driver, and its exit code."""
     settings = Settings(driver=Driver(lost_exit_seconds=limit))
     driver = SimpleNamespace(view=lambda: view)
     notifier, server = SimpleNamespace(watchdog=lambda: None), SimpleNamespace(serving=serving)
     parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server)
     stop = threading.Event()
-    life = _Life(cast("Any", parts), ExitStack(), stop)
-    life._alive()
-    return stop.is_set(), life._exit_code
+    daemon = _Daemon(cast("Any", parts), ExitStack(), stop)
+    daemon._after_tick()
+    return stop.is_set(), daemon._exit_code
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool,
     [
         ("library_mismatch", 301, 300, (True, 69)),
         ("library_mismatch", 200, 300, (False, 0)),
-        ("library_mismatch", 1e6, 0, (False, 0)),  # not asked for
-        ("library_not_found", None, 300, (False, 0)),  # has never answered
+        ("library_mismatch", 1e6, 0, (False, 0)),  # not configured
+        ("library_not_found", None, 300, (False, 0)),  # was never up
         ("worker_unkillable", 1e6, 300, (False, 0)),  # the container would not end
         ("released", None, 300, (False, 0)),
         ("ok", None, 300, (False, 0)),
@@ -45,7 +45,7 @@ def test_lost_driver_ends_the_process(
     assert ends(DriverView(reason == "ok", reason, lost_since=lost_since), limit) == expected
 
 
-def test_daemon_that_nobody_can_ask_ends() -> None:
+def test_daemon_without_its_http_server_ends() -> None:
     assert ends(DriverView(True, "ok"), 0, serving=False) == (True, 70)
 
 
@@ -56,7 +56,7 @@ def test_stuck_sampler_ends_the_process(
     parts: Any = SimpleNamespace(
         settings=Settings(sampling=Sampling(interval_seconds=interval, stale_after_seconds=120))
     )
-    life = _Life(parts, ExitStack(), threading.Event())
+    daemon = _Daemon(parts, ExitStack(), threading.Event())
     slept = 0.0
 
     class EndedError(Exception):
@@ -66,7 +66,7 @@ def test_stuck_sampler_ends_the_process(
         nonlocal slept
         slept += seconds
         if not stuck:
-            life._last_tick += seconds
+            daemon._last_tick += seconds
         if slept > 1000:
             raise EndedError
 
@@ -78,5 +78,5 @@ def test_stuck_sampler_ends_the_process(
     monkeypatch.setattr("gpugauge.daemon.app.faulthandler", SimpleNamespace(dump_traceback=lambda: None))
     monkeypatch.setattr("gpugauge.daemon.app.os", SimpleNamespace(_exit=exits))
     with pytest.raises(EndedError):
-        life._watch()
+        daemon._watch()
     assert (slept if slept < 1000 else None) == expected

@@ -14,11 +14,12 @@ from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.selection import SelectionError
 from gpugauge.settings.load import validate
 from gpugauge.settings.model import Settings
+from gpugauge.settings.yaml_text import Document
 
 
 def settings(folder: Path, **more: Any) -> Settings:
     given = {"simulate": "workstation", "hook": {"socket": str(folder / "hook.sock")}, **more}
-    return validate(given, {})
+    return validate(Document(given))
 
 
 @pytest.fixture
@@ -29,12 +30,12 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def names(parts: Parts) -> tuple[set[str], set[str]]:
-    """The collectors and the metrics of a tick."""
+    """Return the names of the collectors and of the metrics in a tick."""
     snapshot = parts.sampler.tick(1.7e9, 100.0)
     return {s.collector for s in snapshot.sections}, {f.metric.name for s in snapshot.sections for f in s.families}
 
 
-def test_live_settings_are_put_into_use(parts: Parts, tmp_path: Path) -> None:
+def test_live_settings_are_applied(parts: Parts, tmp_path: Path) -> None:
     before = names(parts)
     parts.configure(
         settings(
@@ -57,11 +58,11 @@ def test_live_settings_are_put_into_use(parts: Parts, tmp_path: Path) -> None:
     assert isinstance(process, ProcessCollector)
     assert isinstance(verdict, VerdictCollector)
     assert (process.max_per_device, verdict.stalled_seconds) == (3, 9)
-    assert [heard.linger_seconds for heard in parts._sessions] == [7, 7]
+    assert [source.linger_seconds for source in parts._session_sources] == [7, 7]
     assert parts.exposition.stale_after == 11
 
 
-def test_settings_that_cannot_be_used_change_nothing(parts: Parts, tmp_path: Path) -> None:
+def test_invalid_settings_change_nothing(parts: Parts, tmp_path: Path) -> None:
     before = names(parts)
 
     with pytest.raises(SelectionError):

@@ -11,12 +11,12 @@ from gpugauge.daemon import lifecycle
 from gpugauge.daemon.lifecycle import ATTACH, RELEASE, RELOAD, lifecycle_routes
 from gpugauge.driver.api import DriverFacts, DriverView
 from gpugauge.driver.release import Release
-from gpugauge.driver.supervisor import DriverSource
+from gpugauge.driver.supervisor import Supervisor
 from gpugauge.web.server import Reply, Request
 
 
 class Driver:
-    """Does what it is asked at once; `stuck` keeps it from letting go, `reason` is what is found after an attach."""
+    """A driver that obeys at once. With `stuck` it is never released; `reason` is its state after an attach."""
 
     def __init__(self) -> None:
         self.asked = Release()
@@ -36,7 +36,7 @@ class Driver:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_PATIENCE", 0.2)
+    monkeypatch.setattr(lifecycle, "_REPLY_TIMEOUT_SECONDS", 0.2)
 
 
 def done(result: str | Exception) -> Future[str]:
@@ -57,7 +57,7 @@ def ask(
     headers: dict[str, str] | None = None,
 ) -> tuple[int, str]:
     path, _, query = path.partition("?")
-    routes = lifecycle_routes(cast("DriverSource | None", driver), reload, lambda: enabled, frozenset({"localhost"}))
+    routes = lifecycle_routes(cast("Supervisor | None", driver), reload, lambda: enabled, frozenset({"localhost"}))
     request = Request("POST", path, query, {"Host": "localhost", **(headers or {})}, b"", "127.0.0.1")
 
     async def answer() -> Reply:
@@ -69,13 +69,13 @@ def ask(
     return reply.status, reply.body.decode().strip()
 
 
-def test_release_is_answered_when_the_driver_is_free_and_tells_until_when() -> None:
+def test_release_is_answered_when_the_driver_is_free_with_its_end() -> None:
     driver = Driver()
 
-    status, told = ask(RELEASE + "?for=10m", driver)
+    status, text = ask(RELEASE + "?for=10m", driver)
 
     assert status == 200
-    assert told.startswith("the driver is free until 20")
+    assert text.startswith("the driver is free until 20")
     assert driver.asked.left() == pytest.approx(600, abs=5)
 
 
@@ -88,44 +88,44 @@ def test_release_moves_the_end_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?for=", "?for=10", "?for=0s", "?for=25h", "?for=1m&for=2m", "?until=10m"])
-def test_release_needs_an_end_that_can_be_true(query: str) -> None:
+def test_release_needs_a_valid_duration(query: str) -> None:
     driver = Driver()
 
-    status, told = ask(RELEASE + query, driver)
+    status, text = ask(RELEASE + query, driver)
 
-    assert (status, driver.asked.held(), len(told.splitlines())) == (400, False, 1)
+    assert (status, driver.asked.held(), len(text.splitlines())) == (400, False, 1)
 
 
-def test_release_that_takes_too_long_says_so_and_goes_on() -> None:
+def test_release_that_takes_too_long_is_reported_and_goes_on() -> None:
     driver = Driver()
     driver.stuck = True
 
-    status, told = ask(RELEASE + "?for=10m", driver)
+    status, text = ask(RELEASE + "?for=10m", driver)
 
     assert status == 503
-    assert "not free yet" in told
+    assert "not free yet" in text
     assert driver.asked.held()
 
 
-def test_driver_is_not_called_free_beside_a_worker_that_cannot_be_killed() -> None:
+def test_driver_is_not_free_while_a_worker_cannot_be_killed() -> None:
     driver = Driver()
     driver.unkillable = 1
 
-    status, told = ask(RELEASE + "?for=10m", driver)
+    status, text = ask(RELEASE + "?for=10m", driver)
 
     assert status == 503
-    assert "no signal ends it" in told
+    assert "no signal ends it" in text
 
 
-def test_attach_tells_what_the_driver_says() -> None:
+def test_attach_reports_the_state_of_the_driver() -> None:
     driver = Driver()
     driver.release(600)
 
     assert ask(ATTACH, driver) == (200, "the driver answers, GPUs: 2")
     driver.reason = "library_mismatch"
-    status, told = ask(ATTACH, driver)
+    status, text = ask(ATTACH, driver)
     assert status == 503
-    assert "differ in version" in told
+    assert "different versions" in text
     driver.reason = "starting"
     assert ask(ATTACH, driver) == (503, "the driver does not answer yet: it is being opened")
 
@@ -134,11 +134,11 @@ def test_without_a_driver_there_is_nothing_to_do() -> None:
     assert [ask(path)[0] for path in (RELEASE + "?for=1m", ATTACH)] == [200, 200]
 
 
-def test_reload_tells_what_became_of_it() -> None:
+def test_reload_reports_its_result() -> None:
     assert ask(RELOAD, reload=lambda: done("read again")) == (200, "read again")
     assert ask(RELOAD, reload=lambda: done(ValueError("g.yaml:3: web.x: unknown"))) == (
         500,
-        "the settings stay as they were: g.yaml:3: web.x: unknown",
+        "reload failed, settings unchanged: g.yaml:3: web.x: unknown",
     )
     assert ask(RELOAD)[0] == 503  # never done
 
@@ -151,15 +151,15 @@ def test_all_is_refused_unless_enabled(path: str) -> None:
         reloads.append(1)
         return done("")
 
-    status, told = ask(path, driver, reload=reload, enabled=False)
+    status, text = ask(path, driver, reload=reload, enabled=False)
 
     assert status == 403
-    assert "--web.enable-lifecycle" in told
+    assert "--web.enable-lifecycle" in text
     assert (driver.asked.held(), reloads) == (False, [])
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-def test_pages_of_strangers_are_refused(headers: dict[str, str]) -> None:
+def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
     driver = Driver()
 
     assert ask(RELEASE + "?for=10m", driver, headers=headers)[0] == 403

@@ -139,7 +139,7 @@ def test_a_condition_logs_its_start_and_its_end_once() -> None:
     ]
 
 
-def test_reader_that_stands_still_holds_up_nobody_and_is_told_what_it_missed() -> None:
+def test_blocked_reader_does_not_block_logging_and_dropped_lines_are_counted() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as writer:
         setup("info", "logfmt", writer)
@@ -163,6 +163,6 @@ def test_full_disk_and_closed_reader_are_no_errors(capfd: pytest.CaptureFixture[
     with os.fdopen(writing, "w") as gone, Path("/dev/full").open("w") as full:
         for stream in (gone, full):
             setup("info", "logfmt", stream)
-            log.error("nobody hears this")
+            log.error("this line cannot be written")
 
     assert capfd.readouterr() == ("", "")

@@ -21,7 +21,7 @@ def _logs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Running:
-    """A reloader over a settings file, and what it put into use."""
+    """A reloader of a settings file, and the settings that it applied."""
 
     def __init__(self, file: Path, text: str) -> None:
         self.file = file
@@ -44,18 +44,16 @@ class Running:
         return self.reloader.request().result(10)
 
 
-def test_changes_are_told_and_those_that_need_a_restart(tmp_path: Path) -> None:
+def test_reload_reports_changes_and_those_that_need_a_restart(tmp_path: Path) -> None:
     running = Running(tmp_path / "g.yaml", "log: {level: info}\n")
 
-    told = running.reload("verdict: {stalled_seconds: 60}\nweb: {max_connections: 99}\n")
+    result = running.reload("verdict: {stalled_seconds: 60}\nweb: {max_connections: 99}\n")
 
-    assert told == (
-        "the settings were read again; changed: verdict.stalled_seconds; needs a restart: web.max_connections"
-    )
+    assert result == "settings reloaded; changed: verdict.stalled_seconds; needs a restart: web.max_connections"
     assert running.applied[0].verdict.stalled_seconds == 60
 
 
-def test_restart_is_asked_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
+def test_restart_is_reported_as_long_as_it_is_needed(tmp_path: Path) -> None:
     running = Running(tmp_path / "g.yaml", "")
     running.reload("web: {max_connections: 99}\n")
 
@@ -78,7 +76,7 @@ def test_bad_file_changes_nothing_and_names_line_and_key(tmp_path: Path, caplog:
     assert "g.yaml:2" in caplog.records[-1].getMessage()
 
 
-def test_settings_that_cannot_be_used_count_as_bad_until_good_ones_come(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_applied_are_a_failed_reload(tmp_path: Path) -> None:
     running = Running(tmp_path / "g.yaml", "")
     running.error = SelectionError("metrics.include: no metric is called 'x'")
     with pytest.raises(SelectionError):
@@ -93,7 +91,7 @@ def test_settings_that_cannot_be_used_count_as_bad_until_good_ones_come(tmp_path
     assert running.reloader.last.timestamp >= start
 
 
-def test_defect_costs_the_reload_and_not_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_error_fails_the_reload_and_not_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     running = Running(tmp_path / "g.yaml", "")
     running.error = ZeroDivisionError("a defect")
     with pytest.raises(ZeroDivisionError):
@@ -104,7 +102,7 @@ def test_defect_costs_the_reload_and_not_the_thread(tmp_path: Path, caplog: pyte
     assert "Traceback" in caplog.text
 
 
-def test_request_from_a_signal_handler_is_done(tmp_path: Path) -> None:
+def test_request_from_a_signal_handler_is_handled(tmp_path: Path) -> None:
     running = Running(tmp_path / "g.yaml", "")
     before = signal.signal(signal.SIGHUP, lambda *_: running.reloader.request())
     try:

@@ -5,7 +5,7 @@ import pytest
 from gpugauge.collectors.base import Tick
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverView, Reply
-from gpugauge.forecast import Timetable
+from gpugauge.forecast import ScrapeForecast
 from gpugauge.metric import NONE, Metric, Table, families
 from gpugauge.snapshot import Section, Snapshot
 
@@ -36,7 +36,7 @@ def values(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], object]:
     return {k: v for s in snapshot.sections for f in s.families if f.metric.name == name for k, v in f.samples}
 
 
-def test_failing_collector_costs_its_own_section_only() -> None:
+def test_failing_collector_loses_its_own_section_only() -> None:
     snapshot = sampler(Fake("good"), Fake("bad", (5.0,))).tick(5.0, 1.0)
 
     assert [s.collector for s in snapshot.sections] == ["good", "exporter"]
@@ -48,12 +48,12 @@ def test_last_success_is_kept_through_a_failure_and_absent_before_the_first() ->
     s = sampler(Fake("late", (1.0, 3.0)))
     name = "gpugauge_collector_last_success_timestamp_seconds"
 
-    seen = [values(s.tick(t, t), name) for t in (1.0, 2.0, 3.0)]
+    timestamps = [values(s.tick(t, t), name) for t in (1.0, 2.0, 3.0)]
 
-    assert seen == [{}, {("late",): 2.0}, {("late",): 2.0}]
+    assert timestamps == [{}, {("late",): 2.0}, {("late",): 2.0}]
 
 
-def test_each_reply_is_seen_by_every_collector_once() -> None:
+def test_each_collector_gets_each_reply_once() -> None:
     one, two = Fake("one"), Fake("two")
     s = sampler(one, two)
 
@@ -71,10 +71,10 @@ def test_failure_is_logged_when_it_starts_and_when_it_ends(caplog: pytest.LogCap
         for t in (1.0, 2.0, 3.0, 4.0):
             s.tick(t, t)
 
-    assert [r.message for r in caplog.records] == ["a collector fails", "a collector works again"]
+    assert [r.message for r in caplog.records] == ["collector failed", "collector recovered"]
 
 
-def test_collector_that_is_switched_off_and_on_again_keeps_its_accounts() -> None:
+def test_collector_that_is_switched_off_and_on_again_keeps_its_health() -> None:
     bad, good = Fake("bad", (1.0,)), Fake("good")
     s = sampler(bad, good)
     name = "gpugauge_collector_failures_total"
@@ -93,13 +93,13 @@ def test_run_ticks_until_it_is_stopped() -> None:
     published: list[Snapshot] = []
     stop = threading.Event()
 
-    sampler(Fake("good"), published=published).run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
+    sampler(Fake("good"), published=published).run(stop, lambda: stop.set() if len(published) == 3 else None)
 
     assert len(published) == 3
 
 
-class Expecting(Timetable):
-    """Wants every tick at once, and remembers what it was asked."""
+class Expecting(ScrapeForecast):
+    """Schedules every tick at once and records the arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,16 +114,16 @@ def test_run_ticks_when_the_timetable_says_so() -> None:
     published: list[Snapshot] = []
     stop, expecting = threading.Event(), Expecting()
     driver = DriverView(up=False, reason="off")
-    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, timetable=expecting, idle=7200.0)
+    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, forecast=expecting, idle=7200.0)
 
-    hourly.run(stop, alive=lambda: stop.set() if len(published) == 3 else None)
+    hourly.run(stop, lambda: stop.set() if len(published) == 3 else None)
 
     assert len(published) == 3
     assert {(interval, idle) for interval, idle, _ in expecting.asked} == {(3600.0, 7200.0)}
     assert all(0 < lead < 1800.1 for *_, lead in expecting.asked)
 
 
-def test_tick_that_fails_costs_its_snapshot_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_tick_loses_only_its_snapshot(caplog: pytest.LogCaptureFixture) -> None:
     published: list[Snapshot] = []
     stop = threading.Event()
     s = sampler(Fake("good"), published=published)
@@ -136,7 +136,7 @@ def test_tick_that_fails_costs_its_snapshot_and_no_more(caplog: pytest.LogCaptur
 
     s._publish = publish
     with caplog.at_level("INFO"):
-        s.run(stop, alive=stop.set)
+        s.run(stop, stop.set)
 
     assert len(published) == 1
-    assert [record.message for record in caplog.records] == ["no snapshot can be made", "snapshots are made again"]
+    assert [record.message for record in caplog.records] == ["tick failed", "tick succeeded again"]

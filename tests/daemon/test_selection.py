@@ -11,7 +11,7 @@ SECTION = Section(
 
 
 @pytest.mark.parametrize(
-    ("include", "exclude", "kept"),
+    ("include", "exclude", "selected"),
     [
         ((), (), NAMES),
         (("gpu_up",), (), ("gpu_up",)),
@@ -19,10 +19,12 @@ SECTION = Section(
         (("gpu_power_*",), ("*_limit_*",), ("gpu_power_watts",)),
     ],
 )
-def test_patterns_choose_families(include: tuple[str, ...], exclude: tuple[str, ...], kept: tuple[str, ...]) -> None:
+def test_patterns_select_families(
+    include: tuple[str, ...], exclude: tuple[str, ...], selected: tuple[str, ...]
+) -> None:
     section = Selection(NAMES, include, exclude).of(SECTION)
 
-    assert tuple(family.metric.name for family in section.families) == kept
+    assert tuple(family.metric.name for family in section.families) == selected
 
 
 def test_unknown_name_is_an_error_with_the_nearest() -> None:

@@ -8,7 +8,7 @@ DOCUMENTS = sorted(path.name for path in (ROOT / "docs").glob("install-*.md"))
 
 
 def headings(text: str) -> set[str]:
-    """Return the headings under which there are commands, but those that the document itself calls not run."""
+    """Return the headings with commands, without the commands that the document marks as not run by the tests."""
     found, heading, paragraph, in_block = set(), "", "", False
     for line in filter(None, text.splitlines()):
         if line.startswith("```"):
@@ -23,7 +23,7 @@ def headings(text: str) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_is_run_by_a_test(document: str) -> None:
-    """The test of a document names each heading that has commands, and runs all of them (tests/e2e/documents.py)."""
+    """The test of a document names each heading with commands, and runs all commands (tests/e2e/documents.py)."""
     tests = [path.read_text() for path in (ROOT / "tests" / "e2e").glob("test_*.py")]
     (source,) = [text for text in tests if f'DOCUMENT = "{document}"' in text]
     named = headings((ROOT / "docs" / document).read_text())
@@ -34,7 +34,7 @@ def test_every_command_is_run_by_a_test(document: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_are_in_blocks_of_bash(document: str) -> None:
-    """Another language's name would hide commands from the tests; what only shows a command is `console`."""
+    """The tests run blocks of `bash` only; a block that only shows a command is `console`."""
     languages = set(re.findall(r"^```(\w+)$", (ROOT / "docs" / document).read_text(), re.MULTILINE))
 
     assert languages <= {"bash", "console", "yaml"}

@@ -8,7 +8,7 @@ from gpugauge import catalog
 
 TEXT = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("| `")]
-# A metric of ours as the tables write it: its name, and in braces the labels that matter, with or without a value.
+# A metric of ours in the tables: its name, and in braces some labels, with or without a value.
 OURS = re.compile(r"`((?:gpu|gpugauge|torch|training)_\w+)(?:\{([^}]*)\})?`")
 
 
@@ -26,12 +26,12 @@ def test_every_metric_of_ours_exists_with_its_labels() -> None:
         assert set(re.findall(r"(\w+)(?:=|,|$)", re.sub(r'"[^"]*"', "", labels))) <= known[name], name
 
 
-def test_every_label_that_is_said_to_be_in_a_metric_is_there() -> None:
+def test_every_label_of_a_metric_in_the_tables_exists() -> None:
     known = labels_by_name()
-    said = [(found, row[1]) for row in ROWS for found in re.findall(r"of `(\w+)`", row[1])]
+    named = [(found, row[1]) for row in ROWS for found in re.findall(r"of `(\w+)`", row[1])]
 
-    assert len(said) >= 8
-    for metric, cell in said:
+    assert len(named) >= 8
+    for metric, cell in named:
         assert set(re.findall(r"`(\w+)`", cell)) - {metric} <= known[metric], metric
 
 

@@ -19,17 +19,21 @@ def load(name: str) -> Any:
     return yaml.safe_load((DEPLOY / "prometheus" / name).read_text())
 
 
-def test_every_alert_has_one_route_of_its_own() -> None:
+def test_every_alert_has_one_route() -> None:
     routes = load("alertmanager.yaml")["route"]["routes"]
     by_name = [found for route in routes for found in re.findall(r'alertname=~"(.*)"', "".join(route["matchers"]))]
     alerts = {
         rule["alert"] for group in load("rules/gpugauge.yaml")["groups"] for rule in group["rules"] if "alert" in rule
     }
-    # The first that fits is taken, so the last may be wide.
+    # The first route that matches is taken, so the last one may match more.
     taken = {name: next((regex for regex in by_name if re.fullmatch(regex, name)), None) for name in alerts}
 
     assert len(by_name) >= 3
-    assert {name for name, regex in taken.items() if regex is None} == set()
+    assert [
+        f"alert {name} has no route in deploy/prometheus/alertmanager.yaml"
+        for name, regex in taken.items()
+        if regex is None
+    ] == []
     assert set(taken.values()) == set(by_name)
 
 
@@ -45,7 +49,7 @@ def test_remote_write_keeps_metrics_that_exist() -> None:
     named = rule["regex"].split("|")
 
     assert len(named) == len(set(named))
-    # The recorded series begin so.
+    # The prefixes of the recorded series.
     recorded = {"gpugauge:gpu_.+", "gpugauge:job_.+"}
     assert set(named) - {row.name for row in catalog.metrics()} == {"up", *recorded}
 

@@ -1,4 +1,4 @@
-"""Cases made of what their sources would have told."""
+"""Cases with given results of their sources."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def case(
     pci: Mapping[str, int] | None = None,
     ending: str = "",
     platform: str = "linux",
-    contained: bool = False,
+    in_container: bool = False,
     **options: Any,
 ) -> Case:
-    """One H100 that works and nothing else, unless told otherwise."""
-    made = Case(Options(**options), environ or {}, root, platform)
-    made.driver = driver(device()) if answers is None else answers
-    made.pci = {"NVIDIA": len(made.driver.devices)} if pci is None else dict(pci)
-    made.contained = contained
-    made.python = ("/venv/bin/python", "")
-    made.torch = Answer(torch or {}, ending)
-    return made
+    """Return a case; by default of a machine with one H100 that works."""
+    result = Case(Options(**options), environ or {}, root, platform)
+    result.driver = driver(device()) if answers is None else answers
+    result.pci = {"NVIDIA": len(result.driver.devices)} if pci is None else dict(pci)
+    result.in_container = in_container
+    result.python = ("/venv/bin/python", "")
+    result.torch = Answer(torch or {}, ending)
+    return result
 
 
 def with_torch(folder: Path, **how: Any) -> dict[str, str]:
-    """Return an environment in which this Python finds the stand-in for torch first."""
+    """Return an environment in which this Python imports the double of torch."""
     shutil.copy(Path(__file__).with_name("fake_torch.py"), folder / "torch.py")
     return {"PYTHONPATH": str(folder), "FAKE_TORCH": json.dumps(how)}
 

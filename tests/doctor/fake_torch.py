@@ -1,4 +1,4 @@
-"""Takes torch's place in the Python that the doctor asks; the variable FAKE_TORCH (JSON) says how it behaves."""
+"""Double of torch for the examined Python. The variable FAKE_TORCH (JSON) defines its behaviour."""
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False
 
@@ -69,7 +69,7 @@ def set_float32_matmul_precision(_):
 
 
 class Tensor:
-    """Does no arithmetic; it keeps what the measurements could do wrong: its device, and whether it is pinned."""
+    """Does no arithmetic; checks what a measurement could do wrong: the device, and whether memory is pinned."""
 
     def __init__(self, device="cpu", dtype=None, pinned=False):
         self.device, self.dtype, self.pinned = device, dtype, pinned

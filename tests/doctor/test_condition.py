@@ -17,37 +17,37 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
 @pytest.mark.parametrize(
     ("check", "reading", "level", "cause", "text"),
     [
-        (condition.modes, {"compute_mode": 0}, "pass", None, "every GPU may compute"),
-        (condition.modes, {"compute_mode": 2}, "failure", None, "GPU 1 prohibits computing"),
-        (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU may compute"),
+        (condition.modes, {"compute_mode": 0}, "pass", None, "every GPU allows computation"),
+        (condition.modes, {"compute_mode": 2}, "failure", None, "GPU 1: the compute mode is Prohibited"),
+        (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU allows computation"),
         (
             condition.modes,
             {"mig_mode": True, "mig_instances": ()},
             "failure",
             "no_visible_device",
-            "GPU 1 has MIG on and no MIG device",
+            "GPU 1: MIG is on and there is no MIG device",
         ),
-        (condition.health, {"recovery_action": 0}, "pass", None, "none that the driver tells of"),
+        (condition.health, {"recovery_action": 0}, "pass", None, "the driver reports none"),
         (
             condition.health,
             {"recovery_action": 2},
             "failure",
             None,
-            "GPU 1: the driver wants an action after an error",
+            "GPU 1: the driver requires a recovery action after an error",
         ),
         (
             condition.health,
             {"recovery_action": 9},
             "failure",
             None,
-            "GPU 1: the driver wants an action after an error",
+            "GPU 1: the driver requires a recovery action after an error",
         ),
         (
             condition.health,
             {"remapped_rows_failure": True},
             "failure",
             None,
-            "GPU 1: a broken row of memory could not be replaced",
+            "GPU 1: the remapping of a faulty memory row failed",
         ),
         (
             condition.health,
@@ -56,30 +56,30 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             None,
             "uncorrected memory errors on GPU 1",
         ),
-        (condition.health, {"ecc_errors": {"corrected_volatile": 9}}, "pass", None, "none that the driver tells of"),
-        (condition.clocks, {"clocks_event_reasons": 0x1 | 0x4}, "pass", None, "nothing holds them down now"),
+        (condition.health, {"ecc_errors": {"corrected_volatile": 9}}, "pass", None, "the driver reports none"),
+        (condition.clocks, {"clocks_event_reasons": 0x1 | 0x4}, "pass", None, "not reduced now"),
         (
             condition.clocks,
             {"clocks_event_reasons": 0x48},
             "warning",
             "throttled",
-            "GPU 1: hardware slowdown, heat (hardware)",
+            "GPU 1: hardware slowdown, thermal slowdown (hardware)",
         ),
         (
             condition.clocks,
             {"power_limit_milliwatts": 300_000, "power_limit_default_milliwatts": 700_000},
             "warning",
             "throttled",
-            "GPU 1: power limit 300 W, by default 700 W",
+            "GPU 1: power limit 300 W, default 700 W",
         ),
-        (condition.pcie, {}, "skipped", None, "the driver does not tell its width"),
-        (condition.pcie, {"pcie_width": 8, "pcie_width_max": 16}, "warning", "transfer", "GPU 1 has 8 lanes of 16"),
+        (condition.pcie, {}, "skipped", None, "the driver does not report the width"),
+        (condition.pcie, {"pcie_width": 8, "pcie_width_max": 16}, "warning", "transfer", "GPU 1 uses 8 of 16 lanes"),
         (
             condition.pcie,
             {"pcie_width": 8, "pcie_width_max": 8},
             "pass",
             None,
-            "8 lanes, as many as GPU and slot can have",
+            "8 lanes, the maximum of GPU and slot",
         ),
     ],
 )
@@ -101,15 +101,15 @@ def test_use(tmp_path: Path) -> None:
     shared = found(tmp_path, condition.use, utilization_percent=80, processes=processes(7, 8))
     desktop = found(tmp_path, condition.use, utilization_percent=0, processes=processes(7, 8, kind="graphics"))
     elsewhere = found(tmp_path, condition.use, utilization_percent=0, memory_used_bytes=30 << 30, processes=())
-    untold = found(tmp_path, condition.use, processes=None)
+    unknown = found(tmp_path, condition.use, processes=None)
 
     assert (alone.level, alone.found) == ("pass", "GPU 1: 80 % busy, 30 GiB held by pid 7; GPU 0 free")
     assert (shared.level, shared.cause) == ("warning", "contention")
     assert desktop.found == "GPUs 0, 1 free"
     assert elsewhere.found == "GPU 1: 0 % busy, 30 GiB held; GPU 0 free"
-    assert untold.found == "GPU 1: 0 GiB held; GPU 0 free"
+    assert unknown.found == "GPU 1: 0 GiB held; GPU 0 free"
 
 
-def test_nothing_to_look_at(tmp_path: Path) -> None:
+def test_obstacle(tmp_path: Path) -> None:
     assert condition.obstacle(case(tmp_path, driver(lost(0)))) == "no GPU answers"
     assert condition.obstacle(case(tmp_path)) == ""

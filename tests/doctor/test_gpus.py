@@ -28,7 +28,7 @@ def test_no_driver() -> None:
 
 
 class Scripted(Worker):
-    """Gives the answers it was made with; an exception is raised."""
+    """Returns the given answers in order; an exception is raised."""
 
     def __init__(self, *answers: Reply | Exception) -> None:
         self.answers = list(answers)
@@ -40,8 +40,8 @@ class Scripted(Worker):
             raise answer
         return answer
 
-    def end(self, *, polite: bool = True, patience: float = 0.3) -> bool:
-        self.ended.append(polite)
+    def end(self, *, graceful: bool = True, grace_seconds: float = 0.3) -> bool:
+        self.ended.append(graceful)
         return True
 
 
@@ -57,18 +57,18 @@ def test_a_device_that_is_lost() -> None:
     assert [(c.reading.index, c.up, c.reason) for c in driver.devices] == [
         (0, True, "ok"),
         (1, False, "gpu_is_lost"),
-        (2, False, "does not tell its uuid"),
+        (2, False, "reports no uuid"),
     ]
     assert worker.ended == [True]
 
 
-def test_a_device_that_hangs_keeps_the_later_ones_from_being_asked() -> None:
+def test_devices_after_one_that_hangs_are_not_read() -> None:
     worker = Scripted(OPENED, READ, WorkerHangsError())
 
     driver = ask(spawn=lambda: worker)
 
-    assert [c.reason for c in driver.devices] == ["ok", "hangs", "not asked"]
-    assert worker.ended == [False]  # it would not hear
+    assert [c.reason for c in driver.devices] == ["ok", "hangs", "not read"]
+    assert worker.ended == [False]  # a polite request would not be read
 
 
 @pytest.mark.parametrize(("error", "reason"), [(WorkerHangsError(), "timeout"), (WorkerGoneError(), "worker_failed")])

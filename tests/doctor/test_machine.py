@@ -16,22 +16,22 @@ def nodes(root: Path, *names: str) -> None:
         (root / "dev" / name).touch()
 
 
-def test_devices_that_fell_off_the_bus_are_missed(tmp_path: Path) -> None:
+def test_devices_on_the_bus_without_the_driver_are_a_warning(tmp_path: Path) -> None:
     pci = {"NVIDIA": 2}
 
     assert machine.graphics_devices(case(tmp_path, pci=pci)).level == "warning"
-    # A container sees the whole bus and only the GPUs that it was given.
-    assert machine.graphics_devices(case(tmp_path, pci=pci, contained=True)).level == "pass"
+    # A container has access to the whole bus, but only to the GPUs that are passed to it.
+    assert machine.graphics_devices(case(tmp_path, pci=pci, in_container=True)).level == "pass"
 
 
 @pytest.mark.parametrize(
     ("pci", "platform", "level", "found"),
     [
-        ({}, "linux", "failure", "the PCI bus shows no GPU"),
-        ({"Intel": 1}, "linux", "failure", "1 of Intel, none that CUDA or ROCm can use"),
-        ({"AMD": 2}, "linux", "pass", "2 of AMD: needs a ROCm build of PyTorch"),
-        ({"NVIDIA": 1}, "linux", "pass", "1 of NVIDIA"),
-        ({}, "darwin", "pass", "Apple's GPU; PyTorch uses it as the device mps"),
+        ({}, "linux", "failure", "no GPU on the PCI bus"),
+        ({"Intel": 1}, "linux", "failure", "1 x Intel, not usable by CUDA or ROCm"),
+        ({"AMD": 2}, "linux", "pass", "2 x AMD: needs a ROCm build of PyTorch"),
+        ({"NVIDIA": 1}, "linux", "pass", "1 x NVIDIA"),
+        ({}, "darwin", "pass", "an Apple GPU; PyTorch uses it as the device mps"),
     ],
 )
 def test_machines_without_a_driver(tmp_path: Path, pci: dict[str, int], platform: str, level: str, found: str) -> None:
@@ -69,8 +69,8 @@ def test_devices_by_kind_and_those_that_are_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "level", "found"),
     [
-        ([], "failure", "none in /dev/nvidia*"),
-        (["nvidiactl", "nvidia-uvm"], "failure", "/dev/nvidia-uvm, /dev/nvidiactl, but none of a GPU"),
+        ([], "failure", "there is no /dev/nvidia*"),
+        (["nvidiactl", "nvidia-uvm"], "failure", "/dev/nvidia-uvm, /dev/nvidiactl, but no file of a GPU"),
         (["nvidiactl", "nvidia0"], "failure", "/dev/nvidia-uvm missing: CUDA cannot start"),
         (["nvidiactl", "nvidia-uvm", "nvidia0"], "pass", "all 3 can be opened"),
     ],
@@ -83,8 +83,8 @@ def test_device_files(tmp_path: Path, names: list[str], level: str, found: str) 
     assert (finding.level, finding.found) == (level, found)
 
 
-def test_a_container_is_told_how_containers_get_files(tmp_path: Path) -> None:
-    finding = machine.device_files(case(tmp_path, NONE, pci={"NVIDIA": 1}, contained=True))
+def test_advice_in_a_container(tmp_path: Path) -> None:
+    finding = machine.device_files(case(tmp_path, NONE, pci={"NVIDIA": 1}, in_container=True))
 
     assert "docker run --gpus" in finding.advice
 
@@ -101,23 +101,23 @@ def test_files_of_a_driver_that_hangs_are_not_opened(tmp_path: Path) -> None:
     [
         ({}, False, "failure"),
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, False, "failure"),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, True, "pass"),  # so it is with CDI
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, True, "pass"),  # as with CDI
         ({"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}, True, "failure"),
         ({"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility,compute"}, True, "pass"),
         ({"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"}, True, "pass"),
     ],
 )
 def test_containers(tmp_path: Path, environ: dict[str, str], works: bool, level: str) -> None:
-    made = case(tmp_path, None if works else NONE, environ=environ, contained=True, pci={"NVIDIA": 1})
+    container = case(tmp_path, None if works else NONE, environ=environ, in_container=True, pci={"NVIDIA": 1})
 
-    assert machine.container(made).level == level
-
-
-def test_a_container_with_amds_devices_needs_none_of_nvidias(tmp_path: Path) -> None:
-    assert machine.container(case(tmp_path, NONE, pci={"AMD": 1}, contained=True)).level == "pass"
+    assert machine.container(container).level == level
 
 
-def test_outside_containers_the_runtimes_variables_mean_nothing(tmp_path: Path) -> None:
+def test_a_container_with_amd_devices_needs_no_nvidia_device(tmp_path: Path) -> None:
+    assert machine.container(case(tmp_path, NONE, pci={"AMD": 1}, in_container=True)).level == "pass"
+
+
+def test_variables_of_the_container_runtime_are_ignored_outside_containers(tmp_path: Path) -> None:
     assert machine.container(case(tmp_path, environ={"NVIDIA_VISIBLE_DEVICES": "none"})).level == "pass"
 
 
@@ -138,7 +138,7 @@ def test_visible_devices(tmp_path: Path) -> None:
     assert visible(tmp_path, "0,7", *two)[0] == "warning"
 
 
-def test_numbers_mislead_where_devices_differ(tmp_path: Path) -> None:
+def test_device_numbers_are_ambiguous_if_devices_differ(tmp_path: Path) -> None:
     assert visible(tmp_path, "0", "T400", "H100")[0] == "warning"
     assert visible(tmp_path, "0", "T400", "H100", order="PCI_BUS_ID")[0] == "pass"
     assert visible(tmp_path, "GPU-0", "T400", "H100")[0] == "pass"

@@ -20,7 +20,7 @@ def test_devices_on_the_bus(tmp_path: Path) -> None:
         tmp_path,
         ("0x10de", "0x030200"),
         ("0x10de", "0x030000"),
-        ("0x10de", "0x040300"),  # its sound
+        ("0x10de", "0x040300"),  # audio function of a GPU
         ("0x1002", "0x030000"),
         ("0x1a03", "0x030000"),  # a server's console
     )
@@ -45,9 +45,10 @@ def test_device_files_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "advice"), [(1, "device rules"), (6, "modprobe"), (13, "let this user read and write"), (5, "kernel log")]
+    ("code", "advice"),
+    [(1, "device rules"), (6, "modprobe"), (13, "allow this user to read and write"), (5, "kernel log")],
 )
-def test_what_to_do_about_a_file_that_cannot_be_opened(
+def test_advice_for_a_file_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
 ) -> None:
     (tmp_path / "nvidiactl").touch()

@@ -34,9 +34,9 @@ def proc(root: Path, *libraries: str, opened: tuple[str, ...] = (), environ: str
 
 
 def known(root: Path, samples: Samples | None = None, problem: str = "", **how: Any) -> Case:
-    made = case(root, pid=PID, **how)
-    made.daemon = Daemon({**INFO, **(samples or {})}, problem) if not problem else Daemon(problem=problem)
-    return made
+    result = case(root, pid=PID, **how)
+    result.daemon = Daemon({**INFO, **(samples or {})}, problem) if not problem else Daemon(problem=problem)
+    return result
 
 
 def summary(finding: Finding) -> tuple[str, str | None, str]:
@@ -46,12 +46,12 @@ def summary(finding: Finding) -> tuple[str, str | None, str]:
 def test_a_process_that_trains_on_a_device(tmp_path: Path) -> None:
     devices = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia3", "/tmp/x")
     proc(tmp_path, "libtorch_cpu.so", "libtorch_cuda.so", opened=devices, environ="A=1\0CUDA_VISIBLE_DEVICES=0,3\0")
-    made = known(tmp_path)
+    training = known(tmp_path)
 
-    assert process.existence(made).found == "4711: train.py"
-    assert process.mapped_torch(made).found == "a CUDA build"
-    assert process.open_devices(made).found == "it has 2 open; it was started with CUDA_VISIBLE_DEVICES='0,3'"
-    assert process.daemon(made).found == f"process {NAME} reports from inside: torch 2.10.0, rank 1 of 4."
+    assert process.existence(training).found == "4711: train.py"
+    assert process.mapped_torch(training).found == "a CUDA build"
+    assert process.open_devices(training).found == "2 open; started with CUDA_VISIBLE_DEVICES='0,3'"
+    assert process.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
 
 
 @pytest.mark.parametrize(
@@ -70,20 +70,20 @@ def test_torch_by_its_libraries(tmp_path: Path, libraries: tuple[str, ...], expe
 
 def test_a_cpu_build_is_right_where_there_is_no_gpu(tmp_path: Path) -> None:
     proc(tmp_path, "libtorch_cpu.so")
-    made = known(tmp_path, pci={})
-    made.driver = type(made.driver)("library_not_found")
+    no_gpu = known(tmp_path, pci={})
+    no_gpu.driver = type(no_gpu.driver)("library_not_found")
 
-    assert process.mapped_torch(made).level == "pass"
+    assert process.mapped_torch(no_gpu).level == "pass"
 
 
-def test_what_may_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_process(tmp_path: Path) -> None:
     unreadable = known(tmp_path)
 
     assert process.mapped_torch(unreadable).level == "skipped"
     assert process.open_devices(unreadable).level == "skipped"
 
 
-def test_without_the_hook_nothing_is_known_of_the_inside(tmp_path: Path) -> None:
+def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
     checks = (process.state, process.steps, process.data_wait, process.parameters, process.allocator)
 
     assert [check(known(tmp_path)).level for check in checks] == ["skipped"] * len(checks)
@@ -99,21 +99,22 @@ def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
     nobody = known(tmp_path, {"torch_process_info": []})
 
     assert process.existence(nobody).found == "4711: there is no such process"
-    assert process.gone(nobody) == "there is no such process here"
-    assert process.existence(known(tmp_path)).found == "the daemon knows it, this container does not"
+    assert process.not_visible(nobody) == "there is no such process here"
+    elsewhere = process.existence(known(tmp_path)).found
+    assert elsewhere == "4711: the daemon reports it, but it is not visible in this container"
 
 
-def test_without_a_daemon_the_outside_is_all(tmp_path: Path) -> None:
-    made = known(tmp_path, problem="http://127.0.0.1:10478/metrics does not answer (refused)")
-    assert process.daemon(made).level == "skipped"
-    assert process.unknown(made) == "not known without the daemon"
+def test_without_a_daemon_only_the_outside_is_checked(tmp_path: Path) -> None:
+    no_daemon = known(tmp_path, problem="http://127.0.0.1:10478/metrics does not answer (refused)")
+    assert process.daemon(no_daemon).level == "skipped"
+    assert process.not_reported(no_daemon) == "not available without the daemon"
 
 
-def test_a_process_that_the_daemon_sees_from_outside_or_not_at_all(tmp_path: Path) -> None:
+def test_a_process_that_the_daemon_reports_from_outside_or_not_at_all(tmp_path: Path) -> None:
     outside: Samples = {"torch_process_info": [], "gpu_process_info": [({"process": NAME, "pid": str(PID)}, 1)]}
 
-    assert process.daemon(known(tmp_path, outside)).found == f"it sees process {NAME} from outside only."
-    assert process.daemon(known(tmp_path, {"torch_process_info": []})).found == "it does not know this process."
+    assert process.daemon(known(tmp_path, outside)).found == f"it reports process {NAME} from outside only."
+    assert process.daemon(known(tmp_path, {"torch_process_info": []})).found == "it does not report this process."
 
 
 def state(now: str, cause: str | None = None, share: float | None = None) -> Samples:
@@ -131,7 +132,7 @@ def state(now: str, cause: str | None = None, share: float | None = None) -> Sam
 @pytest.mark.parametrize(
     ("samples", "expected"),
     [
-        ({}, ("skipped", None, "the daemon has none")),
+        ({}, ("skipped", None, "the daemon has no verdict")),
         (state("training"), ("pass", None, "training")),
         (
             state("training", "data_loading", 0.43),
@@ -197,7 +198,7 @@ def test_parameters(tmp_path: Path, devices: dict[str, int], expected: tuple[str
     assert summary(process.parameters(known(tmp_path, samples))) == expected
 
 
-def test_parameters_of_a_cpu_build_are_where_they_must_be(tmp_path: Path) -> None:
+def test_parameters_of_a_cpu_build_on_the_cpu_are_right(tmp_path: Path) -> None:
     samples: Samples = {
         "torch_process_info": [({"process": NAME, "pid": str(PID), "torch": "2.13.0+cpu", "cuda": ""}, 1)],
         "torch_parameter_bytes": [({"process": NAME, "device": "cpu"}, 1 << 20)],
@@ -206,7 +207,7 @@ def test_parameters_of_a_cpu_build_are_where_they_must_be(tmp_path: Path) -> Non
     assert summary(process.parameters(known(tmp_path, samples))) == (
         "pass",
         None,
-        "1.0 MiB on cpu, and its torch knows no other device",
+        "1.0 MiB on cpu, the only device that its torch supports",
     )
 
 
@@ -219,7 +220,7 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_a_living_process_of_this_machine() -> None:
-    made = case(Path("/"), pid=os.getpid())
+    this = case(Path("/"), pid=os.getpid())
 
-    assert process.existence(made).level == "pass"
-    assert process.open_devices(made).level in {"pass", "warning", "failure"}
+    assert process.existence(this).level == "pass"
+    assert process.open_devices(this).level in {"pass", "warning", "failure"}

@@ -23,18 +23,18 @@ def summary(finding: Finding) -> tuple[str, str | None]:
 
 
 def test_no_python(tmp_path: Path) -> None:
-    made = case(tmp_path)
-    made.python, made.torch = ("", "there is no python3 on the PATH"), Answer()
+    no_python = case(tmp_path)
+    no_python.python, no_python.torch = ("", "there is no python3 on the PATH"), Answer()
 
-    assert pytorch.python(made).found == "there is no python3 on the PATH"
-    assert pytorch.installation(made).level == "skipped"
-    assert pytorch.obstacle(made) == "torch was not loaded"
+    assert pytorch.python(no_python).found == "there is no python3 on the PATH"
+    assert pytorch.installation(no_python).level == "skipped"
+    assert pytorch.obstacle(no_python) == "torch was not loaded"
 
 
 @pytest.mark.parametrize(
     ("facts", "ending", "found"),
     [
-        ({"missing": True}, "", "this Python has no torch"),
+        ({"missing": True}, "", "torch is not installed in this Python"),
         ({"missing": False, "import_error": "ImportError: libcudart.so.12"}, "", "ImportError: libcudart.so.12"),
         ({}, "was ended by SIGILL while importing torch", "the import was ended by SIGILL while importing torch"),
     ],
@@ -72,7 +72,7 @@ def test_cudnn(tmp_path: Path, number: int | None, version: str | None) -> None:
     assert found == "for CUDA 12.8" + (f", cuDNN {version}" if version else "")
 
 
-def test_what_is_true_of_other_builds(tmp_path: Path) -> None:
+def test_notes_on_other_builds(tmp_path: Path) -> None:
     rocm = pytorch.build(case(tmp_path, NONE, ROCM, pci={"AMD": 1}))
     mps = pytorch.build(case(tmp_path, NONE, MPS, pci={}, platform="darwin"))
 
@@ -100,7 +100,7 @@ def test_versions(
     assert summary(pytorch.versions(case(tmp_path, driver(device(), cuda=has), torch))) == expected
 
 
-def test_the_version_inside_the_process_counts(tmp_path: Path) -> None:
+def test_the_version_inside_the_process_takes_precedence(tmp_path: Path) -> None:
     torch = {**CUDA, "cuda": "13.0", "driver_cuda": 13000}
 
     assert pytorch.versions(case(tmp_path, driver(device(), cuda=12080), torch)).level == "pass"
@@ -110,7 +110,7 @@ def available(root: Path, facts: dict[str, Any], **how: Any) -> Finding:
     return pytorch.availability(case(root, torch=facts, **how))
 
 
-def test_torch_that_sees_its_devices(tmp_path: Path) -> None:
+def test_torch_with_its_devices(tmp_path: Path) -> None:
     finding = available(tmp_path, {**CUDA, "available": True, "devices": [H100, H100]})
 
     assert (finding.level, finding.found) == ("pass", "torch.cuda.is_available() is True: 2 x NVIDIA H100")
@@ -125,7 +125,7 @@ def test_torch_that_sees_its_devices(tmp_path: Path) -> None:
         ({}, {}, None),
     ],
 )
-def test_torch_that_sees_none(
+def test_torch_without_devices(
     tmp_path: Path, facts: dict[str, Any], environ: dict[str, str], cause: str | None
 ) -> None:
     finding = available(tmp_path, {**CUDA, "available": False, **facts}, environ=environ)
@@ -134,7 +134,7 @@ def test_torch_that_sees_none(
     assert finding.advice
 
 
-def test_torch_that_dies_of_opening_the_devices(tmp_path: Path) -> None:
+def test_torch_that_hangs_while_opening_the_devices(tmp_path: Path) -> None:
     finding = available(tmp_path, CUDA, ending="did not answer within 60 s while opening CUDA")
 
     assert finding.found == "the Python did not answer within 60 s while opening CUDA"
@@ -145,7 +145,7 @@ def test_simulated_devices_cannot_be_opened(tmp_path: Path) -> None:
     assert available(tmp_path, {**CUDA, "available": False}, simulation={}).level == "skipped"
 
 
-def test_apples_gpu(tmp_path: Path) -> None:
+def test_apple_gpu(tmp_path: Path) -> None:
     assert available(tmp_path, MPS).level == "pass"
     assert available(tmp_path, {**MPS, "mps_available": False}).level == "failure"
 
@@ -156,7 +156,7 @@ def test_apples_gpu(tmp_path: Path) -> None:
         ({"architectures": ["sm_80", "sm_90"], "devices": [H100]}, ("pass", None)),
         ({"architectures": ["sm_70", "sm_80"], "devices": [H100]}, ("failure", "unsupported_arch")),
         ({"architectures": ["sm_70", "compute_80"], "devices": [H100]}, ("pass", None)),
-        # Without devices of its own, those that the driver shows.
+        # Without devices from torch, those of the driver.
         ({"architectures": ["sm_70", "sm_80"]}, ("failure", "unsupported_arch")),
         ({"architectures": []}, ("skipped", None)),
         ({"architectures": ["gfx90a", "gfx942"], "devices": [MI300]}, ("pass", None)),
@@ -169,7 +169,7 @@ def test_architectures(tmp_path: Path, facts: dict[str, Any], expected: tuple[st
 
 @pytest.mark.parametrize("check", [pytorch.build, pytorch.versions, pytorch.availability, pytorch.architectures])
 @pytest.mark.parametrize("torch", [CPU, CUDA, ROCM, MPS, XPU])
-def test_every_build_gets_an_answer_without_driver_and_device(
+def test_every_check_has_a_finding_without_driver_and_device(
     tmp_path: Path, check: Check, torch: dict[str, Any]
 ) -> None:
     finding = check(case(tmp_path, NONE, {**torch, "available": False}, pci={}))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.doctor.finding import Finding, exit_code, failure, ok, skipped, warning
-from gpugauge.doctor.report import WIDTH, document, lines
+from gpugauge.doctor.report import WIDTH_COLUMNS, document, lines
 from gpugauge.doctor.table import Entry
 from gpugauge.verdict.causes import CAUSES
 from tests.doctor.cases import CUDA, case
@@ -16,7 +16,7 @@ ENTRIES = [
     Entry(
         "PyTorch", "build", failure("Build", "for the CPU only \x1b[2J\nand more", "install " + LONG, "no_cuda_build")
     ),
-    Entry("PyTorch", "versions", skipped("CUDA versions", "torch is no CUDA build")),
+    Entry("PyTorch", "versions", skipped("CUDA versions", "torch is not a CUDA build")),
 ]
 
 
@@ -41,7 +41,7 @@ def test_a_cause_gives_its_advice() -> None:
 def test_text_fits_a_terminal(tmp_path: Path) -> None:
     text = list(lines(case(tmp_path), ENTRIES, colour=False))
 
-    assert max(map(len, text)) <= WIDTH
+    assert max(map(len, text)) <= WIDTH_COLUMNS
     assert all(line.isprintable() for line in text)
     assert [line for line in text if not line.startswith(" ")] == [
         "Machine",
@@ -51,10 +51,10 @@ def test_text_fits_a_terminal(tmp_path: Path) -> None:
         "1 failure and 1 warning. Begin with: Build.",
     ]
     assert "  WARN  PCIe link          GPU 1 has 8 lanes [transfer]" in text
-    assert "  skip  CUDA versions      torch is no CUDA build" in text
+    assert "  skip  CUDA versions      torch is not a CUDA build" in text
 
 
-def test_colours_are_all_that_differs(tmp_path: Path) -> None:
+def test_only_the_colours_differ(tmp_path: Path) -> None:
     plain, coloured = (list(lines(case(tmp_path), ENTRIES, colour=colour)) for colour in (False, True))
 
     assert coloured != plain
@@ -63,25 +63,21 @@ def test_colours_are_all_that_differs(tmp_path: Path) -> None:
     assert coloured == plain
 
 
-def test_nothing_is_wrong(tmp_path: Path) -> None:
-    assert (
-        list(lines(case(tmp_path), ENTRIES[:1], colour=False))[-1] == "Nothing is wrong that could be seen from here."
-    )
+def test_without_a_problem(tmp_path: Path) -> None:
+    assert list(lines(case(tmp_path), ENTRIES[:1], colour=False))[-1] == "The checks found no problem."
 
 
-def test_simulated_devices_are_said_first(tmp_path: Path) -> None:
-    made = case(tmp_path, simulation={"scenario": {"name": "node"}})
+def test_simulation_is_announced_first(tmp_path: Path) -> None:
+    simulated = case(tmp_path, simulation={"scenario": {"name": "node"}})
 
-    assert next(lines(made, ENTRIES, colour=False)) == "SIMULATED: the GPUs below do not exist (scenario node)."
+    assert next(lines(simulated, ENTRIES, colour=False)) == "SIMULATED: the GPUs below do not exist (scenario node)."
 
 
 def test_json(tmp_path: Path) -> None:
-    made = case(tmp_path, torch=CUDA)
+    report = json.loads(document(case(tmp_path, torch=CUDA), ENTRIES))
 
-    told = json.loads(document(made, ENTRIES))
-
-    assert (told["exit_code"], told["simulated"], told["torch"], told["timings"]) == (2, False, CUDA, None)
-    assert told["findings"][1] == {
+    assert (report["exit_code"], report["simulated"], report["torch"], report["timings"]) == (2, False, CUDA, None)
+    assert report["findings"][1] == {
         "group": "Machine",
         "check": "pcie",
         "level": "warning",

@@ -19,38 +19,38 @@ def test_a_free_device_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [BUSY, HELD])
-def test_a_device_in_use_is_left_alone(tmp_path: Path, taken: Any) -> None:
+def test_a_device_in_use_is_not_measured(tmp_path: Path, taken: Any) -> None:
     assert speed.obstacle(case(tmp_path, driver(taken), WORKS)).startswith("GPU 0 is in use; --force")
     assert speed.obstacle(case(tmp_path, driver(taken), WORKS, force=True)) == ""
 
 
-def test_another_device_that_is_in_use_does_not_matter(tmp_path: Path) -> None:
+def test_another_device_may_be_in_use(tmp_path: Path) -> None:
     first_to_torch = {**WORKS, "devices": [{**H100, "uuid": "1"}]}
 
     assert speed.obstacle(case(tmp_path, driver(BUSY, device(1)), first_to_torch)) == ""
 
 
-def test_if_torch_cannot_tell_its_device_all_must_be_free(tmp_path: Path) -> None:
-    untold = {**WORKS, "devices": [{**H100, "uuid": None}]}
+def test_if_torch_reports_no_uuid_all_devices_must_be_free(tmp_path: Path) -> None:
+    without_uuid = {**WORKS, "devices": [{**H100, "uuid": None}]}
 
-    assert speed.obstacle(case(tmp_path, driver(device(0), device(1)), untold)) == ""
-    assert speed.obstacle(case(tmp_path, driver(BUSY, device(1)), untold)) != ""
+    assert speed.obstacle(case(tmp_path, driver(device(0), device(1)), without_uuid)) == ""
+    assert speed.obstacle(case(tmp_path, driver(BUSY, device(1)), without_uuid)) != ""
 
 
 @pytest.mark.parametrize("options", [{"timed": False}, {"pid": 1}, {"simulation": {}}])
-def test_nothing_is_measured_where_it_makes_no_sense(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_without_measurements(tmp_path: Path, options: dict[str, Any]) -> None:
     assert speed.obstacle(case(tmp_path, torch=WORKS, force=True, **options)) != ""
 
 
 def test_nothing_is_measured_without_a_gpu(tmp_path: Path) -> None:
-    assert speed.obstacle(case(tmp_path, torch={**CUDA, "available": False})) == "torch has no GPU that it can use"
+    assert speed.obstacle(case(tmp_path, torch={**CUDA, "available": False})) == "torch has no usable GPU"
 
 
 def measured(root: Path, ending: str = "", **figures: Any) -> Case:
     link = device(0, pcie_width=16, pcie_generation_max=4)
-    made = case(root, driver(link), WORKS)
-    made.timings = Answer(figures, ending)
-    return made
+    result = case(root, driver(link), WORKS)
+    result.timings = Answer(figures, ending)
+    return result
 
 
 def test_matrix_products(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_training_step(tmp_path: Path) -> None:
     assert bad.level == "warning"
 
 
-def test_what_could_not_be_measured_says_why(tmp_path: Path) -> None:
+def test_failed_measurement_has_its_reason(tmp_path: Path) -> None:
     failed = speed.training_step(measured(tmp_path, steps_error="RuntimeError: CUDA out of memory"))
     ended = speed.copies(measured(tmp_path, "was ended by SIGKILL while copying to the device"))
 

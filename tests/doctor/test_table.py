@@ -14,19 +14,19 @@ WORKS = {**CUDA, "available": True, "devices": [H100], "architectures": ["sm_90"
 
 
 def test_a_free_device_and_a_torch_that_uses_it(tmp_path: Path) -> None:
-    made = case(tmp_path, torch=WORKS)
-    made.timings = Answer({"matmul": {"float32": 5e13}, "copies": {"pinned": 2e10}, "steps": {"cpu": 1.0, "gpu": 0.1}})
+    works = case(tmp_path, torch=WORKS)
+    works.timings = Answer({"matmul": {"float32": 5e13}, "copies": {"pinned": 2e10}, "steps": {"cpu": 1.0, "gpu": 0.1}})
 
-    entries = list(examine(made))
+    entries = list(examine(works))
 
     groups = (table.MACHINE, table.CONDITION, table.HERE, table.PYTHON, table.PYTORCH, table.SPEED)
     assert [entry.check for entry in entries] == [check.__name__ for group in groups for check in group.checks]
 
 
-def test_one_line_stands_for_what_cannot_be_asked(tmp_path: Path) -> None:
-    made = case(tmp_path, torch={"python": "3.12.1", "missing": True}, timed=False)
+def test_one_line_replaces_a_group_with_an_obstacle(tmp_path: Path) -> None:
+    no_torch = case(tmp_path, torch={"python": "3.12.1", "missing": True}, timed=False)
 
-    instead = [entry.finding for entry in examine(made) if entry.check == "obstacle"]
+    instead = [entry.finding for entry in examine(no_torch) if entry.check == "obstacle"]
 
     assert [(finding.title, finding.found) for finding in instead] == [
         ("Build and devices", "torch was not loaded"),
@@ -34,27 +34,27 @@ def test_one_line_stands_for_what_cannot_be_asked(tmp_path: Path) -> None:
     ]
 
 
-def test_a_process_is_looked_at_without_this_terminals_torch(tmp_path: Path) -> None:
-    made = case(tmp_path, pid=4711)
-    made.daemon = Daemon(problem="no daemon")
+def test_checks_of_a_process_do_not_use_this_terminals_torch(tmp_path: Path) -> None:
+    unknown = case(tmp_path, pid=4711)
+    unknown.daemon = Daemon(problem="no daemon")
 
-    assert {entry.group for entry in examine(made)} == {"Machine", "Condition", "Process"}
+    assert {entry.group for entry in examine(unknown)} == {"Machine", "Condition", "Process"}
 
 
-def test_a_process_that_nobody_knows_takes_few_lines(tmp_path: Path) -> None:
-    made = case(tmp_path, pid=4711)
-    made.daemon = Daemon(problem="no daemon")
+def test_an_unknown_process_takes_few_lines(tmp_path: Path) -> None:
+    unknown = case(tmp_path, pid=4711)
+    unknown.daemon = Daemon(problem="no daemon")
 
-    checks = [entry.check for entry in examine(made) if entry.group == "Process"]
+    checks = [entry.check for entry in examine(unknown) if entry.group == "Process"]
 
     assert checks == ["existence", "obstacle", "daemon", "obstacle"]
 
 
-def test_a_process_beside_a_python(tmp_path: Path) -> None:
-    made = case(tmp_path, pid=4711, python="/venv/bin/python")
-    made.daemon = Daemon(problem="no daemon")
+def test_a_process_and_a_python(tmp_path: Path) -> None:
+    both = case(tmp_path, pid=4711, python="/venv/bin/python")
+    both.daemon = Daemon(problem="no daemon")
 
-    assert "PyTorch" in {entry.group for entry in examine(made)}
+    assert "PyTorch" in {entry.group for entry in examine(both)}
 
 
 def test_a_check_that_fails_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ def test_facts_of_a_cuda_build_with_a_device(tmp_path: Path) -> None:
     assert (facts["cuda"], facts["driver_cuda"], facts["cudnn"], facts["available"]) == ("12.8", 12080, 91002, True)
 
 
-def test_a_cuda_build_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_cuda_build_that_cannot_start_reports_its_error(tmp_path: Path) -> None:
     answer = asked(tmp_path, cuda="12.8", available=False, error="The NVIDIA driver is too old", warn="CUDA init")
 
     assert answer.facts["error"] == "RuntimeError: The NVIDIA driver is too old"
     assert answer.facts["warnings"] == ["CUDA init"]
 
 
-def test_what_others_print_does_not_matter(tmp_path: Path) -> None:
+def test_other_output_is_ignored(tmp_path: Path) -> None:
     assert asked(tmp_path, noise=True).facts["torch"] == "2.10.0+cu128"
 
 
@@ -57,7 +58,7 @@ def test_a_torch_that_cannot_be_imported(tmp_path: Path) -> None:
     assert answer.facts["import_error"] == "ImportError: libcudart.so.12: cannot open shared object file"
 
 
-def test_a_crash_keeps_what_was_told_before(tmp_path: Path) -> None:
+def test_a_crash_keeps_earlier_parts(tmp_path: Path) -> None:
     answer = asked(tmp_path, cuda="12.8", available="crash")
 
     assert answer.ending == "was ended by SIGSEGV while opening CUDA"
@@ -85,7 +86,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
         ask(str(tmp_path / "python"), "facts", 10, {})
 
 
-def test_the_hook_and_the_current_folder_stay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_and_the_current_folder_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "here"
     here.mkdir()
     (here / "torch.py").write_text("raise SystemExit('not this one')")
@@ -98,7 +99,7 @@ def test_the_hook_and_the_current_folder_stay_out(tmp_path: Path, monkeypatch: p
     assert ask(PYTHON, "facts", 60, environment).facts["torch"] == "2.10.0+cu128"
 
 
-def test_timings_with_a_stand_in_for_torch(tmp_path: Path) -> None:
+def test_timings_with_a_double_of_torch(tmp_path: Path) -> None:
     facts = asked(tmp_path, "timings", cuda="12.8", available=True, lacks="bfloat16").facts
 
     assert set(facts["matmul"]) == {"float32", "tf32", "float16"}
@@ -107,14 +108,14 @@ def test_timings_with_a_stand_in_for_torch(tmp_path: Path) -> None:
     assert set(facts["steps"]) == {"cpu", "gpu"}
 
 
-def test_one_timing_that_fails_costs_only_itself(tmp_path: Path) -> None:
+def test_a_failing_timing_loses_only_itself(tmp_path: Path) -> None:
     facts = asked(tmp_path, "timings", cuda="12.8", available=True, oom=True).facts
 
     assert facts["steps_error"] == "RuntimeError: CUDA out of memory. Tried to allocate 16.00 MiB."
     assert facts["copies"]["pinned"] > 0
 
 
-def test_what_runs_in_other_pythons_runs_in_old_ones() -> None:
+def test_programs_for_other_pythons_run_in_old_ones() -> None:
     vermin = str(Path(PYTHON).with_name("vermin"))
     files = {probe.__file__: "3.8", architecture.__file__: "3.9"}
 
@@ -125,14 +126,16 @@ def test_what_runs_in_other_pythons_runs_in_old_ones() -> None:
         assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.torch
 def test_the_training_step_is_a_step_of_the_real_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
 
     assert probe.training_step(torch, "cpu") > 0
 
 
+@pytest.mark.torch
 def test_facts_of_the_real_torch() -> None:
-    torch = pytest.importorskip("torch")
+    torch = import_module("torch")
 
     answer = ask(PYTHON, "facts", 100, {})
 
@@ -141,7 +144,7 @@ def test_facts_of_the_real_torch() -> None:
     assert answer.facts["cuda"] == torch.version.cuda
 
 
-def made_python(folder: Path) -> str:
+def write_python(folder: Path) -> str:
     program = folder / "bin" / "python"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
@@ -150,7 +153,7 @@ def made_python(folder: Path) -> str:
 
 
 def test_which_python(tmp_path: Path) -> None:
-    active, other = made_python(tmp_path / "active"), made_python(tmp_path / "other")
+    active, other = write_python(tmp_path / "active"), write_python(tmp_path / "other")
     on_path = tmp_path / "bin"
     on_path.mkdir()
     (on_path / "python3").symlink_to(other)
@@ -162,5 +165,5 @@ def test_which_python(tmp_path: Path) -> None:
     assert find_python(other, environ) == other
     with pytest.raises(PythonError, match="no python3 on the PATH"):
         find_python(None, {"PATH": str(tmp_path)})
-    with pytest.raises(PythonError, match="nowhere is no program"):
+    with pytest.raises(PythonError, match="nowhere is not an executable program"):
         find_python("nowhere", environ)

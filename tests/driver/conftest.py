@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.nvidia import nvml
-from gpugauge.driver.supervisor import DriverSource
-from tests.driver.fakeworker import PACE, Node
+from gpugauge.driver.supervisor import Supervisor
+from tests.driver.fakeworker import INTERVALS, Node
 
 
 @pytest.fixture(autouse=True)
@@ -15,15 +15,15 @@ def _real_library_afterwards() -> Iterator[None]:
 
 
 @pytest.fixture
-def run() -> Iterator[Callable[..., DriverSource]]:
-    """Start sources over nodes; they are stopped at the end."""
-    sources: list[DriverSource] = []
+def run() -> Iterator[Callable[..., Supervisor]]:
+    """Start supervisors over nodes; they are stopped at the end."""
+    supervisors: list[Supervisor] = []
 
-    def start(node: Node, **arguments: Any) -> DriverSource:
-        sources.append(DriverSource(PACE, worker=node.spawn, **arguments))
-        sources[-1].start()
-        return sources[-1]
+    def start(node: Node, **arguments: Any) -> Supervisor:
+        supervisors.append(Supervisor(INTERVALS, worker=node.spawn, **arguments))
+        supervisors[-1].start()
+        return supervisors[-1]
 
     yield start
-    for source in sources:
-        source.stop()
+    for supervisor in supervisors:
+        supervisor.stop()

@@ -1,4 +1,4 @@
-"""A node whose worker is no process: it answers from the node's present state, or fails as told."""
+"""A node whose worker is not a process: it replies from the current state of the node, or fails as the node says."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
-from gpugauge.driver.schedule import Pace
-from gpugauge.driver.supervisor import DriverSource
+from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.supervisor import Supervisor
 
-PACE = Pace({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)
+INTERVALS = ReadingIntervals({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)
 
 
 class Node:
-    """A node with GPUs by index; each answers with its uuid, an NVML code, or the exception that its worker meets."""
+    """A node with GPUs by index: the uuid in their replies, an NVML return code, or an exception of the worker."""
 
     def __init__(self, *devices: str | int | Exception) -> None:
         self.devices = list(devices)
         self.opening: int | Exception | None = None
-        self.silent = False  # answers neither come nor fail
+        self.silent = False  # no replies and no failures
         self.killable, self.killed = True, False
         self.resident = 1000
         self.workers: list[FakeWorker] = []
@@ -35,7 +35,7 @@ class Node:
 
 
 class FakeWorker(Worker):
-    """Answers from the node's present state, without a process."""
+    """Replies from the current state of the node, without a process."""
 
     pid = 1
 
@@ -49,7 +49,7 @@ class FakeWorker(Worker):
     def read(self, devices: Iterable[tuple[int, list[Group]]]) -> list[int]:
         return [self.send("read", index=index, groups=groups) for index, groups in devices]
 
-    def answered(self, seconds: float) -> bool:
+    def wait_for_reply(self, seconds: float) -> bool:
         if self.node.silent:
             time.sleep(min(seconds, 0.01))
         return not self.node.silent
@@ -59,14 +59,13 @@ class FakeWorker(Worker):
         if op == "open":
             if isinstance(self.node.opening, Exception):
                 raise self.node.opening
-            return Reply(
-                number, op, values={"driver": {"device_count": len(self.node.devices)}}, failed=self.node.opening
-            )
+            values: dict[str, dict[str, Any]] = {"driver": {"device_count": len(self.node.devices)}}
+            return Reply(number, op, values=values, failed=self.node.opening, failed_call="nvmlInitWithFlags")
         device = self.node.devices[arguments["index"]]
         if isinstance(device, Exception):
             raise device
         if isinstance(device, int):
-            return Reply(number, op, arguments["index"], failed=device)
+            return Reply(number, op, arguments["index"], failed=device, failed_call="nvmlDeviceGetUUID")
         values = {group: {"utilization_percent": 50} if group == "fast" else {} for group in arguments["groups"]}
         if "static" in values:
             values["static"] = {"uuid": device, "index": arguments["index"]}
@@ -75,7 +74,7 @@ class FakeWorker(Worker):
     def interrupt(self) -> None:
         pass
 
-    def end(self, *, polite: bool = True, patience: float = 0.3) -> bool:
+    def end(self, *, graceful: bool = True, grace_seconds: float = 0.3) -> bool:
         self.ended = True
         return self.node.killable
 
@@ -92,12 +91,12 @@ class FakeWorker(Worker):
         return "was ended"
 
 
-def until(source: DriverSource, what: Callable[[DriverView], bool]) -> DriverView:
+def until(supervisor: Supervisor, what: Callable[[DriverView], bool]) -> DriverView:
     deadline = time.monotonic() + 10
-    while not what(source.view()):
-        assert time.monotonic() < deadline, source.view()
+    while not what(supervisor.view()):
+        assert time.monotonic() < deadline, supervisor.view()
         time.sleep(0.005)
-    return source.view()
+    return supervisor.view()
 
 
 def up(view: DriverView) -> dict[str, bool]:

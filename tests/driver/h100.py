@@ -1,4 +1,4 @@
-"""What an H100 tells: after 100 s at half its time and power, read for the second time."""
+"""The second reading of an H100, after 100 s at half load and half power."""
 
 from __future__ import annotations
 

@@ -23,33 +23,33 @@ def worker() -> Iterator[Worker]:
         made.end()
 
 
-def test_answer_is_awaited_in_slices(worker: Worker) -> None:
+def test_reply_is_awaited_in_slices(worker: Worker) -> None:
     simulation = scenario("gpus: {model: h100}").simulation()
     number = worker.send("open", simulate=simulation)
 
-    assert not worker.answered(0)
-    assert worker.answered(20)
+    assert not worker.wait_for_reply(0)
+    assert worker.wait_for_reply(20)
     assert worker.receive(number, 1).failed is None
 
 
-def test_answers_of_all_devices_are_there_when_one_is(worker: Worker) -> None:
+def test_replies_of_all_devices_are_awaited_together(worker: Worker) -> None:
     opened = worker.send("open", simulate=scenario("gpus: {model: h100, count: 8}").simulation())
-    assert worker._rung.poll(20_000)
-    worker._bell.read(8)  # here, and not in `answered`, which hears it only of an answer that comes soon
+    assert worker._bell_rung.poll(20_000)
+    worker._bell.read(8)  # `wait_for_reply` reads it only if a reply comes soon
     worker.receive(opened, 20)
     groups: tuple[list[Group], ...] = (["fast"], ["static", "fast"])
     numbers = worker.read([(index, groups[index // 4]) for index in range(8)])
 
-    assert worker._rung.poll(20_000)  # by then all are there
-    assert worker.answered(20)
-    waiting, worker._rung = worker._rung, None  # type: ignore[assignment]  # nothing is waited for any more
+    assert worker._bell_rung.poll(20_000)  # all have replied
+    assert worker.wait_for_reply(20)
+    waiting, worker._bell_rung = worker._bell_rung, None  # type: ignore[assignment]  # no further wait
 
     assert [worker.receive(number, 20).index for number in numbers] == list(range(8))
-    worker._rung = waiting
-    assert not worker.answered(0)
+    worker._bell_rung = waiting
+    assert not worker.wait_for_reply(0)
 
 
-def test_device_that_hangs_is_the_first_without_an_answer(worker: Worker) -> None:
+def test_device_that_hangs_is_the_first_without_a_reply(worker: Worker) -> None:
     hang = {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": True}
     worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100, count: 3}}\nfaults: [{hang}]").simulation())
     numbers = worker.read([(index, ["fast"]) for index in range(3)])
@@ -59,11 +59,11 @@ def test_device_that_hangs_is_the_first_without_an_answer(worker: Worker) -> Non
         worker.receive(numbers[1], 0.5)
 
 
-def test_slow_devices_are_taken_one_by_one_and_later_ones_together_again(worker: Worker) -> None:
+def test_replies_of_slow_devices_are_received_one_by_one(worker: Worker) -> None:
     slow = {"call": "nvmlDeviceGetUtilizationRates", "delay": 0.15}
     worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100, count: 3}}\nfaults: [{slow}]").simulation())
 
-    for _ in range(2):  # a bell for answers that were taken one by one does not confuse the next time
+    for _ in range(2):  # a signal for replies that were received one by one has no effect on the next read
         numbers = worker.read([(index, ["fast"]) for index in range(3)])
         assert [worker.receive(number, 20).index for number in numbers] == [0, 1, 2]
 
@@ -76,7 +76,7 @@ def test_interrupt_ends_a_wait_at_once(worker: Worker) -> None:
 
     with pytest.raises(WorkerGoneError):
         worker.receive(number, 60)
-    worker.end(polite=False)
+    worker.end(graceful=False)
 
 
 def test_stopped_worker_that_reads_nothing_hangs(worker: Worker) -> None:
@@ -96,7 +96,7 @@ def test_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.M
     assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
 
 
-def test_resident_memory_is_the_processes_own_and_none_after_its_end(worker: Worker) -> None:
+def test_resident_memory_of_the_process(worker: Worker) -> None:
     worker.ask("open", 20, simulate=scenario("gpus: {model: h100}").simulation())
     status = Path(f"/proc/{worker.pid}/status").read_text()
     (kilobytes,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
@@ -106,7 +106,7 @@ def test_resident_memory_is_the_processes_own_and_none_after_its_end(worker: Wor
     assert worker.resident_bytes() is None
 
 
-def test_leak_of_the_library_shows(worker: Worker) -> None:
+def test_leak_of_the_library_is_visible(worker: Worker) -> None:
     leak = {"call": "nvmlDeviceGetUtilizationRates", "leak": "8 MiB"}
     simulation = scenario(f"gpus: {{model: h100}}\nfaults: [{leak}]").simulation()
     worker.ask("open", 20, simulate=simulation)
@@ -123,20 +123,20 @@ def test_leak_of_the_library_shows(worker: Worker) -> None:
 @pytest.mark.parametrize(
     ("number", "killed"), [(signal.SIGKILL, True), (signal.SIGSEGV, False), (signal.SIGABRT, False)]
 )
-def test_kill_from_outside_is_told_from_a_crash(worker: Worker, number: int, killed: bool) -> None:
+def test_kill_from_outside_is_distinguished_from_a_crash(worker: Worker, number: int, killed: bool) -> None:
     assert not worker.was_killed()
     worker._process.send_signal(number)
-    assert worker.answered(10)  # the end is news, too
+    assert worker.wait_for_reply(10)  # the end ends the wait, too
 
     assert worker.end()
     assert worker.was_killed() is killed
 
 
-def test_patience_lasts_until_a_call_is_over(worker: Worker) -> None:
+def test_grace_time_lasts_until_a_call_is_over(worker: Worker) -> None:
     slow = {"call": "nvmlDeviceGetUtilizationRates", "delay": 1.0}
     worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100}}\nfaults: [{slow}]").simulation())
     worker.send("read", index=0, groups=["fast"])
     time.sleep(0.2)  # let the call begin
 
-    assert worker.end(patience=10)
+    assert worker.end(grace_seconds=10)
     assert worker.ending() == "exited with status 0"

@@ -23,7 +23,7 @@ def test_what_is_sent_is_received(channel: tuple[socket.socket, socket.socket]) 
     assert [inbox.receive(), inbox.receive()] == [{"id": 1, "text": "é\ud800"}, {}]
 
 
-def test_one_look_brings_many_frames(channel: tuple[socket.socket, socket.socket]) -> None:
+def test_one_receive_returns_many_frames(channel: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = channel
     theirs.sendall(b"".join(frame({"id": number}) for number in range(50)))
     inbox = Inbox(ours)
@@ -34,7 +34,7 @@ def test_one_look_brings_many_frames(channel: tuple[socket.socket, socket.socket
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 9])
-def test_frame_that_comes_in_parts(cut: int, channel: tuple[socket.socket, socket.socket]) -> None:
+def test_frame_in_parts(cut: int, channel: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = channel
     sent = frame({"id": 1}) + frame({"id": 2})
     inbox = Inbox(ours)
@@ -46,7 +46,7 @@ def test_frame_that_comes_in_parts(cut: int, channel: tuple[socket.socket, socke
     assert [inbox.receive(), inbox.receive()] == [{"id": 1}, {"id": 2}]
 
 
-def test_frame_longer_than_one_look(channel: tuple[socket.socket, socket.socket]) -> None:
+def test_frame_longer_than_one_receive(channel: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = channel
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     theirs.sendall(frame({"text": "x" * 150_000}))
@@ -79,7 +79,7 @@ def test_too_long_a_frame_is_refused_before_it_is_read(channel: tuple[socket.soc
         Inbox(ours).receive()
 
 
-def test_garbage_behind_a_frame_is_not_waited_for(channel: tuple[socket.socket, socket.socket]) -> None:
+def test_garbage_after_a_frame_is_not_awaited(channel: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = channel
     theirs.sendall(frame({"id": 1}) + b"\xff" * 64)
     inbox = Inbox(ours)

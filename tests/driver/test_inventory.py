@@ -66,7 +66,7 @@ def test_lost_device_keeps_its_identity_and_comes_back() -> None:
     assert (back.up, back.reading.utilization_percent) == (True, 5)
 
 
-def test_new_worker_may_number_the_devices_anew() -> None:
+def test_new_worker_may_renumber_the_devices() -> None:
     devices = inventory()
     devices.apply(reply(0, "GPU-a", utilization_percent=1), 1.0)
     devices.apply(reply(1, "GPU-b", utilization_percent=2), 1.0)
@@ -79,7 +79,7 @@ def test_new_worker_may_number_the_devices_anew() -> None:
     assert state == {"GPU-a": (False, None), "GPU-b": (True, 3)}
 
 
-def test_answer_about_an_unknown_device_is_dropped() -> None:
+def test_reply_about_an_unknown_device_is_dropped() -> None:
     devices = inventory()
 
     devices.apply(reply(3, utilization_percent=1), 1.0)
@@ -87,7 +87,7 @@ def test_answer_about_an_unknown_device_is_dropped() -> None:
     assert devices.devices(1.0) == ()
 
 
-def test_processes_and_unknown_fields_of_a_newer_worker() -> None:
+def test_processes_and_undeclared_fields() -> None:
     devices = inventory()
     listed = [{"pid": 7, "kind": "compute", "used_memory_bytes": 5, "gpu_instance_id": None}]
     devices.apply(reply(0, "GPU-a", field_of_tomorrow=1), 1.0)
@@ -96,7 +96,7 @@ def test_processes_and_unknown_fields_of_a_newer_worker() -> None:
     assert only(devices.devices(1.0)).reading.processes == (ProcessReading(7, "compute", 5),)
 
 
-def test_reading_is_as_if_made_field_by_field() -> None:
+def test_reading_equals_one_from_the_constructor() -> None:
     values: dict[str, Any] = {"index": 3, "uuid": "GPU-a", "power_milliwatts": 5}
 
     reading = DeviceReading.of([{"index": 3, "uuid": "GPU-a"}, {"power_milliwatts": 5}])

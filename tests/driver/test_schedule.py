@@ -1,12 +1,12 @@
-from gpugauge.driver.schedule import Pace, Schedule
+from gpugauge.driver.schedule import ReadingIntervals, Schedule
 
-PACE = Pace({"fast": 1.0, "samples": 2.0, "normal": 5.0})
+INTERVALS = ReadingIntervals({"fast": 1.0, "samples": 2.0, "normal": 5.0})
 
 
 def test_groups_are_due_at_their_own_intervals() -> None:
     schedule = Schedule()
 
-    taken = [schedule.take(PACE, float(now)) for now in range(6)]
+    taken = [schedule.take(INTERVALS, float(now)) for now in range(6)]
 
     assert taken == [
         ["fast", "samples", "normal"],
@@ -18,17 +18,17 @@ def test_groups_are_due_at_their_own_intervals() -> None:
     ]
 
 
-def test_scrape_gets_fresh_samples_and_their_interval_counts_from_then() -> None:
+def test_scrape_gets_new_samples_and_their_interval_starts_again() -> None:
     schedule = Schedule()
 
-    taken = [schedule.take(PACE, now, scrape=now == 1.0) for now in (0.0, 1.0, 2.0, 3.0)]
+    taken = [schedule.take(INTERVALS, now, scrape=now == 1.0) for now in (0.0, 1.0, 2.0, 3.0)]
 
     assert taken == [["fast", "samples", "normal"], ["fast", "samples"], ["fast"], ["fast", "samples"]]
 
 
-def test_after_a_reset_all_are_due() -> None:
+def test_all_groups_are_due_after_a_reset() -> None:
     schedule = Schedule()
-    schedule.take(PACE, 0.0)
+    schedule.take(INTERVALS, 0.0)
     schedule.reset()
 
-    assert schedule.take(PACE, 0.1) == ["fast", "samples", "normal"]
+    assert schedule.take(INTERVALS, 0.1) == ["fast", "samples", "normal"]

@@ -9,76 +9,118 @@ from tests.driver.fakeworker import Node, until, up
 
 
 def test_devices_are_read(run: Any) -> None:
-    source = run(Node("GPU-a", "GPU-b"))
+    supervisor = run(Node("GPU-a", "GPU-b"))
 
-    view = until(source, lambda v: len(v.devices) == 2)
+    view = until(supervisor, lambda v: len(v.devices) == 2)
 
     assert (view.up, view.reason, up(view)) == (True, "ok", {"GPU-a": True, "GPU-b": True})
 
 
-def test_drain_gives_each_answer_once(run: Any) -> None:
-    source = run(Node("GPU-a"))
-    until(source, lambda v: bool(v.devices))
-    source.stop()
+def test_drain_returns_each_reply_once(run: Any) -> None:
+    supervisor = run(Node("GPU-a"))
+    until(supervisor, lambda v: bool(v.devices))
+    supervisor.stop()
 
-    first, second = source.drain(), source.drain()
+    first, second = supervisor.drain(), supervisor.drain()
 
     assert (len(first) > 0, second) == (True, ())
 
 
-def test_answers_tell_which_worker_gave_them(run: Any) -> None:
+def test_replies_have_the_ordinal_of_their_worker(run: Any) -> None:
     node = Node("GPU-a")
-    source = run(node)
-    until(source, lambda v: bool(v.devices))
-    first = {reply.worker for reply in source.drain()}
+    supervisor = run(node)
+    until(supervisor, lambda v: bool(v.devices))
+    first = {reply.worker for reply in supervisor.drain()}
 
     node.devices[0] = WorkerGoneError("ended")
-    until(source, lambda v: v.worker_restarts == 1)
+    until(supervisor, lambda v: v.worker_restarts == 1)
     node.devices[0] = "GPU-a"
-    until(source, lambda v: v.worker_starts > 1 and up(v)["GPU-a"])
-    source.stop()
+    until(supervisor, lambda v: v.worker_starts > 1 and up(v)["GPU-a"])
+    supervisor.stop()
 
     assert first == {1}
-    assert source.drain()[-1].worker == source.view().worker_starts > 1
+    assert supervisor.drain()[-1].worker == supervisor.view().worker_starts > 1
 
 
-def test_missing_driver_is_told_once_and_tried_again(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_driver_is_logged_once_and_opened_again(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     node = Node("GPU-a")
     node.opening = 9
     with caplog.at_level("INFO"):
-        source = run(node)
-        assert source.settled.wait(5)
-        down = source.view()
+        supervisor = run(node)
+        assert supervisor.settled.wait(5)
+        down = supervisor.view()
         node.opening = None
-        until(source, lambda v: v.up)
+        until(supervisor, lambda v: v.up)
 
     assert (down.up, down.reason) == (False, "driver_not_loaded")
     assert [r.levelname for r in caplog.records] == ["ERROR", "INFO"]
     assert "modprobe nvidia" in caplog.records[0].getMessage()
 
 
-def test_hanging_device_is_left_out_and_its_neighbours_go_on(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b", "GPU-c")
-    source = run(node)
-    until(source, lambda v: len(v.devices) == 3)
+def test_log_names_the_call_that_failed_when_the_driver_was_opened(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node("GPU-a")
+    node.opening = 9
+    with caplog.at_level("INFO"):
+        assert run(node).settled.wait(5)
 
-    node.devices[1] = WorkerHangsError("no answer")
-    view = until(source, lambda v: v.worker_restarts == 1 and up(v)["GPU-c"])
+    assert [(r.fields["reason"], r.fields["call"]) for r in caplog.records] == [  # type: ignore[attr-defined]  # `extra`
+        ("driver_not_loaded", "nvmlInitWithFlags")
+    ]
+
+
+def test_log_names_the_call_that_failed_when_the_driver_was_lost(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node("GPU-a")
+    supervisor = run(node)
+    until(supervisor, lambda v: v.up)
+
+    node.devices[0], node.opening = 18, 18
+    with caplog.at_level("INFO"):
+        until(supervisor, lambda v: v.reason == "library_mismatch")
+
+    assert caplog.records[0].fields["call"] == "nvmlDeviceGetUUID"  # type: ignore[attr-defined]  # `extra`
+
+
+def test_failure_of_one_device_is_logged_once_with_its_call(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node("GPU-a", "GPU-b")
+    supervisor = run(node)
+    until(supervisor, lambda v: len(v.devices) == 2)
+
+    with caplog.at_level("INFO"):
+        node.devices[1] = 15
+        until(supervisor, lambda v: not up(v)["GPU-b"])
+        reads = len(node.workers[-1].requests)
+        until(supervisor, lambda _: len(node.workers[-1].requests) > reads + 6)
+        node.devices[1] = "GPU-b"
+        until(supervisor, lambda v: up(v)["GPU-b"])
+
+    failed, recovered = caplog.records
+    assert failed.getMessage() == "GPU reading failed: gpu_is_lost"
+    assert failed.fields == {"index": 1, "uuid": "GPU-b", "call": "nvmlDeviceGetUUID"}  # type: ignore[attr-defined]  # `extra`
+    assert (recovered.getMessage(), recovered.fields["uuid"]) == ("GPU reading recovered", "GPU-b")  # type: ignore[attr-defined]  # `extra`
+
+
+def test_hanging_device_is_quarantined_and_the_others_are_read(run: Any) -> None:
+    node = Node("GPU-a", "GPU-b", "GPU-c")
+    supervisor = run(node)
+    until(supervisor, lambda v: len(v.devices) == 3)
+
+    node.devices[1] = WorkerHangsError("no reply")
+    view = until(supervisor, lambda v: v.worker_restarts == 1 and up(v)["GPU-c"])
     reads = len(node.workers[-1].requests)
-    until(source, lambda _: len(node.workers[-1].requests) > reads + 4)
+    until(supervisor, lambda _: len(node.workers[-1].requests) > reads + 4)
 
     assert up(view) == {"GPU-a": True, "GPU-b": False, "GPU-c": True}
     assert {d.uuid: d.reason for d in view.devices}["GPU-b"] == "hangs"
-    assert source.view().worker_restarts == 1
+    assert supervisor.view().worker_restarts == 1
 
 
 def test_lost_device_costs_no_worker(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
-    source = run(node)
-    until(source, lambda v: len(v.devices) == 2)
+    supervisor = run(node)
+    until(supervisor, lambda v: len(v.devices) == 2)
 
     node.devices[0] = 15
-    view = until(source, lambda v: not up(v)["GPU-a"])
+    view = until(supervisor, lambda v: not up(v)["GPU-a"])
 
     assert up(view) == {"GPU-a": False, "GPU-b": True}
     assert view.worker_restarts == 0
@@ -86,55 +128,55 @@ def test_lost_device_costs_no_worker(run: Any) -> None:
 
 def test_worker_that_ends_is_replaced_and_counted(run: Any) -> None:
     node = Node("GPU-a")
-    source = run(node)
-    until(source, lambda v: bool(v.devices))
+    supervisor = run(node)
+    until(supervisor, lambda v: bool(v.devices))
 
     node.devices[0] = WorkerGoneError("killed")
-    until(source, lambda v: v.worker_restarts == 1)
+    until(supervisor, lambda v: v.worker_restarts == 1)
     node.devices[0] = "GPU-a"
-    view = until(source, lambda v: up(v)["GPU-a"] and v.worker_restarts >= 1)
+    view = until(supervisor, lambda v: up(v)["GPU-a"] and v.worker_restarts >= 1)
 
     assert view.up
 
 
-def test_device_that_ends_every_worker_is_left_out(run: Any) -> None:
+def test_device_that_ends_every_worker_is_quarantined(run: Any) -> None:
     node = Node("GPU-a", WorkerGoneError("SIGSEGV"))
-    source = run(node)
+    supervisor = run(node)
 
-    view = until(source, lambda v: v.worker_restarts == 2 and up(v) == {"GPU-a": True})
+    view = until(supervisor, lambda v: v.worker_restarts == 2 and up(v) == {"GPU-a": True})
 
     assert view.up
 
 
 def test_no_third_worker_beside_two_that_cannot_be_ended(run: Any) -> None:
     node = Node("GPU-a")
-    source = run(node)
-    until(source, lambda v: bool(v.devices))
+    supervisor = run(node)
+    until(supervisor, lambda v: bool(v.devices))
 
     node.killable = False
-    node.opening = node.devices[0] = WorkerHangsError("no answer")
-    view = until(source, lambda v: v.reason == "worker_unkillable")
+    node.opening = node.devices[0] = WorkerHangsError("no reply")
+    view = until(supervisor, lambda v: v.reason == "worker_unkillable")
 
     assert (view.workers_unkillable, len(node.workers), up(view)) == (2, 2, {"GPU-a": False})
 
 
 def test_only_chosen_devices_are_read(run: Any) -> None:
-    source = run(Node("GPU-a", "GPU-b"), devices=["1"])
+    supervisor = run(Node("GPU-a", "GPU-b"), devices=["1"])
 
-    until(source, lambda v: bool(v.devices))
+    until(supervisor, lambda v: bool(v.devices))
 
-    assert up(source.view()) == {"GPU-b": True}
+    assert up(supervisor.view()) == {"GPU-b": True}
 
 
-def test_failure_of_the_thread_itself_takes_the_devices_down_and_a_fresh_worker_follows(run: Any) -> None:
+def test_failure_of_the_thread_marks_the_devices_as_down(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
-    source = run(node)
-    until(source, lambda v: len(v.devices) == 2)
+    supervisor = run(node)
+    until(supervisor, lambda v: len(v.devices) == 2)
 
     node.devices[1] = MemoryError("planted")
-    down = until(source, lambda v: v.reason == "failed")
+    down = until(supervisor, lambda v: v.reason == "failed")
     node.devices[1] = "GPU-b"
-    back = until(source, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": True})
+    back = until(supervisor, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": True})
 
     assert (down.up, up(down)) == (False, {"GPU-a": False, "GPU-b": False})
     assert (len(node.workers), node.running) == (2, 1)

@@ -27,7 +27,7 @@ from tests.simulator.build import scenario
 
 
 class Child:
-    """A worker process and our end of its socket."""
+    """A worker process and the other end of its socket."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, bell: int) -> None:
         self.process, self.channel, self.inbox, self.bell = process, channel, Inbox(channel), bell
@@ -37,7 +37,7 @@ class Child:
         return reply(self.inbox.receive())
 
     def wait(self) -> int:
-        """Wait for the bell; return how often it was rung."""
+        """Wait for the eventfd; return the number of signals."""
         assert select.select([self.bell], [], [], 30)[0]
         return os.eventfd_read(self.bell)
 
@@ -93,7 +93,7 @@ def test_opens_reads_and_closes() -> None:
         assert child.ending() == (0, b"", b"")
 
 
-def test_devices_that_are_asked_together_answer_one_by_one_and_ring_once() -> None:
+def test_devices_that_are_read_together_have_a_reply_each_and_one_signal() -> None:
     with worker() as child:
         opened = child.ask("open", simulate=scenario("gpus: {model: h100, count: 3}").simulation())
         child.wait()
@@ -108,8 +108,8 @@ def test_devices_that_are_asked_together_answer_one_by_one_and_ring_once() -> No
         assert child.wait() == 1
 
 
-def test_much_is_told_before_all_is_answered() -> None:
-    class Wordy(Service):
+def test_long_replies_are_signalled_before_the_last_one() -> None:
+    class LongReplies(Service):
         def message(self, request: dict[str, Any]) -> dict[str, Any]:
             return {"id": request["id"], "op": "read", "failed_call": "x" * 40_000}
 
@@ -119,19 +119,19 @@ def test_much_is_told_before_all_is_answered() -> None:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         ours.sendall(frame({"id": 1, "op": "read", "indexes": [0, 1, 2], "groups": []}))
         ours.shutdown(socket.SHUT_WR)
-        serve(theirs, Wordy(Nvml()), lambda: rings.append(len(rings)))
+        serve(theirs, LongReplies(Nvml()), lambda: rings.append(len(rings)))
 
     assert len(rings) == 2
 
 
-def test_calls_are_told_when_asked_for_and_with_a_failure() -> None:
+def test_calls_are_sent_on_request_and_with_a_failure() -> None:
     service = simulated_service()
     service.answer({"op": "open", "simulate": scenario("gpus: {model: h100}").simulation()})
     fast = {"op": "read", "index": 0, "groups": ["fast"]}
-    told = [service.answer(request).calls for request in (fast | {"calls": False}, fast, fast)]
+    counted = [service.answer(request).calls for request in (fast | {"calls": False}, fast, fast)]
     failure = service.answer({"op": "read", "index": 5, "groups": [], "calls": False})
 
-    assert [calls.get("nvmlDeviceGetUtilizationRates", [0])[0] for calls in told] == [0, 2, 1]
+    assert [calls.get("nvmlDeviceGetUtilizationRates", [0])[0] for calls in counted] == [0, 2, 1]
     assert failure.calls.keys() == {"nvmlDeviceGetHandleByIndex_v2"}
 
 
@@ -143,7 +143,7 @@ def test_ends_with_its_parent() -> None:
         assert child.ending() == (0, b"", b"")
 
 
-def test_terminal_signals_are_the_parents() -> None:
+def test_terminal_signals_are_ignored() -> None:
     with worker() as child:
         child.ask("open", simulate=scenario("gpus: {model: h100}").simulation())
         child.process.send_signal(signal.SIGINT)
@@ -152,7 +152,7 @@ def test_terminal_signals_are_the_parents() -> None:
         assert child.ask("read", index=0, groups=["fast"]).failed is None
 
 
-def test_terminates_politely() -> None:
+def test_sigterm_ends_it() -> None:
     with worker() as child:
         child.ask("open", simulate=scenario("gpus: {model: h100}").simulation())
         child.process.send_signal(signal.SIGTERM)
@@ -160,14 +160,14 @@ def test_terminates_politely() -> None:
         assert child.ending() == (0, b"", b"")
 
 
-def test_foreign_bytes_end_it_quietly() -> None:
+def test_bytes_of_another_protocol_end_it() -> None:
     with worker() as child:
         child.channel.sendall(b"GET / HTTP/1.1\r\n\r\n")
 
         assert child.ending() == (0, b"", b"")
 
 
-def test_failures_are_answers() -> None:
+def test_failures_are_replies() -> None:
     with worker() as child:
         child.ask("open", simulate=scenario("gpus: {model: h100}\nfaults: [{code: gpu_is_lost}]").simulation())
 
@@ -186,7 +186,7 @@ def test_call_that_hangs_needs_sigkill() -> None:
 
         with pytest.raises(TimeoutError):
             child.ask("read", index=0, groups=["normal"])
-        while not blocks_sigterm(child.process.pid):  # a busy machine may need longer to get there
+        while not blocks_sigterm(child.process.pid):  # takes longer on a busy machine
             time.sleep(0.01)
         child.process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -206,7 +206,7 @@ def test_crash_is_a_signal() -> None:
         assert child.ending()[0] == -signal.SIGSEGV
 
 
-def test_next_worker_sees_the_same_world_go_on() -> None:
+def test_next_worker_continues_the_simulation() -> None:
     simulation = scenario("gpus: [{model: h100, load: 1.0}]").simulation()
     readings = []
     for _ in range(2):
@@ -228,7 +228,7 @@ def test_machine_without_the_library() -> None:
         assert child.ending() == (0, b"", b"")
 
 
-def test_bug_is_an_answer_that_names_it() -> None:
+def test_unexpected_error_is_a_reply_with_its_text() -> None:
     reply = simulated_service().answer({"id": 1, "op": "open", "simulate": {}})
 
     assert (reply.failed, reply.failed_call) == (999, "KeyError: 'scenario'")

@@ -1,4 +1,4 @@
-"""Real containers: images of this machine's distribution, built and run by podman and runc in their own storage."""
+"""Containers of this machine's distribution, built and run by podman and runc in a storage of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.documents import ROOT
 from tests.e2e.machine import need_root, rootfs, wheels
 from tests.e2e.programs import need
 
-# What is allowed where the tests run: no systemd, and limits that runc may set.
+# For machines without systemd, and with limits that runc may set.
 _CONF = """
 [engine]
 cgroup_manager = "cgroupfs"
@@ -33,9 +33,9 @@ class Podman:
     folder: Path
 
     def environment(self, conf: str = "containers.conf") -> dict[str, str]:
-        """Return the environment in which podman works; with "build.conf", pip takes wheels from a folder."""
+        """Return the environment for podman; with "build.conf", pip takes wheels from a folder."""
         places = {"CONTAINERS_CONF": conf, "CONTAINERS_STORAGE_CONF": "storage.conf"}
-        # The kind of isolation that needs no systemd.
+        # "oci" needs no systemd.
         return {
             **os.environ,
             **{name: str(self.folder / file) for name, file in places.items()},
@@ -43,7 +43,7 @@ class Podman:
         }
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run podman; what it printed on both outputs is in `stdout`."""
+        """Run podman; `stdout` of the result has both outputs."""
         return self._run([need("podman"), *arguments], check)
 
     def out(self, *arguments: str) -> str:
@@ -93,7 +93,7 @@ def podman(folder: Path) -> Iterator[Podman]:
     finally:
         runner("rm", "--all", "--force", check=False)
         runner("umount", "--all", "--force", check=False)
-        # podman mounts its layers' folder on itself, and leaves that now and then: nobody could remove the folder.
+        # podman mounts the folder of its layers on itself, and sometimes leaves the mount, which blocks its removal.
         for place in mounts(folder):
             subprocess.run(["umount", place], check=False)
         shutil.rmtree(folder, ignore_errors=True)
@@ -101,6 +101,6 @@ def podman(folder: Path) -> Iterator[Podman]:
 
 
 def mounts(folder: Path) -> list[str]:
-    """Return where something is mounted below `folder`, the innermost first."""
+    """Return the mount points below `folder`, the innermost first."""
     places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     return [place for place in reversed(places) if place.startswith(f"{folder}/")]

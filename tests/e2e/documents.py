@@ -1,4 +1,4 @@
-"""The commands of a document, so that a test can execute what a reader would."""
+"""The commands of a document, which tests execute as a reader would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def blocks(document: str, heading: str, language: str = "bash") -> list[str]:
-    """Return the code blocks of one language under a heading of docs/`document`, those of its subheadings included."""
+    """Return the code blocks of one language under a heading of docs/`document` and its subheadings."""
     text = (ROOT / "docs" / document).read_text()
     found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text, re.DOTALL | re.MULTILINE)
     assert found, f"{document} has no heading {heading!r}"
@@ -25,7 +25,7 @@ def blocks(document: str, heading: str, language: str = "bash") -> list[str]:
 
 
 def shell(commands: str, folder: Path, environment: Mapping[str, str], timeout: float = 250) -> str:
-    """Run commands of a document as they stand, in `folder`, and return what they printed; they must succeed."""
+    """Run commands of a document in `folder`, and return their output. Fails if a command fails."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,
@@ -40,9 +40,9 @@ def shell(commands: str, folder: Path, environment: Mapping[str, str], timeout: 
 
 
 def fresh_checkout(folder: Path) -> Path:
-    """Return a copy of this checkout as it stands, with its history and without anything that git ignores."""
+    """Return a copy of the working tree, with its history and without the files that git ignores."""
     if not (ROOT / ".git").exists():
-        give_up("this is no checkout of git")
+        give_up("this is not a git checkout")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*arguments: str) -> str:
@@ -53,7 +53,7 @@ def fresh_checkout(folder: Path) -> Path:
     git("clone", "--quiet", "--no-checkout", str(ROOT), str(copy))
     git("-C", str(copy), "reset", "--quiet")
     for name in git("-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
-        if name and (ROOT / name).is_file():  # and not removed since
+        if name and (ROOT / name).is_file():  # and not removed from the working tree
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
     return copy

@@ -1,4 +1,4 @@
-"""A machine of its own with a booted systemd, in a container of systemd-nspawn; and what to install in it."""
+"""A booted systemd in a container of systemd-nspawn, and the packages for it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def need_root() -> None:
-    """Skip on a user's machine where namespaces and mounts are not ours to make, fail in CI."""
+    """Without root, skip on a user's machine and fail in CI: namespaces and mounts need it."""
     if os.geteuid() != 0:
         give_up("needs root")
 
 
 def rootfs(name: str, *packages: str) -> Path:
-    """Return the tar file of this machine's distribution with these packages, made once and kept below .cache/."""
+    """Return a tar file of this machine's distribution with these packages, cached below .cache/."""
     tar = CACHE / f"{name}.tar"
     if not tar.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def rootfs(name: str, *packages: str) -> Path:
 
 
 def wheels() -> Path:
-    """Return a folder with wheels of gpugauge and all it needs, for the distribution's own Python."""
+    """Return a folder with wheels of gpugauge and its dependencies, for the distribution's Python."""
     folder, builder = CACHE / "wheels", CACHE / "builder"
     if not builder.exists():
         subprocess.run(["/usr/bin/python3", "-m", "venv", str(builder)], check=True)
@@ -49,21 +49,21 @@ def wheels() -> Path:
         old.unlink()
     wheel = [str(builder / "bin/pip"), "wheel", "--quiet", f"--find-links={folder}", f"--wheel-dir={folder}"]
     folder.mkdir(exist_ok=True)
-    # With what building it takes, so that it can be built again without an index.
+    # With the build dependencies, so that it can be built without an index.
     subprocess.run([*wheel, f"{ROOT}[kubernetes]", "hatchling>=1.25"], check=True)
     return folder
 
 
 @dataclass
 class Machine:
-    """A booted machine without a network but its own loopback."""
+    """A booted machine with a loopback network only."""
 
     root: Path
-    init: int  # process id of its systemd, as seen from here
+    init: int  # pid of its systemd in the namespace of the tests
 
     def popen(self, command: str, user: str = "root") -> subprocess.Popen[str]:
         """Start a shell command in the machine."""
-        # PIP_: what the index would give to a user comes from a folder here.
+        # PIP_: packages come from a folder in place of the index.
         variables = ("PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", "PIP_DISABLE_PIP_VERSION_CHECK=1")
         enter = ["nsenter", f"--target={self.init}", "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
@@ -75,14 +75,14 @@ class Machine:
         )
 
     def run(self, command: str, user: str = "root") -> str:
-        """Run a shell command in the machine and return what it printed; it must succeed."""
+        """Run a shell command in the machine, and return its output. Fails if the command fails."""
         with self.popen(command, user) as process:
             output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, f"{command}\n{output}"
         return output
 
     def fails(self, command: str, user: str = "root") -> str:
-        """Run a shell command that must not succeed."""
+        """Run a shell command that must fail, and return its output."""
         with self.popen(command, user) as process:
             output, _ = process.communicate(timeout=120)
         assert process.returncode != 0, f"{command}\n{output}"
@@ -90,7 +90,7 @@ class Machine:
 
     @contextlib.contextmanager
     def program(self, *command: str, log: Path) -> Iterator[None]:
-        """Run a program of this machine here, with the booted one's network in the place of its own."""
+        """Run a program of the host in the network namespace of the machine."""
         with log.open("wb") as out:
             process = subprocess.Popen(["nsenter", f"--target={self.init}", "-n", *command], stdout=out, stderr=out)
         try:
@@ -106,7 +106,7 @@ class Machine:
 
 @contextlib.contextmanager
 def boot(folder: Path) -> Iterator[Machine]:
-    """Boot a machine: a copy of the checkout at /source, the wheels at /wheels, this Python and its torch as here."""
+    """Boot a machine with a copy of the checkout at /source, the wheels at /wheels, and this Python with its torch."""
     need_root()
     nspawn = need("systemd-nspawn")
     packages = ("systemd", "systemd-sysv", "dbus", "python3-venv", "curl", "procps")
@@ -146,7 +146,7 @@ def boot(folder: Path) -> Iterator[Machine]:
 
 
 def _init_of(nspawn: int) -> int | None:
-    """Return the child that is pid 1 in a namespace of its own and has become systemd."""
+    """Return the pid of the child that is systemd as pid 1 of a namespace."""
     for child in Path(f"/proc/{nspawn}/task/{nspawn}/children").read_text().split():
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{child}/status").read_text()

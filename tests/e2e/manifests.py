@@ -15,7 +15,7 @@ from tests.e2e.programs import need
 from tests.e2e.tools import tool
 
 FOLDER = ROOT / "deploy" / "kubernetes"
-# What is applied as it stands; components are part of these.
+# Kustomizations that are applied; components are part of them.
 TARGETS = sorted(
     str(path.parent.relative_to(FOLDER))
     for path in FOLDER.rglob("kustomization.yaml")
@@ -41,7 +41,7 @@ def of_kind(target: str, *kinds: str) -> list[Manifest]:
 
 
 def pods(target: str) -> Iterator[tuple[Manifest, Manifest]]:
-    """Yield each pod's metadata and spec, of templates, too."""
+    """Yield metadata and spec of each pod and each pod template."""
     for item in of_kind(target, "DaemonSet", "Job", "Pod"):
         pod = item if item["kind"] == "Pod" else item["spec"]["template"]
         yield pod["metadata"], pod["spec"]

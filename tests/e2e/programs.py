@@ -1,4 +1,4 @@
-"""The real programs of the end-to-end tests: the daemon, Prometheus, a training. Each runs in a context."""
+"""The real programs of the end-to-end tests: the daemon and Prometheus, each in a context."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def prometheus3(program: str) -> str:
     with contextlib.ExitStack() as stack:
         folder.parent.mkdir(exist_ok=True)
         lock = stack.enter_context((folder.parent / "prometheus3.lock").open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of tests that run beside each other only one fetches
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of parallel tests, one fetches
         fetched = subprocess.run(fetch, check=False, capture_output=True, text=True)
     if fetched.returncode:
         give_up(f"the current Prometheus cannot be fetched: {fetched.stderr.strip()}")
@@ -57,7 +57,7 @@ def prometheus3(program: str) -> str:
 
 
 def new_pid_namespace() -> tuple[str, ...]:
-    """Return the command that runs what follows as pid 1; by a user namespace where that is allowed, else as root."""
+    """Return the prefix of a command that runs it as pid 1; in a user namespace where that is allowed, else as root."""
     command = (need("unshare"), "--pid", "--fork", "--mount-proc", "--kill-child")
     by_user = (command[0], "--user", "--map-root-user", *command[1:])
     allowed = subprocess.run([*by_user, "true"], check=False, capture_output=True).returncode == 0
@@ -71,11 +71,11 @@ def free_port() -> int:
         return port
 
 
-def wait_for(what: Callable[[], Any], seconds: float, message: str) -> Any:
-    """Poll until `what` returns something true, and return it."""
+def wait_for(condition: Callable[[], Any], seconds: float, message: str) -> Any:
+    """Poll until `condition` returns something true, and return it."""
     deadline = time.monotonic() + seconds
     while True:
-        result = what()
+        result = condition()
         if result:
             return result
         if time.monotonic() > deadline:
@@ -124,7 +124,7 @@ class Daemon:
         }
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
-        """Send the signal; return the exit code and the seconds that it took."""
+        """Send the signal; return the exit code and the seconds until the end."""
         start = time.monotonic()
         self.process.send_signal(number)
         return self.process.wait(10), time.monotonic() - start
@@ -143,7 +143,7 @@ def daemon(
     path = folder / "hook" / "hook.sock"
     log = folder / "daemon.log"
     command = [*prefix, GPUGAUGE, "serve", f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={path}", *flags]
-    # It is killed in the end, and what it keeps in TMPDIR then stays: pytest removes the folder.
+    # A killed daemon leaves its files in TMPDIR; pytest removes the folder.
     variables = {**os.environ, "TMPDIR": str(folder), **(environment or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out, stdout=out, env=variables)
@@ -179,7 +179,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, *targets: str, interval: str = "1s", scrape: str = "") -> Iterator[Prometheus]:
-    """Run Prometheus against the targets (host:port); `scrape` is more of the job, `scheme: https, `."""
+    """Run Prometheus on the targets (host:port); `scrape` has further keys of the job, such as `scheme: https, `."""
     port = free_port()
     config = folder / "prometheus.yml"
     listed = ", ".join(f'"{target}"' for target in targets)

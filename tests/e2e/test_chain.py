@@ -1,5 +1,5 @@
-"""The whole way of an alert: trainings on simulated GPUs, the exporter, Prometheus with the rules, Alertmanager with
-the example configuration, a webhook. The programs are those of `make demo-stack`, which is tried here, too.
+"""The path of an alert: trainings on simulated GPUs, the exporter, Prometheus with the rules, Alertmanager with the
+example configuration, a webhook. The programs are those of `make demo-stack`, which is tested as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAKE = ["--no-print-directory", "--old-file=.venv/run", f"BIN={Path(sys.executab
 PATIENCE = 20
 # Two H100 of the scenario `twins`: the same training with 2 loader workers and with 10.
 STARVED, FED = "7201", "7210"
-# 2 workers take 0.8 s for a batch that the GPU computes in 0.1 s.
+# 2 workers need 0.8 s for a batch that the GPU computes in 0.1 s.
 LOST = 0.75
 CAUSE = "TrainingLimitedByDataLoading"
 GENERAL = {"TrainingLoadLow", "TrainingLoadVeryLow"}
@@ -40,13 +40,13 @@ Alert = dict[str, Any]
 
 @dataclass
 class Webhook:
-    """What an HTTP server on the loopback address was sent, by the path that was asked for."""
+    """The notifications that an HTTP server on the loopback address received, with their paths."""
 
     url: str
     notifications: list[tuple[str, dict[str, Any]]]
 
     def alerts(self) -> list[Alert]:
-        return [alert for _, told in self.notifications for alert in told["alerts"]]
+        return [alert for _, notification in self.notifications for alert in notification["alerts"]]
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def webhook() -> Iterator[Webhook]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing to say."""
+            """Log no requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -76,7 +76,7 @@ def webhook() -> Iterator[Webhook]:
 
 @dataclass
 class Stack:
-    """A running demo-stack: what it prints, and the addresses in it."""
+    """A running demo-stack: its output, and the addresses in it."""
 
     process: subprocess.Popen[bytes]
     output: Path
@@ -91,7 +91,7 @@ class Stack:
         return Path(re.findall(r"data and logs\s+([^\s,]+)", self.printed)[0])
 
     def interrupt(self) -> None:
-        """Press Ctrl-C: the whole group gets it, make and all."""
+        """Send SIGINT to the process group, as Ctrl-C does."""
         os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(40)
 
@@ -105,12 +105,12 @@ def stack(folder: Path, *command: str) -> Iterator[Stack]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
     running = Stack(process, output, {})
 
-    def told() -> bool:
+    def started() -> bool:
         assert process.poll() is None, running.printed
         return "Ctrl-C ends everything" in running.printed
 
     try:
-        wait_for(told, 60, "the stack is up")
+        wait_for(started, 60, "the stack is up")
         running.urls = dict(re.findall(r"^ +(\w+) +(http://\S+)$", running.printed, re.MULTILINE))
         yield running
     finally:
@@ -120,14 +120,14 @@ def stack(folder: Path, *command: str) -> Iterator[Stack]:
 
 @dataclass
 class Chain:
-    """The chain in the moment in which somebody is told."""
+    """The chain at the moment of the first notification."""
 
     prometheus: Prometheus
     alertmanager: str
     webhook: Webhook
 
-    def held(self) -> list[Alert]:
-        """Return what Alertmanager has, told or not."""
+    def active(self) -> list[Alert]:
+        """Return the alerts in Alertmanager, notified or inhibited."""
         status, body = http(f"{self.alertmanager}/api/v2/alerts")
         assert status == 200
         alerts: list[Alert] = json.loads(body)
@@ -138,15 +138,15 @@ class Chain:
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     folder = tmp_path_factory.mktemp("chain")
     with webhook() as hook, stack(folder, *STACK, f"--patience={PATIENCE}", f"--webhook={hook.url}") as running:
-        wait_for(hook.alerts, 90, "somebody is told")
+        wait_for(hook.alerts, 90, "a notification is sent")
         yield Chain(Prometheus(running.urls["Prometheus"]), running.urls["Alertmanager"], hook)
 
 
-def test_the_owner_is_told_the_cause_the_job_and_the_numbers(chain: Chain) -> None:
-    path, told = chain.webhook.notifications[0]
-    (alert,) = told["alerts"]
+def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> None:
+    path, notification = chain.webhook.notifications[0]
+    (alert,) = notification["alerts"]
 
-    assert (path, told["receiver"], told["status"]) == ("/owners", "owners", "firing")
+    assert (path, notification["receiver"], notification["status"]) == ("/owners", "owners", "firing")
     assert alert["labels"] == {
         "alertname": CAUSE,
         "severity": "warning",
@@ -164,16 +164,16 @@ def test_the_owner_is_told_the_cause_the_job_and_the_numbers(chain: Chain) -> No
 
 
 def test_the_cause_inhibits_the_general_alerts(chain: Chain) -> None:
-    held = {alert["labels"]["alertname"]: alert for alert in chain.held()}
-    inhibited = {name: alert["status"] for name, alert in held.items() if alert["status"]["state"] == "suppressed"}
+    active = {alert["labels"]["alertname"]: alert for alert in chain.active()}
+    inhibited = {name: alert["status"] for name, alert in active.items() if alert["status"]["state"] == "suppressed"}
 
-    assert held.keys() == {CAUSE, *GENERAL}
+    assert active.keys() == {CAUSE, *GENERAL}
     assert inhibited.keys() == GENERAL
-    assert held[CAUSE]["fingerprint"] in inhibited["TrainingLoadVeryLow"]["inhibitedBy"]
+    assert active[CAUSE]["fingerprint"] in inhibited["TrainingLoadVeryLow"]["inhibitedBy"]
     assert {alert["labels"]["alertname"] for alert in chain.webhook.alerts()} == {CAUSE}
 
 
-def test_the_healthy_twin_is_judged_and_nobody_is_told(chain: Chain) -> None:
+def test_the_healthy_twin_is_judged_without_an_alert(chain: Chain) -> None:
     job = f'{{workload_job_id="{FED}"}}'
     armed = chain.prometheus.value(f"gpugauge:job_training_armed:bool{job}")
     load = chain.prometheus.value(f"gpugauge:job_training_load:ratio{job}")
@@ -186,12 +186,12 @@ def test_the_healthy_twin_is_judged_and_nobody_is_told(chain: Chain) -> None:
     assert judged is not None
     assert judged > PATIENCE / 4  # one evaluation in two seconds
     assert of_starved
-    # Neither fired nor pending, at any time.
+    # Neither firing nor pending at any time.
     assert chain.prometheus.query(f"count_over_time(ALERTS{job}[5m])") == []
-    assert {alert["labels"]["workload_job_id"] for alert in (*chain.held(), *chain.webhook.alerts())} == {STARVED}
+    assert {alert["labels"]["workload_job_id"] for alert in (*chain.active(), *chain.webhook.alerts())} == {STARVED}
 
 
-def test_demo_stack_prints_what_it_is_told_and_ends_all_on_an_interrupt(tmp_path: Path) -> None:
+def test_demo_stack_prints_notifications_and_ends_all_programs_on_an_interrupt(tmp_path: Path) -> None:
     alert = {
         "labels": {"alertname": "GpuLost", "severity": "critical", "uuid": "GPU-1"},
         "annotations": {"summary": "GPU GPU-1 does not answer"},
@@ -217,7 +217,7 @@ def test_demo_stack_prints_what_it_is_told_and_ends_all_on_an_interrupt(tmp_path
     assert not folder.exists()
 
 
-def test_demo_stack_gives_up_with_the_last_words_of_what_ended(tmp_path: Path) -> None:
+def test_demo_stack_prints_the_output_of_a_program_that_ended(tmp_path: Path) -> None:
     need("prometheus-alertmanager")
     command = [*STACK, "--scenario=nowhere"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -225,7 +225,7 @@ def test_demo_stack_gives_up_with_the_last_words_of_what_ended(tmp_path: Path) -
 
     assert done.returncode == 1
     assert re.search(
-        r"gpugauge ended with \d+; its last words:\n.*there is no scenario 'nowhere'", done.stdout, re.DOTALL
+        r"gpugauge ended with \d+; the end of its log:\n.*there is no scenario 'nowhere'", done.stdout, re.DOTALL
     )
     assert list(tmp_path.iterdir()) == []
 

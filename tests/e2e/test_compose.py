@@ -1,4 +1,4 @@
-"""deploy/compose.yaml, read by docker-compose; and what its services expect of each other. No Docker runs here."""
+"""deploy/compose.yaml, parsed by docker-compose, and the references between its services. No Docker runs here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def services(*names: str) -> dict[str, Any]:
 
 
 def mounts(service: dict[str, Any]) -> dict[str, Path]:
-    """Return what of the checkout is mounted where."""
+    """Return the mounts of files of the checkout: path in the container, path in the checkout."""
     split = [volume.split(":") for volume in service.get("volumes", [])]
     return {target: Path(source) for source, target, _ in split if source.startswith(str(ROOT))}
 
@@ -56,7 +56,7 @@ def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [FILES[:1], FILES])
-def test_what_is_mounted_exists_and_cannot_be_written(files: tuple[str, ...]) -> None:
+def test_mounts_exist_and_are_read_only(files: tuple[str, ...]) -> None:
     for service in services(*files).values():
         assert all(path.exists() for path in mounts(service).values())
         assert all(volume.endswith(":ro") for volume in service.get("volumes", []) if volume.startswith(str(ROOT)))
@@ -75,23 +75,23 @@ def test_every_file_that_is_named_is_mounted() -> None:
     assert sorted(mounted(grafana, provider["options"]["path"]).glob("*.json"))
 
 
-def test_services_ask_each_other_at_the_right_ports() -> None:
+def test_services_use_each_others_ports() -> None:
     found = services(FILES[0])
     ports = {name: service["ports"][0].split(":")[-1].removesuffix("/tcp") for name, service in found.items()}
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus-compose.yaml").read_text())
-    asked = config["scrape_configs"][0]["static_configs"] + config["alerting"]["alertmanagers"][0]["static_configs"]
-    targets = dict(target.split(":") for entry in asked for target in entry["targets"])
+    static = config["scrape_configs"][0]["static_configs"] + config["alerting"]["alertmanagers"][0]["static_configs"]
+    targets = dict(target.split(":") for entry in static for target in entry["targets"])
     datasource = mounted(found["grafana"], "/etc/grafana/provisioning/datasources/prometheus.yaml")
     url = urlsplit(yaml.safe_load(datasource.read_text())["datasources"][0]["url"])
 
     assert targets | {url.hostname: str(url.port)} == {
         name: ports[name] for name in ("gpugauge", "alertmanager", "prometheus")
     }
-    # Nothing of this is protected by a password.
+    # On the loopback address, because no service has a password.
     assert all(port.startswith("127.0.0.1:") for service in found.values() for port in service["ports"])
 
 
-def test_the_exporter_has_the_fewest_rights_and_simulates_unless_told_otherwise() -> None:
+def test_the_exporter_has_no_capabilities_and_simulates_by_default() -> None:
     simulated, real = services(FILES[0])["gpugauge"], services(*FILES)["gpugauge"]
 
     for service in (simulated, real):

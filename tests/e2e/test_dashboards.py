@@ -27,7 +27,7 @@ from tests.e2e.programs import Prometheus, daemon, free_port, http, need, wait_f
 
 pytestmark = pytest.mark.e2e
 
-# On top of `node`, whose processes train, serve and idle: what can be wrong with GPUs, at once.
+# Faults of GPUs, beside the scenario `node`, whose processes train, serve and idle.
 UNWELL = """\
 description: 3 GPUs; errors and a narrow link on the first, the second is lost, the third too hot
 gpus:
@@ -45,14 +45,14 @@ processes:
 faults:
   - {gpu: 1, start: 5, code: gpu_is_lost}
 """
-# Jobs by GPU, as a Slurm prolog writes them; nobody uses GPU 7.
+# Jobs by GPU, as a Slurm prolog writes them; GPU 7 is unused.
 JOBS = {"4": "88123 20012", "7": "88200 20015"}
-# The longest that any query needs: the exporters' slowest readings come every 30 s.
-PATIENCE = 75
+# Until every query has series: the slowest readings are taken every 30 s.
+MAX_WAIT_SECONDS = 75
 
 
 def quick_rules() -> str:
-    """Return our rules, which look back on seconds in place of minutes, and have nothing to wait for."""
+    """Return our rules with windows of seconds in place of minutes, and without hold times."""
     tree = rules.groups(
         Parameters(evaluation_interval=1, scrape_interval=1, patience=20, idle_patience=20, min_job_age=1)
     )
@@ -65,7 +65,7 @@ def quick_rules() -> str:
 
 def settings(targets: Mapping[str, str]) -> str:
     """Return Prometheus' settings for instances and their addresses."""
-    # The simulated node has pods and no kubelet that tells their namespace.
+    # The simulated node has pods, but no kubelet that returns their namespace.
     namespace = {"source_labels": ["workload_kind"], "regex": "pod", "target_label": "workload_namespace"}
     scrape = {
         "job_name": "gpugauge",
@@ -78,7 +78,7 @@ def settings(targets: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def exporters(folder: Path) -> Iterator[dict[str, str]]:
-    """Run the simulated exporters; yield their addresses by instance, and one where nobody listens."""
+    """Run the simulated exporters; yield their addresses by instance, and one without a listener."""
     (folder / "unwell.yaml").write_text(UNWELL)
     (folder / "jobs").mkdir()
     for device, job in JOBS.items():
@@ -117,7 +117,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def found(server: Prometheus, variable: Json, known: Mapping[str, str]) -> list[str]:
-    """Return the values that a variable offers, as Grafana takes them from the answer."""
+    """Return the values of a variable, as Grafana extracts them from the result."""
     query, label = asked_of_prometheus(variable)
     answers = server.query(substituted(query, known))
     if label:
@@ -128,10 +128,10 @@ def found(server: Prometheus, variable: Json, known: Mapping[str, str]) -> list[
     return sorted({match["value"] if "value" in pattern.groupindex else match[1] for match in matches if match})
 
 
-def choices(server: Prometheus, board: Json, job: str | None = None) -> dict[str, str]:
-    """Choose all that can be chosen, and a job where there is one to choose."""
+def choices(server: Prometheus, dashboard: Json, job: str | None = None) -> dict[str, str]:
+    """Return the values of the variables: All where possible, and the job where there is such a variable."""
     known: dict[str, str] = {}
-    for variable in variables(board):
+    for variable in variables(dashboard):
         offered = found(server, variable, known)
         if variable["includeAll"] and "allValue" in variable:
             value = variable["allValue"]
@@ -143,42 +143,42 @@ def choices(server: Prometheus, board: Json, job: str | None = None) -> dict[str
     return known
 
 
-def jobs(server: Prometheus, board: Json) -> list[str | None]:
-    """Return the jobs to ask about: what one does not have, another has. None where there is no such choice."""
-    named = [variable for variable in variables(board) if variable["name"] == "workload"]
-    return list(found(server, named[0], choices(server, board))) if named else [None]
+def jobs(server: Prometheus, dashboard: Json) -> list[str | None]:
+    """Return all jobs, since no job has every series; None if the dashboard has no variable for the job."""
+    named = [variable for variable in variables(dashboard) if variable["name"] == "workload"]
+    return list(found(server, named[0], choices(server, dashboard))) if named else [None]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_variable_offers_something(server: Prometheus, name: str) -> None:
-    board = DASHBOARDS[name]()
+def test_every_variable_has_values(server: Prometheus, name: str) -> None:
+    dashboard = DASHBOARDS[name]()
 
     def empty() -> list[str]:
-        known = choices(server, board)
-        return [variable["name"] for variable in variables(board) if not found(server, variable, known)]
+        known = choices(server, dashboard)
+        return [variable["name"] for variable in variables(dashboard) if not found(server, variable, known)]
 
-    wait_for(lambda: not empty(), PATIENCE, "every variable offers a value")
+    wait_for(lambda: not empty(), MAX_WAIT_SECONDS, "every variable has a value")
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_query_returns_series(server: Prometheus, name: str) -> None:
-    board = DASHBOARDS[name]()
-    left: set[Asked] = set(queries(board))
+    dashboard = DASHBOARDS[name]()
+    left: set[Asked] = set(queries(dashboard))
     assert len(left) > 15
 
     def answered() -> bool:
-        for job in jobs(server, board):
-            known = choices(server, board, job)
+        for job in jobs(server, dashboard):
+            known = choices(server, dashboard, job)
             left.difference_update([asked for asked in left if server.query(substituted(asked.text, known))])
         return not left
 
     try:
-        wait_for(answered, PATIENCE, "every query returns series")
+        wait_for(answered, MAX_WAIT_SECONDS, "every query returns series")
     except AssertionError:
         assert sorted(asked.where for asked in left) == []
 
 
-def test_the_device_is_called_by_its_index(server: Prometheus) -> None:
+def test_the_device_variable_shows_the_index(server: Prometheus) -> None:
     device = next(variable for variable in variables(DASHBOARDS["node"]()) if variable["name"] == "uuid")
     query, _ = asked_of_prometheus(device)
     pattern = re.compile(device["regex"].strip("/").replace("(?<", "(?P<"))

@@ -1,4 +1,4 @@
-"""The Dockerfile, read without building it; test_image.py builds and runs it."""
+"""Static checks of the Dockerfile; test_image.py builds and runs it."""
 
 from __future__ import annotations
 

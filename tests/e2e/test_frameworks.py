@@ -1,4 +1,4 @@
-"""Real frameworks, unmodified scripts: steps counted right, results bit-identical with and without the hook."""
+"""Unmodified scripts of real frameworks: their steps are counted, and the hook does not change a bit of the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["listener", "run"]  # fixtures
 
 pytestmark = pytest.mark.e2e
 
-# Printed at the end of each script: what the training made of the model, to the last bit.
+# Printed at the end of each script: a digest of the trained model.
 DIGEST = """
 import hashlib, sys
 def digest(model):
@@ -173,7 +173,7 @@ def test_steps_are_counted_and_results_are_the_same(
         None, 110
     )
     watched, _ = run(DIGEST + program, *options, arguments=(str(tmp_path / "b"),)).communicate(None, 110)
-    # Frameworks also print how long they took.
+    # Frameworks also print their duration.
     expected, printed = (
         dict(line.split() for line in output.splitlines() if line.startswith(("steps ", "digest ")))
         for output in (plain, watched)
@@ -185,9 +185,9 @@ def test_steps_are_counted_and_results_are_the_same(
         assert session.snap.steps is not None
         assert (session.snap.steps.count, session.snap.errors) == (int(printed["steps"]), 0)
         if module in {"transformers", "lightning"}:
-            assert session.page is not None
-            assert session.page.seconds["evaluating"] > 0
-            assert session.page.seconds["checkpointing"] > 0
+            assert session.record is not None
+            assert session.record.seconds["evaluating"] > 0
+            assert session.record.seconds["checkpointing"] > 0
 
 
 CELL = """

@@ -1,4 +1,4 @@
-"""Real trainings, with the hook and without, as the host shows them."""
+"""Real trainings with and without the hook, in the metrics from /proc."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_trainings_with_and_without_the_hook_are_one_process_each(tmp_path: Path
         subprocess.Popen(alone) as plain,
     ):
         pids = {str(hooked.pid), str(plain.pid)}
-        # The host is looked at every ten seconds.
+        # /proc is scanned every ten seconds.
         wait_for(
-            lambda: pids <= {pid for (pid,) in running.series("gpu_process_host_info", "pid")}, 40, "both are seen"
+            lambda: pids <= {pid for (pid,) in running.series("gpu_process_host_info", "pid")}, 40, "both are shown"
         )
-        wait_for(lambda: running.series("torch_steps_total", "process"), 20, "the hook tells of steps")
+        wait_for(lambda: running.series("torch_steps_total", "process"), 20, "the hook reports steps")
         info = running.series("gpu_process_host_info", "process", "pid", "torch_build")
         host = {pid: (process, build) for process, pid, build in info}
         inside = running.series("torch_process_info", "process", "pid")

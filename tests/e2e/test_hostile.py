@@ -1,6 +1,4 @@
-"""What happens to the daemon and to the trainings: the trainings end as they would alone, and what the daemon shows is
-true within 2 s.
-"""
+"""Killed and stopped daemons and trainings: trainings end as without the hook, and metrics are right within 2 s."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, need, wait_for
 from tests.hook import wire_1_0
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
-FRESH = 2.0  # seconds
-UNTIL_TOLD = str(Path(__file__).parent / "workloads" / "until_told.py")
+MAX_DELAY_SECONDS = 2.0  # until a change is in the metrics
+UNTIL_FILE = str(Path(__file__).parent / "workloads" / "until_file.py")
 FEW_STEPS = """
 import sys, torch
 from torch.utils.data import DataLoader
@@ -41,7 +39,7 @@ Ended = tuple[int, bytes, bytes]
 
 
 def start(command: list[str], path: Path | None, **variables: str) -> subprocess.Popen[bytes]:
-    """Start a program; the hook, where it has one, looks for the daemon at `path`."""
+    """Start a program; its hook, if any, connects to the socket `path`."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **variables} | (
         {wire.SOCKET_VARIABLE: str(path)} if path else {}
     )
@@ -49,25 +47,25 @@ def start(command: list[str], path: Path | None, **variables: str) -> subprocess
 
 
 class Training:
-    """The training that goes on until told, under the hook, with the daemon at `path`."""
+    """A training that runs until end(), under the hook, with the daemon's socket at `path`."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self._steps, self._enough = folder / "steps", folder / "enough"
-        command = [GPUGAUGE, "run", "--", sys.executable, UNTIL_TOLD, str(self._steps), str(self._enough)]
+        command = [GPUGAUGE, "run", "--", sys.executable, UNTIL_FILE, str(self._steps), str(self._enough)]
         self.process = start(command, path)
 
     @property
     def steps(self) -> int:
-        """How many it has taken, as it knows itself."""
+        """The number of its steps, by its own count."""
         return self._steps.stat().st_size if self._steps.exists() else 0
 
-    def goes_on(self) -> None:
+    def wait_for_steps(self) -> None:
         """Wait for 50 more steps."""
         enough = self.steps + 50
-        wait_for(lambda: self.steps >= enough, 30, "the training goes on")
+        wait_for(lambda: self.steps >= enough, 30, "the training makes steps")
 
     def end(self) -> Ended:
-        """Tell it that it is enough."""
+        """End it, and return its result."""
         self._enough.touch()
         return ended(self.process)
 
@@ -83,16 +81,16 @@ def training(folder: Path, path: Path) -> Iterator[Training]:
 
 
 def ended(process: subprocess.Popen[bytes]) -> Ended:
-    """Wait for the end; return the exit code, and what was printed."""
+    """Wait for the end; return the exit code, standard output and standard error."""
     output, errors = process.communicate(timeout=60)
     return process.returncode, output, errors
 
 
-AS_ALONE: Ended = (3, b"enough\n", b"")
+WITHOUT_HOOK: Ended = (3, b"enough\n", b"")
 
 
 def program(text: str, workers: int, path: Path | None, *prefix: str) -> Ended:
-    """Run a program to its end, under the hook if there is a path."""
+    """Run a program to its end, under the hook if `path` is given."""
     hook = [] if path is None else [GPUGAUGE, "run", "--"]
     return ended(start([*prefix, *hook, sys.executable, "-c", text, str(workers)], path))
 
@@ -102,7 +100,7 @@ def steps(running: Daemon) -> Series:
 
 
 def reached(running: Daemon, count: int, process: tuple[str, ...] | None = None) -> Series | None:
-    """Return the steps if there is one process, which has taken `count` or more."""
+    """Return the steps if there is one process, with `count` steps or more."""
     found = steps(running)
     (only,) = found or [None]
     return found if only and found[only] >= count and process in {None, only} else None
@@ -113,36 +111,36 @@ def serve(folder: Path) -> contextlib.AbstractContextManager[Daemon]:
 
 
 def begun(running: Daemon, trained: Training) -> tuple[str, ...]:
-    """Wait until the training is seen; return what it is called."""
-    found: Series = wait_for(lambda: reached(running, 10), 60, "the training is seen")
+    """Wait until the training is shown; return its label `process`."""
+    found: Series = wait_for(lambda: reached(running, 10), 60, "the training is shown")
     (process,) = found
     assert trained.steps >= 10
     return process
 
 
-def test_killed_daemon_costs_the_training_nothing_and_its_successor_finds_it(tmp_path: Path) -> None:
+def test_training_survives_a_killed_daemon_and_reports_to_the_next_one(tmp_path: Path) -> None:
     with serve(tmp_path) as first, training(tmp_path, first.socket) as trained:
         process = begun(first, trained)
         known = trained.steps
         first.stop(signal.SIGKILL)
-        trained.goes_on()
+        trained.wait_for_steps()
         with serve(tmp_path) as second:
-            wait_for(lambda: reached(second, known, process), FRESH, "its successor has found the training")
-            assert trained.end() == AS_ALONE
-            told = trained.steps
-            wait_for(lambda: steps(second) == {process: told}, FRESH, "the last steps are known")
+            wait_for(lambda: reached(second, known, process), MAX_DELAY_SECONDS, "the next daemon shows the training")
+            assert trained.end() == WITHOUT_HOOK
+            count = trained.steps
+            wait_for(lambda: steps(second) == {process: count}, MAX_DELAY_SECONDS, "the last steps are shown")
 
 
-def test_stopped_daemon_costs_the_training_nothing_and_then_knows_what_it_missed(tmp_path: Path) -> None:
+def test_stopped_daemon_shows_the_missed_steps_afterwards(tmp_path: Path) -> None:
     with serve(tmp_path) as running, training(tmp_path, running.socket) as trained:
         process = begun(running, trained)
         running.process.send_signal(signal.SIGSTOP)
-        trained.goes_on()
+        trained.wait_for_steps()
         known = trained.steps
-        trained.goes_on()
+        trained.wait_for_steps()
         running.process.send_signal(signal.SIGCONT)
-        wait_for(lambda: reached(running, known, process), FRESH, "the daemon knows what it missed")
-        assert trained.end() == AS_ALONE
+        wait_for(lambda: reached(running, known, process), MAX_DELAY_SECONDS, "the missed steps are shown")
+        assert trained.end() == WITHOUT_HOOK
         rejected = running.series("gpugauge_hook_rejected_total", "reason")
 
     assert set(rejected.values()) == {0}
@@ -152,36 +150,36 @@ def test_training_that_ends_while_the_daemon_is_stopped(tmp_path: Path) -> None:
     with serve(tmp_path) as running, training(tmp_path, running.socket) as trained:
         begun(running, trained)
         running.process.send_signal(signal.SIGSTOP)
-        assert trained.end() == AS_ALONE
+        assert trained.end() == WITHOUT_HOOK
         running.process.send_signal(signal.SIGCONT)
-        wait_for(lambda: gone(running, "finished"), FRESH, "the daemon knows that it ended")
+        wait_for(lambda: gone(running, "finished"), MAX_DELAY_SECONDS, "its end is counted")
 
 
 def gone(running: Daemon, reason: str) -> bool:
-    """Whether one training has ended for this reason, and what was true of the living is no longer told."""
-    why = running.series("gpugauge_trainings_ended_total", "reason")
-    held = running.series("torch_parameter_bytes", "process")
-    return {name for (name,), count in why.items() if count} == {reason} and not held
+    """Return whether trainings have ended for this reason only, and their gauges are absent."""
+    ends = running.series("gpugauge_trainings_ended_total", "reason")
+    gauges = running.series("torch_parameter_bytes", "process")
+    return {name for (name,), count in ends.items() if count} == {reason} and not gauges
 
 
-def test_kill_is_seen_at_once(tmp_path: Path) -> None:
+def test_kill_is_counted_at_once(tmp_path: Path) -> None:
     with serve(tmp_path) as running, training(tmp_path, running.socket) as trained:
         process = begun(running, trained)
         assert len(running.series("torch_parameter_bytes", "process")) == 1
         trained.process.send_signal(signal.SIGKILL)
         assert ended(trained.process) == (-signal.SIGKILL, b"", b"")
-        wait_for(lambda: gone(running, "killed"), FRESH, "the kill is seen")
+        wait_for(lambda: gone(running, "killed"), MAX_DELAY_SECONDS, "the kill is counted")
         lingering = steps(running)
 
     assert lingering[process] >= 10
 
 
-def test_uncaught_out_of_memory_is_the_programs_own_and_is_told_at_once(tmp_path: Path) -> None:
+def test_uncaught_out_of_memory_ends_the_program_and_is_counted_at_once(tmp_path: Path) -> None:
     text = FEW_STEPS + OUT_OF_MEMORY
     alone = program(text, 0, None)
     with serve(tmp_path) as running:
         watched = program(text, 0, running.socket)
-        wait_for(lambda: gone(running, "out_of_memory"), FRESH, "the reason is known")
+        wait_for(lambda: gone(running, "out_of_memory"), MAX_DELAY_SECONDS, "the reason is counted")
         counted = steps(running)
 
     assert watched == alone
@@ -194,30 +192,30 @@ def test_dozens_of_forked_workers_are_one_training(tmp_path: Path) -> None:
     alone = program(FEW_STEPS, 36, None)
     with serve(tmp_path) as running:
         watched = program(FEW_STEPS, 36, running.socket)
-        wait_for(lambda: list(steps(running).values()) == [48], FRESH, "all steps are known")
+        wait_for(lambda: list(steps(running).values()) == [48], MAX_DELAY_SECONDS, "all steps are shown")
         batches = running.series("torch_batches_total", "process")
-        why = running.series("gpugauge_trainings_ended_total", "reason")
+        ends = running.series("gpugauge_trainings_ended_total", "reason")
 
     assert watched == alone
     assert (alone[0], alone[2]) == (0, b"")
     assert list(batches.values()) == [48]
-    assert {reason: count for (reason,), count in why.items() if count} == {"finished": 1}
+    assert {reason: count for (reason,), count in ends.items() if count} == {"finished": 1}
 
 
 def test_socket_that_the_training_may_not_reach(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir()
     path = folder / "hook.sock"
-    # Root may do everything, unless it gives that up.
-    mere = (need("setpriv"), "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
-    knock = f"import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({str(path)!r})"
+    # Without the capabilities by which root may open any file.
+    unprivileged = (need("setpriv"), "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    connect = f"import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({str(path)!r})"
     alone = program(FEW_STEPS, 0, None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(path))
         server.listen()
         folder.chmod(0)
-        refused = program(knock, 0, None, *mere)
-        watched = program(FEW_STEPS, 0, path, *mere)
+        refused = program(connect, 0, None, *unprivileged)
+        watched = program(FEW_STEPS, 0, path, *unprivileged)
         folder.chmod(0o700)
 
     assert b"PermissionError" in refused[2]
@@ -226,12 +224,12 @@ def test_socket_that_the_training_may_not_reach(tmp_path: Path) -> None:
 
 
 def test_hook_of_the_next_minor_version(tmp_path: Path) -> None:
-    # What tells of steps today has one key more tomorrow.
+    # Its snap has one more key.
     bootstrap = launch.export(tmp_path / "next")
     source = tmp_path / "next" / "gpugauge" / "wire/messages.py"
     major, minor = wire.VERSION
-    now = (f"VERSION = ({major}, {minor})", '"kind": _NAMES[type(message)]}')
-    then = (f"VERSION = ({major}, {minor + 1})", '"kind": _NAMES[type(message)], "news": {"of": [1.5, None]}}')
+    now = (f"VERSION = ({major}, {minor})", '"kind": KIND_NAMES[type(message)]}')
+    then = (f"VERSION = ({major}, {minor + 1})", '"kind": KIND_NAMES[type(message)], "news": {"of": [1.5, None]}}')
     text = source.read_text()
     for old, new in zip(now, then, strict=True):
         assert text.count(old) == 1
@@ -240,7 +238,7 @@ def test_hook_of_the_next_minor_version(tmp_path: Path) -> None:
     alone = program(FEW_STEPS, 0, None)
     with serve(tmp_path) as running:
         watched = ended(start([sys.executable, "-c", FEW_STEPS, "0"], running.socket, PYTHONPATH=bootstrap))
-        wait_for(lambda: list(steps(running).values()) == [48], FRESH, "it is understood")
+        wait_for(lambda: list(steps(running).values()) == [48], MAX_DELAY_SECONDS, "its steps are shown")
         rejected = running.series("gpugauge_hook_rejected_total", "reason")
 
     assert watched == alone
@@ -253,10 +251,10 @@ def test_hook_of_the_minor_version_before(tmp_path: Path) -> None:
         hook.connect(str(running.socket))
         hook.send(wire_1_0.encode(wire_1_0.Hello(session, 1, os.getpid(), facts={"torch": "2.1.2"})))
         hook.send(wire_1_0.encode(wire_1_0.Snap(session, 2, 1, wire_1_0.Progress(7, 0.5))))
-        wait_for(lambda: list(steps(running).values()) == [7], FRESH, "it is understood")
+        wait_for(lambda: list(steps(running).values()) == [7], MAX_DELAY_SECONDS, "its steps are shown")
         versions = running.series("torch_process_info", "torch")
         hook.send(wire_1_0.encode(wire_1_0.Bye(session, 3, "finished")))
         hook.close()
-        wait_for(lambda: gone(running, "finished"), FRESH, "its end is understood")
+        wait_for(lambda: gone(running, "finished"), MAX_DELAY_SECONDS, "its end is counted")
 
     assert list(versions) == [("2.1.2",)]

@@ -1,4 +1,4 @@
-"""A thousand real processes that train beside each other, on a torch of one file: they need no more than its hooks."""
+"""A thousand real training processes, on a fake torch of one file that has the functions that the hook needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
 from tests.e2e.test_daemon import Scraper
-from tests.e2e.test_hostile import FRESH
+from tests.e2e.test_hostile import MAX_DELAY_SECONDS
 from tests.hook.conftest import FAKE_TORCH
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 NUMBER = 1000
-# Forked from one process that has imported torch. The nth takes n steps, then a batch a second. When a line comes every
-# fifth ends by itself (that takes much more than being killed) and the others are killed; told is when all have begun,
-# and when all are gone.
+# Forked from one process that has imported torch. Process n makes n steps, then a batch a second. After a line on
+# standard input, every fifth process ends by itself and the others are killed. The program prints a line when all have
+# begun, and when all have ended.
 THOUSAND = """
 import gc, os, select, signal, sys, torch
 
@@ -38,7 +38,7 @@ def train(steps):
         next(batches)
     raise SystemExit
 
-gc.freeze()  # what is forked stays shared
+gc.freeze()  # keeps the memory of the forked processes shared
 pids = []
 for count in range(1, number + 1):
     pid = os.fork()
@@ -62,7 +62,7 @@ sys.stdin.readline()
 
 
 def lines(running: Daemon, name: str) -> dict[str, float]:
-    """Return the series of one metric as they are written: to parse all of a thousand processes takes seconds."""
+    """Return the series of one metric in text form, because parsing the body of a thousand processes takes seconds."""
     begins = (name + "{", name + " ")
     found = (line.rpartition(" ") for line in running.metrics().splitlines() if line.startswith(begins))
     return {series: float(value) for series, _, value in found}
@@ -72,7 +72,7 @@ def values(running: Daemon, name: str) -> list[float]:
     return sorted(lines(running, name).values())
 
 
-def test_thousand_processes_are_seen_and_gone_when_they_end(tmp_path: Path) -> None:
+def test_thousand_processes_are_shown_and_end(tmp_path: Path) -> None:
     torch = tmp_path / "site" / "torch" / "__init__.py"
     torch.parent.mkdir(parents=True)
     torch.write_text(FAKE_TORCH)
@@ -82,18 +82,18 @@ def test_thousand_processes_are_seen_and_gone_when_they_end(tmp_path: Path) -> N
         environment = {**os.environ, "PYTHONPATH": path, "GPUGAUGE_HOOK_SOCKET": str(running.socket)}
         command = [GPUGAUGE, "run", "--", sys.executable, "-c", THOUSAND, str(NUMBER)]
         with (
-            Scraper(running, pause=1.0) as scraper,  # a page has 60,000 lines, and is polled for below, too
+            Scraper(running, pause=1.0) as scraper,  # a body has 60,000 lines, and is also polled below
             subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as trainings,
         ):
             assert trainings.stdin
             assert trainings.stdout
             try:
                 assert trainings.stdout.readline() == "begun\n"
-                wait_for(lambda: values(running, "torch_steps_total") == each, FRESH, "what each has done is known")
+                wait_for(lambda: values(running, "torch_steps_total") == each, MAX_DELAY_SECONDS, "all steps are shown")
                 assert values(running, "gpugauge_hook_sessions") == [NUMBER]
                 print("enough", file=trainings.stdin, flush=True)
                 assert trainings.stdout.readline() == "gone\n"
-                wait_for(lambda: values(running, "gpugauge_hook_sessions") == [0], FRESH, "all are gone")
+                wait_for(lambda: values(running, "gpugauge_hook_sessions") == [0], MAX_DELAY_SECONDS, "all have ended")
                 ended = lines(running, "gpugauge_trainings_ended_total")
                 rejected = lines(running, "gpugauge_hook_rejected_total")
                 print("enough", file=trainings.stdin, flush=True)

@@ -1,4 +1,4 @@
-"""The image of the Dockerfile, really built and run by the commands of docs/install-container.md."""
+"""The image of the Dockerfile, built and run by the commands of docs/install-container.md."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SMALL = Path(__file__).parent / "workloads" / "small.py"
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    """Return podman with the image built by the document's command in a fresh checkout; this machine's distribution
-    stands for the document's base image.
+    """Return podman with the image, built by the document's command in a fresh checkout; this machine's distribution
+    replaces the document's base image.
     """
     (build,) = blocks(DOCUMENT, "Build")
     with podman(tmp_path_factory.mktemp("podman")) as runner:
@@ -44,7 +44,7 @@ def head() -> str:
 
 
 def test_document(engine: Podman) -> None:
-    """Run the document from top to bottom."""
+    """Run all commands of the document."""
     run, ask = blocks(DOCUMENT, "Run")
     environment = engine.environment()
     shell(run, ROOT, environment)
@@ -64,7 +64,7 @@ def test_document(engine: Podman) -> None:
     assert {int(mask, 16) for mask in re.findall(r"^Cap\w+:\s+(\w+)", processes, re.MULTILINE)} == {0}
     assert re.search(r"^NoNewPrivs:\s+1$", processes, re.MULTILINE)
     assert "Read-only file system" in refused.stdout
-    assert seconds < 5  # podman's own second included; test_sigterm measures ours
+    assert seconds < 5  # with the time of podman; test_sigterm measures the daemon's
 
 
 def test_sigterm_ends_it_within_two_seconds(engine: Podman) -> None:
@@ -89,7 +89,7 @@ def test_prometheus_scrapes_it(engine: Podman, tmp_path: Path) -> None:
 
 
 def test_training_beside_it_reports_through_a_folder(engine: Podman, tmp_path: Path) -> None:
-    """As the document's table says: the folder belongs to the daemon's user; the training is root in its container."""
+    """As in the document's table: the folder belongs to the daemon's user; the training is root in its container."""
     port, sockets = free_port(), tmp_path / "sockets"
     sockets.mkdir()
     os.chown(sockets, 65532, 65532)
@@ -100,7 +100,7 @@ def test_training_beside_it_reports_through_a_folder(engine: Podman, tmp_path: P
     wait_for(lambda: http(f"http://127.0.0.1:{port}/-/ready")[0] == 200, 20, "the container is ready")
     hook = tmp_path / "hook"
     hook.mkdir()
-    export = "from pathlib import Path; from gpugauge import launch; print(launch.export(Path('/hook')))"
+    export = "from pathlib import Path; from gpugauge.hook import launch; print(launch.export(Path('/hook')))"
     mount = f"--volume={hook}:/hook"
     bootstrap = engine.out("run", "--user=0", mount, "--entrypoint=/opt/gpugauge/bin/python3", "gpugauge", "-c", export)
     # The training's image is the base, without gpugauge; Python and torch are this machine's.
@@ -130,25 +130,25 @@ def test_labels_environment_and_size(engine: Podman) -> None:
 
 
 def test_no_build_tools(engine: Podman) -> None:
-    look = "for tool in pip pip3 gcc make git; do command -v $tool; done; ls -d /source /root/.cache 2>/dev/null"
+    search = "for tool in pip pip3 gcc make git; do command -v $tool; done; ls -d /source /root/.cache 2>/dev/null"
     pip = "python3 -m pip --version 2>&1 | grep -v 'No module named pip'"
 
-    assert engine.out("run", "--rm", "--entrypoint=sh", "gpugauge", "-c", f"{look}; {pip}; true") == ""
+    assert engine.out("run", "--rm", "--entrypoint=sh", "gpugauge", "-c", f"{search}; {pip}; true") == ""
 
 
 @pytest.mark.parametrize(
     ("options", "read"),
     [
-        (("--device=/dev/kmsg:/dev/kmsg:r", "--cap-add=SYSLOG"), True),  # as the document's table says
+        (("--device=/dev/kmsg:/dev/kmsg:r", "--cap-add=SYSLOG"), True),  # as in the document's table
         (("--device=/dev/kmsg:/dev/kmsg:r",), False),
         (("--volume=/dev/kmsg:/dev/kmsg", "--cap-add=SYSLOG", "--user=0"), False),  # the device cgroup
     ],
 )
-def test_what_the_kernel_log_takes(engine: Podman, options: tuple[str, ...], read: bool) -> None:
+def test_rights_for_the_kernel_log(engine: Podman, options: tuple[str, ...], read: bool) -> None:
     if Path("/proc/sys/kernel/dmesg_restrict").read_text().strip() != "1":
-        pytest.skip("everybody may read the kernel's log here")
-    look = "import os; print(os.getuid(), len(os.read(os.open('/dev/kmsg', os.O_RDONLY | os.O_NONBLOCK), 8192)))"
-    command = ("--entrypoint=/opt/gpugauge/bin/python3", "gpugauge", "-c", look)
+        pytest.skip("every user may read the kernel log here")
+    script = "import os; print(os.getuid(), len(os.read(os.open('/dev/kmsg', os.O_RDONLY | os.O_NONBLOCK), 8192)))"
+    command = ("--entrypoint=/opt/gpugauge/bin/python3", "gpugauge", "-c", script)
     done = engine("run", "--rm", *OPTIONS, *options, *command, check=False)
 
     assert (done.returncode == 0) is read

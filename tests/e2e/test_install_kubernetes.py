@@ -16,7 +16,7 @@ from tests.e2e.programs import need
 pytestmark = pytest.mark.e2e
 
 DOCUMENT = "install-kubernetes.md"
-# What stands in for kubectl: `apply -k FOLDER` renders, and keeps what it would have sent.
+# A replacement for kubectl: `apply -k FOLDER` renders the manifests into a file in place of sending them.
 KUBECTL = """#!/bin/sh
 if [ "$1 $2 $#" = "apply -k 3" ]; then
     {{ {real} kustomize "$3" && echo "---"; }} >> {sent}

@@ -32,7 +32,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which only this Python and the folder are of the tests."""
+    """Return an environment without variables of the tests; this Python comes first in PATH."""
     home = folder.parent / "home"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUGAUGE_", "GIT_", "PYTHON"))}
     path = f"{Path(sys.executable).parent}:{kept['PATH']}"
@@ -40,7 +40,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def baked(folder: Path) -> object:
-    """Return what the wheel in `folder` tells about its build."""
+    """Return the build information in the wheel in `folder`."""
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         return json.loads(opened.read("gpugauge/build.json"))
@@ -49,14 +49,14 @@ def baked(folder: Path) -> object:
 def test_installed_from_the_wheel_and_scraped(checkout: Path) -> None:
     install, run = blocks(DOCUMENT, "Install")
     port, socket = str(free_port()), checkout.parent / "hook" / "hook.sock"
-    told = shell(install, checkout, environment(checkout))
-    # Another port than the document's, because that one may be taken here.
+    version = shell(install, checkout, environment(checkout))
+    # The document's port may be in use here.
     places = {"GPUGAUGE_WEB_LISTEN_ADDRESS": f"127.0.0.1:{port}", "GPUGAUGE_HOOK_SOCKET": str(socket)}
     answer = shell(run.replace("10478", port), checkout, environment(checkout, **places))
     head = shell("git rev-parse HEAD", checkout, environment(checkout)).strip()
 
     (revision,) = re.findall(
-        rf"^gpugauge \S+ \(revision ({head}(?:-dirty)?); built \d{{4}}-\S+Z\)$", told, re.MULTILINE
+        rf"^gpugauge \S+ \(revision ({head}(?:-dirty)?); built \d{{4}}-\S+Z\)$", version, re.MULTILINE
     )
     assert f'revision="{revision}"' in answer
     assert 'simulated="true"' in answer
@@ -69,7 +69,7 @@ def test_run_by_pipx(checkout: Path) -> None:
     assert re.search(r"^node  ", shell(command, checkout, environment(checkout)), re.MULTILINE)
 
 
-def test_everything_of_the_package_is_in_the_wheel(checkout: Path) -> None:
+def test_every_file_of_the_package_is_in_the_wheel(checkout: Path) -> None:
     (wheel,) = (checkout / "dist").glob("*.whl")
     package = checkout / "src" / "gpugauge"
     files = {str(path.relative_to(package.parent)) for path in package.rglob("*") if path.is_file()}
@@ -77,11 +77,11 @@ def test_everything_of_the_package_is_in_the_wheel(checkout: Path) -> None:
         inside = {name for name in opened.namelist() if ".dist-info/" not in name}
 
     assert inside == {name for name in files if "__pycache__" not in name} | {"gpugauge/build.json"}
-    assert not (package / "build.json").exists()  # a checkout tells what it is by itself
+    assert not (package / "build.json").exists()  # a checkout reads its revision from git
 
 
 def test_a_source_package_keeps_its_commit(checkout: Path, tmp_path: Path) -> None:
-    """It has no repository of its own, and one around it is not its own."""
+    """A source package is not a repository, and must not take the commit of one around it."""
     (package,) = (checkout / "dist").glob("*.tar.gz")
     subprocess.run(["tar", "-C", tmp_path, "-xf", package], check=True)
     (folder,) = tmp_path.iterdir()

@@ -1,89 +1,30 @@
-"""Release and attach, reload, planned replacements of the worker, and the end of a container whose driver is gone."""
+"""Release and attach, reload, planned replacements of the worker, and the end of a container whose driver is lost."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.programs import GPUGAUGE, Daemon, daemon, prometheus, wait_for
+from tests.e2e.lifecycle import command, counters, device_files, post, simulated, value, workers
+from tests.e2e.programs import daemon, prometheus, wait_for
 
 pytestmark = pytest.mark.e2e
 
-DEVICES = "description: two GPUs, one at work\ngpus: {model: h100, count: 2}\n"
-WORK = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: 0.5}]\n"
 
-
-@contextlib.contextmanager
-def simulated(tmp_path: Path, *flags: str, more: str = "", work: str = WORK, ready: bool = True) -> Iterator[Daemon]:
-    scenario = tmp_path / "s.yaml"
-    scenario.write_text(DEVICES + work + more)
-    with daemon(tmp_path, f"--simulate={scenario}", "--web.enable-lifecycle", *flags, ready=ready) as running:
-        yield running
-
-
-def workers(running: Daemon) -> list[int]:
-    """The processes that may use the driver: all that the daemon has started."""
-    tasks = Path(f"/proc/{running.process.pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
-
-
-def device_files(pids: list[int]) -> list[str]:
-    """NVIDIA device files that processes hold open."""
-    links = [str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists()]
-    return [link for link in links if link.startswith("/dev/nvidia")]
-
-
-def command(running: Daemon, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [GPUGAUGE, *arguments, f"--url={running.url}"], capture_output=True, text=True, check=False, timeout=30
-    )
-    return done.returncode, (done.stdout + done.stderr).strip()
-
-
-def post(running: Daemon, path: str) -> tuple[int, str]:
-    request = urllib.request.Request(running.url + path, data=b"", method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=20) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def value(running: Daemon, name: str) -> float | None:
-    return running.series(name).get(())
-
-
-def counters(text: str) -> dict[tuple[str, str], float]:
-    """Every counter that a page shows, by name and labels, without the CPU time of the present worker."""
-    return {
-        (sample.name, str(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if family.type == "counter" or sample.name.endswith(("_count", "_sum"))
-        if sample.labels.get("part") != "worker"
-    }
-
-
-def test_release_frees_the_driver_says_so_and_ends_by_itself(tmp_path: Path) -> None:
+def test_release_frees_the_driver_and_ends_by_itself(tmp_path: Path) -> None:
     with simulated(tmp_path) as running:
-        wait_for(lambda: running.series("gpu_process_busy_seconds_total", "process"), 15, "the process is seen")
+        wait_for(lambda: running.series("gpu_process_busy_seconds_total", "process"), 15, "the process is shown")
         before = counters(running.metrics())
         asked = time.time()
-        code, told = command(running, "release", "--for=4s")
+        code, output = command(running, "release", "--for=4s")
         left = workers(running)
         held = device_files([running.process.pid, *left])
-        wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "metrics tell of the release")
+        wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "the release is shown")
         names = {family.name for family in text_string_to_metric_families(running.metrics())}
         reasons = running.series("gpugauge_driver_up", "reason")
         until = value(running, "gpugauge_driver_released_until_timestamp_seconds")
@@ -92,7 +33,7 @@ def test_release_frees_the_driver_says_so_and_ends_by_itself(tmp_path: Path) -> 
         after = counters(running.metrics())
         ups = running.series("gpu_up", "uuid")
 
-    assert (code, told.startswith("the driver is free until ")) == (0, True)
+    assert (code, output.startswith("the driver is free until ")) == (0, True)
     assert (left, held) == ([], [])
     assert reasons == {("released",): 0}
     assert until == pytest.approx(asked + 4, abs=2)
@@ -122,29 +63,29 @@ def test_attach_ends_a_release_and_a_second_release_moves_the_end(tmp_path: Path
     assert "level=error" not in log
 
 
-def test_release_in_the_middle_of_a_call_that_hangs(tmp_path: Path) -> None:
+def test_release_during_a_call_that_hangs(tmp_path: Path) -> None:
     hang = "faults: [{call: nvmlDeviceGetUtilizationRates, gpu: 1, start: 3, hang: true}]\n"
     with simulated(tmp_path, "--driver.deadline-seconds=60", more=hang) as running:
         time.sleep(4)
         start = time.monotonic()
-        code, told = command(running, "release", "--for=1h")
+        code, output = command(running, "release", "--for=1h")
         seconds = time.monotonic() - start
         left = workers(running)
-        wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "metrics tell of the release")
+        wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "the release is shown")
         restarts = value(running, "gpugauge_worker_restarts_total")
 
-    assert (code, left, restarts) == (0, [], 0), told
+    assert (code, left, restarts) == (0, [], 0), output
     assert seconds < 10
 
 
 def test_nothing_changes_by_http_unless_enabled(tmp_path: Path) -> None:
     with simulated(tmp_path, "--no-web.enable-lifecycle") as running:
         codes = [post(running, f"/-/{path}")[0] for path in ("release?for=1m", "attach", "reload")]
-        code, told = command(running, "release", "--for=1m")
+        code, output = command(running, "release", "--for=1m")
         alive = workers(running)
 
     assert codes == [403, 403, 403]
-    assert (code, "--web.enable-lifecycle" in told, len(alive)) == (1, True, 1)
+    assert (code, "--web.enable-lifecycle" in output, len(alive)) == (1, True, 1)
 
 
 def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: Path) -> None:
@@ -161,13 +102,13 @@ def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: 
         wait_for(lambda: running.series("gpu_power_watts", "uuid"), 5, "the new settings are in use")
         second = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
         collectors = {labels[0] for labels in running.series("gpugauge_collector_success", "collector")}
-        links = running.series("gpu_pcie_replays_total", "uuid")  # profiling tells of links, too, a moment later
+        links = running.series("gpu_pcie_replays_total", "uuid")  # read now: the profiling collector adds it later
 
         file.write_text("log:\n  levle: info\n")
         running.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: value(running, "gpugauge_config_last_reload_successful") == 0, 5, "the bad file is told")
+        wait_for(lambda: value(running, "gpugauge_config_last_reload_successful") == 0, 5, "the failed reload is shown")
         third = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
-        status, said = post(running, "/-/reload")
+        status, answer = post(running, "/-/reload")
         still = bool(running.series("gpu_power_watts", "uuid"))
 
         file.write_text("web: {max_connections: 100}\n")
@@ -184,8 +125,8 @@ def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: 
     assert third == second > first
     assert ("links" in collectors, links) == (False, {})
     assert status == 500
-    assert f"{file}:2: log.levle" in said
-    assert "log.level" in said
+    assert f"{file}:2: log.levle" in answer
+    assert "log.level" in answer
     assert f"{file}:2: log.levle" in log
     assert good[0] == 200
     assert "needs a restart: web.max_connections" in good[1]
@@ -193,8 +134,8 @@ def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: 
 
 
 @pytest.mark.alone
-def test_worker_that_is_replaced_again_and_again_leaves_no_gap_in_the_counters(tmp_path: Path) -> None:
-    # Half of each second busy, so that a part counted twice or not at all shows.
+def test_planned_replacements_of_the_worker_leave_no_gap_in_the_counters(tmp_path: Path) -> None:
+    # Busy for half of each second, so that parts counted twice or not at all change the share.
     work = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: {shape: square, period: 1, low: 0, high: 1}}]\n"
     with (
         simulated(tmp_path, "--driver.worker-max-seconds=4", work=work) as running,
@@ -202,7 +143,7 @@ def test_worker_that_is_replaced_again_and_again_leaves_no_gap_in_the_counters(t
     ):
         recycles = 'gpugauge_worker_recycles_total{reason="age"}'
         wait_for(lambda: (server.value(recycles) or 0) >= 5, 60, "the worker was replaced five times")
-        # Prometheus may have begun seconds after the daemon.
+        # Prometheus may have started seconds after the daemon.
         wait_for(lambda: server.value(f"{recycles} offset 21s") is not None, 60, "a whole window was scraped")
         busy = 'increase(gpu_busy_seconds_total{engine="gpu"}[20s])'
         observed = 'increase(gpu_observed_seconds_total{engine="gpu"}[20s])'
@@ -218,7 +159,7 @@ def test_worker_that_is_replaced_again_and_again_leaves_no_gap_in_the_counters(t
     assert (down, restarts, lost) == (None, 0, 1)
 
 
-def test_device_that_is_plugged_in_and_one_that_comes_back_are_found(tmp_path: Path) -> None:
+def test_added_device_and_returned_device_are_found(tmp_path: Path) -> None:
     scenario = tmp_path / "plug.yaml"
     scenario.write_text(
         "description: a GPU comes, another is gone for a while\n"
@@ -243,7 +184,7 @@ def test_device_that_is_plugged_in_and_one_that_comes_back_are_found(tmp_path: P
     assert (recycles, restarts) == (2, 0)
 
 
-def test_upgraded_driver_is_told_and_found_again_by_a_fresh_worker(tmp_path: Path) -> None:
+def test_upgraded_driver_is_reported_and_opened_by_a_new_worker(tmp_path: Path) -> None:
     upgrade = (
         "faults:\n"
         "  - {call: nvmlDeviceGetUtilizationRates, start: 5, end: 6.5, code: 1}\n"
@@ -251,7 +192,9 @@ def test_upgraded_driver_is_told_and_found_again_by_a_fresh_worker(tmp_path: Pat
     )
     with simulated(tmp_path, more=upgrade) as running:
         wait_for(
-            lambda: ("library_mismatch",) in running.series("gpugauge_driver_up", "reason"), 10, "it is told to be down"
+            lambda: ("library_mismatch",) in running.series("gpugauge_driver_up", "reason"),
+            10,
+            "it is reported as down",
         )
         down = running.series("gpu_up", "uuid")
         wait_for(lambda: running.series("gpugauge_driver_up", "reason") == {("ok",): 1}, 15, "it is back")
@@ -280,7 +223,7 @@ def test_crash_or_hang_of_the_library_is_contained(tmp_path: Path, fault: str) -
     assert reason == {("ok",): 1}
 
 
-def test_container_whose_driver_is_gone_ends_with_69(tmp_path: Path) -> None:
+def test_container_whose_driver_is_lost_ends_with_69(tmp_path: Path) -> None:
     gone = "faults: [{call: nvml*, start: 6, code: 9}]\n"
     with simulated(tmp_path, "--driver.lost-exit-seconds=4", more=gone) as running:
         start = time.monotonic()
@@ -290,7 +233,7 @@ def test_container_whose_driver_is_gone_ends_with_69(tmp_path: Path) -> None:
 
     assert code == 69
     assert seconds > 4
-    (last,) = re.findall(r"level=error.*ending the process.*", log)
+    (last,) = re.findall(r"level=error.*driver lost, exiting.*", log)
     assert "modprobe nvidia" in last
 
 

@@ -1,4 +1,4 @@
-"""The main job on real input: a real PyTorch training, watched by the daemon, scraped by a real Prometheus."""
+"""The main use case with real programs: a PyTorch training under the hook, the daemon, and Prometheus."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OF_EACH_DEVICE = (
     *("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_power_watts"),
     *("gpu_power_limit_watts", "gpu_energy_joules_total", "gpu_performance_state"),
 )
-# Steps by the time of the step itself: hook, daemon and Prometheus each look once a second, which would alias a plain
-# rate over so short a time.
+# Steps by the timestamps of the steps: hook, daemon and Prometheus each sample once a second, so that a plain rate over
+# a short window has aliasing errors.
 RATE = """sum(torch_steps_total - torch_steps_total offset 10s)
   / sum(training_last_step_timestamp_seconds - training_last_step_timestamp_seconds offset 10s)"""
 SMALL = str(Path(__file__).parent / "workloads" / "small.py")
@@ -41,14 +41,14 @@ def train(running: Daemon, seconds: float, out: Path, *prefix: str) -> Training:
 
 
 class Training(subprocess.Popen[bytes]):
-    """A real training that reports to the daemon; ended with the test, whatever happens."""
+    """A real training that reports to the daemon, and is killed at the end of the context."""
 
     def __init__(self, command: list[str], running: Daemon, out: Path) -> None:
         super().__init__(command, env={**os.environ, "GPUGAUGE_HOOK_SOCKET": str(running.socket)})
         self.out = out
 
     def count(self) -> dict[str, Any]:
-        """Wait for the end and return what the script counted itself."""
+        """Wait for the end, and return the script's own count."""
         assert self.wait(60) == 0
         result: dict[str, Any] = json.loads(self.out.read_text())
         return result
@@ -58,7 +58,7 @@ class Training(subprocess.Popen[bytes]):
         self.wait()
 
 
-def test_training_is_seen_by_prometheus(tmp_path: Path) -> None:
+def test_training_is_in_prometheus(tmp_path: Path) -> None:
     with (
         daemon(tmp_path, "--simulate=idle") as running,
         prometheus(tmp_path, running.url.removeprefix("http://")) as server,
@@ -73,8 +73,8 @@ def test_training_is_seen_by_prometheus(tmp_path: Path) -> None:
         devices = server.query("gpu_up * on (uuid) group_left (index) gpu_info")
         counts = {name: server.value(f"count({name})") for name in OF_EACH_DEVICE}
         count = training.count()
-        wait_for(lambda: server.value("count(training_end_timestamp_seconds)") == 1, 10, "the end is told")
-        wait_for(lambda: not server.query("torch_parameter_bytes"), 10, "gauges go at the end")
+        wait_for(lambda: server.value("count(training_end_timestamp_seconds)") == 1, 10, "the end is shown")
+        wait_for(lambda: not server.query("torch_parameter_bytes"), 10, "its gauges are absent")
         final = server.value("sum(torch_steps_total)")
 
     assert asked < count["end"], "the rate was taken while the script ran"
@@ -123,7 +123,7 @@ def test_real_library_without_a_driver(tmp_path: Path) -> None:
         train(running, 3, tmp_path / "count.json") as training,
     ):
         up = running.series("gpugauge_driver_up", "reason")
-        wait_for(lambda: running.series("torch_steps_total", "process"), 30, "the trainings are served")
+        wait_for(lambda: running.series("torch_steps_total", "process"), 30, "the training is shown")
         training.count()
         log = running.log.read_text()
     with daemon(tmp_path, "--driver.mode=required", environment=environment, ready=False) as required:

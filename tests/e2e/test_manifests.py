@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes: rendered by kubectl, checked against Kubernetes' own schemas and each other."""
+"""The manifests of deploy/kubernetes, rendered by kubectl: Kubernetes' schemas, and references between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.parametrize("version", VERSIONS)
 def test_schema(target: str, version: str, tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
-    # The operator's kinds have no schema there; test_monitors is about them.
+    # There are no schemas for the operator's kinds; test_monitors checks them.
     known = [item for item in objects(target) if not item["apiVersion"].startswith("monitoring.coreos.com/")]
     file.write_text(yaml.safe_dump_all(known))
     code, output = validate(file, version)
@@ -73,7 +73,7 @@ def test_every_selector_finds_the_pods(target: str) -> None:
             selectors = [spec["podSelector"]["matchLabels"]]
         else:
             continue
-        if labels:  # the sidecars' monitor stands alone; see below
+        if labels:  # the monitor of sidecars is rendered without pods; see below
             assert all(any(matches(selector, each) for each in labels) for selector in selectors), item["kind"]
     for monitor in of_kind(target, "ServiceMonitor"):
         services = [item["metadata"]["labels"] for item in of_kind(target, "Service")]
@@ -90,7 +90,7 @@ def test_monitor_of_sidecars_finds_sidecars_and_only_them() -> None:
 
 
 def asked_ports(item: Manifest) -> set[str]:
-    """Return the names of containers' ports that the object is about."""
+    """Return the names of the container ports that the object refers to."""
     spec = item.get("spec", {})
     if item["kind"] == "Service":
         return {port["targetPort"] for port in spec["ports"]}
@@ -102,7 +102,7 @@ def asked_ports(item: Manifest) -> set[str]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_port_that_is_named_is_there(target: str) -> None:
+def test_every_named_port_exists(target: str) -> None:
     for _, spec in pods(target):
         for container in containers(spec):
             ports = {port["name"] for port in container.get("ports", [])}
@@ -115,7 +115,7 @@ def test_every_port_that_is_named_is_there(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_monitors(target: str) -> None:
-    """What the schemas do not know; `instance` must stay the node's name."""
+    """Check the operator's kinds, which have no schema; `instance` is the name of the node."""
     for monitor in of_kind(target, "PodMonitor", "ServiceMonitor"):
         endpoints = "podMetricsEndpoints" if monitor["kind"] == "PodMonitor" else "endpoints"
         assert set(monitor["spec"]) <= {"selector", "namespaceSelector", endpoints}
@@ -140,7 +140,7 @@ def test_volumes_and_mounts_fit(target: str) -> None:
 
 
 def beyond_baseline(spec: Manifest) -> set[str]:
-    """Return what pod security level `baseline` forbids in a pod, as far as our manifests could hold it:
+    """Return the fields of a pod that the pod security level `baseline` forbids, of those that our manifests use:
     https://kubernetes.io/docs/concepts/security/pod-security-standards/#baseline.
     """
     found = {key for key in ("hostPID", "hostIPC", "hostNetwork") if spec.get(key)}
@@ -179,7 +179,7 @@ def test_pod_security_level(target: str, needs: set[str]) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_our_containers_have_the_fewest_rights(target: str) -> None:
+def test_our_containers_drop_all_rights(target: str) -> None:
     for _, spec in pods(target):
         for container in containers(spec):
             if not container["image"].startswith("gpugauge:"):
@@ -217,7 +217,7 @@ def test_hook_and_socket_reach_the_training(target: str) -> None:
 
 
 def test_hook_by_node() -> None:
-    """The description for the container runtime and the paths of the DaemonSet are about the same folders."""
+    """The CDI description and the DaemonSet name the same folders."""
     ((_, spec),) = pods("overlays/full")
     places = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     (config,) = [item for item in of_kind("overlays/full", "ConfigMap") if "gpugauge.json" in item["data"]]
@@ -233,7 +233,7 @@ def test_hook_by_node() -> None:
 
 @pytest.mark.parametrize("target", ["overlays/standard", "overlays/full"])
 def test_dashboards(target: str) -> None:
-    """Each is there once, as it is made, and small enough for the annotation in which kubectl apply keeps it."""
+    """Each dashboard is there once, unchanged, and small enough for the annotation of kubectl apply."""
     maps = [item for item in of_kind(target, "ConfigMap") if "grafana_dashboard" in item["metadata"].get("labels", {})]
     found = {file: text for item in maps for file, text in item["data"].items()}
 

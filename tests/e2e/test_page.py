@@ -45,7 +45,10 @@ class Recorded(History):
 
 @contextmanager
 def serving(scenario: str | None = None, command: str = "train-{}.py") -> Iterator[tuple[str, list[int]]]:
-    """Serve the page with another snapshot at each answer, `command` with its number; yield url and the numbers."""
+    """Serve the page with a new snapshot for each request; yield the URL and the list of the requests' numbers.
+
+    The number of the request is in the command of a process.
+    """
     numbers: list[int] = []
 
     def current() -> Snapshot:
@@ -69,17 +72,17 @@ def serving(scenario: str | None = None, command: str = "train-{}.py") -> Iterat
 
 
 def dom(folder: Path, url: str, *flags: str) -> str:
-    """Return the document as the browser has it; a refused resource or a failing script is an error."""
+    """Return the document after the browser has loaded it. Fails if the console has messages."""
     command = [need("chromium"), *FLAGS.split(), f"--user-data-dir={folder / 'browser'}", *flags, "--dump-dom", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert said == []
+    messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert messages == []
     return done.stdout
 
 
 @contextmanager
 def opened(folder: Path, url: str) -> Iterator[Callable[[str], Any]]:
-    """Keep the page open in a browser; yield what evaluates an expression in it."""
+    """Keep the page open in a browser; yield a function that evaluates an expression in it."""
     profile = folder / "browser"
     flags = [*FLAGS.split(), "--remote-debugging-port=0", f"--user-data-dir={profile}"]
     browser = subprocess.Popen([need("chromium"), *flags, url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -98,7 +101,7 @@ def opened(folder: Path, url: str) -> Iterator[Callable[[str], Any]]:
 
 
 async def evaluated(socket: str, expression: str) -> Any:
-    """Ask the browser: https://chromedevtools.github.io/devtools-protocol/tot/Runtime/#method-evaluate."""
+    """Call Runtime.evaluate: https://chromedevtools.github.io/devtools-protocol/tot/Runtime/#method-evaluate."""
     connection = await websocket_connect(socket)
     try:
         question = {"expression": expression, "returnByValue": True}
@@ -113,10 +116,10 @@ async def evaluated(socket: str, expression: str) -> Any:
     finally:
         connection.close()
         while await connection.read_message() is not None:
-            """The rest, until the other side has closed, too."""
+            """Read until the browser has closed the connection."""
 
 
-def test_content_without_a_word_on_the_console(tmp_path: Path) -> None:
+def test_content_without_messages_on_the_console(tmp_path: Path) -> None:
     with serving("node") as (url, _):
         page = dom(tmp_path, url)
 
@@ -136,8 +139,8 @@ def test_it_updates_itself(tmp_path: Path) -> None:
     assert 'id="lost" class="banner bad" role="status" hidden' in page
 
 
-def test_without_script_it_loads_itself_again(tmp_path: Path) -> None:
-    # The open port keeps the browser running.
+def test_without_script_the_browser_reloads_the_page(tmp_path: Path) -> None:
+    # The debugging port keeps the browser running.
     flags = ["--blink-settings=scriptEnabled=false", "--remote-debugging-port=0", f"--user-data-dir={tmp_path}"]
     with serving() as (url, numbers):
         command = [need("chromium"), *FLAGS.split(), *flags, url]
@@ -168,29 +171,29 @@ def test_a_narrow_window_needs_no_scrolling_sideways(tmp_path: Path) -> None:
     assert int(measured[1]) <= int(measured[2])
 
 
-def test_it_says_since_when_nobody_answers_until_somebody_does(tmp_path: Path) -> None:
+def test_page_shows_since_when_the_daemon_does_not_answer(tmp_path: Path) -> None:
     with ExitStack() as exits:
         running = exits.enter_context(daemon(tmp_path, "--simulate=healthy"))
-        look = exits.enter_context(opened(tmp_path, running.url))
-        wait_for(lambda: look("document.querySelectorAll('section.gpu').length") == 2, 30, "the page is there")
-        assert look("lost.hidden")
+        evaluate = exits.enter_context(opened(tmp_path, running.url))
+        wait_for(lambda: evaluate("document.querySelectorAll('section.gpu').length") == 2, 30, "the page is there")
+        assert evaluate("lost.hidden")
 
         running.stop()
-        said = wait_for(lambda: not look("lost.hidden") and look("lost.textContent"), 30, "the page says so")
+        banner = wait_for(lambda: not evaluate("lost.hidden") and evaluate("lost.textContent"), 30, "the page says so")
 
-        assert re.fullmatch(r"No answer since \d.*: these figures are old\.", said)
-        assert look("getComputedStyle(lost).display") != "none"
-        assert look("getComputedStyle(document.querySelector('main')).opacity") == "0.5"
-        assert look("document.querySelectorAll('section.gpu').length") == 2
+        assert re.fullmatch(r"No answer since \d.*: these values are old\.", banner)
+        assert evaluate("getComputedStyle(lost).display") != "none"
+        assert evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.5"
+        assert evaluate("document.querySelectorAll('section.gpu').length") == 2
         again = tmp_path / "again"
         again.mkdir()
         address = running.url.removeprefix("http://")
         exits.enter_context(daemon(again, "--simulate=idle", f"--web.listen-address={address}"))
-        wait_for(lambda: look("lost.hidden"), 30, "the page goes on")
-        assert look("getComputedStyle(document.querySelector('main')).opacity") == "1"
+        wait_for(lambda: evaluate("lost.hidden"), 30, "the page goes on")
+        assert evaluate("getComputedStyle(document.querySelector('main')).opacity") == "1"
 
 
-def test_a_driver_that_is_down_comes_with_what_to_do(tmp_path: Path) -> None:
+def test_a_driver_that_is_down_is_shown_with_advice(tmp_path: Path) -> None:
     with daemon(tmp_path, "--simulate=no-driver") as running:
         page = dom(tmp_path, running.url)
 

@@ -1,5 +1,5 @@
-"""Planted bottlenecks: real programs on the CPU under a real hook, and simulated trainings on simulated GPUs, all
-before a real daemon. Prints what was planted and what was named.
+"""Planted bottlenecks: real programs on the CPU under the real hook, and simulated trainings on simulated GPUs, with a
+real daemon. Prints the planted and the reported causes.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
-# Seconds without a step until a training without a GPU is stalled, so that nobody must wait for 5 minutes.
+# Seconds without a step until a training without a GPU is stalled, in place of 5 minutes.
 STALLED = 15
-# Until a new state is told: the look that finds it, and the time for which it must hold.
+# Seconds until a new state is shown: until the verdict is evaluated, and the state has held.
 SETTLED = STALLED + 25.0
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a daemon tells about one process; figures are shares of time, None where they are not told."""
+class Shown:
+    """The metrics of one process; figures are shares of the time since its begin."""
 
     state: str | None
     cause: str | None
-    figures: Mapping[str, float]  # of all the time since the program began
+    figures: Mapping[str, float]
 
     def __str__(self) -> str:
-        told = [self.state or "not judged", self.cause or "nobody blamed"]
-        return ", ".join(told + [f"{name} {value:.0%}" for name, value in self.figures.items()])
+        verdict = [self.state or "no state", self.cause or "no cause"]
+        return ", ".join(verdict + [f"{name} {value:.0%}" for name, value in self.figures.items()])
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A planted fault: what runs, and what must be told. Without a GPU no GPU time is lost and no cause is named: then
-    the figure that tells the fault must be `above`.
+    """A planted fault: the program, and the expected metrics. Without a GPU no GPU time is lost and no cause is
+    reported; then the `figure` of the fault must be `above`.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Plant:
     gpu: bool = False  # whether the machine has one, simulated
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def right(self, seen: Seen) -> bool:
-        measured = seen.figures.get(self.figure, 0.0)
-        return (seen.state, seen.cause) == (self.state, self.cause) and self.above <= measured <= self.below
+    def right(self, shown: Shown) -> bool:
+        measured = shown.figures.get(self.figure, 0.0)
+        return (shown.state, shown.cause) == (self.state, self.cause) and self.above <= measured <= self.below
 
 
 ON_CPU = "training_on_cpu"
@@ -85,7 +85,7 @@ REAL = [
     Plant("out of memory, caught", ON_CPU, module="out_of_memory", figure="data wait", below=0.2),
 ]
 SIMULATED: dict[str, tuple[str, str]] = {
-    # The pipeline, and what else there is on the GPU.
+    # The pipeline, and another process on the GPU.
     "healthy": ("{}", ""),
     "data_loading": ("{load: 2.0}", ""),
     "host_bound": ("{kernels: 0.01, host: 0.03, load: 0.01}", ""),
@@ -120,8 +120,8 @@ def scenario(folder: Path) -> tuple[Path, list[Plant]]:
     return path, plants
 
 
-def look(running: Daemon) -> dict[int, Seen]:
-    """Return what is told, by pid."""
+def read(running: Daemon) -> dict[int, Shown]:
+    """Return the metrics by pid."""
     info = {
         **running.series("gpu_process_info", "process", "pid"),
         **running.series("torch_process_info", "process", "pid"),
@@ -142,9 +142,9 @@ def look(running: Daemon) -> dict[int, Seen]:
         if steps.get(key) and key in local:
             figures["waiting for ranks"] = 1.0 - min(1.0, local[key] / steps[key])
         if throttled.get(key) and key in started:
-            figures["held back by the cgroup"] = min(1.0, throttled[key] / (time.time() - started[key]))
+            figures["throttled by the cgroup"] = min(1.0, throttled[key] / (time.time() - started[key]))
         named = next((cause for p, cause in causes if p == process), None)
-        found[int(pid)] = Seen(states.get(process), named, figures)
+        found[int(pid)] = Shown(states.get(process), named, figures)
     return found
 
 
@@ -190,8 +190,8 @@ def started(plant: Plant, running: Daemon, folder: Path, *prefix: str) -> Iterat
 
 @contextlib.contextmanager
 def cgroup(quota: float) -> Iterator[tuple[str, ...] | None]:
-    """Make a cgroup that allows so many CPUs' worth of time; yields the command that runs another in it, or None where
-    that is not allowed.
+    """Create a cgroup with a quota in CPUs, and yield the prefix of commands that run in it; None where it is not
+    allowed.
     """
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     root, files = (v1, ("cpu.cfs_quota_us",)) if v1.is_dir() else (v2, ("cpu.max",))
@@ -214,7 +214,7 @@ def cgroup(quota: float) -> Iterator[tuple[str, ...] | None]:
         folder.rmdir()
 
 
-def test_planted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_planted_causes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, simulated = scenario(tmp_path)
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
@@ -230,25 +230,25 @@ def test_planted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             programs.append(stack.enter_context(started(plant, running, tmp_path, *prefix)))
         for program in programs:
             wait_for(program.begun, 150, f"{program.plant.name} has begun")
-        blamed = _watch(SETTLED, lambda: {**look(with_gpu), **look(without)}, simulated, programs)
-        told = {True: look(with_gpu), False: look(without)}
+        false_causes = _watch(SETTLED, lambda: {**read(with_gpu), **read(without)}, simulated, programs)
+        metrics = {True: read(with_gpu), False: read(without)}
         alive = [p.begun() for p in programs]
 
     assert all(alive)
-    rows = [(p.plant, told[p.plant.gpu].get(p.pid, Seen(None, None, {}))) for p in programs]
-    rows += [(plant, told[True].get(plant.pid, Seen(None, None, {}))) for plant in simulated]
-    wrong = [plant.name for plant, seen in rows if not plant.right(seen)]
+    rows = [(p.plant, metrics[p.plant.gpu].get(p.pid, Shown(None, None, {}))) for p in programs]
+    rows += [(plant, metrics[True].get(plant.pid, Shown(None, None, {}))) for plant in simulated]
+    wrong = [plant.name for plant, shown in rows if not plant.right(shown)]
     with capsys.disabled():
         print("\n" + "\n".join(f"{'ok   ' if p.right(s) else 'WRONG'}  {p.name:36} -> {s}" for p, s in rows))
     assert len(rows) >= 20
     assert len(wrong) <= len(rows) // 20, wrong
-    assert blamed == []
+    assert false_causes == []
 
 
 def _real(limits: bool) -> list[Plant]:
     plants = list(REAL)
     if limits:
-        figure = "held back by the cgroup"
+        figure = "throttled by the cgroup"
         plants.append(Plant("a fifth of a CPU by cgroup", ON_CPU, module="held_back", figure=figure, above=0.3))
     if importlib.util.find_spec("ipykernel"):
         plants.append(Plant("idle notebook", "not_training", module="cell"))
@@ -256,15 +256,15 @@ def _real(limits: bool) -> list[Plant]:
 
 
 def _watch(
-    seconds: float, look_at: Callable[[], dict[int, Seen]], simulated: list[Plant], programs: list[Program]
+    seconds: float, read_all: Callable[[], dict[int, Shown]], simulated: list[Plant], programs: list[Program]
 ) -> list[tuple[str, str]]:
-    """Look on for so long; return every healthy one that was ever blamed, and for what."""
+    """Read the metrics for `seconds`; return each healthy program for which a cause was reported, and the cause."""
     pids = {p.pid: p.plant.name for p in programs} | {plant.pid: plant.name for plant in simulated}
     healthy = {pid: name for pid, name in pids.items() if name.startswith("healthy")}
-    blamed, end = [], time.monotonic() + seconds
+    found, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
-        seen = look_at()
-        blamed += [(name, cause) for pid, name in healthy.items() if pid in seen and (cause := seen[pid].cause)]
+        shown = read_all()
+        found += [(name, cause) for pid, name in healthy.items() if pid in shown and (cause := shown[pid].cause)]
         time.sleep(2)
     assert healthy
-    return blamed
+    return found

@@ -1,4 +1,4 @@
-"""The configurations of deploy/prometheus, read by the programs that they are for."""
+"""The configurations of deploy/prometheus, checked by Prometheus' and Alertmanager's own tools."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.parametrize(
     "name", ["prometheus.yaml", "prometheus-compose.yaml", "prometheus-kubernetes.yaml", "remote-write.yaml"]
 )
-def test_prometheus_takes_the_configuration(name: str, tmp_path: Path) -> None:
+def test_prometheus_accepts_the_configuration(name: str, tmp_path: Path) -> None:
     folder = ROOT / "deploy" / "prometheus"
     shutil.copytree(folder / "rules", tmp_path / "rules")
     text = (folder / name).read_text()
-    # Beside its rules, as there. Debian's Prometheus is built without Kubernetes' discovery.
+    # Beside its rules, as in deploy. Debian's Prometheus is built without service discovery for Kubernetes.
     file = tmp_path / name
     file.write_text(
         text.replace("kubernetes_sd_configs:", "static_configs:").replace("- role: pod", "- targets: [pod]")
@@ -31,7 +31,7 @@ def test_prometheus_takes_the_configuration(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_alertmanager_takes_the_configuration_and_routes_by_cause() -> None:
+def test_alertmanager_accepts_the_configuration_and_routes_by_cause() -> None:
     file = str(ROOT / "deploy" / "prometheus" / "alertmanager.yaml")
 
     def route(*labels: str) -> str:

@@ -1,4 +1,4 @@
-"""What Prometheus' own checker says of a page with labels and values as odd as may be."""
+"""promtool's check of a body with unusual labels and values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.e2e
 
 
 def test_promtool_has_no_complaint() -> None:
-    page = body(published(*sections()))
+    text = body(published(*sections()))
 
-    done = subprocess.run([need("promtool"), "check", "metrics"], input=page, capture_output=True, check=False)
+    done = subprocess.run([need("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

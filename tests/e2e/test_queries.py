@@ -1,4 +1,4 @@
-"""Every query of docs/queries.md, against a real Prometheus that holds an hour of a machine whose truth is known."""
+"""Every query of docs/queries.md, against a real Prometheus with an hour of known data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUERIES: dict[str, str] = dict(
 STEP, SECONDS = 15, 4200
 GIB = 1 << 30
 
-# By GPU: the share of time in which it is busy, and who it is given to.
+# By GPU: the share of time in which it is busy, and its allocations.
 POD0, POD1 = Workload("pod", "ml", "trainer-0", "main"), Workload("pod", "ml", "trainer-1", "main")
 SERVE_A, SERVE_B = Workload("pod", "web", "serve-a", "main"), Workload("pod", "web", "serve-b", "main")
 DEVICES: dict[str, tuple[float, tuple[Workload, ...]]] = {
@@ -35,7 +35,7 @@ DEVICES: dict[str, tuple[float, tuple[Workload, ...]]] = {
     "GPU-5": (0.2, (Workload("pod", "web", "lazy", "main"),)),
 }
 UNACCOUNTED = {"GPU-2": 0.05}
-# By process: GPU, GiB, share of the GPU's time, and what it is.
+# By process: GPU, GiB, share of the GPU's time, and workload.
 PROCESSES: dict[str, tuple[str, int, float, Workload]] = {
     "p0": ("GPU-0", 40, 0.9, Workload("pod", "ml", "trainer-0", "main", "uid-0", "1000", "train.py")),
     "p1": ("GPU-1", 30, 0.0, Workload("pod", "ml", "trainer-1", "main", "uid-1", "1001", "ipykernel_launcher")),
@@ -73,12 +73,12 @@ ANSWERS: dict[str, Answer] = {
         ("uid-3",): 0.9,
         ("uid-5",): 0.8,
     },
-    "Who was given a GPU and leaves it idle?": {("GPU-1", "ml", "trainer-1"): 0},
+    "Which allocated GPUs are idle?": {("GPU-1", "ml", "trainer-1"): 0},
     "Which process holds the memory of an idle GPU?": {
         ("101", "p1", "GPU-1", "ipykernel_launcher", "trainer-1", "1001"): 30 * GIB
     },
     "How is a time-sliced GPU shared?": {("GPU-2", "web", "serve-a"): 2 / 3, ("GPU-2", "web", "serve-b"): 2 / 9},
-    "Who uses a GPU that was given to somebody else?": {("GPU-5", "ml", "stray"): 5 * GIB},
+    "Who uses a GPU that is allocated to others?": {("GPU-5", "ml", "stray"): 5 * GIB},
     "How many GPUs are free?": {(): 1},
     "Which trainings do not use a GPU at all?": {("p9", "cpu", "train.py", "bob"): 1},
     "How much of the busy time has no owner?": {(): 0.05 / 2.05},
@@ -86,7 +86,7 @@ ANSWERS: dict[str, Answer] = {
 
 
 def samples() -> Iterator[tuple[str, dict[str, str], float, float]]:
-    """Yield name, labels, value at the beginning and rise a second."""
+    """Yield name, labels, first value, and increase per second."""
     for uuid, (busy, holders) in DEVICES.items():
         yield "gpu_busy_seconds_total", {"uuid": uuid, "engine": "gpu"}, 1000, busy
         yield "gpu_busy_seconds_total", {"uuid": uuid, "engine": "memory"}, 1000, 0.7
@@ -103,14 +103,14 @@ def samples() -> Iterator[tuple[str, dict[str, str], float, float]]:
         yield "gpu_process_busy_seconds_total", {"process": process, "uuid": uuid}, 5, busy
         yield "gpu_process_info", {"process": process, "pid": pid, "kind": "compute", **workload(who)}, 1, 0
         yield "gpu_process_host_info", {"process": process, "torch_build": "cuda", **workload(who)}, 1, 0
-    # The same process a second time, with another pid in its container: overlapping info must not break a join.
+    # The same process a second time, with another pid in its container, because overlapping info must not break a join.
     extra = {"process": "p0", "pid": "100", "container_pid": "7", "kind": "compute", **workload(PROCESSES["p0"][3])}
     yield "gpu_process_info", extra, 1, 0
     yield "gpu_process_host_info", {"process": "p9", "torch_build": "cpu", **workload(ON_CPU)}, 1, 0
 
 
 def openmetrics(end: int) -> str:
-    """Write the hour before `end`; rows and labels are those of the catalogue."""
+    """Return the hour before `end` as OpenMetrics; names and labels are those of the catalogue."""
     by_name: dict[str, list[tuple[dict[str, str], float, float]]] = {}
     for name, labels, first, rise in samples():
         assert labels.keys() <= set(ROWS[name].labels), name

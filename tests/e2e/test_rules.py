@@ -1,83 +1,29 @@
-"""Every alert in Prometheus' own rule tester: firing, not firing, resolving, absent series, restarts and gaps."""
+"""Every alert in Prometheus' rule tester: firing, not firing, resolving, absent series, restarts and gaps."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from tests.artifacts.rules.rule_stories import QUIET, STORIES, Quiet, Row, Story
 from tests.e2e.programs import need, prometheus3
+from tests.e2e.ruletester import firing, promtool
 
 pytestmark = pytest.mark.e2e
 
 FILE = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "gpugauge.yaml"
-Phases = list[tuple[str, int]]
 LOW = next(story for story in STORIES if story.alert == "TrainingLoadVeryLow")
 by_alert = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.alert)
 
 
 @pytest.fixture(params=["oldest", "current"], scope="module")
 def tool(request: pytest.FixtureRequest) -> str:
-    """Prometheus' rule tester: the machine's, Debian's 2.42 or newer, and that of the current Prometheus."""
+    """Return promtool: that of the machine (Debian's 2.42 or newer), and that of the current Prometheus."""
     return need("promtool") if request.param == "oldest" else prometheus3("promtool")
-
-
-def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Expect `count` evaluations at which the alert was firing in the `minutes` before `minute`; None is never.
-
-    Half a minute less, because the ends of a range belong to it in Prometheus 2 and not in 3.
-    """
-    name = f'alertname="{alert}",' if alert else ""
-    expected = {"alertname": alert, "alertstate": "firing", **labels}
-    text = ",".join(f'{key}="{value}"' for key, value in sorted(expected.items()))
-    return {
-        "expr": f'count_over_time(ALERTS{{{name}alertstate="firing"}}[{minutes * 60 - 30}s])',
-        "eval_time": f"{minute}m",
-        "exp_samples": [] if count is None else [{"labels": f"{{{text}}}", "value": count}],
-    }
-
-
-def promtool(
-    tool: str,
-    folder: Path,
-    rows: Sequence[Row],
-    phases: Phases,
-    expected: list[dict[str, Any]],
-    alert: str | None = None,
-    told: Sequence[dict[str, Any]] = (),
-    parameters: Parameters | None = None,
-) -> None:
-    """Run the rules over the phases; with `alert` only that one and what is recorded, which is much faster."""
-    tree = rules.groups(parameters or Parameters())
-    for group in tree["groups"]:
-        group["rules"] = [rule for rule in group["rules"] if alert is None or rule.get("alert", alert) == alert]
-    (folder / "rules.yaml").write_text(yaml.safe_dump(tree))
-    series = {
-        row.name + "{" + ",".join(f'{k}="{v}"' for k, v in {"instance": "node-1", **row.labels}.items()) + "}": row
-        for row in rows
-    }
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": row.values(phases)} for name, row in series.items()],
-        "promql_expr_test": expected,
-        "alert_rule_test": [*told],
-    }
-    # What a group reads of another's is always one evaluation old.
-    order = [group["name"] for group in reversed(tree["groups"])]
-    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
-    (folder / "test.yaml").write_text(yaml.safe_dump(tests, width=1000))
-    done = subprocess.run(
-        [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def identity(story: Story) -> dict[str, str]:
@@ -108,14 +54,14 @@ def test_restart_and_gap_do_not_resolve(tool: str, tmp_path: Path, story: Story)
 
 
 @by_alert
-def test_good_restart_gap_and_vanishing_do_not_fire(tool: str, tmp_path: Path, story: Story) -> None:
+def test_restart_gap_and_end_of_a_good_series_do_not_fire(tool: str, tmp_path: Path, story: Story) -> None:
     phases = [("good", 60), ("restart", 2), ("good", 30), ("gap", 10), ("good", 30), ("gone", 40)]
 
     promtool(tool, tmp_path, story.rows, phases, [firing(story.alert, 170, 171, None, {})], story.alert)
 
 
 @by_alert
-def test_vanished_series_do_not_resolve_at_once(tool: str, tmp_path: Path, story: Story) -> None:
+def test_ended_series_do_not_resolve_at_once(tool: str, tmp_path: Path, story: Story) -> None:
     expected = [firing(story.alert, 70, 10, 10, identity(story)), firing(story.alert, 130, 20, None, {})]
 
     promtool(tool, tmp_path, story.rows, [("bad", 60), ("gone", 71)], expected, story.alert)
@@ -133,7 +79,7 @@ def renamed(row: Row, process: str) -> Row:
 
 
 def test_restarted_rank_is_the_same_alert(tool: str, tmp_path: Path) -> None:
-    """The only process of the job ends, another begins five minutes later and does as badly."""
+    """The only process of the job ends, and another one begins five minutes later with the same losses."""
     old = [replace(row, good=None) for row in LOW.rows]
     rows = [renamed(row, "p9") for row in LOW.rows if row.labels["process"] == "p0"]
     start = Row("training_start_timestamp_seconds", {"process": "p9"}, 75 * 60, 75 * 60)
@@ -172,13 +118,13 @@ def test_without_a_job_the_user_is_the_identity(tool: str, tmp_path: Path) -> No
     promtool(tool, tmp_path, [*rows, info], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
 
 
-def test_annotations_tell_job_numbers_and_causes(tool: str, tmp_path: Path) -> None:
+def test_annotations_have_job_numbers_and_causes(tool: str, tmp_path: Path) -> None:
     annotations = {
         "summary": "Training pod ml/uid-0 uses 25% of its GPU time",
         "description": "Mean over 15m, below 50%. Lost to: data_loading 70%; unknown 5%; Programs: trainer-0 fit.py;",
         "runbook_url": "docs/runbook.md#trainingloadverylow",
     }
-    told = {
+    annotated = {
         "eval_time": "60m",
         "alertname": LOW.alert,
         "exp_alerts": [{"exp_labels": identity(LOW), "exp_annotations": annotations}],
@@ -187,18 +133,18 @@ def test_annotations_tell_job_numbers_and_causes(tool: str, tmp_path: Path) -> N
     named = {"workload_pod": "trainer-0", "workload_command": "fit.py"}
     rows = [replace(row, labels={**row.labels, **named}) if "info" in row.name else row for row in LOW.rows]
 
-    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [told])
+    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [annotated])
 
 
-def test_straggler_is_told_with_its_node(tool: str, tmp_path: Path) -> None:
+def test_annotations_of_a_straggler_have_its_node(tool: str, tmp_path: Path) -> None:
     story = next(story for story in STORIES if story.alert == "TrainingStraggler")
     annotations = {
-        "summary": "A rank of training pod ml/uid-0 needs 2 times as long as the others",
-        "description": "Slow: rank 3 on node-2 works 90% of the time; the rank in the middle 45%, over 15m. "
+        "summary": "A rank of training pod ml/uid-0 works 2 times as long as the median rank",
+        "description": "Slowest: rank 3 on node-2 works 90% of the time; the median rank 45%, over 15m. "
         "Programs:  fit.py;",
         "runbook_url": "docs/runbook.md#trainingstraggler",
     }
-    told = {
+    annotated = {
         "eval_time": "60m",
         "alertname": story.alert,
         "exp_alerts": [{"exp_labels": identity(story), "exp_annotations": annotations}],
@@ -207,10 +153,10 @@ def test_straggler_is_told_with_its_node(tool: str, tmp_path: Path) -> None:
     named = {"workload_command": "fit.py"}
     rows = [replace(row, labels={**row.labels, **named}) if "host_info" in row.name else row for row in story.rows]
 
-    promtool(tool, tmp_path, rows, [("bad", 61)], [], story.alert, [told])
+    promtool(tool, tmp_path, rows, [("bad", 61)], [], story.alert, [annotated])
 
 
-def test_throttled_is_told_with_drivers_that_count_no_seconds(tool: str, tmp_path: Path) -> None:
+def test_throttled_fires_with_drivers_that_count_no_seconds(tool: str, tmp_path: Path) -> None:
     story = next(story for story in STORIES if story.alert == "GpuThrottled")
     rows = [Row("gpu_clocks_event_active", row.labels, 1, 0) if "clocks" in row.name else row for row in story.rows]
 
@@ -229,12 +175,12 @@ def test_ranks_of_two_runs_are_not_compared(tool: str, tmp_path: Path) -> None:
     promtool(tool, tmp_path, rows, [("bad", 90)], [firing("", 89, 89, None, {})])
 
 
-def test_what_a_job_loses_is_shared_out_among_its_users(tool: str, tmp_path: Path) -> None:
+def test_losses_of_a_job_are_divided_among_its_users(tool: str, tmp_path: Path) -> None:
     """Ann has two of three processes of a job that loses 0.6 of a GPU; Bob loses a quarter of one without a job."""
     job = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
-    whose = {"p0": {"workload_user": "ann", **job}, "p1": {"workload_user": "ann", **job}}
-    whose |= {"p2": {"workload_user": "bob", **job}, "p3": {"workload_user": "bob", "workload_kind": "user"}}
-    rows = [Row("gpu_process_host_info", {"process": process, **who}, 1, 1) for process, who in whose.items()]
+    owners = {"p0": {"workload_user": "ann", **job}, "p1": {"workload_user": "ann", **job}}
+    owners |= {"p2": {"workload_user": "bob", **job}, "p3": {"workload_user": "bob", "workload_kind": "user"}}
+    rows = [Row("gpu_process_host_info", {"process": process, **owner}, 1, 1) for process, owner in owners.items()]
     for process, share in {"p0": 0.6, "p3": 0.25}.items():
         lost = {"process": process, "cause": "data_loading"}
         rows.append(Row("training_gpu_held_seconds_total", {"process": process}, 1, 1, counter=True))
@@ -256,7 +202,7 @@ LABELLED = Parameters(training_matchers='workload_namespace="ml"')
 
 
 @pytest.mark.parametrize(("parameters", "count"), [(LABELLED, 1), (Parameters(), None)])
-def test_load_from_outside_is_judged_where_the_operator_says_so(
+def test_load_without_the_hook_is_judged_where_the_matchers_select_it(
     tool: str, tmp_path: Path, parameters: Parameters, count: int | None
 ) -> None:
     """A process without the hook whose GPU is idle for most of the time."""
@@ -275,27 +221,27 @@ def test_load_from_outside_is_judged_where_the_operator_says_so(
     promtool(tool, tmp_path, rows, [("bad", 61)], expected, LOW.alert, parameters=parameters)
 
 
-def test_annotations_tell_the_node_of_a_device(tool: str, tmp_path: Path) -> None:
+def test_annotations_have_the_node_of_a_device(tool: str, tmp_path: Path) -> None:
     lost = next(story for story in STORIES if story.alert == "GpuLost")
     annotations = {
         "summary": "GPU GPU-0 does not answer",
-        "description": "On node-1: lost, hanging or gone.",
+        "description": "On node-1: the GPU is lost, its driver calls hang, or the driver no longer lists it.",
         "runbook_url": "docs/runbook.md#gpulost",
     }
-    told = {
+    annotated = {
         "eval_time": "60m",
         "alertname": lost.alert,
         "exp_alerts": [{"exp_labels": identity(lost), "exp_annotations": annotations}],
     }
 
-    promtool(tool, tmp_path, lost.rows, [("bad", 61)], [], lost.alert, [told])
+    promtool(tool, tmp_path, lost.rows, [("bad", 61)], [], lost.alert, [annotated])
 
 
 def test_without_any_series_nothing_fires(tool: str, tmp_path: Path) -> None:
     promtool(tool, tmp_path, (), [("gone", 60)], [firing("", 60, 60, None, {})])
 
 
-@pytest.mark.parametrize("quiet", QUIET, ids=lambda quiet: quiet.what)
+@pytest.mark.parametrize("quiet", QUIET, ids=lambda quiet: quiet.name)
 def test_nothing_fires_for(tool: str, tmp_path: Path, quiet: Quiet) -> None:
     end = sum(minutes for _, minutes in quiet.phases) - 1
 

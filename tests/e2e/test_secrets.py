@@ -1,4 +1,4 @@
-"""Arguments and environments of processes hold secrets: nothing that the daemon tells may show them."""
+"""Arguments and environments of processes may contain secrets, and must not appear in any output of the daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.e2e.programs import GPUGAUGE, daemon, http, wait_for
 pytestmark = pytest.mark.e2e
 
 ARGUMENT, VARIABLE, WORD, CODE = "hunter2-argument", "hunter2-variable", "hunter2-word", "hunter2-code"
-# A training with a second process beside it whose whole program is an argument.
+# A training, and a second process whose program is an argument.
 PROGRAM = """\
 import subprocess, sys, time, torch
 other = subprocess.Popen([sys.executable, "-c", "import torch, time; token = 'hunter2-code'; time.sleep(60)"])
@@ -28,7 +28,7 @@ while True:
 
 
 @pytest.mark.parametrize("reports", [True, False], ids=["with the hook", "seen from outside"])
-def test_nothing_tells_arguments_or_environments(tmp_path: Path, reports: bool) -> None:
+def test_no_output_has_arguments_or_environments(tmp_path: Path, reports: bool) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     flags = ("--driver.mode=off", "--log.level=debug")
@@ -46,18 +46,18 @@ def test_nothing_tells_arguments_or_environments(tmp_path: Path, reports: bool) 
             try:
                 name = "torch_process_info" if reports else "gpu_process_host_info"
                 wait_for(lambda: running.series(name, "process"), 60, f"the training is in {name}")
-                wait_for(lambda: "train.py" in running.metrics(), 30, "it is named")
-                told = {
+                wait_for(lambda: "train.py" in running.metrics(), 30, "its command is shown")
+                outputs = {
                     path: http(running.url + path)[1].decode()
                     for path in ("/metrics", "/", "/api/v1/status", "/-/ready", "/-/healthy")
                 }
             finally:
                 os.killpg(training.pid, 9)
         running.stop()
-        told["the log"] = running.log.read_text()
+        outputs["the log"] = running.log.read_text()
 
-    assert "train.py" in told["/metrics"]
-    assert "train.py" in told["/api/v1/status"]
-    for what, text in told.items():
+    assert "train.py" in outputs["/metrics"]
+    assert "train.py" in outputs["/api/v1/status"]
+    for place, text in outputs.items():
         for secret in (ARGUMENT, VARIABLE, WORD, CODE, "hunter2"):
-            assert secret not in text, what
+            assert secret not in text, place

@@ -1,4 +1,4 @@
-"""The sidecar's Pod of deploy/kubernetes, run by podman with a real training beside it, and scraped."""
+"""The Pod with the sidecar of deploy/kubernetes, run by podman with a real training, and scraped."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ SECONDS = 15
 
 @pytest.fixture
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    """Return podman with the image built, from a base that has nothing for building."""
+    """Return podman with the image, built on a base without build tools."""
     with podman(tmp_path_factory.mktemp("podman")) as runner:
         runner.build("gpugauge", BASE_IMAGE="localhost/base:1", BUILD_IMAGE="localhost/build:1", VERSION="1.2.3")
         yield runner
 
 
 def for_podman(pod: dict[str, Any], port: int, out: Path) -> dict[str, Any]:
-    """Return the Pod as Podman 4.3 can run it on a machine without a network for containers. What the parts are, their
-    users, rights, mounts and variables, stays as it is.
+    """Return the Pod in a form that Podman 4.3 can run without a network for containers.
+
+    Containers, users, rights, mounts and variables are unchanged.
     """
     spec = pod["spec"]
     initial, sidecar = spec["initContainers"]
     (training,) = spec["containers"]
-    # Podman knows no native sidecars and waits for each init container to end.
+    # Podman has no native sidecars: it waits for the end of each init container.
     del sidecar["restartPolicy"]
     spec["initContainers"], spec["containers"] = [initial], [sidecar, training]
     for container in (initial, sidecar):
         container["image"] = "localhost/gpugauge:latest"
-    # All containers share the machine's network here.
+    # All containers share the network of the host.
     sidecar["env"].append({"name": "GPUGAUGE_WEB_LISTEN_ADDRESS", "value": f"127.0.0.1:{port}"})
     del sidecar["ports"], sidecar["startupProbe"], sidecar["livenessProbe"]
-    # Podman gives an emptyDir to the user of whoever mounts it first; the kubelet lets everybody write.
+    # In Podman an emptyDir belongs to the user of the first container; with the kubelet every user may write to it.
     for volume in spec["volumes"]:
         del volume["emptyDir"]
         folder = out / volume["name"]
         folder.mkdir()
         folder.chmod(0o777)
         volume["hostPath"] = {"path": str(folder), "type": "Directory"}
-    # The training: this machine's Python and torch in an image that has nothing of gpugauge.
+    # The training: this machine's Python and torch in an image without gpugauge.
     training |= {"image": "localhost/base:1", "command": [sys.executable, "/small/small.py", str(SECONDS), "/out/out"]}
     del training["resources"]
     places = {"small": SMALL.parent, "out": out, "python": sys.prefix, "base": sys.base_prefix}

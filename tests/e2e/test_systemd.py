@@ -1,4 +1,4 @@
-"""The units in a booted systemd, installed by the commands of docs/install-systemd.md."""
+"""The systemd units in a booted machine, installed by the commands of docs/install-systemd.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONNECT = "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).c
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """Return a machine with the service installed and two users."""
     with boot(tmp_path_factory.mktemp("systemd")) as booted:
-        # The interpreter with torch is below root's home on some machines.
+        # On some machines the interpreter with torch is below /root.
         booted.run("useradd -m anna; useradd -m ben; chmod 755 /root")
         for block in blocks(DOCUMENT, "Install"):
             booted.run(f"cd /source\n{block}")
@@ -36,7 +36,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture
 def running(machine: Machine) -> Machine:
-    """Return the machine with the service up, whatever the test before did."""
+    """Return the machine with the service started."""
     machine.run("systemctl reset-failed; systemctl start gpugauge.socket gpugauge.service")
     return machine
 
@@ -49,7 +49,7 @@ def steps(machine: Machine) -> dict[str, float]:
 
 
 def train(machine: Machine, seconds: int) -> subprocess.Popen[str]:
-    """Start a training as the user anna, who has no gpugauge of her own."""
+    """Start a training as the user anna, who has no installation of gpugauge."""
     machine.run(f"install -m 644 /source/{SMALL.relative_to(ROOT)} /home/anna/train.py; rm -f /home/anna/out")
     return machine.popen(f"cd /home/anna; gpugauge run -- {sys.executable} -W ignore train.py {seconds} out", "anna")
 
@@ -64,7 +64,7 @@ def test_verify_is_silent(machine: Machine) -> None:
 
 
 def exposure(machine: Machine) -> tuple[str, set[str]]:
-    """Return the overall exposure and the points that are not at their best."""
+    """Return the overall exposure and the names of the points with an exposure."""
     command = "systemd-analyze security --offline=true /etc/systemd/system/gpugauge.service"
     overall = re.findall(r"Overall exposure level for gpugauge.service: (\S+)", machine.run(command))[0]
     points = json.loads(machine.run(command + " --json=short"))
@@ -74,7 +74,7 @@ def exposure(machine: Machine) -> tuple[str, set[str]]:
 def test_every_open_point_is_explained(machine: Machine) -> None:
     overall, points = exposure(machine)
     text = (ROOT / "docs" / DOCUMENT).read_text()
-    # The names in the table: RestrictAddressFamilies=~AF_UNIX is `AF_UNIX` there.
+    # The names in the table: `AF_UNIX` for RestrictAddressFamilies=~AF_UNIX.
     names = {word for point in points for word in re.findall(r"CAP_\w+|\bAF_\w+(?=\)|$)|^\w+=", point)}
     names -= {"RestrictAddressFamilies=", "CapabilityBoundingSet="}
 
@@ -88,7 +88,7 @@ def test_serves_as_its_own_user(running: Machine) -> None:
     pid = running.show("gpugauge", "MainPID")
 
     assert running.run(f"ps -o user= -p {pid}").strip() == "gpugauge"
-    # CAP_SYS_PTRACE (19) and CAP_SYSLOG (34), nothing else, now or later.
+    # CAP_SYS_PTRACE (19) and CAP_SYSLOG (34) only, also in the bounding set.
     for kind in ("CapEff", "CapBnd"):
         (mask,) = re.findall(rf"{kind}:\s+(\w+)", running.run(f"cat /proc/{pid}/status"))
         assert int(mask, 16) == 1 << 19 | 1 << 34
@@ -98,7 +98,7 @@ def test_metrics_are_well_formed(running: Machine) -> None:
     text = running.run("curl --silent --fail http://127.0.0.1:10478/metrics")
     check = subprocess.run([need("promtool"), "check", "metrics"], input=text, text=True, check=False)
 
-    # 3: it parses, and promtool would have named something otherwise.
+    # 3: it parses, but promtool recommends other names.
     assert check.returncode in {0, 3}
     assert 'gpugauge_driver_up{reason="library_not_found"} 0' in text
     assert re.search(r"^gpugauge_build_info\{", text, re.MULTILINE)
@@ -162,7 +162,7 @@ def test_watchdog_ends_a_frozen_daemon(running: Machine) -> None:
     running.run("systemctl daemon-reload; systemctl restart gpugauge.service")
     before = int(running.show("gpugauge", "NRestarts"))
     running.run(f"kill -STOP {running.show('gpugauge', 'MainPID')}")
-    wait_for(lambda: int(running.show("gpugauge", "NRestarts")) > before, 40, "the watchdog bites")
+    wait_for(lambda: int(running.show("gpugauge", "NRestarts")) > before, 40, "the watchdog ends it")
     running.run(f"rm -r {place}; systemctl daemon-reload; systemctl restart gpugauge.service")
 
     assert "Watchdog timeout" in running.run("journalctl --unit=gpugauge --no-pager")
@@ -190,7 +190,7 @@ def test_training_starts_the_daemon(running: Machine) -> None:
     running.run("systemctl stop gpugauge.service")
     with train(running, 3) as training:
         wait_for(lambda: running.show("gpugauge", "ActiveState") == "active", 20, "the socket starts the service")
-        assert wait_for(lambda: steps(running), 20, "what waited in the queue is read")
+        assert wait_for(lambda: steps(running), 20, "the queued messages are read")
         training.communicate(timeout=60)
 
     assert training.returncode == 0
@@ -222,7 +222,7 @@ def test_hook_socket_for_all_users_or_for_one_group(running: Machine) -> None:
 
 @pytest.mark.parametrize(("node", "reason"), [("c 195 255", "No such device"), ("c 10 229", "not permitted")])
 def test_device_policy(machine: Machine, node: str, reason: str) -> None:
-    """The unit's rules let a GPU through, driver or not, and no other device; fuse stands for the others."""
+    """The unit's rules allow the GPUs, with or without a driver, and no other device, such as /dev/fuse."""
     unit = (UNITS / "gpugauge.service").read_text()
     rules = " ".join(f"-p '{line}'" for line in re.findall(r"^Device(?:Policy|Allow)=.*$", unit, re.MULTILINE))
     machine.run(f"rm -f /dev/probe; mknod -m 666 /dev/probe {node}")

@@ -1,4 +1,4 @@
-"""Strangers before the door: TLS by the distribution's own check, logins, renewal under a real Prometheus."""
+"""TLS, checked by sslscan, logins, and the renewal of certificates while a real Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ OPEN = CONFIG.replace("  client_auth_type: RequireAndVerifyClientCert\n  client_
 )
 
 
-class Door:
-    """A folder with certificates, a web configuration, and the daemon that it guards."""
+class Site:
+    """A folder with certificates and a web configuration, and requests to the daemon that uses them."""
 
     def __init__(self, folder: Path, text: str = CONFIG) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Door:
     def ask(
         self, running: Daemon, path: str = "/metrics", tls: ssl.SSLContext | None = None, password: str = PASSWORD
     ) -> tuple[int, bytes]:
-        """Return status and body; raises OSError where no connection comes about."""
+        """Return status and body. Raises OSError if the connection fails."""
         token = base64.b64encode(f"prometheus:{password}".encode()).decode()
         address = running.url.removeprefix("http://")
         connection = http.client.HTTPSConnection(address, timeout=10, context=tls or self.client())
@@ -78,19 +78,19 @@ class Door:
 
 
 @contextlib.contextmanager
-def guarded(door: Door) -> Iterator[Daemon]:
-    with daemon(door.folder, "--simulate=node", f"--web.config.file={door.file}", ready=False) as running:
-        wait_for(lambda: door.ready(running), 20, "the daemon is ready")
+def guarded(site: Site) -> Iterator[Daemon]:
+    with daemon(site.folder, "--simulate=node", f"--web.config.file={site.file}", ready=False) as running:
+        wait_for(lambda: site.ready(running), 20, "the daemon is ready")
         yield running
 
 
 def test_protocols_suites_and_curves(tmp_path: Path) -> None:
-    door = Door(tmp_path, OPEN)
-    with guarded(door) as running:
+    site = Site(tmp_path, OPEN)
+    with guarded(site) as running:
         address = running.url.removeprefix("http://")
         command = [need("sslscan"), "--no-colour", f"--xml={tmp_path / 'scan.xml'}", address]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
-        assert door.ready(running)
+        assert site.ready(running)
     found = ET.parse(tmp_path / "scan.xml")
 
     enabled = {(p.get("type"), p.get("version")) for p in found.iter("protocol") if p.get("enabled") == "1"}
@@ -108,20 +108,20 @@ def test_protocols_suites_and_curves(tmp_path: Path) -> None:
 
 
 def test_prometheus_scrapes_with_certificate_and_password_and_loses_nothing_at_a_renewal(tmp_path: Path) -> None:
-    door = Door(tmp_path)
+    site = Site(tmp_path)
     scrape = (
         f"scheme: https, tls_config: {{ca_file: {tmp_path}/ca.pem, cert_file: {tmp_path}/client.pem, "
         f"key_file: {tmp_path}/client.key}}, "
         f"basic_auth: {{username: prometheus, password_file: {tmp_path}/password}}, "
     )
-    with guarded(door) as running:
+    with guarded(site) as running:
         address = running.url.removeprefix("http://")
         with prometheus(tmp_path, address, scrape=scrape) as server:
             wait_for(lambda: server.value("count_over_time(up[1m])"), 20, "the first scrape")
-            before = shown(address, door)
-            door.authority.issue(tmp_path, "server", "127.0.0.1")
-            # New connections all the time: none of them may fail while the certificate changes.
-            wait_for(lambda: door.ready(running) and shown(address, door) != before, 20, "the new certificate is shown")
+            before = shown(address, site)
+            site.authority.issue(tmp_path, "server", "127.0.0.1")
+            # No new connection may fail while the certificate changes.
+            wait_for(lambda: site.ready(running) and shown(address, site) != before, 20, "the new certificate is shown")
             scrapes = server.value("count_over_time(up[1m])") or 0
             wait_for(lambda: (server.value("count_over_time(up[1m])") or 0) >= scrapes + 3, 20, "scrapes go on")
             assert server.value("min_over_time(up[1m])") == 1
@@ -132,18 +132,18 @@ def test_prometheus_scrapes_with_certificate_and_password_and_loses_nothing_at_a
             wait_for(
                 lambda: server.value("gpugauge_web_config_last_reload_successful") == 0,
                 20,
-                "the broken renewal is told",
+                "the failed reload is shown",
             )
             assert server.value("min_over_time(up[1m])") == 1
         log = running.log.read_text()
 
-    assert log.count("the former one stays") == 1
-    assert f"{door.file}:3: tls_server_config.key_file: " in log
+    assert log.count("the previous one stays") == 1
+    assert f"{site.file}:3: tls_server_config.key_file: " in log
 
 
-def shown(address: str, door: Door) -> str:
+def shown(address: str, site: Site) -> str:
     host, port = address.split(":")
-    connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=door.client())
+    connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=site.client())
     with contextlib.closing(connection):
         connection.connect()
         assert isinstance(connection.sock, ssl.SSLSocket)
@@ -152,23 +152,23 @@ def shown(address: str, door: Door) -> str:
         return str(certificate["serialNumber"])
 
 
-def test_a_stranger_is_told_nothing(tmp_path: Path) -> None:
-    door = Door(tmp_path)
+def test_client_without_login_or_certificate_receives_no_metrics(tmp_path: Path) -> None:
+    site = Site(tmp_path)
     paths = ["/metrics", "/", "/page.js", "/api/v1/status", "/-/healthy", "/-/ready", "/-/reload", "/none"]
-    stranger = Authority("a stranger")
-    stranger.issue(tmp_path, "foreign", "prometheus.example")
+    other = Authority("another authority")
+    other.issue(tmp_path, "foreign", "prometheus.example")
     foreign = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     foreign.load_cert_chain(tmp_path / "foreign.pem", tmp_path / "foreign.key")
-    with guarded(door) as running:
+    with guarded(site) as running:
         for path in paths:
-            status, body = door.ask(running, path, password="")
+            status, body = site.ask(running, path, password="")
             assert (status, b"gpu_" in body) == (401, False)
-            for context in (door.client(certificate=False), foreign):
+            for context in (site.client(certificate=False), foreign):
                 with pytest.raises((ssl.SSLError, ConnectionError)):
-                    door.ask(running, path, context)
-        assert door.ask(running, password="wrong")[0] == 401
-        door.authority.issue(tmp_path, "client", "other.example")
-        assert door.ask(running)[0] == 403
+                    site.ask(running, path, context)
+        assert site.ask(running, password="wrong")[0] == 401
+        site.authority.issue(tmp_path, "client", "other.example")
+        assert site.ask(running)[0] == 403
         plain = http.client.HTTPConnection(running.url.removeprefix("http://"), timeout=10)
         plain.request("GET", "/metrics")
         with contextlib.closing(plain), pytest.raises(ConnectionError):
@@ -176,23 +176,23 @@ def test_a_stranger_is_told_nothing(tmp_path: Path) -> None:
         log = running.log.read_text()
 
     assert PASSWORD not in log
-    assert len(log.splitlines()) == 1  # strangers do not fill it
+    assert len(log.splitlines()) == 1  # refused clients do not fill the log
 
 
 def test_guessed_passwords_delay_no_scraper(tmp_path: Path) -> None:
-    door = Door(tmp_path, OPEN)
+    site = Site(tmp_path, OPEN)
     stop, guessed, statuses = threading.Event(), [0], []
 
     def guess(number: int) -> None:
         while not stop.is_set():
             guessed[0] += 1
-            statuses.append(door.ask(running, password=f"{number}-{guessed[0]}")[0])
+            statuses.append(site.ask(running, password=f"{number}-{guessed[0]}")[0])
 
-    with guarded(door) as running:
+    with guarded(site) as running:
         guessers = [threading.Thread(target=guess, args=(number,)) for number in range(8)]
         for guesser in guessers:
             guesser.start()
-        scrapes = [door.ask(running)[0] for _ in range(50)]
+        scrapes = [site.ask(running)[0] for _ in range(50)]
         stop.set()
         for guesser in guessers:
             guesser.join()
@@ -214,7 +214,7 @@ def test_the_document(tmp_path: Path) -> None:
     script_file = tmp_path / "script"
     script_file.write_text(script)
     with secret.open() as typed:
-        # Without a terminal getpass reads the standard input.
+        # Without a terminal, getpass reads standard input.
         done = subprocess.run(
             [*command, str(script_file)], stdin=typed, check=False, capture_output=True, start_new_session=True
         )
@@ -233,18 +233,18 @@ def test_the_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error"),
     [
         ("tls_server_confg: {}\n", "web.yml:1: tls_server_confg: unknown key; did you mean tls_server_config?"),
         ("basic_auth_users:\n  alice: plain\n", "web.yml:2: basic_auth_users.alice: expected a bcrypt hash"),
     ],
 )
-def test_a_bad_file_ends_the_start_with_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+def test_a_bad_file_ends_the_start_with_one_sentence(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "web.yml").write_text(text)
     with daemon(tmp_path, "--simulate=node", f"--web.config.file={tmp_path / 'web.yml'}", ready=False) as running:
         code = running.process.wait(20)
-        said = running.log.read_text()
+        log = running.log.read_text()
 
     assert code == 2
-    assert says in said
-    assert len(said.splitlines()) == 1
+    assert error in log
+    assert len(log.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""A dozen faults of `make torture`, so that it cannot rot (docs/reliability.md)."""
+"""A dozen faults of `make torture` (docs/reliability.md), and the checks of its judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.torture.page import Page
+from bench.torture.scrape import Scrape
 from bench.torture.truth import Judge, Truth
 
 ROOT = Path(__file__).parents[2]
@@ -26,14 +26,14 @@ def test_a_dozen_faults_lose_no_scrape_and_show_no_wrong_value() -> None:
     assert {line.split()[0] for line in lines} == {"ok"}
 
 
-# --- what judges must be able to say no ---
+# --- the judge detects wrong values ---
 
 
-def page(judge: Judge, **changes: float) -> Page:
+def scrape(judge: Judge, **changes: float) -> Scrape:
     series = {name: value for gauges in judge.gauges.values() for name, value in gauges.items()}
     series |= {f'gpu_up{{uuid="{uuid}"}}': 1.0 for uuid in judge.gauges}
     series |= {"gpugauge_snapshot_timestamp_seconds": 100.0, 'gpugauge_collector_success{collector="device"}': 1.0}
-    return Page(0.0, 0.001, "", series | changes, frozenset({"gpu_things_total"}))
+    return Scrape(0.0, 0.001, "", series | changes, frozenset({"gpu_things_total"}))
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def judge() -> Judge:
 
 
 def test_truth_is_no_fault(judge: Judge) -> None:
-    judge.look(page(judge), 101.0)
+    judge.check(scrape(judge), 101.0)
 
-    assert judge.whole(page(judge))
+    assert judge.whole(scrape(judge))
     assert judge.wrong == {}
 
 
 @pytest.mark.parametrize(
-    ("changes", "unix", "says"),
+    ("changes", "unix", "error"),
     [
         ({'gpu_power_watts{uuid="GPU-0"}': 0.0}, 101.0, "gpu_power_watts"),
         ({'gpu_utilization_ratio{uuid="GPU-1"}': 0.25}, 101.0, "gpu_utilization_ratio"),  # that of the other GPU
@@ -57,15 +57,15 @@ def test_truth_is_no_fault(judge: Judge) -> None:
         ({}, 115.0, "older"),
     ],
 )
-def test_what_is_not_true_is_found(judge: Judge, changes: dict[str, float], unix: float, says: str) -> None:
-    judge.look(page(judge, **changes), unix)
+def test_wrong_value_is_found(judge: Judge, changes: dict[str, float], unix: float, error: str) -> None:
+    judge.check(scrape(judge, **changes), unix)
 
-    assert says in " ".join(judge.wrong)
+    assert error in " ".join(judge.wrong)
 
 
 def test_counter_that_falls_is_found(judge: Judge) -> None:
     for value in (5.0, 4.0):
-        judge.look(page(judge, gpu_things_total=value), 101.0)
+        judge.check(scrape(judge, gpu_things_total=value), 101.0)
 
     assert list(judge.wrong) == ["gpu_things_total falls from 5 to 4"]
 
@@ -76,14 +76,14 @@ def test_share_of_a_counter_is_compared_with_the_load(judge: Judge) -> None:
             'gpu_busy_seconds_total{engine="gpu",uuid="GPU-0"}': busy,
             'gpu_observed_seconds_total{engine="gpu",uuid="GPU-0"}': observed,
         }
-        judge.look(page(judge, **shown), 101.0)
+        judge.check(scrape(judge, **shown), 101.0)
 
     assert list(judge.wrong) == ["GPU-0 was busy for 0.500 of the time and not 0.25"]
 
 
-def test_page_with_a_gap_is_not_whole(judge: Judge) -> None:
-    shown = page(judge)
+def test_scrape_with_a_gap_is_not_whole(judge: Judge) -> None:
+    shown = scrape(judge)
     shown.series.pop('gpu_power_watts{uuid="GPU-0"}')
 
     assert not judge.whole(shown)
-    assert not judge.whole(page(judge, **{'gpugauge_collector_success{collector="device"}': 0.0}))
+    assert not judge.whole(scrape(judge, **{'gpugauge_collector_success{collector="device"}': 0.0}))

@@ -86,7 +86,7 @@ def body(exposition: Exposition, accept: str | None = None, encoding: str | None
 
 @dataclass
 class Registry(Collector):
-    """The same families as the official client holds them."""
+    """The same families as families of the official client."""
 
     parts: Iterable[Section]
 
@@ -153,7 +153,7 @@ def test_numbers_are_written_as_the_official_client_does(value: float) -> None:
     assert floatToGoString(value) == go_float(value)  # type: ignore[no-untyped-call]  # prometheus_client
 
 
-def test_what_is_no_number_has_no_series() -> None:
+def test_values_that_are_no_numbers_have_no_series() -> None:
     section = Section("x", (family(FACTS, (("a",), float("nan")), (("b",), 10**400), (("c",), 1)), family(LOAD)))
     expected = b"""\
 # HELP gpugauge_build_info Build.
@@ -184,7 +184,7 @@ def test_gzip_follows_a_changed_section() -> None:
     assert b'gpu_memory_used_bytes{uuid="GPU-1"} 5.0\n' in gzip.decompress(body(exposition, None, "gzip", now=101))
 
 
-def test_what_did_not_change_is_neither_written_nor_compressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_sections_are_neither_rendered_nor_compressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first = sections()
     exposition = published(*first)
     body(exposition, None, "gzip")
@@ -196,66 +196,66 @@ def test_what_did_not_change_is_neither_written_nor_compressed_again(monkeypatch
     changed = sections(used=5)[0]
     exposition.publish(snapshot(changed, *first[1:], monotonic=101))
 
-    written = [call.args[0] for call in lines.call_args_list]
+    rendered = [call.args[0] for call in lines.call_args_list]
     # The one family of the section that changed; the section, and the empty last block.
-    assert ([changed.families[0]], 2) == (written, deflate.call_count)
+    assert ([changed.families[0]], 2) == (rendered, deflate.call_count)
 
 
-def test_only_variants_asked_for_lately_are_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Mock(wraps=exposition_text.heading)
-    monkeypatch.setattr(exposition_module, "heading", made)
+def test_only_variants_with_recent_scrapes_are_rendered_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    heading = Mock(wraps=exposition_text.heading)
+    monkeypatch.setattr(exposition_module, "heading", heading)
     exposition = published(family_section())
-    before_any_scrape = made.call_count
+    before_any_scrape = heading.call_count
 
     body(exposition, OPENMETRICS_ACCEPT, now=100)
     exposition.publish(snapshot(family_section(), monotonic=399))
     exposition.publish(snapshot(family_section(), monotonic=401))
 
-    assert (0, [call(FACTS, True), call(FACTS, True)]) == (before_any_scrape, made.call_args_list)
+    assert (0, [call(FACTS, True), call(FACTS, True)]) == (before_any_scrape, heading.call_args_list)
 
 
 @pytest.mark.parametrize(
-    ("scrapes", "made_ahead"),
+    ("scrapes", "rendered_ahead"),
     [
-        pytest.param([1], range(2, 41), id="one: it may come back at any time"),
+        pytest.param([1], range(2, 41), id="one scrape: the next may come at any time"),
         pytest.param([1, 16], range(29, 41), id="every 15 s, and then late"),
         pytest.param([1, 2], range(3, 41), id="every second"),
         pytest.param([1, 3, 16], range(17, 41), id="two scrapers, 2 and 13 s apart"),
     ],
 )
-def test_bytes_are_made_ahead_when_a_scrape_is_near(scrapes: list[int], made_ahead: Iterable[int]) -> None:
-    exposition, made = published(family_section()), []
+def test_body_is_rendered_ahead_when_a_scrape_is_near(scrapes: list[int], rendered_ahead: Iterable[int]) -> None:
+    exposition, rendered = published(family_section()), []
     for second in range(1, 41):
         exposition.publish(snapshot(family_section(), monotonic=100.0 + second))
         assert exposition._current
-        if second > max(scrapes) and exposition._current.page._bodies:
-            made.append(second)
+        if second > max(scrapes) and exposition._current.bodies._by_variant:
+            rendered.append(second)
         if second in scrapes:
             body(exposition, now=100.0 + second)
 
-    assert list(made_ahead) == made
+    assert list(rendered_ahead) == rendered
 
 
-def test_of_rare_ticks_the_one_before_an_expected_scrape_alone_makes_bytes() -> None:
-    exposition, made = published(family_section()), []
+def test_with_rare_ticks_only_the_one_before_an_expected_scrape_renders() -> None:
+    exposition, rendered = published(family_section()), []
     for scrape in (115.0, 130.0):
         body(exposition, now=scrape)
     for at in (135.0, 140.0, 144.9):
         exposition.publish(snapshot(family_section(), monotonic=at))
         assert exposition._current
-        if exposition._current.page._bodies:
-            made.append(at)
+        if exposition._current.bodies._by_variant:
+            rendered.append(at)
 
-    assert made == [144.9]
+    assert rendered == [144.9]
 
 
-def test_before_the_first_snapshot_it_says_so() -> None:
+def test_before_the_first_snapshot_the_response_is_503() -> None:
     expected = Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
 
     assert expected == Exposition(stale_after=10).respond(None, None, 1.0)
 
 
-def test_a_stale_snapshot_shows_nothing_but_the_exporter_itself() -> None:
+def test_a_stale_snapshot_gives_only_the_exporters_own_families() -> None:
     exposition = published(*sections())
 
     names = {family.name for family in parse_text(body(exposition, now=110.1).decode())}
@@ -282,7 +282,7 @@ def test_content_types_are_the_official_ones() -> None:
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain", PROMETHEUS_2_42, PROMETHEUS_3_5])
-def test_negotiation_agrees_with_the_official_one_where_that_is_right(accept: str) -> None:
+def test_negotiation_agrees_with_the_official_client_where_that_is_right(accept: str) -> None:
     _, content_type = reference_text.choose_encoder(accept)
 
     assert content_type.startswith("application/openmetrics-text") == negotiate(accept, "").openmetrics
@@ -326,7 +326,7 @@ def test_compression(encoding: str, zipped: bool) -> None:
     assert Variant(openmetrics=False, gzip=zipped) == negotiate("", encoding)
 
 
-def test_label_sets_that_are_gone_are_forgotten() -> None:
+def test_unused_label_sets_are_dropped() -> None:
     exposition = published()
     for batch in range(20):
         gone = tuple(((f"{batch}-{i}",), 1) for i in range(1000))
@@ -340,11 +340,11 @@ def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatc
     large = tuple(((f"{i}",), 1) for i in range(2000))
     other = Table("version").gauge("gpugauge_other_info", "Other.", NONE, id)
     exposition = published()
-    made = Mock(wraps=exposition_text._label_text)
-    monkeypatch.setattr(exposition_text, "_label_text", made)
+    label_text = Mock(wraps=exposition_text._label_text)
+    monkeypatch.setattr(exposition_text, "_label_text", label_text)
     for tick in range(5):
         values = tuple((labels, tick) for labels, _ in large)
         exposition.publish(snapshot(Section("x", (family(FACTS, *values), Family(other, ((("0",), tick),))))))
         body(exposition)
 
-    assert made.call_count == 2000
+    assert label_text.call_count == 2000

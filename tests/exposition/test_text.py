@@ -1,4 +1,4 @@
-"""Lines of families that change: what is kept from the last time and what is written anew give the same text."""
+"""Lines of families that change: cached and newly rendered lines give the same text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ numbers = st.sampled_from([0, 1, 1.0, 0.5, 1e7, math.inf, math.nan])
 
 
 @given(st.lists(st.dictionaries(labels, numbers), max_size=6))
-def test_lines_are_the_same_as_written_from_nothing(ticks: list[dict[str, float]]) -> None:
+def test_lines_are_the_same_as_without_a_cache(ticks: list[dict[str, float]]) -> None:
     lines = Lines()
     for tick in ticks:
         family = Family(ROW, tuple(((label,), value) for label, value in tick.items()))
@@ -26,7 +26,7 @@ def test_lines_are_the_same_as_written_from_nothing(ticks: list[dict[str, float]
         assert lines.of(family) == Lines().of(family)
 
 
-def test_of_a_family_only_what_changed_is_written_again() -> None:
+def test_only_changed_samples_of_a_family_are_rendered_again() -> None:
     def family(changed: float) -> Family:
         return Family(ROW, tuple(((str(i),), changed if i == 7 else 1e7) for i in range(100)))
 

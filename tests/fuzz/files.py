@@ -1,4 +1,4 @@
-"""What people write: settings, web configurations, scenarios, recordings."""
+"""Targets for files that people write: settings, web configurations, scenarios, recordings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.certificates import Authority
 from tests.fuzz.target import Attempt, Target, as_yaml, lines, written
 from tests.golden_metrics import GROUPS
 
-# PyYAML looks up to 1,024 brackets ahead, and again for each: seconds for a file that is nothing but brackets.
-YAML_PATIENCE = 10.0
+# PyYAML looks ahead over up to 1,024 brackets for each bracket, which takes seconds for a file of brackets only.
+YAML_MAX_CPU_SECONDS = 10.0
 YAML_TOKENS = (
     *(
         b": ",
@@ -145,7 +145,7 @@ _SCENARIOS = (
         ],
     },
 )
-# A list of lists of lists …, each nine times the same: nothing in memory, gigabytes when written out.
+# Nested lists with nine references to the same list each: small in memory, gigabytes when written out.
 _BOMB = b"[&a [x,x,x,x,x,x,x,x,x],%s]" % b",".join(
     b"&%c [%s]" % (98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(8)
 )
@@ -159,11 +159,11 @@ def _web(folder: Path, _: ExitStack) -> Attempt:
 def _scenario(data: bytes) -> None:
     try:
         made = parse_scenario(data.decode(), "fuzz.yaml", "fuzz")
-    except UnicodeDecodeError:  # `load_scenario` says so in a sentence
+    except UnicodeDecodeError:  # `load_scenario` reports it
         raise ScenarioError from None
     made._start |= {"monotonic": 0.0, "unix": 1.0}
     plain = made.simulation()
-    plain["scenario"] |= {"faults": [], "replay": None}  # a hang or a crash is what they are for
+    plain["scenario"] |= {"faults": [], "replay": None}  # faults hang or crash on purpose
     second = 12.0
     service = simulated_service(lambda: second)
     opened = service.answer({"id": 1, "op": "open", "simulate": plain})
@@ -183,7 +183,7 @@ def _recording(path: Path) -> None:
 
 
 def _recorded() -> list[object]:
-    """The beginning of a recording of a simulated GPU."""
+    """Return the first lines of a recording of a simulated GPU."""
     file = io.StringIO()
     text = yaml.safe_dump(_SCENARIOS[1])
     library = Library(World(parse_scenario(text, "seed.yaml", "seed").simulation(), lambda: 0.0))
@@ -205,7 +205,7 @@ FILES = (
         (*as_yaml(_SETTINGS), *(yaml.safe_dump(tree).encode() for tree in _SETTINGS), b"web: " + _BOMB),
         (*YAML_TOKENS, b"web:\n  listen_address: ", b"sampling:\n  interval_seconds: "),
         _SETTINGS,
-        patience=YAML_PATIENCE,
+        max_cpu_seconds=YAML_MAX_CPU_SECONDS,
     ),
     Target(
         "web configuration files",
@@ -214,7 +214,7 @@ FILES = (
         (*as_yaml(_WEB), *(yaml.safe_dump(tree).encode() for tree in _WEB)),
         (*YAML_TOKENS, b"basic_auth_users:\n  a: ", b"tls_server_config:\n  cert: ", b"cert_file: ", b"rate_limit: "),
         _WEB,
-        patience=YAML_PATIENCE,
+        max_cpu_seconds=YAML_MAX_CPU_SECONDS,
     ),
     Target(
         "scenario files",
@@ -223,7 +223,7 @@ FILES = (
         (*as_yaml(_SCENARIOS), *(yaml.safe_dump(tree).encode() for tree in _SCENARIOS), b"description: " + _BOMB),
         (*YAML_TOKENS, b"gpus: *h\n", b"faults: [{hang: true}]\n", b"mig: ", b"count: 9\n", _BOMB),
         _SCENARIOS,
-        patience=YAML_PATIENCE,
+        max_cpu_seconds=YAML_MAX_CPU_SECONDS,
     ),
     Target(
         "recordings",

@@ -1,4 +1,4 @@
-"""What strangers reach over sockets: the real HTTP server and the real socket of the hooks, each in its own thread."""
+"""Targets behind sockets: the real HTTP server and the real socket of the hook, each in its own thread."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from gpugauge.web.routes import standard_routes
 from gpugauge.web.server import Route, Server
 from gpugauge.web.status import PATH as STATUS_PATH
 from gpugauge.web.status import status_route
-from gpugauge.wire.record import PAGE_BYTES
+from gpugauge.wire.record import RECORD_BYTES
 from tests.fuzz.mutate import Tree, dumped
 from tests.fuzz.target import Attempt, Target
 from tests.fuzz.texts import BYE, HELLO, SNAP, WIRE_TOKENS
 from tests.virtual import VirtualDaemon
 from tests.website import USERS
 
-PATIENCE = 20.0  # seconds without a sign of life
+SOCKET_TIMEOUT_SECONDS = 20.0
 
 
 @contextmanager
 def errors_of_threads() -> Iterator[list[str]]:
-    """Collect what is logged as an error: in a thread of its own nothing else shows."""
+    """Yield the list of errors logged inside the context; errors of other threads are visible in the log only."""
     found: list[str] = []
 
     class Handler(logging.Handler):
@@ -91,8 +91,8 @@ def _http(folder: Path, stack: ExitStack) -> Attempt:
 
 
 def _exchange(address: tuple[str, int], data: bytes) -> bytes:
-    with socket.create_connection(address, timeout=PATIENCE) as connection:
-        # Closed by a reset, so that a hundred thousand of them do not use up the ports.
+    with socket.create_connection(address, timeout=SOCKET_TIMEOUT_SECONDS) as connection:
+        # Closed with a reset, so that a hundred thousand connections do not use up the ports.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         answer = bytearray()
         try:
@@ -100,13 +100,13 @@ def _exchange(address: tuple[str, int], data: bytes) -> bytes:
             connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(65536):
                 answer += part
-        except ConnectionError:  # refused in the middle of what it sent
+        except ConnectionError:  # closed by the server before the end of the request
             pass
         return bytes(answer)
 
 
 class Descriptors:
-    """What a hook may send beside a message, by the word that stands before it in an input."""
+    """Descriptors that accompany a message, by the word before the message in an input."""
 
     def __init__(self, stack: ExitStack) -> None:
         page = _memory(F_SEAL_SHRINK | F_SEAL_GROW)
@@ -134,8 +134,8 @@ class Descriptors:
 
 def _memory(seals: int) -> int:
     descriptor = os.memfd_create("page", os.MFD_ALLOW_SEALING)
-    os.ftruncate(descriptor, PAGE_BYTES)
-    with mmap.mmap(descriptor, PAGE_BYTES) as memory:
+    os.ftruncate(descriptor, RECORD_BYTES)
+    with mmap.mmap(descriptor, RECORD_BYTES) as memory:
         memory[:4] = b"gpg1"
     fcntl(descriptor, F_ADD_SEALS, seals)
     return descriptor
@@ -150,18 +150,18 @@ def _sessions(folder: Path, stack: ExitStack) -> Attempt:
 
     def attempt(data: bytes) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
-            hook.settimeout(PATIENCE)
+            hook.settimeout(SOCKET_TIMEOUT_SECONDS)
             hook.connect(str(sessions.path))
             try:
                 for line in data.split(b"\n")[:40]:
                     word, _, message = line.partition(b" ")
                     socket.send_fds(hook, [message or b"{}"], descriptors.get(word, ()))
                 hook.shutdown(socket.SHUT_WR)
-                assert hook.recv(1) == b""  # closed, so all was read
-            except ConnectionError:  # refused before the end
+                assert hook.recv(1) == b""  # closed, so all messages were read
+            except ConnectionError:  # closed by the daemon before the end
                 pass
         assert not errors, errors.pop()
-        for session in sessions.view():  # raises when the thread has ended
+        for session in sessions.view():  # raises if the thread has ended
             assert session.hello.session.isprintable()
 
     return attempt

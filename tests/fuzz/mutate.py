@@ -1,20 +1,20 @@
-"""Inputs that are nearly right: seeds with a few edits, in their bytes or, where they have one, in their tree."""
+"""Nearly valid inputs: seeds with a few edits, in their bytes or, where they have one, in their tree."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeAlias
 
-MOST_BYTES = 8192
-_MOST_NODES = 4000  # of a tree: what is doubled three times would fill the memory here, and not there
-# A few inputs are long, for what grows faster than its input.
+MAX_BYTES = 8192
+_MAX_NODES = 4000  # of a tree, because repeated edits multiply its size
+# A few inputs are long, to find code whose cost grows faster than its input.
 _REPEATS = (2, 2, 3, 10, 100, 2000)
 # The longest has more digits than Python reads (sys.set_int_max_str_digits).
 _NUMBERS = (*(b"%d" % number for number in (0, 1, -1, 255, 65536, 2**31, 2**63, 2**64)), b"9" * 5000)
-# In the place of a value: other types, the ends of their ranges, and what only looks like one.
+# Replacements for a value: other types, the ends of their ranges, and look-alikes.
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 0.5, -0.0, 1e308, -1e308, float("nan"), float("inf"), 5e-324),
     *(2**31, 2**32, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 10**4000),
@@ -23,7 +23,6 @@ ODD: tuple[Any, ...] = (
 )
 
 Tree: TypeAlias = Any
-Edit: TypeAlias = Callable[[bytes, Random], bytes]
 
 
 def edited(data: bytes, tokens: Sequence[bytes], random: Random) -> bytes:
@@ -49,7 +48,7 @@ def edited(data: bytes, tokens: Sequence[bytes], random: Random) -> bytes:
             case _:
                 flipped = bytes([byte ^ (1 << random.randrange(8)) for byte in part[:1]])
                 data = head + flipped + part[1:] + tail
-        data = data[:MOST_BYTES]
+        data = data[:MAX_BYTES]
     return data
 
 
@@ -60,11 +59,11 @@ def _slice(data: bytes, random: Random) -> tuple[int, int]:
 
 
 def grafted(tree: Tree, random: Random) -> Tree:
-    """Return the tree (of JSON's types) with one to three of its nodes replaced, taken out, doubled or moved."""
+    """Return the tree (of JSON's types) with one to three of its nodes replaced, removed, repeated or moved."""
     tree = copy.deepcopy(tree)
     for _ in range(random.choice((1, 1, 2, 3))):
         nodes = _nodes(tree)
-        if len(nodes) > _MOST_NODES:
+        if len(nodes) > _MAX_NODES:
             break
         if not nodes:
             return random.choice(ODD)
@@ -76,7 +75,7 @@ def grafted(tree: Tree, random: Random) -> Tree:
                 parent[key] = copy.deepcopy(random.choice(nodes)[0])
             case 2 if isinstance(parent, list):
                 size = 1 + len(_nodes(parent[key]))
-                parent.extend([parent[key]] * min(random.choice(_REPEATS), _MOST_NODES // size))
+                parent.extend([parent[key]] * min(random.choice(_REPEATS), _MAX_NODES // size))
             case 2:
                 parent[str(random.choice(ODD))[:80]] = parent[key]
             case 3 if isinstance(parent[key], int | float) and abs(parent[key]) < 1e300:
@@ -93,5 +92,5 @@ def _nodes(tree: Tree) -> list[tuple[Any, Any]]:
 
 
 def dumped(tree: Tree) -> bytes:
-    """Return a tree as JSON, which is YAML too."""
-    return json.dumps(tree, separators=(", ", ": ")).encode()[: 4 * MOST_BYTES]
+    """Return a tree as JSON, which is also YAML."""
+    return json.dumps(tree, separators=(", ", ": ")).encode()[: 4 * MAX_BYTES]

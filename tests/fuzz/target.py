@@ -1,4 +1,4 @@
-"""What a fuzzing target is, and how one of its inputs is made and tried."""
+"""The fuzzing target: how its inputs are made and tried."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Attempt: TypeAlias = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads what others wrote. It may raise `refuses`, and nothing else."""
+    """A reader of foreign input. It may raise `refuses`, and no other exception."""
 
     name: str
     prepare: Callable[[Path, ExitStack], Attempt]
-    """Makes, with a folder of its own, what tries one input."""
+    """Returns the function that tries one input; the folder is its own."""
     refuses: tuple[type[Exception], ...]
     seeds: tuple[bytes, ...]
     tokens: tuple[bytes, ...]
     trees: tuple[Tree, ...] = ()
-    """Seeds as JSON's types; an edit in these is still well-formed, and reaches what lies behind the parser."""
+    """Seeds as JSON's types. Edits of these stay well-formed, and reach the code behind the parser."""
     dump: Callable[[Tree], bytes] = field(default=dumped)
-    patience: float = 1.0
-    """Seconds of CPU that an input may take."""
+    max_cpu_seconds: float = 1.0
+    """Limit of the CPU time of an input."""
 
     def generate(self, random: Random) -> bytes:
-        """Return an input that is nearly right."""
+        """Return a nearly valid input."""
         if self.trees and random.random() < 0.6:
             made = self.dump(grafted(random.choice(self.trees), random))
             return made if random.random() < 0.8 else edited(made, self.tokens, random)
         return edited(random.choice(self.seeds), self.tokens, random)
 
     def accepts(self, attempt: Attempt, data: bytes) -> bool:
-        """Try an input; return whether it was taken. Raises what should never be raised."""
+        """Try an input, and return whether it was accepted. Raises exceptions that are not in `refuses`."""
         try:
             attempt(data)
         except self.refuses:
@@ -48,12 +48,12 @@ class Target:
 
 
 def plain(attempt: Attempt) -> Callable[[Path, ExitStack], Attempt]:
-    """Return the preparation of what needs none."""
+    """Return the preparation of a reader that needs none."""
     return lambda _folder, _stack: attempt
 
 
 def written(name: str, attempt: Callable[[Path], object]) -> Callable[[Path, ExitStack], Attempt]:
-    """Return the preparation of what reads a file of this name."""
+    """Return the preparation of a reader of a file of this name."""
 
     def prepare(folder: Path, _: ExitStack) -> Attempt:
         path = folder / name
@@ -73,5 +73,5 @@ def lines(tree: Tree) -> bytes:
 
 
 def as_yaml(trees: Sequence[Tree]) -> tuple[bytes, ...]:
-    """Return trees as seeds whose bytes look as people write them: one key a line."""
+    """Return trees as seeds with one key on a line, as people write them."""
     return tuple(json.dumps(tree, indent=1).encode() for tree in trees)

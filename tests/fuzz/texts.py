@@ -1,4 +1,4 @@
-"""What the daemon reads of the kernel, of orchestrators and of its own worker: functions of bytes."""
+"""Targets for input of the kernel, of orchestrators and of the worker: functions of bytes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from gpugauge.collectors.device import kmsg
+from gpugauge.collectors import kmsg
 from gpugauge.driver.frames import Inbox
 from gpugauge.driver.messages import reply
 from gpugauge.wire import messages as wire
-from gpugauge.wire import record as wire_page
+from gpugauge.wire import record as wire_record
+from gpugauge.wire.decoding import decode
 from gpugauge.workload import cgroup, environ, kubelet
 from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.jobfiles import read_jobs
@@ -33,25 +34,25 @@ WIRE_TOKENS = (
 
 
 def _wire(data: bytes) -> None:
-    message = wire.decode(data)
+    message = decode(data)
     try:
         again = wire.encode(message)
-    except wire.WireError:  # escapes made it shorter than it is
+    except wire.WireError:  # without its escapes, the message is too long
         return
-    assert wire.decode(again) == message
+    assert decode(again) == message
 
 
-def _page(data: bytes) -> None:
-    page = wire_page.read(data, 10**15, 1_790_000_000.0)
-    if page is not None:
-        assert page.phase in wire_page.PHASES
-        assert all(math.isfinite(value) and value >= 0 for value in page.seconds.values())
+def _record(data: bytes) -> None:
+    record = wire_record.read(data, 10**15, 1_790_000_000.0)
+    if record is not None:
+        assert record.phase in wire_record.PHASES
+        assert all(math.isfinite(value) and value >= 0 for value in record.seconds.values())
 
 
-def _written_page() -> bytes:
-    memory = bytearray(wire_page.PAGE_BYTES)
-    wire_page.write_head(memory)
-    wire_page.write(memory, 5, 2, 10**14, 100, 101, [10**9] * len(wire_page.PHASES))
+def _written_record() -> bytes:
+    memory = bytearray(wire_record.RECORD_BYTES)
+    wire_record.write_head(memory)
+    wire_record.write(memory, 5, 2, 10**14, 100, 101, [10**9] * len(wire_record.PHASES))
     return bytes(memory)
 
 
@@ -87,7 +88,7 @@ def _jobs(folder: Path, _: ExitStack) -> Attempt:
 
 def _process(data: bytes) -> None:
     found = environ.parse(data)
-    assert set(found) <= {name.decode() for name in environ.WANTED}
+    assert set(found) <= {name.decode() for name in environ.VARIABLES}
     environ.run_identity(found)
     environ.slurm_job(found)
     words = data.split(b"\0")
@@ -108,7 +109,7 @@ def _frames(_: Path, stack: ExitStack) -> Attempt:
 
 
 def _field(number: int, content: bytes | str) -> bytes:
-    """A field of protobuf that has a length; here all are shorter than 128 bytes, or two bytes say how long."""
+    """Return a length-delimited field of protobuf; the length takes one byte or two."""
     body = content.encode() if isinstance(content, str) else content
     size = bytes([len(body)]) if len(body) < 128 else bytes([len(body) & 0x7F | 0x80, len(body) >> 7])
     return bytes([number << 3 | 2]) + size + body
@@ -156,7 +157,9 @@ TEXTS = (
         WIRE_TOKENS,
         tuple(map(json.loads, (HELLO, SNAP, BYE))),
     ),
-    Target("hook pages", plain(_page), (), (_written_page()[:256],), (b"gpg1", b"\xff" * 8, b"\0" * 8, b"\x40\0\0\0")),
+    Target(
+        "hook pages", plain(_record), (), (_written_record()[:256],), (b"gpg1", b"\xff" * 8, b"\0" * 8, b"\x40\0\0\0")
+    ),
     Target(
         "cgroup lines",
         _cgroup,
@@ -199,7 +202,7 @@ TEXTS = (
     Target(
         "worker frames",
         _frames,
-        # What driver.client takes for a worker that is gone.
+        # Exceptions after which driver.client replaces the worker.
         (OSError, EOFError, ValueError, TypeError),
         (_frame(_READ), _frame({"id": 1, "op": "open"}) * 2),
         (b"\0\0\0\x02{}", b"\xff\xff\xff\xff", b"[" * 2000, b'"index":0', b'"values":', b'"static":', b"null", b"-1"),

@@ -1,4 +1,4 @@
-"""A listener, programs that run under the hook, and a torch of one file for what no CPU build can show."""
+"""Fixtures: a listener, programs that run under the hook, and a fake torch for what no CPU build can show."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook import launch
-from gpugauge.hook.record import Page
+from gpugauge.hook.record import RecordMemory
 from gpugauge.sessions.listener import Sessions
 
 FAKE_TORCH = """
@@ -43,7 +43,7 @@ class Iterator:
         return "batch"
 
 class Event:
-    # Of a device that does what it is given in turn; work(seconds) gives it something.
+    # An event of a device that runs its work in order; work(seconds) queues work.
     busy_until = 0.0
     def __init__(self, enable_timing):
         assert enable_timing
@@ -61,7 +61,7 @@ def work(seconds):
     Event.busy_until = max(time.monotonic(), Event.busy_until) + seconds
 
 def statistics(index):
-    # Of two devices this process has used one.
+    # The process has used one of two devices.
     size = lambda n: {"all": {"current": n * (index == 0), "peak": 10 * n * (index == 0)}}
     return {
         "allocated_bytes": size(1), "reserved_bytes": size(2), "active_bytes": size(3),
@@ -115,16 +115,16 @@ Run = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
-    page = Page()
-    page.open()
-    yield page
-    page.close()
+def record() -> Iterator[RecordMemory]:
+    record = RecordMemory()
+    record.open()
+    yield record
+    record.close()
 
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """Return a directory for PYTHONPATH that holds the torch of one file."""
+    """Return a directory for PYTHONPATH that has the fake torch."""
     package = tmp_path / "site" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(FAKE_TORCH)
@@ -166,7 +166,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def finished(process: "subprocess.Popen[str]") -> str:
-    """Wait for a program that ends well and says nothing on stderr; return what it printed."""
+    """Wait for a program that exits with 0 and writes nothing to stderr; return its output."""
     output, errors = process.communicate(timeout=90)
     assert (process.returncode, errors) == (0, "")
     return output
@@ -175,5 +175,5 @@ def finished(process: "subprocess.Popen[str]") -> str:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The sitecustomize of `gpugauge run` gives way to the one that would have run without it."""
+"""The sitecustomize of `gpugauge run` runs the next sitecustomize on the module path."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def test_the_next_sitecustomize_runs(tmp_path: Path) -> None:
     assert (result.stdout.splitlines()[:2], result.stderr) == (["mine", str(own)], "")
 
 
-def test_its_error_is_reported_as_without_us(tmp_path: Path) -> None:
+def test_an_error_in_the_next_sitecustomize_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import a_module_that_is_not_there")
     result = python("print('goes on')", tmp_path)
     assert result.stdout == "goes on\n"

@@ -1,4 +1,4 @@
-"""The client never waits, and finds a daemon that comes back."""
+"""The client never waits, and it connects again after a restart of the daemon."""
 
 import socket
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.hook.client import SECOND, Client
+from gpugauge.hook.client import NS_PER_SECOND, Client
 
 
 def server(path: Path) -> socket.socket:
@@ -42,7 +42,7 @@ def test_hello_comes_first(path: Path, client: Client) -> None:
             assert [connection.recv(99), connection.recv(99)] == [b"hello", b"snap"]
 
 
-def test_an_absent_daemon_is_looked_for_each_time(path: Path, client: Client) -> None:
+def test_every_publication_tries_to_connect_to_an_absent_daemon(path: Path, client: Client) -> None:
     assert not client.connect(0, hello)
     assert not client.send(0, b"lost")
     with server(path):
@@ -55,7 +55,7 @@ def test_messages_to_a_daemon_that_does_not_read_are_dropped(path: Path, client:
         assert [client.send(0, b"x" * 10_000) for _ in range(500)] == [True] * 500
 
 
-def test_a_full_queue_of_connections_is_not_waited_for(path: Path, client: Client) -> None:
+def test_the_client_does_not_wait_for_a_full_accept_queue(path: Path, client: Client) -> None:
     with server(path):
         others = [Client((str(path),)) for _ in range(5)]
         opened = [other.connect(0, hello) for other in others]
@@ -64,17 +64,17 @@ def test_a_full_queue_of_connections_is_not_waited_for(path: Path, client: Clien
             other.close()
 
 
-def test_the_successor_of_a_daemon_is_found_at_once(path: Path, client: Client) -> None:
+def test_a_restarted_daemon_is_found_at_once(path: Path, client: Client) -> None:
     with server(path) as listener:
         assert client.connect(0, hello)
         listener.accept()[0].close()
     with server(path):
-        now = 60 * SECOND
+        now = 60 * NS_PER_SECOND
         assert not client.send(now, b"snap")
         assert client.connect(now, hello)
 
 
-def test_one_who_turns_away_is_asked_less_and_less(path: Path, client: Client) -> None:
+def test_pauses_grow_after_rejections(path: Path, client: Client) -> None:
     now = 0
     pauses = []
     with server(path) as listener:
@@ -84,14 +84,14 @@ def test_one_who_turns_away_is_asked_less_and_less(path: Path, client: Client) -
             lost = now
             assert not client.send(now, b"snap")
             while not client.connect(now, hello):
-                now += SECOND
-            pauses.append((now - lost) // SECOND)
+                now += NS_PER_SECOND
+            pauses.append((now - lost) // NS_PER_SECOND)
             client.close()
             listener.accept()[0].close()
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_hello_that_cannot_be_made_leaves_no_connection(path: Path, client: Client) -> None:
+def test_an_error_in_hello_leaves_no_connection(path: Path, client: Client) -> None:
     with server(path):
         with pytest.raises(ZeroDivisionError):
             client.connect(0, lambda: (bytes(1 // 0), None))

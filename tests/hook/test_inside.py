@@ -1,4 +1,4 @@
-"""What is known from inside a real training: phases, facts, steps that no optimizer reports, waits for peers."""
+"""Real trainings: phases, facts, steps that no optimizer reports, waits for other ranks."""
 
 import signal
 import subprocess
@@ -29,10 +29,10 @@ LOOP = """
 
 
 def seconds(session: Session, phase: str) -> float:
-    return session.page.seconds[phase] if session.page else 0.0
+    return session.record.seconds[phase] if session.record else 0.0
 
 
-def test_phases_are_known_by_themselves_and_by_the_programs_word(listener: Sessions, run: Run) -> None:
+def test_phases_from_calls_of_torch_and_from_the_program(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
         + """
@@ -62,11 +62,11 @@ def test_phases_are_known_by_themselves_and_by_the_programs_word(listener: Sessi
     assert seconds(session, "checkpointing") >= 0.2
     assert seconds(session, "evaluating") >= 0.8
     assert seconds(session, "generating") >= 0.2
-    assert session.page is not None
-    assert (session.page.steps, session.page.batches, session.page.phase) == (24, 40, "training")
+    assert session.record is not None
+    assert (session.record.steps, session.record.batches, session.record.phase) == (24, 40, "training")
 
 
-def test_a_blocked_training_still_tells_where(listener: Sessions, run: Run) -> None:
+def test_a_blocked_training_reports_its_phase(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
         + """
@@ -85,26 +85,26 @@ def test_a_blocked_training_still_tells_where(listener: Sessions, run: Run) -> N
     process = run(program)
     assert process.stdout is not None
     assert process.stdout.readline() == "blocked\n"
-    until(lambda: [s.page.phase for s in listener.view() if s.page] == ["loading"])
+    until(lambda: [s.record.phase for s in listener.view() if s.record] == ["loading"])
     (before,) = listener.view()
     until(lambda: seconds(listener.view()[0], "loading") > seconds(before, "loading") + 1)
     (after,) = listener.view()
-    assert before.page is not None
-    assert after.page is not None
-    assert after.page.since == pytest.approx(before.page.since, abs=0.05)
+    assert before.record is not None
+    assert after.record is not None
+    assert after.record.since == pytest.approx(before.record.since, abs=0.05)
     process.send_signal(signal.SIGKILL)
-    assert ended(listener).page is not None
+    assert ended(listener).record is not None
 
 
 def test_facts_of_a_training_without_a_device(listener: Sessions, run: Run) -> None:
     # A CUDA build is one also where there is no driver.
-    tell = "    train(loader)\n    print('cuda' if torch.version.cuda else 'cpu')\n"
-    build = finished(run(LOOP + tell, CUDA_VISIBLE_DEVICES="", WANDB_RUN_ID="abc")).strip()
+    printing = "    train(loader)\n    print('cuda' if torch.version.cuda else 'cpu')\n"
+    build = finished(run(LOOP + printing, CUDA_VISIBLE_DEVICES="", WANDB_RUN_ID="abc")).strip()
     session = ended(listener)
     assert session.snap is not None
-    told = {"build": build, "cuda_visible_devices": "(empty)", "wandb_run": "abc", "loader_workers": "0"}
-    told |= {"loader_batch_size": "4", "loader_pin_memory": "no", "tf32_matmul": "no"}
-    assert told == {name: session.facts.get(name) for name in told}
+    expected = {"build": build, "cuda_visible_devices": "(empty)", "wandb_run": "abc", "loader_workers": "0"}
+    expected |= {"loader_batch_size": "4", "loader_pin_memory": "no", "tf32_matmul": "no"}
+    assert expected == {name: session.facts.get(name) for name in expected}
     assert [(p.device, p.dtype, p.bytes) for p in session.snap.optimizer_state] == [("cpu", "float32", 2 * 144 + 8)]
     assert session.snap.step_source == "optimizer"
     assert "architectures" not in session.facts
@@ -119,18 +119,18 @@ def test_steps_of_a_compiled_optimizer_are_counted_by_batches(listener: Sessions
     for batch in loader:
         model(batch).sum().backward()
         step()
-        install.observer.hurry()
+        install.observer.publish_soon()
     import sys
     print("torch._dynamo.callback" in sys.modules)
     """
     )
     process = run(program)
-    tells, _ = process.communicate(timeout=110)  # dynamo has something to say on stderr, with and without the hook
+    output, _ = process.communicate(timeout=110)  # dynamo writes to stderr, with and without the hook
     assert process.returncode == 0
     session = ended(listener)
     assert session.snap is not None
     assert (session.snap.step_source, steps_of(session)) == ("batches", 8)
-    if tells == "False\n":  # torch 2.1
+    if output == "False\n":  # torch 2.1
         assert session.snap.compilations is None
         return
     assert session.snap.compilations
@@ -150,12 +150,12 @@ PEERS = """
             time.sleep(0.05)
         model(torch.ones(8, 64)).sum().backward()
         optimizer.step()
-        install.observer.hurry()
+        install.observer.publish_soon()
     dist.destroy_process_group()
 """
 
 
-def test_a_rank_that_waits_for_a_slow_peer_works_less(listener: Sessions, run: Run) -> None:
+def test_local_work_excludes_waits_for_a_slow_rank(listener: Sessions, run: Run) -> None:
     run(PEERS, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone").communicate(timeout=110)
     until(lambda: [s.connected for s in listener.view()] == [False, False])
     local = {}
@@ -163,13 +163,13 @@ def test_a_rank_that_waits_for_a_slow_peer_works_less(listener: Sessions, run: R
         assert session.snap is not None
         assert session.snap.steps is not None
         assert session.snap.local_work_seconds is not None
-        told = {"backend": "gloo", "parallel": "ddp", "world_size": "2"}
-        assert told == {name: session.facts.get(name) for name in told}
+        expected = {"backend": "gloo", "parallel": "ddp", "world_size": "2"}
+        assert expected == {name: session.facts.get(name) for name in expected}
         local[session.facts["rank"]] = session.snap.local_work_seconds / session.snap.steps.seconds
     assert local["0"] < 0.5 < local["1"]
 
 
-def test_what_is_exported_works_without_anything_installed(tmp_path: Path, fake_torch: Path) -> None:
+def test_the_exported_hook_works_without_installed_packages(tmp_path: Path, fake_torch: Path) -> None:
     folder = launch.export(tmp_path / "mounted")
     assert launch.export(tmp_path / "mounted") == folder
     program = "import torch, gpugauge, sys; print(gpugauge.__file__, 'gpugauge.hook.observer' in sys.modules)"
@@ -179,7 +179,7 @@ def test_what_is_exported_works_without_anything_installed(tmp_path: Path, fake_
     assert output == f"{tmp_path}/mounted/gpugauge/__init__.py True\n"
 
 
-def test_a_loader_that_loads_from_another_is_loading_all_the_time(listener: Sessions, run: Run) -> None:
+def test_a_nested_loader_counts_as_loading(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
         + """
@@ -199,11 +199,11 @@ def test_a_loader_that_loads_from_another_is_loading_all_the_time(listener: Sess
     session = ended(listener)
     assert seconds(session, "loading") >= 0.6
     assert 0.2 <= seconds(session, "training") < 0.5
-    assert session.page is not None
-    assert session.page.phase == "training"
+    assert session.record is not None
+    assert session.record.phase == "training"
 
 
-def test_a_hook_that_is_switched_off_keeps_nothing(run: Run, fake_torch: Path) -> None:
+def test_a_hook_that_is_switched_off_records_nothing(run: Run, fake_torch: Path) -> None:
     program = """
         import os, torch
         from gpugauge.hook import install, observer
@@ -211,16 +211,16 @@ def test_a_hook_that_is_switched_off_keeps_nothing(run: Run, fake_torch: Path) -
         optimizer.step(), next(batches)
         ours = install.observer
         for _ in range(observer.MAX_ERRORS):
-            ours.failed()
+            ours.count_error()
         before = len(ours.recorder.steps), len(ours.recorder.batches)
         child = os.fork()
         if not child:
-            before = (0, 0)  # a child begins anew, and stays switched off
+            before = (0, 0)  # a child starts from zero and stays switched off
         for _ in range(9):
             optimizer.step(), next(batches)
         assert before == (len(ours.recorder.steps), len(ours.recorder.batches))
         if child:
             assert os.wait() == (child, 0)
-            print("kept nothing")
+            print("recorded nothing")
     """
-    assert finished(run(program, PYTHONPATH=str(fake_torch))) == "kept nothing\n"
+    assert finished(run(program, PYTHONPATH=str(fake_torch))) == "recorded nothing\n"

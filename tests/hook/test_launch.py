@@ -1,4 +1,4 @@
-"""`gpugauge run`: the environment, and what a command that cannot start says."""
+"""`gpugauge run`: the environment, and the errors of commands that cannot start."""
 
 import os
 import subprocess
@@ -42,12 +42,12 @@ def test_the_directory_on_the_module_path_shadows_nothing() -> None:
         (["torchrun", "-I"], None),
     ],
 )
-def test_interpreters_that_would_not_load_the_hook_are_named(command: list[str], letter: str | None) -> None:
-    told = launch.obstacle(command)
-    assert told is None if letter is None else told is not None and told.startswith(f"python -{letter} ")
+def test_obstacle_names_the_option_of_the_interpreter(command: list[str], letter: str | None) -> None:
+    reason = launch.obstacle(command)
+    assert reason is None if letter is None else reason is not None and reason.startswith(f"python -{letter} ")
 
 
-def test_the_command_takes_the_place_of_the_process() -> None:
+def test_the_command_replaces_the_process() -> None:
     program = (
         "from gpugauge.hook import launch; import sys;"
         "launch.run([sys.executable, '-c', 'import os; print(os.getpid()); raise SystemExit(7)'])"

@@ -1,4 +1,4 @@
-"""The hook's rules, on a torch of one file: what it asks CUDA and when, forks, errors, watch()."""
+"""The rules of the hook, with a fake torch: calls of CUDA, forks, errors, watch()."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def site(fake_torch: Path) -> str:
     return str(fake_torch)
 
 
-def test_cuda_is_asked_only_after_the_program_has_initialised_it(listener: Sessions, run: Run, site: str) -> None:
+def test_cuda_is_called_only_after_the_program_has_initialised_it(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import torch
         optimizer = torch.Optimizer()
@@ -30,12 +30,18 @@ def test_cuda_is_asked_only_after_the_program_has_initialised_it(listener: Sessi
     used = wire.Device(0, "GPU-abc-0", 1, 10, 2, 3, 4, 5, 6, "NVIDIA X", "9.0")
     unused = wire.Device(1, "GPU-abc-1", name="NVIDIA X", capability="9.0")
     assert session.snap.devices == (used, unused)
-    told = {"torch": "9.9.0+cu129", "cuda": "12.9", "build": "cuda", "architectures": "sm_80 sm_90a compute_90"}
-    told |= {"driver_cuda": "12.9", "cudnn": "91002", "tf32_matmul": "no", "tf32_cudnn": "yes", "visible_devices": "2"}
-    assert told == {name: session.facts.get(name) for name in told}
+    expected = {"torch": "9.9.0+cu129", "cuda": "12.9", "build": "cuda", "architectures": "sm_80 sm_90a compute_90"}
+    expected |= {
+        "driver_cuda": "12.9",
+        "cudnn": "91002",
+        "tf32_matmul": "no",
+        "tf32_cudnn": "yes",
+        "visible_devices": "2",
+    }
+    assert expected == {name: session.facts.get(name) for name in expected}
 
 
-def test_nothing_is_read_from_an_allocator_that_records_its_history(listener: Sessions, run: Run, site: str) -> None:
+def test_an_allocator_that_records_its_history_is_not_read(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import torch
         torch.use_cuda()
@@ -76,15 +82,15 @@ def test_errors_end_the_hook_and_not_the_training(listener: Sessions, run: Run, 
         optimizer = torch.Optimizer()
         for _ in range(20):
             optimizer.step()
-            install.observer.hurry()
+            install.observer.publish_soon()
         print(torch.Iterator().__next__(), install.observer.errors)
     """
     assert finished(run(program, PYTHONPATH=site)) == "batch 10\n"
 
 
-@pytest.mark.parametrize(("loaded", "told"), [("import torch._dynamo", None), ("", 0)])
-def test_what_a_silent_dynamo_compiles_is_unknown(
-    loaded: str, told: int | None, tmp_path: Path, listener: Sessions, run: Run, site: str
+@pytest.mark.parametrize(("loaded", "expected"), [("import torch._dynamo", None), ("", 0)])
+def test_compilations_are_unknown_without_dynamo_callbacks(
+    loaded: str, expected: int | None, tmp_path: Path, listener: Sessions, run: Run, site: str
 ) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "_dynamo.py").touch()
@@ -96,7 +102,7 @@ def test_what_a_silent_dynamo_compiles_is_unknown(
     """
     finished(run(program, PYTHONPATH=site))
     until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
-    assert [s.snap.compilations for s in listener.view() if s.snap] == [told]
+    assert [s.snap.compilations for s in listener.view() if s.snap] == [expected]
 
 
 def test_watch_opens_the_session_before_the_first_step(listener: Sessions, run: Run, site: str) -> None:
@@ -131,7 +137,7 @@ def test_the_hook_loads_nothing_before_torch(run: Run) -> None:
     assert finished(run(program)) == "gpugauge gpugauge.hook gpugauge.hook.arming gpugauge.hook.finder\n"
 
 
-def test_a_torch_that_we_do_not_know_is_left_alone(tmp_path: Path, run: Run) -> None:
+def test_an_unknown_torch_module_is_not_changed(tmp_path: Path, run: Run) -> None:
     (tmp_path / "torch.py").write_text("answer = 42")
     program = """
         import sys
@@ -142,7 +148,7 @@ def test_a_torch_that_we_do_not_know_is_left_alone(tmp_path: Path, run: Run) -> 
     assert finished(run(program, PYTHONPATH=str(tmp_path))) == "42 False False\n"
 
 
-def test_a_failed_import_of_torch_may_be_tried_again(tmp_path: Path, listener: Sessions, run: Run, site: str) -> None:
+def test_torch_can_be_imported_after_a_failed_import(tmp_path: Path, listener: Sessions, run: Run, site: str) -> None:
     program = f"""
         import sys
         sys.path.insert(0, {str(tmp_path / "broken")!r})
@@ -161,19 +167,19 @@ def test_a_failed_import_of_torch_may_be_tried_again(tmp_path: Path, listener: S
 
 
 def test_the_exposed_part_of_the_waits_is_measured_on_the_device(listener: Sessions, run: Run, site: str) -> None:
-    # All of a wait is exposed while the device has nothing to do, nothing of it while it has more to do than that.
+    # A wait is exposed in full while the device is idle, and not at all while the device has more work than that.
     program = """
         import time, torch
         from gpugauge.hook import install
         torch.use_cuda()
         torch.Optimizer().step()
         def wait():
-            before = install.observer.waits.nanoseconds or 0
+            before = install.observer.state.waits.nanoseconds or 0
             torch.Iterator.takes = 0.05
             torch.Iterator().__next__()
             time.sleep(0.05)
             install.observer.publish(time.perf_counter_ns())
-            return (install.observer.waits.nanoseconds or 0) - before
+            return (install.observer.state.waits.nanoseconds or 0) - before
         print(wait() >= 0.045e9, wait() >= 0.045e9)
         torch.work(0.06)
         print(wait() < 0.03e9)
@@ -189,7 +195,7 @@ def test_the_exposed_part_of_the_waits_is_measured_on_the_device(listener: Sessi
     assert snap.exposed_wait_seconds >= 0.09
 
 
-def test_without_a_device_nothing_is_said_about_exposed_waits(listener: Sessions, run: Run, site: str) -> None:
+def test_exposed_waits_are_absent_without_a_device(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import torch
         torch.Optimizer().step()
@@ -200,7 +206,7 @@ def test_without_a_device_nothing_is_said_about_exposed_waits(listener: Sessions
     assert [s.snap.exposed_wait_seconds for s in listener.view() if s.snap] == [None]
 
 
-def test_ticks_count_instead_of_what_optimizers_say(listener: Sessions, run: Run, site: str) -> None:
+def test_ticks_replace_the_steps_of_optimizers(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import torch, gpugauge.hook
         optimizer = torch.Optimizer()
@@ -214,7 +220,7 @@ def test_ticks_count_instead_of_what_optimizers_say(listener: Sessions, run: Run
     (snap,) = [s.snap for s in listener.view()]
     assert snap is not None
     assert snap.steps is not None
-    # Three of the first round were optimizer steps: nobody had said yet that they are no training steps.
+    # Three are optimizer steps of the first round, before the first tick changed the source.
     assert (snap.step_source, snap.steps.count, snap.errors) == ("tick", 7, 0)
 
 
@@ -232,7 +238,7 @@ class DeepSpeedEngine:
 """
 
 
-def test_of_deepspeed_only_the_engines_steps_count(tmp_path: Path, listener: Sessions, run: Run, site: str) -> None:
+def test_only_the_steps_of_the_deepspeed_engine_count(tmp_path: Path, listener: Sessions, run: Run, site: str) -> None:
     package = tmp_path / "site" / "deepspeed" / "runtime"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
@@ -254,7 +260,7 @@ def test_of_deepspeed_only_the_engines_steps_count(tmp_path: Path, listener: Ses
     assert session.facts["parallel"] == "deepspeed"
 
 
-def test_the_hooks_own_functions_do_nothing_where_nobody_watches(run: Run) -> None:
+def test_the_functions_of_the_hook_do_nothing_in_an_unwatched_process(run: Run) -> None:
     program = """
         import gpugauge.hook
         gpugauge.hook.tick()
@@ -264,7 +270,7 @@ def test_the_hooks_own_functions_do_nothing_where_nobody_watches(run: Run) -> No
     assert finished(run(program)) == "fine\n"
 
 
-def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessions, run: Run, site: str) -> None:
+def test_a_program_may_close_all_descriptors(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import os, torch
         from gpugauge.hook import install
@@ -272,23 +278,23 @@ def test_a_program_that_closes_all_descriptors_goes_on_unharmed(listener: Sessio
         optimizer.step()
         os.closerange(3, 256)
         mine = [os.open(os.devnull, os.O_WRONLY) for _ in range(20)]
-        install.observer.hurry()
+        install.observer.publish_soon()
         optimizer.step()
         print(*{os.readlink(f"/proc/self/fd/{number}") for number in mine}, install.observer.errors)
     """
     assert finished(run(program, PYTHONPATH=site)) == "/dev/null 0\n"
 
 
-def test_a_wait_that_our_error_left_open_ends_with_the_next_step(run: Run, site: str) -> None:
+def test_the_next_step_ends_a_wait_left_open_by_an_error(run: Run, site: str) -> None:
     program = """
         import torch
         from gpugauge.hook import install, phases
         optimizer, batches = torch.Optimizer(), torch.Iterator()
         next(batches), optimizer.step()
         ours = install.observer
-        arrive, ours.phases.arrive = ours.phases.arrive, lambda *_: 1 / 0
+        end_wait, ours.phases.end_wait = ours.phases.end_wait, lambda *_: 1 / 0
         next(batches)
-        ours.phases.arrive = arrive
+        ours.phases.end_wait = end_wait
         before = ours.phases.current
         optimizer.step()
         print(phases.PHASES[before], phases.PHASES[ours.phases.current], ours.errors)
@@ -297,14 +303,14 @@ def test_a_wait_that_our_error_left_open_ends_with_the_next_step(run: Run, site:
 
 
 def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site: str) -> None:
-    # One for a step, four for a batch, and seven when a second's worth of them is counted: each step of everybody pays.
+    # One for a step, four for a batch, and seven for both in drain(), once a second: the cost of every training step.
     program = """
         import gpugauge, os, sys, torch
         from gpugauge.hook import install
         optimizer, batches = torch.Optimizer(), torch.Iterator()
         next(batches), optimizer.step()
         home, ours = os.path.dirname(gpugauge.__file__), install.observer
-        ours.step_look = ours.batch_look = ours.due = 1 << 62  # nothing is sent meanwhile, however slow the machine
+        ours.step_due = ours.batch_due = ours.publish_due = 1 << 62  # nothing is published, also on a slow machine
         number = 0
         def count(frame, event, _):
             global number

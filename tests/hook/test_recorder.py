@@ -1,4 +1,4 @@
-"""Steps are rounds, durations lie between them."""
+"""Steps are rounds of optimizers, and durations are the times between rounds."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def counted(optimizers: Sequence[int]) -> Recorder:
         ([1], 1),
         ([1] * 7, 7),
         ([1, 2] * 7, 7),  # a generator and a discriminator, or a wrapper that reports each step twice
-        ([1, 1, 1, 2] * 7, 21),  # one steps more often
+        ([1, 1, 1, 2] * 7, 21),  # one optimizer steps more often
         ([1, 2, 2, 2] * 7, 21),
         (list(range(50)) * 7, 7),  # an optimizer for each parameter
         ([1] * 7 + [2] * 8, 14),  # one training after another: the first step of the second joins the last round
@@ -34,12 +34,12 @@ def test_a_round_ends_when_an_optimizer_steps_again(optimizers: list[int], steps
     assert counted(optimizers).step_tally.count == steps
 
 
-def test_durations_lie_between_rounds() -> None:
+def test_durations_are_times_between_rounds() -> None:
     tally = counted([1, 2] * 4).step_tally
     assert (tally.nanoseconds, sum(tally.log2)) == (3 * 2 * MS, 3)
 
 
-def test_what_is_drained_in_parts_is_the_same() -> None:
+def test_draining_in_parts_gives_the_same_counts() -> None:
     recorder = Recorder()
     for number in range(10):
         recorder.steps.append((7, number * MS))
@@ -49,7 +49,7 @@ def test_what_is_drained_in_parts_is_the_same() -> None:
     assert (recorder.batch_tally.count, recorder.batch_tally.nanoseconds) == (10, 30)
 
 
-def test_the_time_of_the_last_is_told_in_unix_time() -> None:
+def test_the_time_of_the_last_event_is_unix_time() -> None:
     recorder = Recorder()
     before = time.time()
     now = time.perf_counter_ns()

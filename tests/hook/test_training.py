@@ -13,6 +13,8 @@ from gpugauge.sessions.session import Session
 
 from .conftest import Run, finished, until
 
+pytestmark = pytest.mark.torch
+
 TRAINING = """
     import sys, time, torch
     from torch.utils.data import DataLoader, Dataset
@@ -41,7 +43,7 @@ TRAINING = """
         main()
 """
 
-# Steps until somebody ends it; tells on stdout when it has begun.
+# Steps until it is killed.
 ENDLESS = """
     import time, torch
     model = torch.nn.Linear(8, 4)
@@ -64,7 +66,7 @@ def steps_of(session: Session) -> int:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_a_training_is_counted_as_it_counts_itself(context: str, listener: Sessions, run: Run) -> None:
+def test_steps_and_batches_are_those_of_the_program(context: str, listener: Sessions, run: Run) -> None:
     program = TRAINING.format(options=f"num_workers=1, multiprocessing_context={context!r}")
     output = finished(run(program, RANK="3", WORLD_SIZE="8"))
     session = ended(listener)
@@ -85,13 +87,13 @@ def test_a_training_is_counted_as_it_counts_itself(context: str, listener: Sessi
 
 
 @contextmanager
-def nobody(path: Path) -> Iterator[None]:
+def absent(path: Path) -> Iterator[None]:
     yield
 
 
 @contextmanager
-def deaf(path: Path) -> Iterator[None]:
-    """A daemon that accepts and never reads, with room for next to nothing."""
+def not_reading(path: Path) -> Iterator[None]:
+    """A daemon that accepts and never reads, with the smallest receive buffer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         server.bind(str(path))
@@ -100,13 +102,13 @@ def deaf(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def hostile(path: Path) -> Iterator[None]:
-    """Something else is at the path, and it is no socket."""
+def not_a_socket(path: Path) -> Iterator[None]:
+    """The path is a regular file."""
     path.write_text("")
     yield
 
 
-@pytest.mark.parametrize("daemon", [nobody, deaf, hostile])
+@pytest.mark.parametrize("daemon", [absent, not_reading, not_a_socket])
 def test_output_and_exit_code_are_the_programs_own(
     daemon: Callable[[Path], AbstractContextManager[None]], tmp_path: Path, run: Run
 ) -> None:
@@ -126,7 +128,7 @@ def test_switched_off_opens_no_session(listener: Sessions, run: Run) -> None:
     assert listener.view() == ()
 
 
-def test_a_restarted_daemon_is_found_and_a_kill_is_seen(tmp_path: Path, listener: Sessions, run: Run) -> None:
+def test_a_restarted_daemon_is_found_and_a_kill_is_reported(tmp_path: Path, listener: Sessions, run: Run) -> None:
     process = run(ENDLESS)
     until(lambda: any(steps_of(s) > 1 for s in listener.view()))
     before = listener.view()[0]
@@ -142,7 +144,7 @@ def test_a_restarted_daemon_is_found_and_a_kill_is_seen(tmp_path: Path, listener
     successor.stop()
 
 
-def test_a_daemon_that_is_stopped_holds_up_nothing(tmp_path: Path, run: Run) -> None:
+def test_a_stopped_daemon_delays_nothing(tmp_path: Path, run: Run) -> None:
     serve = """
         import sys, time
         from gpugauge.sessions.listener import Sessions
@@ -174,8 +176,8 @@ def test_the_reason_for_the_end_arrives(error: str, reason: str, listener: Sessi
     assert (ended(listener).end_reason, steps_of(listener.view()[0])) == (reason, 1)
 
 
-def test_compiled_models_and_optimizers_go_on(listener: Sessions, run: Run) -> None:
-    # The backend does not matter for what dynamo makes of the hook, and this one needs no compiler.
+def test_compiled_models_and_optimizers_are_unchanged(listener: Sessions, run: Run) -> None:
+    # The backend does not affect how dynamo handles the hook, and this one needs no compiler.
     program = """
         import torch
         model = torch.nn.Linear(8, 8)
@@ -194,5 +196,5 @@ def test_compiled_models_and_optimizers_go_on(listener: Sessions, run: Run) -> N
     assert watched == plain != ""
     if watched.endswith("wrapper\n"):
         assert steps_of(ended(listener)) == 10
-    else:  # in torch 2.1 dynamo takes the hooks off the optimizers, and here is no loader whose batches would count
+    else:  # in torch 2.1 dynamo removes the hooks of optimizers, and this program has no loader to count batches
         assert listener.view() == ()

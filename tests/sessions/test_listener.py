@@ -1,4 +1,4 @@
-"""The listener: leases, guards, and whose socket it is."""
+"""The listener: sessions, limits, and ownership of the socket."""
 
 import contextlib
 import fcntl
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.hook.client import QUEUE
+from gpugauge.hook.client import SEND_BUFFER_BYTES
 from gpugauge.sessions import listener as sessions
-from gpugauge.sessions.connection import BURST
+from gpugauge.sessions.connection import MESSAGE_BURST
 from gpugauge.sessions.listener import Sessions, SessionsError
-from gpugauge.sessions.session import ENDS, Session
+from gpugauge.sessions.session import SESSION_END_REASONS, Session
 from gpugauge.wire import messages as wire
-from gpugauge.wire import record as wire_page
+from gpugauge.wire import record as wire_record
 
 ONE = "1" * 32
 TWO = "2" * 32
@@ -55,12 +55,12 @@ def snap(steps: int, session: str = ONE) -> bytes:
     return wire.encode(wire.Snap(session, steps, steps=wire.Progress(steps)))
 
 
-def page(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: int = wire_page.PAGE_BYTES) -> int:
-    """Return a memfd that shows the phase training since the beginning of time."""
-    memory = bytearray(wire_page.PAGE_BYTES)
-    wire_page.write_head(memory)
-    wire_page.write(memory, 1, wire_page.PHASES.index("training"), 0, 3, 4, [0] * len(wire_page.PHASES))
-    descriptor = os.memfd_create("page", os.MFD_ALLOW_SEALING)
+def shared_record(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: int = wire_record.RECORD_BYTES) -> int:
+    """Return a memfd that shows the phase training since boot."""
+    memory = bytearray(wire_record.RECORD_BYTES)
+    wire_record.write_head(memory)
+    wire_record.write(memory, 1, wire_record.PHASES.index("training"), 0, 3, 4, [0] * len(wire_record.PHASES))
+    descriptor = os.memfd_create("record", os.MFD_ALLOW_SEALING)
     os.write(descriptor, memory)
     os.ftruncate(descriptor, size)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
@@ -68,16 +68,16 @@ def page(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: int = wire_
 
 
 def opened_again(flags: int) -> int:
-    """Return another way to a sealed page, which has its seals and its size."""
-    descriptor = page()
+    """Return another descriptor of a sealed record, opened with `flags`."""
+    descriptor = shared_record()
     again = os.open(f"/proc/self/fd/{descriptor}", flags)
     os.close(descriptor)
     return again
 
 
-def open_pages() -> int:
+def open_records() -> int:
     links = list(Path("/proc/self/fd").iterdir())
-    return sum("memfd:page" in str(link.readlink()) for link in links if link.is_symlink())
+    return sum("memfd:record" in str(link.readlink()) for link in links if link.is_symlink())
 
 
 def steps_of(session: Session) -> int | None:
@@ -87,7 +87,7 @@ def steps_of(session: Session) -> int | None:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "the listener did not get there"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.005)
 
 
@@ -98,7 +98,9 @@ def closed_by_daemon(client: socket.socket) -> bool:
         return True
 
 
-def test_a_session_is_what_the_last_messages_said(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_a_session_has_the_values_of_the_last_messages(
+    listener: Sessions, connect: Callable[[], socket.socket]
+) -> None:
     client = connect()
     client.send(hello(torch="2.13"))
     client.send(snap(1))
@@ -110,43 +112,43 @@ def test_a_session_is_what_the_last_messages_said(listener: Sessions, connect: C
     assert session.peer_pid > 1
 
 
-def test_the_page_is_read_while_the_process_says_nothing(
+def test_the_record_is_read_while_the_process_sends_nothing(
     listener: Sessions, connect: Callable[[], socket.socket]
 ) -> None:
-    client, descriptor = connect(), page()
+    client, descriptor = connect(), shared_record()
     socket.send_fds(client, [hello()], [descriptor])
-    until(lambda: [s.page.phase for s in listener.view() if s.page] == ["training"])
-    before = listener.view()[0].page
+    until(lambda: [s.record.phase for s in listener.view() if s.record] == ["training"])
+    before = listener.view()[0].record
     assert before is not None
     assert (before.steps, before.batches) == (3, 4)
-    wire_page_now = bytearray(wire_page.PAGE_BYTES)
-    wire_page.write_head(wire_page_now)
-    wire_page.write(wire_page_now, 2, wire_page.PHASES.index("loading"), 0, 5, 6, [0] * len(wire_page.PHASES))
-    os.pwrite(descriptor, wire_page_now, 0)
+    changed = bytearray(wire_record.RECORD_BYTES)
+    wire_record.write_head(changed)
+    wire_record.write(changed, 2, wire_record.PHASES.index("loading"), 0, 5, 6, [0] * len(wire_record.PHASES))
+    os.pwrite(descriptor, changed, 0)
     os.close(descriptor)
-    until(lambda: [s.page.phase for s in listener.view() if s.page] == ["loading"])
-    after = listener.view()[0].page
+    until(lambda: [s.record.phase for s in listener.view() if s.record] == ["loading"])
+    after = listener.view()[0].record
     assert after is not None
-    assert after.seconds["training"] >= before.seconds["training"]  # though the page does not say so any more
+    assert after.seconds["training"] >= before.seconds["training"]  # the changed record has 0
     client.close()
     until(lambda: [s.connected for s in listener.view()] == [False])
-    assert [s.page.steps for s in listener.view() if s.page] == [5]
-    assert open_pages() == 0
+    assert [s.record.steps for s in listener.view() if s.record] == [5]
+    assert open_records() == 0
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: page(seals=0),
-        lambda: page(seals=fcntl.F_SEAL_GROW),
-        lambda: page(size=1 << 20),
+        lambda: shared_record(seals=0),
+        lambda: shared_record(seals=fcntl.F_SEAL_GROW),
+        lambda: shared_record(size=1 << 20),
         lambda: os.open("/dev/zero", os.O_RDONLY),
-        lambda: os.memfd_create("page"),
+        lambda: os.memfd_create("record"),
         lambda: opened_again(os.O_WRONLY),
         lambda: opened_again(os.O_PATH),
     ],
 )
-def test_what_is_no_sealed_page_is_closed_unseen(
+def test_a_descriptor_that_is_no_sealed_record_is_closed_unread(
     make: Callable[[], int], listener: Sessions, connect: Callable[[], socket.socket]
 ) -> None:
     client, descriptor = connect(), make()
@@ -154,21 +156,21 @@ def test_what_is_no_sealed_page_is_closed_unseen(
     os.close(descriptor)
     client.send(snap(1))
     until(lambda: [steps_of(s) for s in listener.view()] == [1])
-    assert listener.view()[0].page is None
-    assert open_pages() == 0
+    assert listener.view()[0].record is None
+    assert open_records() == 0
 
 
-def test_only_the_first_message_may_bring_a_page(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_only_the_first_message_may_carry_a_record(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
     client = connect()
     client.send(hello())
-    descriptors = [page() for _ in range(3)]
+    descriptors = [shared_record() for _ in range(3)]
     socket.send_fds(client, [snap(1)], descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     client.send(snap(2))
     until(lambda: [steps_of(s) for s in listener.view()] == [2])
-    assert listener.view()[0].page is None
-    assert open_pages() == 0
+    assert listener.view()[0].record is None
+    assert open_records() == 0
 
 
 def test_an_unchanged_view_is_the_same_object(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
@@ -195,11 +197,11 @@ def test_the_end_of_the_connection_ends_the_session(
     assert shown == session.end_reason
     assert session.ended_at is not None
     assert steps_of(session) == 3
-    assert {**dict.fromkeys(ENDS, 0), shown: 1} == listener.counters().ended
+    assert {**dict.fromkeys(SESSION_END_REASONS, 0), shown: 1} == listener.counters().ended
 
 
-def test_an_ended_session_lingers_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "SWEEP_SECONDS", 0.01)
+def test_an_ended_session_is_dropped_after_the_linger_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SWEEP_INTERVAL_SECONDS", 0.01)
     listener = Sessions(str(tmp_path / "s"), linger_seconds=0.05)
     listener.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
@@ -210,7 +212,9 @@ def test_an_ended_session_lingers_and_goes(tmp_path: Path, monkeypatch: pytest.M
     listener.stop()
 
 
-def test_many_ended_sessions_push_out_the_oldest(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_the_oldest_of_too_many_ended_sessions_are_dropped(
+    listener: Sessions, connect: Callable[[], socket.socket]
+) -> None:
     names = [f"{number:032}" for number in range(10)]
     for name in names:
         client = connect()
@@ -219,7 +223,7 @@ def test_many_ended_sessions_push_out_the_oldest(listener: Sessions, connect: Ca
     until(lambda: names[2:] == [s.hello.session for s in listener.view()])
 
 
-def test_a_session_that_comes_back_goes_on(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_a_reconnected_session_keeps_its_counts(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
     first = connect()
     first.send(hello())
     first.send(snap(3))
@@ -233,14 +237,14 @@ def test_a_session_that_comes_back_goes_on(listener: Sessions, connect: Callable
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([b"x" * (wire.MAX_BYTES + 1)], "oversized"),
+        ([b"x" * (wire.MAX_MESSAGE_BYTES + 1)], "oversized"),
         ([b"GET /metrics"], "foreign"),
         ([hello()[:-9]], "foreign"),
         ([snap(1)], "malformed"),
         ([hello(), hello()], "malformed"),
         ([hello(), snap(1, TWO)], "malformed"),
         ([hello(), b'{"v":[1,0],"kind":"snap"}'], "malformed"),
-        ([hello(), *(snap(1) for _ in range(BURST + 15))], "rate"),
+        ([hello(), *(snap(1) for _ in range(MESSAGE_BURST + 15))], "rate"),
     ],
 )
 def test_a_bad_message_closes_its_connection_only(
@@ -253,7 +257,7 @@ def test_a_bad_message_closes_its_connection_only(
     good = connect()
     good.send(hello("9" * 32))
     bad = connect()
-    with contextlib.suppress(OSError):  # it may be closed before the last
+    with contextlib.suppress(OSError):  # the daemon may close it before the last message
         for message in messages:
             bad.send(message)
     assert closed_by_daemon(bad)
@@ -264,11 +268,11 @@ def test_a_bad_message_closes_its_connection_only(
     assert [vars(record)["fields"]["reason"] for record in caplog.records] == [reason]
 
 
-def test_what_was_sent_while_the_daemon_stood_still_is_no_fault_of_the_sender(tmp_path: Path) -> None:
+def test_messages_queued_during_a_pause_of_the_daemon_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "hook.sock"
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     away = Sessions(str(path))
     with server, client:
         server.bind(str(path))
@@ -287,7 +291,7 @@ def test_what_was_sent_while_the_daemon_stood_still_is_no_fault_of_the_sender(tm
     assert sent > 20
 
 
-def test_a_repeated_fault_is_logged_once(
+def test_a_repeated_rejection_is_logged_once(
     listener: Sessions, connect: Callable[[], socket.socket], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -298,7 +302,7 @@ def test_a_repeated_fault_is_logged_once(
     assert len(caplog.records) == 1
 
 
-def test_a_living_session_cannot_be_taken_over(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_a_connected_session_cannot_be_taken_over(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
     owner, thief = connect(), connect()
     owner.send(hello(torch="mine"))
     until(lambda: len(listener.view()) == 1)
@@ -319,10 +323,10 @@ def test_connections_are_limited_by_user(listener: Sessions, connect: Callable[[
     until(lambda: TWO in [s.hello.session for s in listener.view() if s.connected])
 
 
-def test_a_connection_that_says_nothing_is_closed(
+def test_a_silent_connection_is_closed(
     listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "HELLO_SECONDS", 0.0)
+    monkeypatch.setattr(sessions, "HELLO_TIMEOUT_SECONDS", 0.0)
     assert closed_by_daemon(connect())
     assert listener.counters().rejected["silent"] == 1
 
@@ -332,26 +336,26 @@ def test_every_user_may_connect(listener: Sessions) -> None:
     assert stat.S_IMODE(listener.path.stat().st_mode) == 0o666
 
 
-def test_the_socket_of_a_living_daemon_is_not_taken(listener: Sessions) -> None:
-    with pytest.raises(SessionsError, match="another daemon listens there"):
+def test_the_socket_of_a_running_daemon_is_not_replaced(listener: Sessions) -> None:
+    with pytest.raises(SessionsError, match="another daemon listens on it"):
         Sessions(str(listener.path)).start()
     assert listener.path.exists()
 
 
-def test_what_is_not_a_socket_is_left_alone(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "hook.sock"
     path.write_text("precious")
-    with pytest.raises(SessionsError, match="something that is not a socket"):
+    with pytest.raises(SessionsError, match="the path exists and is not a socket"):
         Sessions(str(path)).start()
     assert path.read_text() == "precious"
 
 
-def test_a_path_too_long_is_named(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SessionsError, match="AF_UNIX path too long"):
         Sessions(str(tmp_path / ("x" * 120))).start()
 
 
-def test_the_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
+def test_the_socket_of_an_ended_daemon_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "hook.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(path))
@@ -362,7 +366,7 @@ def test_the_socket_of_a_dead_daemon_is_replaced(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_stop_leaves_the_socket_of_a_successor(listener: Sessions) -> None:
+def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions) -> None:
     listener.path.unlink()
     successor = Sessions(str(listener.path))
     successor.start()
@@ -372,7 +376,7 @@ def test_stop_leaves_the_socket_of_a_successor(listener: Sessions) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_listener_that_broke_says_so(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_raises_after_the_thread_has_ended(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("planted")
 
@@ -385,7 +389,7 @@ def test_a_listener_that_broke_says_so(listener: Sessions, monkeypatch: pytest.M
         listener.view()
 
 
-def test_listener_goes_on_when_memory_was_short(
+def test_the_listener_continues_after_a_memory_error(
     listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept, short = listener._accept, [MemoryError(), MemoryError()]
@@ -402,7 +406,7 @@ def test_listener_goes_on_when_memory_was_short(
     assert short == []
 
 
-def test_socket_of_the_service_manager_is_taken_and_left_to_it(tmp_path: Path) -> None:
+def test_the_socket_of_the_service_manager_is_used_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "hook.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
         theirs.bind(str(path))
@@ -421,7 +425,7 @@ def test_socket_of_the_service_manager_is_taken_and_left_to_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("cgroups", "held"), [(("a", "a", "a", "b"), 3), (("", "", "", ""), 4)])
-def test_no_container_takes_the_places_of_the_others(
+def test_connections_are_limited_by_cgroup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroups: tuple[str, ...], held: int
 ) -> None:
     names = list(cgroups)
@@ -440,10 +444,10 @@ def test_no_container_takes_the_places_of_the_others(
         listener.stop()
 
 
-def test_nobody_wakes_up_while_nothing_is_connected(
+def test_the_thread_does_not_wake_up_without_connections(
     listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(sessions, "SWEEP_INTERVAL_SECONDS", 0.01)
     swept: list[float] = []
     monkeypatch.setattr(listener, "_sweep", swept.append)
     time.sleep(0.2)

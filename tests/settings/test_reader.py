@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "gpugauge.yaml"
 
 
-def test_the_child_reads_what_load_reads_each_time_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_read_returns_the_current_settings(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUGAUGE_LOG_LEVEL", "debug")
     file.write_text("path: {pod_logs: /logs}\nweb: {listen_address: ':1,[::1]:2'}\n")
     reader = SettingsReader(["serve", f"--config.file={file}", "--no-collector.host"])
@@ -35,7 +35,7 @@ def test_the_child_reads_what_load_reads_each_time_anew(file: Path, monkeypatch:
     assert second.web.listen_address == (("127.0.0.1", 10478),)
 
 
-def test_a_bad_file_is_told_in_the_sentence_of_load(file: Path) -> None:
+def test_bad_file_raises_the_error_of_load(file: Path) -> None:
     file.write_text("web:\n  max_connection: 5\n")
     with pytest.raises(ConfigError) as expected:
         load(file, {}, {})
@@ -47,7 +47,7 @@ def test_a_bad_file_is_told_in_the_sentence_of_load(file: Path) -> None:
     assert str(caught.value) == str(expected.value)
 
 
-def test_a_wrong_flag_is_told_by_the_child(capfd: pytest.CaptureFixture[str]) -> None:
+def test_child_prints_the_error_of_a_wrong_flag(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ReaderEnded) as caught:
         SettingsReader(["serve", "--web.listen-adress=:1"]).read()
 
@@ -55,11 +55,11 @@ def test_a_wrong_flag_is_told_by_the_child(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().err.startswith("Usage: gpugauge serve [OPTIONS]\n")
 
 
-def test_a_child_that_was_killed_has_told_nothing(file: Path) -> None:
+def test_killed_child_has_explained_nothing(file: Path) -> None:
     os.mkfifo(file)
     reader = SettingsReader(["serve", f"--config.file={file}"])
-    assert reader._begun is not None
-    reader._begun._process.kill()
+    assert reader._started is not None
+    reader._started._process.kill()
 
     with pytest.raises(ReaderEnded, match=f"ended by signal {signal.SIGKILL:d}") as caught:
         reader.read()
@@ -75,7 +75,7 @@ def test_settings_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
 def test_a_file_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "yaml.py").write_text("raise SystemExit('somebody else wrote this')\n")
+    (tmp_path / "yaml.py").write_text("raise SystemExit('this must not run')\n")
     monkeypatch.chdir(tmp_path)
 
     assert SettingsReader(["serve"]).read().given == frozenset()
@@ -83,7 +83,7 @@ def test_a_file_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def inherited() -> Callable[[], bool]:
-    """Tells whether another process has the descriptor, which every child could take over, as systemd passes them."""
+    """Return whether another process holds a descriptor that children can inherit, as systemd passes them."""
     read, write = os.pipe()
     os.set_inheritable(write, True)
     os.set_blocking(read, False)

@@ -1,4 +1,4 @@
-"""Scenarios for tests, written as the YAML that a user would write."""
+"""Scenarios for tests, written as YAML like that of users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def scenario(text: str) -> Scenario:
 
 
 class Clock:
-    """Seconds of the scenario, moved by hand."""
+    """Seconds of the scenario, set by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -27,7 +27,7 @@ class Clock:
 
 
 def opened(text: str, clock: Clock | None = None) -> Nvml:
-    """Open the driver of a scenario, with the time at second 0 if there is no clock."""
+    """Open the driver of a scenario; without a clock, its time is second 0."""
     clock = clock or Clock()
     use_library(Library(clock.world(text)))
     nvml = Nvml(lambda: clock.now)

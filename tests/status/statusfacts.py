@@ -1,4 +1,4 @@
-"""A snapshot of two GPUs, made from the catalogue's own rows."""
+"""A snapshot of two GPUs with the rows of the catalogue."""
 
 from gpugauge import catalog
 from gpugauge.collectors.process.allocation import DEVICES as ALLOCATION
@@ -15,7 +15,7 @@ POD = Workload("pod", "ml", "trainer-0", "main", "uid", "1000", "train.py")
 
 
 def family(name: str, *samples: tuple[dict[str, str], float]) -> Family:
-    """Return a family; labels that are not given are empty, one that the row does not have is an error."""
+    """Return a family. Missing labels are empty; a label that the row does not have is an error."""
     row = ROWS[name]
     for labels, _ in samples:
         assert labels.keys() <= set(row.labels), name
@@ -27,7 +27,9 @@ def workload(who: Workload) -> dict[str, str]:
 
 
 def snapshot(command: str = "train.py", *, up: int = 1) -> Snapshot:
-    """GPU 0 with one pod's process, GPU 1 given to another pod and idle; a process with torch on no GPU."""
+    """Return a snapshot: GPU 0 with the process of a pod, GPU 1 allocated to another pod and idle, a process with torch
+    that uses no GPU.
+    """
     two = ({"uuid": "GPU-b"}, {"uuid": "GPU-a"})
     who = Workload("pod", "ml", "trainer-0", "main", "uid", "1000", command)
     families = (

@@ -38,7 +38,7 @@ def test_unknown_while_less_than_half_of_the_window_was_observed() -> None:
     assert history.load("GPU-a", 200) == 1
 
 
-def test_ticks_that_are_five_seconds_apart_but_for_milliseconds_make_a_point_each() -> None:
+def test_ticks_about_five_seconds_apart_make_a_point_each() -> None:
     history = History()
     for tick in range(13):
         history.feed(snapshot(4.999 * tick, busy=tick, observed=4.999 * tick))
@@ -58,7 +58,7 @@ def test_load_of_a_process_over_its_life_so_far() -> None:
     assert round(old, 6) == 0.2
 
 
-def test_process_that_is_gone_has_no_load() -> None:
+def test_ended_process_has_no_load() -> None:
     history = History()
     for second in (0, 5, 10):
         history.feed(snapshot(second, second, second, old=second))
@@ -81,6 +81,6 @@ def test_loads_from_point_to_point() -> None:
     for second, busy, observed in ((0, 0, 0), (5, 5, 5), (10, 6, 9), (15, 6.5, 10)):
         history.feed(snapshot(second, busy, observed))
 
-    # Of the last five seconds only one was observed.
+    # Only one of the last five seconds was observed.
     assert history.loads("GPU-a") == [(15, None), (10, 1.0), (5, 0.25), (0, None)]
     assert history.loads("GPU-b") == [(15, None), (10, None), (5, None), (0, None)]

@@ -20,10 +20,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "http.md"
 REQUEST = Request("GET", PATH, "", {}, b"", "127.0.0.1")
 
 
-def test_devices_by_index_with_what_is_on_them() -> None:
-    told = status(snapshot(), History())
+def test_devices_by_index_with_their_processes() -> None:
+    node = status(snapshot(), History())
 
-    first, second = told["gpus"]
+    first, second = node["gpus"]
     assert (first["index"], first["uuid"], first["load"], first["temperature_celsius"]) == (0, "GPU-a", 0.93, 64)
     assert (first["load_5m"], first["processes_hidden"]) == (None, 3)
     (process,) = first["processes"]
@@ -42,17 +42,17 @@ def test_process_with_torch_on_no_device() -> None:
 
 
 def test_exporter_and_driver() -> None:
-    told = status(snapshot(), History())
+    node = status(snapshot(), History())
 
-    assert (told["version"], told["simulated"], told["failing_collectors"]) == ("9.9", True, {"host": "no"})
-    assert told["driver"] == {"up": True, "reason": "ok"}
+    assert (node["version"], node["simulated"], node["failing_collectors"]) == ("9.9", True, {"host": "no"})
+    assert node["driver"] == {"up": True, "reason": "ok"}
 
 
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [("driver_not_loaded", "modprobe nvidia"), ("starting", None), ("code_4711", None)],
 )
-def test_what_to_do_about_a_driver_that_is_down(reason: str, advice: str | None) -> None:
+def test_advice_for_a_driver_that_is_down(reason: str, advice: str | None) -> None:
     down = family("gpugauge_driver_up", ({"reason": reason}, 0))
 
     driver = status(Snapshot(1.7e9, 1.0, (Section("exporter", (down,)),)), History())["driver"]
@@ -61,18 +61,18 @@ def test_what_to_do_about_a_driver_that_is_down(reason: str, advice: str | None)
     assert (advice or "") in driver.get("advice", "")
 
 
-def test_what_is_wrong_with_a_collector_is_one_short_line() -> None:
+def test_error_of_a_collector_is_one_short_line() -> None:
     wrong = Health(False, 0.1, 0, 3, "OSError: no\n  such file " + "x" * 500)
 
-    told = status(replace(snapshot(), health={"host": wrong, "device": Health(True, 0.1, 1.7e9, 0)}), History())
+    node = status(replace(snapshot(), health={"host": wrong, "device": Health(True, 0.1, 1.7e9, 0)}), History())
 
-    assert told["failing_collectors"].keys() == {"host"}
-    assert told["failing_collectors"]["host"].startswith("OSError: no such file xxx")
-    assert len(told["failing_collectors"]["host"]) == 200
+    assert node["failing_collectors"].keys() == {"host"}
+    assert node["failing_collectors"]["host"].startswith("OSError: no such file xxx")
+    assert len(node["failing_collectors"]["host"]) == 200
 
 
 def keys(facts: Any) -> Iterator[str]:
-    """Yield the names of all fields, but not the names that come from outside."""
+    """Yield the names of all fields, without keys that come from outside."""
     if isinstance(facts, list):
         for each in facts:
             yield from keys(each)
@@ -93,31 +93,29 @@ def test_every_field_is_documented_and_nothing_else() -> None:
     assert documented == set(keys(status(snapshot(), History()))) | more
 
 
-def test_release_is_told_with_its_end() -> None:
+def test_release_has_its_end() -> None:
     until = family("gpugauge_driver_released_until_timestamp_seconds", ({}, 1.7e9))
     released = family("gpugauge_driver_up", ({"reason": "released"}, 0))
-    page = Snapshot(1.7e9, 1.0, (Section("exporter", (released, until)),))
+    node = status(Snapshot(1.7e9, 1.0, (Section("exporter", (released, until)),)), History())
 
-    told = status(page, History())
-
-    assert told["driver"] == {"up": False, "reason": "released", "released_until": 1.7e9}
-    assert told["gpus"] == []
+    assert node["driver"] == {"up": False, "reason": "released", "released_until": 1.7e9}
+    assert node["gpus"] == []
 
 
 def test_load_over_five_minutes_comes_from_the_history() -> None:
-    class Remembers(History):
+    class FixedHistory(History):
         def load(self, uuid: str, seconds: float) -> float | None:
             return 0.5 if seconds == 300 else None
 
-    assert status(snapshot(), Remembers())["gpus"][0]["load_5m"] == 0.5
+    assert status(snapshot(), FixedHistory())["gpus"][0]["load_5m"] == 0.5
 
 
 def test_load_over_ten_minutes_is_rounded() -> None:
-    class Remembers(History):
+    class FixedHistory(History):
         def loads(self, uuid: str) -> list[tuple[float, float | None]]:
             return [(5.0049, None), (0.0, 1 / 3)] if uuid == "GPU-a" else []
 
-    first, second = status(snapshot(), Remembers())["gpus"]
+    first, second = status(snapshot(), FixedHistory())["gpus"]
     assert (first["load_10m"], second["load_10m"]) == ([[5.0, None], [0.0, 0.333]], [])
 
 

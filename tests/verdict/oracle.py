@@ -1,21 +1,19 @@
-"""Random pipelines whose true cause is known, and what the verdict says of them."""
+"""Random pipelines with a known cause, and the verdict on them."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from gpugauge.simulator.device.pipeline import Pipeline, observe, speedups, true_cause
+from gpugauge.simulator.device.pipeline import Pipeline, observe, speedups
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.judge import judge
 
 WINDOW = 60.0
 
 
 def random_pipeline(r: random.Random) -> Pipeline:
-    """Return a healthy pipeline with none, one or two things wrong."""
+    """Return a random pipeline with no, one or two planted causes."""
     kernels = 10 ** r.uniform(-2.3, -0.3)
     p = Pipeline(
         kernels=kernels,
@@ -33,7 +31,7 @@ def random_pipeline(r: random.Random) -> Pipeline:
 
 
 def _break(p: Pipeline, r: random.Random) -> Pipeline:
-    """Do one thing wrong, mildly or badly."""
+    """Plant one cause, mild or severe."""
     k, u = p.kernels, r.uniform
     changes: list[dict[str, Any]] = [
         {"load": k * p.workers * u(1.3, 8)},
@@ -53,7 +51,7 @@ def _break(p: Pipeline, r: random.Random) -> Pipeline:
 
 
 def evidence(p: Pipeline) -> Evidence:
-    """Return what the hook, the driver and /proc would tell of a minute of the pipeline."""
+    """Return the evidence from hook, driver and /proc about a minute of the pipeline."""
     o = observe(p)
     slowed = p.clock < 1.0
     device = DeviceEvidence(
@@ -95,22 +93,12 @@ def evidence(p: Pipeline) -> Evidence:
 
 
 def without_counters(e: Evidence) -> Evidence:
-    """Return what is known of the same minute on a GPU that has no performance counters."""
+    """Return the evidence of the same minute on a GPU without performance counters."""
     devices = (replace(device, sm_active=None, tensor_active=None, transfer=None) for device in e.devices)
     return replace(e, devices=tuple(devices))
 
 
-def confusion(number: int, seed: int) -> Counter[tuple[str, str]]:
-    """Return how often each (true cause, named cause) came up; `none` is a healthy run, or nobody blamed."""
-    r = random.Random(seed)
-    pairs: Counter[tuple[str, str]] = Counter()
-    for _ in range(number):
-        p = random_pipeline(r)
-        pairs[true_cause(p) or "none", judge(evidence(p)).limited_by or "none"] += 1
-    return pairs
-
-
 def right(p: Pipeline, named: str) -> bool:
-    """Whether the named cause is as good as the best: removing it saves at least nine tenths of the time saved then."""
+    """Return whether removing the named cause saves at least nine tenths of the time that the best cause saves."""
     saved = {cause: 1.0 - 1.0 / gain for cause, gain in speedups(p).items()}
     return saved.get(named, 0.0) >= 0.9 * max(saved.values())

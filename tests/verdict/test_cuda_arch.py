@@ -2,7 +2,7 @@ import pytest
 
 from gpugauge.verdict.cuda_arch import arch_supported
 
-# torch.cuda.get_arch_list() of published builds, as their users printed it.
+# torch.cuda.get_arch_list() of published builds, from reports of their users.
 CONDA_1_9_CUDA_10_2 = "sm_35 sm_37 sm_50 sm_60 sm_61 sm_70 sm_75"  # github.com/moi90/pytorch_compute_capabilities
 CONDA_1_13_CUDA_11_7 = "sm_37 sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86"  # the same table
 WHEEL_2_0_CU118 = "sm_37 sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"  # pytorch issue 95648
@@ -29,9 +29,9 @@ B200, B300, THOR, RTX_5090, GB10 = (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)
         (WHEEL_2_8_CU128, [V100, T4, A100, A10, L4, H100, B200, B300, RTX_5090, GB10], [(6, 1), THOR]),
         (WHEEL_2_10_CU128, [V100, T4, A100, A10, L4, H100, B200, B300, RTX_5090, GB10], [(6, 1), THOR]),
         (WHEEL_2_11_CU128, [T4, A100, A10, L4, H100, B200, B300, RTX_5090, GB10], [V100, THOR]),
-        # Its user measured "no kernel image is available" on a Thor, and that a GB10 runs.
+        # Reported: "no kernel image is available" on a Thor, while a GB10 works.
         (ARM_2_9_CU128, [A100, A10, L4, H100, B200, RTX_5090, GB10], [T4, THOR]),
-        # PTX for 7.5 is compiled for everything later.
+        # The driver compiles PTX for 7.5 for all later versions.
         (KAGGLE_2024, [V100, T4, A10, L4, H100, B200, RTX_5090], [(5, 2)]),
         (OWN_9_0A, [H100], [A100, B200, (9, 1)]),
         (OWN_12_1A, [GB10], [RTX_5090, B200]),
@@ -50,9 +50,9 @@ def test_real_builds_on_real_devices(build: str, runs: list[tuple[int, int]], do
 
 
 @pytest.mark.parametrize("arch_list", [[], ["gfx90a", "gfx942", "gfx1100"], ["sm_", "compute_x", "sm_90b"]])
-def test_what_names_no_architecture_is_not_decided(arch_list: list[str]) -> None:
+def test_list_without_architectures_is_undecided(arch_list: list[str]) -> None:
     assert arch_supported(arch_list, H100) is None
 
 
-def test_a_name_that_is_not_known_does_not_spoil_the_others() -> None:
+def test_unknown_architecture_does_not_affect_the_others() -> None:
     assert arch_supported(["sm_next", "sm_90"], H100) is True

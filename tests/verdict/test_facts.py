@@ -1,4 +1,4 @@
-"""From exported series to evidence."""
+"""Evidence from exported series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpugauge import catalog
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.facts import WANTED, evidence
+from gpugauge.verdict.facts import FAMILIES, evidence
 from gpugauge.verdict.window import Window
 
 ROWS = {row.name: row for row in catalog.metrics()}
@@ -20,7 +20,7 @@ INFO: dict[str, tuple[Mapping[str, str], float]] = {"torch_process_info": ({"cud
 
 
 def section(series: Series) -> Section:
-    """Return one series of process p by each name; labels that are not given are empty."""
+    """Return one series of process p per name; other labels are empty."""
     found = []
     for name, (given, value) in series.items():
         labels = {"process": "p", "uuid": "GPU-0", **given}
@@ -30,7 +30,7 @@ def section(series: Series) -> Section:
 
 def seen(*points: Series) -> Evidence:
     """Return the evidence of points 5 s apart."""
-    window = Window(WANTED)
+    window = Window(FAMILIES)
     for i, series in enumerate(points):
         window.add(5.0 * i, [section(series)])
     return evidence(window, "p", 5.0 * (len(points) - 1), 1_000.0, None)
@@ -40,8 +40,8 @@ def build(**facts: str) -> Series:
     return {**INFO, "torch_build_info": (facts, 1)}
 
 
-def test_every_wanted_family_is_exported() -> None:
-    assert set(ROWS) >= WANTED.names
+def test_every_family_of_the_window_is_exported() -> None:
+    assert set(ROWS) >= FAMILIES.names
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_visible_devices(facts: dict[str, str], devices: int | None) -> None:
         ("12.8", "", None),
     ],
 )
-def test_driver_that_is_too_old_for_the_build(cuda: str, driver: str, too_old: bool | None) -> None:
+def test_driver_too_old_for_the_build(cuda: str, driver: str, too_old: bool | None) -> None:
     points: Series = {"torch_process_info": ({"cuda": cuda}, 1), "torch_build_info": ({"kernel_driver": driver}, 1)}
 
     assert seen(points).driver_too_old is too_old
@@ -93,7 +93,7 @@ def test_architectures_against_the_device(architectures: str, capability: str, s
 
 
 @pytest.mark.parametrize(("command", "interactive"), [("ipykernel_launcher.py", True), ("", True), ("train.py", False)])
-def test_programs_that_wait_for_a_person(command: str, interactive: bool) -> None:
+def test_interactive_programs(command: str, interactive: bool) -> None:
     assert seen({"torch_process_info": ({"command": command}, 1)}).interactive is interactive
 
 
@@ -101,7 +101,7 @@ def waits(seconds: float, **more: Any) -> Series:
     return {**INFO, "torch_data_wait_seconds_total": ({}, seconds), **more}
 
 
-def test_shares_are_of_the_time_in_which_the_process_was_there() -> None:
+def test_shares_refer_to_the_lifetime_of_the_process() -> None:
     nobody: Series = {}
 
     found = seen(nobody, nobody, nobody, waits(0.0), waits(4.0), waits(8.0))
@@ -109,7 +109,7 @@ def test_shares_are_of_the_time_in_which_the_process_was_there() -> None:
     assert (found.window, found.data_wait) == (10.0, 0.8)
 
 
-def test_what_the_device_did_before_is_not_the_processs_doing() -> None:
+def test_load_before_the_process_does_not_count() -> None:
     def device(busy: float) -> Series:
         return {
             "gpu_up": ({}, 1.0),
@@ -137,13 +137,13 @@ def shared(busy: float, own: float, unowned: float) -> Series:
     }
 
 
-def test_busy_time_is_told_apart_by_who_had_it() -> None:
+def test_busy_time_is_split_by_owner() -> None:
     (device,) = seen({**shared(0.0, 0.0, 0.0), **INFO}, {**shared(4.0, 1.0, 2.0), **INFO}).devices
 
     assert (device.busy, device.own_busy, device.unowned_busy) == (0.5, 0.125, 0.25)
 
 
-def test_without_the_hook_only_age_and_load_are_asked_for() -> None:
+def test_evidence_without_the_hook_is_age_and_load() -> None:
     found = seen(shared(0.0, 0.0, 0.0), shared(4.0, 1.0, 2.0))
 
     assert found == Evidence(window=5.0, age=100.0, devices=(DeviceEvidence(busy=0.5),))

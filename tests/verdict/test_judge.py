@@ -63,7 +63,7 @@ def test_state(changes: dict[str, Any], state: str) -> None:
     assert judge(replace(HEALTHY, **changes)).state == state
 
 
-def test_healthy_run_is_never_blamed() -> None:
+def test_healthy_run_has_no_cause() -> None:
     assert judge(HEALTHY).limited_by is None
     assert judge(HEALTHY).causes == {}
 
@@ -74,10 +74,10 @@ def test_healthy_run_is_never_blamed() -> None:
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.55), "data_loading"),
         (starved(0.4), "host_bound"),
         (starved(0.4, data_wait=None, data_wait_exposed=None), "unknown"),
-        # Nobody counts the bytes that are copied, and they are not pinned.
+        # Copies are not counted, and the memory is not pinned.
         (starved(0.4, pinned=False), "unknown"),
         (replace(HEALTHY, pinned=False, devices=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
-        # The loader is waited for, but the GPU has work meanwhile: the wait costs nothing.
+        # The thread waits for the loader while the GPU is busy: no time is lost.
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.65), "cpu_limited"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.65), "memory_swap_io"),
@@ -103,76 +103,76 @@ def test_cause(evidence: Evidence, cause: str) -> None:
     assert judge(evidence).limited_by == cause
 
 
-def test_a_loader_that_is_slow_by_itself_shares_the_gaps_with_what_withholds_the_cpu() -> None:
+def test_slow_loader_shares_the_gaps_with_a_throttled_cgroup() -> None:
     verdict = judge(starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.35))
 
     assert verdict.limited_by == "data_loading"
     assert verdict.causes == {"data_loading": pytest.approx(0.4667), "cpu_limited": pytest.approx(0.2333)}
 
 
-def test_idle_time_of_pauses_is_nobodys_fault() -> None:
+def test_idle_time_of_pauses_is_not_lost() -> None:
     assert judge(starved(0.7, paused=0.28)).limited_by is None
     assert judge(starved(0.4, paused=0.28)).causes == {"host_bound": 0.32}
 
 
-def test_busy_time_of_nobody_is_not_held_against_others() -> None:
+def test_unowned_busy_time_is_no_contention() -> None:
     began = replace(HEALTHY, devices=(replace(BUSY, own_busy=0.7, unowned_busy=0.25),))
 
     assert judge(began).limited_by is None
 
 
-def test_nothing_is_named_on_seconds_of_evidence() -> None:
+def test_no_cause_with_little_evidence() -> None:
     verdict = judge(starved(0.4, window=10.0, data_wait=0.6, data_wait_exposed=0.6))
 
     assert (verdict.limited_by, verdict.causes) == (None, {"unknown": 0.6})
 
 
-def test_patience_can_be_set() -> None:
+def test_stalled_seconds_can_be_set() -> None:
     quiet = replace(HEALTHY, steps=0, batches=0, since_progress=21.0)
 
     assert [judge(quiet, stalled_seconds=s).state for s in (20.0, 30.0)] == ["stalled", "training"]
 
 
-def test_training_on_the_cpu_is_nobodys_loss_where_there_is_no_gpu() -> None:
+def test_training_on_the_cpu_loses_nothing_without_a_gpu() -> None:
     verdict = judge(replace(HEALTHY, parameters={"cpu": 1.0}, devices=(), host_has_gpu=False))
 
     assert (verdict.state, verdict.limited_by) == ("training_on_cpu", None)
 
 
-def test_power_cap_counts_only_where_somebody_lowered_the_limit() -> None:
+def test_power_cap_counts_only_with_a_lowered_limit() -> None:
     capped = replace(BUSY, clock=0.6, power_capped=1.0, power_limit_lowered=False)
 
     assert judge(replace(HEALTHY, devices=(capped,))).limited_by is None
     assert judge(replace(HEALTHY, devices=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
 
 
-def test_without_gpm_it_says_what_cannot_be_decided() -> None:
+def test_undecidable_causes_without_gpm() -> None:
     verdict = judge(replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, sm_active=None, tensor_active=None),)))
 
     assert verdict.undecidable == {"underfilled", "precision_unused", "transfer"}
     assert verdict.limited_by is None
 
 
-def test_without_the_hook_nothing_is_blamed_on_the_inside() -> None:
+def test_no_inside_cause_without_the_hook() -> None:
     verdict = judge(replace(starved(0.3), inside=False))
 
     assert (verdict.state, verdict.causes, verdict.confidence) == ("unknown", {"unknown": 0.7}, "outside")
     assert verdict.limited_by is None
 
 
-def test_named_cause_stays_until_another_leads_clearly() -> None:
+def test_cause_stays_until_another_leads_clearly() -> None:
     evidence = starved(0.4, data_wait=0.29, data_wait_exposed=0.29)  # 0.29 to the loader, 0.31 to the host
 
     assert judge(evidence).limited_by == "host_bound"
     assert judge(evidence, Verdict("training", "inside", {}, "data_loading")).limited_by == "data_loading"
 
 
-def test_shares_never_exceed_what_was_held() -> None:
+def test_shares_never_exceed_the_held_time() -> None:
     evidence = starved(0.2, data_wait=0.9, data_wait_exposed=0.9, retries=3, cpu_throttled=0.9)
 
     assert sum(judge(evidence).causes.values()) <= 1.0
 
 
-def test_every_cause_and_state_that_can_be_named_is_in_the_tables() -> None:
+def test_every_cause_and_state_is_in_the_tables() -> None:
     assert judge(HEALTHY).state in STATES
     assert {"data_loading", "unknown", "model_on_cpu"} <= CAUSES.keys()

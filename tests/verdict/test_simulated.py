@@ -1,4 +1,4 @@
-"""The verdict on trainings of the simulator, through the collectors: what was planted is what is named."""
+"""The verdict on simulated trainings, through the collectors: the planted cause is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpugauge.simulator.scenario.load import Scenario, load_scenario
 from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
 SECONDS = 76
-# By what is broken: the pipeline, and what else is on its GPU.
+# By planted cause: the pipeline, and the load of other processes on its GPU.
 PLANTED = {
     "healthy": ("{}", ""),
     "healthy, small steps": ("{kernels: 0.004, host: 0.002, load: 0.006}", ""),
@@ -35,7 +35,7 @@ PLANTED = {
 
 
 def planted() -> Scenario:
-    """Return a machine with a GPU for each."""
+    """Return a machine with one GPU per training."""
     lines = [f"gpus: {{model: h100, count: {len(PLANTED)}}}", "processes:"]
     for i, (pipeline, neighbour) in enumerate(PLANTED.values()):
         lines.append(f"  - {{pid: {100 + i}, gpus: [{i}], memory: 20GiB, cgroup: /job{i}, pipeline: {pipeline}}}")
@@ -59,12 +59,12 @@ def after_a_minute(tmp_path_factory: pytest.TempPathFactory) -> Moment:
 
 
 def verdicts(found: Moment) -> dict[str, tuple[str, str | None]]:
-    """Return state and cause by the name of what was planted."""
+    """Return state and cause by planted cause."""
     return {name: (found.states[100 + i], found.causes[100 + i]) for i, name in enumerate(PLANTED)}
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_named_is_what_was_planted_and_what_the_oracle_says(name: str, after_a_minute: Moment) -> None:
+def test_verdict_names_the_planted_cause_and_that_of_the_oracle(name: str, after_a_minute: Moment) -> None:
     pid = 100 + list(PLANTED).index(name)
     cause = None if name.startswith("healthy") else name.split(",", maxsplit=1)[0]
 
@@ -73,29 +73,29 @@ def test_named_is_what_was_planted_and_what_the_oracle_says(name: str, after_a_m
 
 
 @pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])
-def test_the_same_is_named_however_far_apart_the_ticks_are(
+def test_cause_does_not_depend_on_the_interval_of_ticks(
     steps: tuple[float, ...], tmp_path: Path, after_a_minute: Moment
 ) -> None:
     assert verdicts(last(planted(), tmp_path, steps=steps)) == verdicts(after_a_minute)
 
 
 @pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])
-def test_integrals_add_up_however_far_apart_the_ticks_are(steps: tuple[float, ...], tmp_path: Path) -> None:
-    looks: dict[float, float] = {}  # when the verdict looked, and the seconds that it has told until then
+def test_integrals_do_not_depend_on_the_interval_of_ticks(steps: tuple[float, ...], tmp_path: Path) -> None:
+    verdicts: dict[float, float] = {}  # time of each verdict, and the seconds counted until then
     for moment in moments(scenario(RHYTHMS), tmp_path, 150, steps=steps):
         spent, held = (moment.samples.get(f"training_{of}_total", {}) for of in ("seconds", "gpu_held_seconds"))
-        told = {process: sum(v for (p, _), v in spent.items() if p == process) for (process,) in held}  # type: ignore[misc]  # labels of any length
-        assert told == pytest.approx({process: value for (process,), value in held.items()})  # a GPU each
-        if max(told.values(), default=0.0) > max(looks.values(), default=0.0):
-            looks[moment.second] = max(told.values())
+        exported = {process: sum(v for (p, _), v in spent.items() if p == process) for (process,) in held}  # type: ignore[misc]  # labels of any length
+        assert exported == pytest.approx({process: value for (process,), value in held.items()})  # a GPU each
+        if max(exported.values(), default=0.0) > max(verdicts.values(), default=0.0):
+            verdicts[moment.second] = max(exported.values())
 
-    times = sorted(looks)
-    assert [looks[time] for time in times] == pytest.approx(times)  # from the first tick on
+    times = sorted(verdicts)
+    assert [verdicts[time] for time in times] == pytest.approx(times)  # from the first tick on
     assert max(later - earlier for earlier, later in pairwise(times)) < 10.0
     assert min(later - earlier for earlier, later in pairwise(times)) >= 4.5
 
 
-def test_a_session_has_the_label_of_the_process_that_the_driver_lists(after_a_minute: Moment) -> None:
+def test_session_has_the_label_of_the_listed_process(after_a_minute: Moment) -> None:
     inside = {process for process, *_ in after_a_minute.samples["torch_process_info"]}
     listed = {process for process, _ in after_a_minute.samples["gpu_process_memory_used_bytes"]}
     seen_from_outside = {process for process, *_ in after_a_minute.samples["gpu_process_host_info"]}
@@ -106,7 +106,7 @@ def test_a_session_has_the_label_of_the_process_that_the_driver_lists(after_a_mi
 
 
 @pytest.mark.parametrize("name", ["healthy", "starved", "bottlenecks"])
-def test_shipped_scenario_names_what_the_oracle_says(name: str, tmp_path: Path) -> None:
+def test_shipped_scenario_has_the_cause_of_the_oracle(name: str, tmp_path: Path) -> None:
     made = load_scenario(name)
 
     found = last(made, tmp_path)
@@ -116,7 +116,7 @@ def test_shipped_scenario_names_what_the_oracle_says(name: str, tmp_path: Path) 
     assert set(expected) == set(oracle(made))
 
 
-def test_held_and_not_used_devices(tmp_path: Path) -> None:
+def test_unused_devices(tmp_path: Path) -> None:
     text = "gpus: {model: h100, count: 4}\nprocesses: [{pid: 7, gpus: all, works_on: [0], memory: 9GiB, pipeline: {}}]"
 
     found = last(scenario(text), tmp_path)
@@ -124,7 +124,7 @@ def test_held_and_not_used_devices(tmp_path: Path) -> None:
     assert (found.causes[7], found.shares[7]) == ("unused_gpus", {"unused_gpus": 0.75})
 
 
-def test_training_without_a_device_is_the_models_place(tmp_path: Path) -> None:
+def test_training_without_a_device_has_its_model_on_the_cpu(tmp_path: Path) -> None:
     text = "gpus: {model: h100}\nprocesses: [{pid: 7, gpus: [], pipeline: {kernels: 2.0}}]"
 
     found = last(scenario(text), tmp_path, 30)
@@ -143,24 +143,24 @@ processes:
 
 
 @pytest.mark.parametrize("steps", [STEADY, OFTEN, RARELY, BY_TURNS])
-def test_states_follow_the_phases_and_pauses_are_nobodys_fault(steps: tuple[float, ...], tmp_path: Path) -> None:
-    told: dict[int, dict[float, str]] = {1: {}, 2: {}, 3: {}}
-    blamed = []
+def test_states_follow_the_phases_and_pauses_are_not_lost_time(steps: tuple[float, ...], tmp_path: Path) -> None:
+    exported: dict[int, dict[float, str]] = {1: {}, 2: {}, 3: {}}
+    named = []
     for moment in moments(scenario(RHYTHMS), tmp_path, 210, stalled_seconds=20.0, steps=steps):
         for pid, state in moment.states.items():
-            told[pid][moment.second] = state
-        blamed += [(moment.second, pid, cause) for pid, cause in moment.causes.items() if cause and pid != 2]
+            exported[pid][moment.second] = state
+        named += [(moment.second, pid, cause) for pid, cause in moment.causes.items() if cause and pid != 2]
 
     def at(pid: int, second: float) -> str:
-        return told[pid][max(moment for moment in told[pid] if moment <= second)]
+        return exported[pid][max(moment for moment in exported[pid] if moment <= second)]
 
-    # Each phase as it is told once it has lasted for the time of two looks and the dwell time.
+    # A phase is exported once it has lasted for two verdicts and the dwell time.
     assert [at(1, second) for second in (38, 60, 100, 128, 160, 200)] == [
         *("compiling", "training", "evaluating", "checkpointing", "training", "evaluating")
     ]
     assert [at(2, second) for second in (40, 78, 100, 210)] == ["training", "training", "stalled", "stalled"]
     assert (at(3, 40), at(3, 70)) == ("training", "")
-    assert blamed == []
+    assert named == []
 
 
 def test_a_pipeline_ends_with_its_process(tmp_path: Path) -> None:

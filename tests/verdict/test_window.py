@@ -1,4 +1,4 @@
-"""A minute of exported series, at ticks that come at any time."""
+"""A window of exported series, with varying time between ticks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from gpugauge import catalog
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section
-from gpugauge.verdict.window import Wanted, Window
+from gpugauge.verdict.window import Window, WindowFamilies
 
 ROWS = {row.name: row for row in catalog.metrics()}
 STEPS, POWER, INFO = "torch_steps_total", "gpu_power_watts", "torch_process_info"
-WANTED = Wanted(now=frozenset({"gpu_up"}), lasting=frozenset({STEPS, POWER}), shown=frozenset({INFO}))
+FAMILIES = WindowFamilies(latest=frozenset({"gpu_up"}), history=frozenset({STEPS, POWER}), subjects=frozenset({INFO}))
 
 
 def family(name: str, **values: float) -> Family:
@@ -24,8 +24,8 @@ def section(*families: Family) -> list[Section]:
     return [Section("test", families)]
 
 
-def test_rates_are_by_the_time_between_ticks_and_not_by_their_number() -> None:
-    window = Window(WANTED)
+def test_rates_use_the_time_between_ticks() -> None:
+    window = Window(FAMILIES)
     for time in (0.0, 1.0, 2.0, 7.0, 11.4):
         window.add(time, section(family(STEPS, p=3.0 * time)))
 
@@ -35,8 +35,8 @@ def test_rates_are_by_the_time_between_ticks_and_not_by_their_number() -> None:
 
 
 @pytest.mark.parametrize("every", [1.0, 4.999, 5.001])
-def test_older_points_than_a_minute_are_forgotten(every: float) -> None:
-    window = Window(WANTED)
+def test_points_older_than_a_minute_are_dropped(every: float) -> None:
+    window = Window(FAMILIES)
     for tick in range(100):
         window.add(tick * every, section(family(STEPS, p=tick)))
 
@@ -44,8 +44,8 @@ def test_older_points_than_a_minute_are_forgotten(every: float) -> None:
     assert window.rate(STEPS, "p") == pytest.approx(1 / every)
 
 
-def test_milliseconds_by_which_ticks_come_early_do_not_count() -> None:
-    window = Window(WANTED)
+def test_span_ignores_milliseconds() -> None:
+    window = Window(FAMILIES)
     for time in (0.0, 5.002, 9.999, 14.997):
         window.add(time, section(family(STEPS, p=time)))
 
@@ -53,7 +53,7 @@ def test_milliseconds_by_which_ticks_come_early_do_not_count() -> None:
 
 
 def test_series_that_come_and_go_keep_their_own_values() -> None:
-    window = Window(WANTED)
+    window = Window(FAMILIES)
     window.add(0.0, section(family(STEPS, p=1.0, q=10.0), family(POWER, a=100.0)))
     window.add(5.0, section(family(STEPS, q=11.0), family(POWER, b=50.0, a=200.0)))
     window.add(10.0, section(family(STEPS, q=13.0, p=4.0)))
@@ -63,8 +63,8 @@ def test_series_that_come_and_go_keep_their_own_values() -> None:
     assert (window.last(STEPS, "p"), window.last(POWER, "a")) == (4.0, None)
 
 
-def test_what_is_asked_only_now_is_not_remembered() -> None:
-    window = Window(WANTED)
+def test_families_without_history_have_the_last_samples_only() -> None:
+    window = Window(FAMILIES)
     window.add(0.0, section(family("gpu_up", a=1.0)))
     window.add(5.0, section(family("gpu_up", a=0.0)))
     window.add(10.0, section(family(STEPS, p=1.0)))
@@ -73,23 +73,23 @@ def test_what_is_asked_only_now_is_not_remembered() -> None:
     assert window.last("gpu_up", "a") is None
 
 
-def test_the_part_since_a_process_is_shown() -> None:
-    window = Window(WANTED)
+def test_window_since_a_process_is_present() -> None:
+    window = Window(FAMILIES)
     for time, shown in ((0.0, {"p": 1.0}), (5.0, {"p": 1.0, "q": 1.0}), (10.0, {"p": 1.0, "q": 1.0})):
         window.add(time, section(family(INFO, **shown), family(STEPS, p=time, q=time)))
 
-    assert window.since_shown(INFO, "p") is window
-    assert window.since_shown(INFO, "q").span == 5.0
-    assert window.since_shown(INFO, "q").rise(STEPS, "p") == 5.0
-    assert window.since_shown(INFO, "q") is window.since_shown(INFO, "q")
+    assert window.since_present(INFO, "p") is window
+    assert window.since_present(INFO, "q").span == 5.0
+    assert window.since_present(INFO, "q").rise(STEPS, "p") == 5.0
+    assert window.since_present(INFO, "q") is window.since_present(INFO, "q")
 
 
-def test_a_family_that_did_not_change_is_remembered_once() -> None:
-    window, same = Window(WANTED), family(STEPS, p=1.0)
+def test_unchanged_family_is_stored_once() -> None:
+    window, same = Window(FAMILIES), family(STEPS, p=1.0)
     for time in (0.0, 5.0):
         window.add(time, section(same))
     window.add(10.0, section(family(STEPS, p=2.0)))
-    first, second, third = (point.lasting[STEPS] for point in window._points)
+    first, second, third = (point.history[STEPS] for point in window._points)
 
     assert first is second
-    assert third._places is first._places
+    assert third._index is first._index

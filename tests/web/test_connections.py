@@ -16,8 +16,8 @@ from tests.serving import client, closed_by_server, fetch, routes, serving
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Make the server look for overdue connections often."""
-    monkeypatch.setattr(server, "_SWEEP_INTERVAL", 0.01)
+    """Make the server check for overdue connections often."""
+    monkeypatch.setattr(server, "_SWEEP_SECONDS", 0.01)
     return monkeypatch
 
 
@@ -34,7 +34,7 @@ def test_bodies_and_headers_are_bounded() -> None:
 
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"\x00" * 100 + b"\r\n\r\n"])
 def test_garbage_is_answered_by_closing(garbage: bytes, short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    short.setattr(server_connections, "HEADER_TIMEOUT_SECONDS", 0.05)
     with serving() as address:
         with socket.create_connection(address) as connection:
             connection.sendall(garbage)
@@ -43,21 +43,21 @@ def test_garbage_is_answered_by_closing(garbage: bytes, short: pytest.MonkeyPatc
 
 
 def test_unfinished_headers_are_cut_off(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    short.setattr(server_connections, "HEADER_TIMEOUT_SECONDS", 0.05)
     with serving() as address, socket.create_connection(address) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
         assert closed_by_server(connection)
 
 
 def test_an_unfinished_body_is_cut_off(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "REQUEST_TIMEOUT", 0.05)
+    short.setattr(server_connections, "REQUEST_TIMEOUT_SECONDS", 0.05)
     with serving() as address, socket.create_connection(address) as connection:
         connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
         assert closed_by_server(connection)
 
 
 def test_a_client_that_does_not_read_is_cut_off(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "REQUEST_TIMEOUT", 0.2)
+    short.setattr(server_connections, "REQUEST_TIMEOUT_SECONDS", 0.2)
     size = 64 << 20  # more than the kernel buffers
     with serving(routes(large=size)) as address, socket.create_connection(address) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -72,7 +72,7 @@ def test_a_client_that_does_not_read_is_cut_off(short: pytest.MonkeyPatch) -> No
     assert received < size
 
 
-def test_kernel_holds_little_of_a_page_that_nobody_reads() -> None:
+def test_kernel_buffers_little_of_a_reply_that_is_not_read() -> None:
     with serving(routes(large=64 << 20)) as address, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(address)
@@ -89,7 +89,7 @@ def test_kernel_holds_little_of_a_page_that_nobody_reads() -> None:
 
 
 def test_an_idle_connection_stays_longer_than_a_header_may_take(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    short.setattr(server_connections, "HEADER_TIMEOUT_SECONDS", 0.05)
     with serving() as address, client(address) as connection:
         for _ in range(2):
             connection.request("GET", "/-/healthy")
@@ -100,7 +100,7 @@ def test_an_idle_connection_stays_longer_than_a_header_may_take(short: pytest.Mo
 
 
 def test_an_idle_connection_is_closed_in_the_end(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "IDLE_TIMEOUT", 0.05)
+    short.setattr(server_connections, "IDLE_TIMEOUT_SECONDS", 0.05)
     with serving() as address, client(address) as connection:
         connection.request("GET", "/-/healthy")
         connection.getresponse().read()
@@ -110,23 +110,23 @@ def test_an_idle_connection_is_closed_in_the_end(short: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "start", [b"", b"GET / HTTP/1.1\r\n", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
 )
-def test_slow_connections_push_out_each_other_and_never_a_scraper(start: bytes) -> None:
+def test_slow_connections_evict_each_other_and_never_a_scraper(start: bytes) -> None:
     with serving(max_connections=8) as address, client(address) as scraper, ExitStack() as stack:
         scraper.request("GET", "/metrics")
         scraper.getresponse().read()
         own = scraper.sock.getsockname()
         slow = [stack.enter_context(socket.create_connection(address)) for _ in range(30)]
         for connection in slow:
-            with suppress(OSError):  # pushed out already
+            with suppress(OSError):  # already evicted
                 connection.sendall(start)
 
         assert closed_by_server(slow[0])
         scraper.request("GET", "/metrics")
         assert (scraper.getresponse().status, scraper.sock.getsockname()) == (200, own)
-        assert fetch(address, "/metrics")[0] == 200  # a scraper that comes now is let in, too
+        assert fetch(address, "/metrics")[0] == 200  # a new scraper is accepted, too
 
 
-def test_when_all_are_idle_the_longest_idle_makes_room() -> None:
+def test_when_all_are_idle_the_longest_idle_is_evicted() -> None:
     with serving(max_connections=8) as address, ExitStack() as stack:
         scrapers = [stack.enter_context(client(address)) for _ in range(9)]
         for scraper in scrapers:
@@ -136,8 +136,8 @@ def test_when_all_are_idle_the_longest_idle_makes_room() -> None:
         assert closed_by_server(scrapers[0].sock)
 
 
-class Short(socket.socket):
-    """A listening socket for whose connections there are no descriptors at first."""
+class NoDescriptors(socket.socket):
+    """A listening socket whose accept() fails twice with EMFILE."""
 
     refused = 0
 
@@ -148,32 +148,34 @@ class Short(socket.socket):
         return super().accept()
 
 
-def test_server_rests_unless_a_request_is_under_way(short: pytest.MonkeyPatch) -> None:
-    rests: dict[bool, list[float]] = {True: [], False: []}
-    look = server_connections.Listener.close_overdue
+def test_server_is_idle_unless_a_request_is_in_progress(short: pytest.MonkeyPatch) -> None:
+    sweeps: dict[bool, list[float]] = {True: [], False: []}
+    close_overdue = server_connections.Listener.close_overdue
 
-    def watched(self: server_connections.Listener, now: float) -> None:
-        look(self, now)
-        rests[self.rests].append(now)
+    def recorded(self: server_connections.Listener, now: float) -> None:
+        close_overdue(self, now)
+        sweeps[self.is_idle].append(now)
 
-    def looked(*, at_rest: bool) -> None:
-        before = len(rests[at_rest])
-        while len(rests[at_rest]) < before + 2:
+    def wait_for_sweeps(*, idle: bool) -> None:
+        before = len(sweeps[idle])
+        while len(sweeps[idle]) < before + 2:
             time.sleep(0.005)
 
-    short.setattr(server_connections.Listener, "close_overdue", watched)
-    with serving() as address, client(address) as kept:
-        looked(at_rest=True)
-        kept.request("GET", "/-/healthy")
-        assert kept.getresponse().read() == b"healthy\n"
-        looked(at_rest=True)  # a scraper that comes again later keeps nobody awake
+    short.setattr(server_connections.Listener, "close_overdue", recorded)
+    with serving() as address, client(address) as scraper:
+        wait_for_sweeps(idle=True)
+        scraper.request("GET", "/-/healthy")
+        assert scraper.getresponse().read() == b"healthy\n"
+        wait_for_sweeps(idle=True)  # a connection that a scraper keeps open does not count
         with socket.create_connection(address) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
-            looked(at_rest=False)
+            wait_for_sweeps(idle=False)
 
 
-@pytest.mark.parametrize("size", [server_connections._SMALL, server_connections._SMALL + 1])
-def test_answers_are_whole_whether_they_go_out_in_one_call_or_in_two(size: int) -> None:
+@pytest.mark.parametrize(
+    "size", [server_connections._MAX_COPIED_REPLY_BYTES, server_connections._MAX_COPIED_REPLY_BYTES + 1]
+)
+def test_replies_are_complete_whether_sent_in_one_call_or_in_two(size: int) -> None:
     with serving(routes(large=size)) as address:
         status, body, headers = fetch(address, "/large")
         assert (status, body, headers["Content-Length"]) == (200, bytes(size), str(size))
@@ -183,10 +185,10 @@ def test_answers_are_whole_whether_they_go_out_in_one_call_or_in_two(size: int) 
 def test_connection_waits_while_there_are_no_descriptors(
     short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listening: list[Short] = []
+    listening: list[NoDescriptors] = []
 
     def bind(host: str, port: int) -> list[socket.socket]:
-        listening.append(Short(socket.AF_INET))
+        listening.append(NoDescriptors(socket.AF_INET))
         listening[0].bind((host, port))
         listening[0].listen()
         return [*listening]
@@ -195,8 +197,8 @@ def test_connection_waits_while_there_are_no_descriptors(
     with caplog.at_level("INFO"), serving() as address:
         assert fetch(address, "/-/healthy")[0] == 200
 
-    assert listening[0].refused == 2  # not a thousand times: it was looked at again with the sweep
+    assert listening[0].refused == 2  # not a thousand times: accept() is retried at the next sweep
     assert [record.message for record in caplog.records] == [
-        "no connection can be accepted, open ones go on",
+        "no connection can be accepted, open ones continue",
         "connections are accepted again",
     ]

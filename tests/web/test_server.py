@@ -53,7 +53,7 @@ def test_before_the_first_snapshot_metrics_are_503() -> None:
         assert fetch(address, "/metrics")[0] == 503
 
 
-def test_what_does_not_exist_and_what_is_not_allowed() -> None:
+def test_unknown_paths_and_methods() -> None:
     with serving() as address:
         status, _, headers = fetch(address, "/metrics", "POST", b"x")
         assert (status, headers["Allow"]) == (405, "GET, HEAD")
@@ -61,7 +61,7 @@ def test_what_does_not_exist_and_what_is_not_allowed() -> None:
         assert fetch(address, "/-/healthy", "TRACE")[0] == 405
 
 
-def test_a_handler_that_fails_costs_its_request_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_fails_its_request_only(caplog: pytest.LogCaptureFixture) -> None:
     table = {"/fails": Route(lambda _: Reply(1 // 0, b"")), "/works": Route(lambda _: sentence(200, "ok"))}
     with serving(table) as address, client(address) as connection:
         connection.request("GET", "/fails")
@@ -73,7 +73,7 @@ def test_a_handler_that_fails_costs_its_request_only(caplog: pytest.LogCaptureFi
     assert "division" in caplog.text
 
 
-def test_authentication_stands_before_every_route() -> None:
+def test_authentication_applies_to_every_route() -> None:
     def refuse(request: Request) -> Reply | None:
         return None if request.headers.get("authorization") == "Basic x" else sentence(401, "who are you?")
 
@@ -82,44 +82,44 @@ def test_authentication_stands_before_every_route() -> None:
         assert fetch(address, "/metrics", Authorization="Basic x")[0] == 200
 
 
-def test_an_answer_that_takes_time_delays_no_other() -> None:
-    asked, go_on = threading.Event(), threading.Event()
+def test_a_slow_reply_does_not_delay_others() -> None:
+    requested, go_on = threading.Event(), threading.Event()
 
     async def later(_: Request) -> Reply:
-        asked.set()
+        requested.set()
         while not go_on.is_set():
             await asyncio.sleep(0.01)
         return sentence(200, "at last")
 
-    with serving(routes() | {"/later": Route(later)}) as address, client(address) as patient:
-        patient.request("GET", "/later")
-        assert asked.wait(10)
+    with serving(routes() | {"/later": Route(later)}) as address, client(address) as waiting:
+        waiting.request("GET", "/later")
+        assert requested.wait(10)
         assert fetch(address, "/-/healthy")[0] == 200
         go_on.set()
-        assert patient.getresponse().read() == b"at last\n"
+        assert waiting.getresponse().read() == b"at last\n"
 
 
-def test_a_client_that_leaves_while_its_answer_is_made_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    asked, gone, made = threading.Event(), threading.Event(), threading.Event()
+def test_a_client_may_disconnect_before_its_reply(caplog: pytest.LogCaptureFixture) -> None:
+    requested, disconnected, replied = threading.Event(), threading.Event(), threading.Event()
 
     async def later(_: Request) -> Reply:
-        asked.set()
-        while not gone.is_set():
+        requested.set()
+        while not disconnected.is_set():
             await asyncio.sleep(0.01)
-        made.set()
+        replied.set()
         return sentence(200, "too late")
 
     with serving(routes() | {"/later": Route(later)}) as address:
-        with client(address) as hasty:
-            hasty.request("GET", "/later")
-            assert asked.wait(10)
-        gone.set()
-        assert made.wait(10)
+        with client(address) as impatient:
+            impatient.request("GET", "/later")
+            assert requested.wait(10)
+        disconnected.set()
+        assert replied.wait(10)
         assert fetch(address, "/-/healthy")[0] == 200
     assert caplog.text == ""
 
 
-def test_what_fails_later_costs_its_request_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_coroutine_fails_its_request_only(caplog: pytest.LogCaptureFixture) -> None:
     async def fails(_: Request) -> Reply:
         return Reply(1 // 0, b"")
 
@@ -133,7 +133,7 @@ def test_what_fails_later_costs_its_request_only(caplog: pytest.LogCaptureFixtur
         assert fetch(address, "/metrics")[:2] == (401, b"who are you?\n")
 
 
-def test_headers_that_access_gives_are_on_every_reply_and_win() -> None:
+def test_headers_of_access_are_on_every_reply_and_override() -> None:
     more = (("X-Frame-Options", "sameorigin"), ("Strict-Transport-Security", "max-age=60"))
     table = {"/framed": Route(lambda _: Reply(200, b"", headers=(("X-Frame-Options", "DENY"),)))}
     with serving(table, access=Gate(headers=more)) as address:
@@ -156,7 +156,7 @@ def test_several_addresses_and_both_protocols() -> None:
         running.stop()
 
 
-def test_an_address_that_is_taken_is_one_sentence_and_leaves_nothing_open() -> None:
+def test_an_address_in_use_is_one_sentence_and_leaves_no_socket_open() -> None:
     with socket.create_server(LOCAL) as taken, socket.create_server(LOCAL) as free:
         port, free_port = taken.getsockname()[1], free.getsockname()[1]
         free.close()
@@ -168,7 +168,7 @@ def test_an_address_that_is_taken_is_one_sentence_and_leaves_nothing_open() -> N
     assert str(caught.value) == expected
 
 
-def test_a_host_that_is_none_is_one_sentence() -> None:
+def test_an_unknown_address_is_one_sentence() -> None:
     with pytest.raises(ListenError, match=r"^cannot listen on 192\.0\.2\.1:0: cannot assign requested address$"):
         Server([("192.0.2.1", 0)], routes()).start()
 
@@ -187,5 +187,5 @@ def test_stop_closes_open_connections() -> None:
             socket.create_connection(running.addresses[0])
 
 
-def test_stop_before_start_is_nothing() -> None:
+def test_stop_before_start_does_nothing() -> None:
     Server([LOCAL], routes()).stop()

@@ -1,4 +1,4 @@
-"""Messages: what is sent arrives, what is not ours is named, and neighbouring minor versions understand each other."""
+"""Messages: encoding and decoding, rejection of invalid messages, compatibility of minor versions."""
 
 import contextlib
 import json
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.wire import messages as wire
+from gpugauge.wire.decoding import decode
 
 SESSION = "0123456789abcdef" * 2
 
@@ -36,8 +37,8 @@ def raw(**changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
-def test_a_message_arrives_as_it_was_sent(message: wire.Message) -> None:
-    assert message == wire.decode(wire.encode(message))
+def test_decode_returns_the_encoded_message(message: wire.Message) -> None:
+    assert message == decode(wire.encode(message))
 
 
 def test_the_largest_snapshot_of_a_hook_fits() -> None:
@@ -54,12 +55,12 @@ def test_the_largest_snapshot_of_a_hook_fits() -> None:
         *(SESSION, large, large, progress, progress, (parameters,) * 16, (device,) * 16, 10, facts, "optimizer"),
         *((parameters,) * 16, 1e9 / 3, 1e9 / 3, large),
     )
-    assert snap == wire.decode(wire.encode(snap))
+    assert snap == decode(wire.encode(snap))
 
 
 def test_a_newer_minor_version_is_understood() -> None:
     newer = raw(v=[1, 9], mood="good", devices=[{"index": 0, "power": {"watts": 3}}], steps={"count": 2, "p99": 1})
-    assert wire.Snap(SESSION, 1, steps=wire.Progress(2), devices=(wire.Device(0),)) == wire.decode(newer)
+    assert wire.Snap(SESSION, 1, steps=wire.Progress(2), devices=(wire.Device(0),)) == decode(newer)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_a_newer_minor_version_is_understood() -> None:
         (b"[]", "foreign", "the message is a JSON object"),
         (b"{}", "foreign", "major version is 1"),
         (raw(v=[2, 0]), "foreign", "major version is 1"),
-        (b" " * (wire.MAX_BYTES + 1), "oversized", "at most 16384 bytes"),
+        (b" " * (wire.MAX_MESSAGE_BYTES + 1), "oversized", "at most 16384 bytes"),
         (raw(v="1"), "malformed", "v in the message is a list"),
         (raw(kind="greeting"), "malformed", "hello, snap, bye"),
         (raw(kind=...), "malformed", "kind in the message is 1 to 64"),
@@ -97,9 +98,9 @@ def test_a_newer_minor_version_is_understood() -> None:
         (raw(kind="hello", started=-1), "malformed", "started in the message is a finite number"),
     ],
 )
-def test_what_is_not_a_message_is_named(data: bytes, reason: str, expected: str) -> None:
+def test_an_invalid_message_is_rejected_with_the_expectation(data: bytes, reason: str, expected: str) -> None:
     with pytest.raises(wire.WireError, match=expected) as caught:
-        wire.decode(data)
+        decode(data)
     assert reason == caught.value.reason
 
 
@@ -109,12 +110,12 @@ def test_what_is_not_a_message_is_named(data: bytes, reason: str, expected: str)
         lambda value: raw(steps=value, devices=value, parameters=value)
     )
 )
-def test_no_input_raises_anything_else(data: bytes) -> None:
+def test_decode_raises_only_wire_error(data: bytes) -> None:
     with contextlib.suppress(wire.WireError):
-        assert isinstance(wire.decode(data), (wire.Hello, wire.Snap, wire.Bye))
+        assert isinstance(decode(data), (wire.Hello, wire.Snap, wire.Bye))
 
 
-def test_a_message_too_long_is_not_sent() -> None:
+def test_a_message_that_is_too_long_is_not_encoded() -> None:
     many = {f"{i:064}": "y" * 64 for i in range(200)}
     with pytest.raises(wire.WireError, match="at most 16384 bytes"):
         wire.encode(wire.Hello(SESSION, 0, facts=many))

@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources service: a real gRPC server, and the few messages that it sends."""
+"""The kubelet's pod-resources service: a real gRPC server and its messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pods = Mapping[tuple[str, str], Mapping[str, Mapping[str, Iterable[str]]]]
 
 
 def field(number: int, content: str | bytes) -> bytes:
-    """Return a field that has a length."""
+    """Return a length-delimited field."""
     content = content.encode() if isinstance(content, str) else content
     return varint(number << 3 | 2) + varint(len(content)) + content
 
@@ -43,7 +43,7 @@ def listing(pods: Pods) -> bytes:
 
 
 class Service:
-    """What the server does next: answer with `reply`, or hang until `released`."""
+    """The next behaviour of the server: reply with `reply`, or hang until `released`."""
 
     def __init__(self, reply: bytes) -> None:
         self.reply = reply
@@ -61,7 +61,7 @@ class Service:
 
 @contextmanager
 def serving(socket: Path, service: Service) -> Iterator[Service]:
-    """Serve on a Unix socket; at the end the socket is gone, as when a kubelet stops."""
+    """Serve on a Unix socket, which is removed at the end as by a kubelet."""
     grpc = import_module("grpc")
     handler = grpc.unary_unary_rpc_method_handler(service.list)
     with ThreadPoolExecutor(2) as pool:

@@ -79,7 +79,7 @@ def test_paths(text: str, expected: Cgroup) -> None:
 
 
 @pytest.mark.parametrize("name", [f"kubepods/pod{UID}", f"kubepods-pod{UID_}.slice", "slurmstepd.scope/job_1"])
-def test_users_cannot_make_themselves_pods_or_jobs(name: str) -> None:
+def test_users_cannot_forge_pods_or_jobs(name: str) -> None:
     found = parse(v2(f"{USER}/user@1000.service/app.slice/{name}/{ID}"))
 
     assert (found.pod_uid, found.slurm_job, found.owner) == ("", "", 1000)
@@ -106,7 +106,7 @@ def test_directory_that_is_not_there(tmp_path: Path, text: str) -> None:
     assert directory(text, tmp_path, "cpu") is None
 
 
-def test_numbers_of_impossible_length_are_none() -> None:
+def test_numbers_that_are_too_long_are_ignored() -> None:
     digits = "9" * 5000
 
     assert parse(v2(f"/user.slice/user-{digits}.slice")).owner is None

@@ -49,7 +49,7 @@ def test_names(line: str, expected: str) -> None:
         (b"   ", b""),
     ],
 )
-def test_titles_that_programs_give_themselves(title: bytes, expected: bytes) -> None:
+def test_titles_set_by_programs(title: bytes, expected: bytes) -> None:
     assert expected == command_name([title, b"", b""])
 
 
@@ -69,7 +69,7 @@ def test_helpers_of_multiprocessing(module: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=12)), st.sampled_from([b"a.out", b"python", b"python3"]))
-def test_what_follows_the_script_or_program_never_shows(options: list[bytes], program: bytes) -> None:
+def test_arguments_are_never_part_of_the_name(options: list[bytes], program: bytes) -> None:
     argv = [program, b"train.py", b"s3cret", *options]
 
     assert command_name(argv) == (b"a.out" if program == b"a.out" else b"train.py")

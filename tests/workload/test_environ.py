@@ -29,7 +29,7 @@ def test_slurm_job(value: str, job: str) -> None:
     assert job == slurm_job({"SLURM_JOB_ID": value})
 
 
-def test_only_what_is_asked_for_is_kept() -> None:
+def test_other_variables_are_not_kept() -> None:
     content = b"AWS_SECRET_ACCESS_KEY=s3cret\0WANDB_RUN_ID=a=b\0WANDB_RUN_ID=second\0broken\0=\0HOSTNAME=\xff"
 
     assert parse(content) == {"WANDB_RUN_ID": "a=b", "HOSTNAME": "\ufffd"}

@@ -29,7 +29,7 @@ def test_clean(raw: str | bytes, label: str) -> None:
 
 
 @given(st.one_of(st.binary(), st.text(st.characters(codec=None))))
-def test_whatever_comes_becomes_a_safe_label(raw: str | bytes) -> None:
+def test_any_text_becomes_a_safe_label(raw: str | bytes) -> None:
     label = clean(raw)
 
     assert label.isprintable()

@@ -75,7 +75,7 @@ def test_garbage_is_an_error_or_nothing(reply: bytes) -> None:
 
 
 @given(st.data())
-def test_cut_off_answers(data: st.DataObject) -> None:
+def test_truncated_replies(data: st.DataObject) -> None:
     whole = listing({("research", f"p{i}"): {"main": {"nvidia.com/gpu": [f"GPU-{i}"]}} for i in range(3)})
     end = data.draw(st.integers(0, len(whole) - 1))
     try:
@@ -89,16 +89,16 @@ def test_cut_off_answers(data: st.DataObject) -> None:
 def test_real_server(tmp_path: Path) -> None:
     socket = tmp_path / "a kubelet.sock"
     with serving(socket, Service(one("nvidia.com/gpu", "GPU-1"))) as service:
-        assert Kubelet(socket).given().devices == {"GPU-1": (A,)}
+        assert Kubelet(socket).allocations().devices == {"GPU-1": (A,)}
         service.reply = b"\xff not a message"
-        with pytest.raises(KubeletError, match="cannot be read"):
-            Kubelet(socket).given()
+        with pytest.raises(KubeletError, match="is invalid"):
+            Kubelet(socket).allocations()
 
 
 def test_ten_thousand_devices(tmp_path: Path) -> None:
     pods = {("n", f"p{i}"): {"c": {"nvidia.com/gpu": [f"GPU-{i}-{j}::{j}" for j in range(100)]}} for i in range(100)}
     with serving(tmp_path / "s", Service(listing(pods))):
-        devices = Kubelet(tmp_path / "s").given().devices
+        devices = Kubelet(tmp_path / "s").allocations().devices
 
     assert len(devices) == 10_000
     assert devices["GPU-99-7"] == (Workload("pod", "n", "p99", "c"),)
@@ -108,15 +108,15 @@ def test_slow_server(tmp_path: Path) -> None:
     with serving(tmp_path / "s", Service(b"")) as service:
         service.hangs = True
         with pytest.raises(KubeletError, match="deadline exceeded"):
-            Kubelet(tmp_path / "s", timeout=0.2).given()
+            Kubelet(tmp_path / "s", timeout=0.2).allocations()
 
 
 def test_no_server(tmp_path: Path) -> None:
     with pytest.raises(KubeletError, match="unavailable"):
-        Kubelet(tmp_path / "s", timeout=5).given()
+        Kubelet(tmp_path / "s", timeout=5).allocations()
 
 
 def test_extra_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(KubeletError, match=r"pip install 'gpugauge\[kubernetes\]'"):
-        Kubelet(tmp_path / "s").given()
+        Kubelet(tmp_path / "s").allocations()

@@ -46,7 +46,7 @@ def test_machine_without_orchestrators(tmp_path: Path) -> None:
 
 def test_pods_without_kubelet_and_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = orchestrators(tmp_path, Clock())
-    made.pod_seen()
+    made.request_pod_names()
     made.refresh()
     made.refresh()
 
@@ -54,7 +54,7 @@ def test_pods_without_kubelet_and_logs(tmp_path: Path, caplog: pytest.LogCapture
     assert len(caplog.records) == 2
 
 
-def test_a_kubelet_that_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_kubelet_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     clock = Clock()
     made = orchestrators(tmp_path, clock)
@@ -79,7 +79,7 @@ def test_a_kubelet_that_restarts(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert len(caplog.records) == 2
 
 
-def test_what_is_not_understood_is_counted_once(tmp_path: Path) -> None:
+def test_unknown_devices_are_counted_once(tmp_path: Path) -> None:
     made = orchestrators(tmp_path, Clock())
     with serving(tmp_path / "kubelet.sock", Service(b"")) as service:
         for devices in (["?", "GPU-1"], ["?", "GPU-1"], ["GPU-1"], ["?", "??"]):
@@ -102,8 +102,8 @@ def test_job_files(tmp_path: Path) -> None:
     assert made.view.jobs == {"index:0": (Workload("slurm", job_id="4711"),)}
 
 
-def test_thread_looks_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpugauge.workload.orchestrators._SOONEST_SECONDS", 0.01)
+def test_thread_refreshes_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.workload.orchestrators._MIN_REFRESH_SECONDS", 0.01)
     made = orchestrators(tmp_path, Clock(), poll=3600)
     looked = threading.Event()
     refresh = made.refresh
@@ -117,7 +117,7 @@ def test_thread_looks_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeypatch
     assert looked.wait(20)
     looked.clear()
     pod_logs(tmp_path / "log", "research", "a", UID, {"main": ID})
-    made.pod_seen()
+    made.request_pod_names()
     assert looked.wait(20)
     made.stop()
 

@@ -19,7 +19,7 @@ def test_names_by_container_and_pod(tmp_path: Path) -> None:
     assert names.pods == {UID: Place("research", "trainer-0")}
 
 
-def test_either_folder_is_enough(tmp_path: Path) -> None:
+def test_one_folder_is_enough(tmp_path: Path) -> None:
     (tmp_path / "pods" / f"research_trainer-0_{UID}").mkdir(parents=True)
     names = read_names(tmp_path)
 

@@ -9,7 +9,7 @@ from gpugauge.workload.procfs import Procfs, Status
 from tests.workload.trees import proc
 
 
-def test_process_identity_is_of_boot_pid_and_start(tmp_path: Path) -> None:
+def test_process_identity_depends_on_pid_and_start(tmp_path: Path) -> None:
     made = proc(tmp_path)
     procfs = Procfs(str(tmp_path))
     made.process(41, start=5000, comm="a) b (c")
@@ -56,13 +56,13 @@ def test_broken_stat(tmp_path: Path) -> None:
     assert Procfs(str(tmp_path)).start_time(41) is None
 
 
-def test_reads_at_most_what_it_is_told(tmp_path: Path) -> None:
+def test_read_is_limited(tmp_path: Path) -> None:
     proc(tmp_path).process(41, ["x" * 100])
 
     assert Procfs(str(tmp_path)).read(41, "cmdline", limit=10) == b"x" * 10
 
 
-def test_our_own_process() -> None:
+def test_own_process() -> None:
     procfs = Procfs()
     status = procfs.status(os.getpid())
 

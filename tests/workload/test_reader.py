@@ -95,7 +95,7 @@ def test_helpers_of_multiprocessing_have_the_name_of_their_program(tmp_path: Pat
     assert names == ["train.py", "train.py", "train.py", "python3", "bash", "python3", "python3"]
 
 
-def test_without_a_command_line_the_kernels_name_does(tmp_path: Path) -> None:
+def test_process_without_a_command_line_has_its_kernel_name(tmp_path: Path) -> None:
     made = proc(tmp_path)
     made.process(41, [], comm="nv queue")
 
@@ -116,7 +116,7 @@ def test_hostile_names_are_cleaned_and_counted(tmp_path: Path) -> None:
     assert ours.labels_cleaned == 3
 
 
-def test_gone_or_another_process_meanwhile(tmp_path: Path) -> None:
+def test_ended_process_and_reused_pid_have_no_facts(tmp_path: Path) -> None:
     made = proc(tmp_path)
     made.process(41, start=START + 1)
 
@@ -125,7 +125,7 @@ def test_gone_or_another_process_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cgroup", "environ", "cmdline"])
-def test_each_file_that_is_missing_costs_its_own_labels(tmp_path: Path, name: str) -> None:
+def test_missing_file_affects_its_own_labels_only(tmp_path: Path, name: str) -> None:
     made = proc(tmp_path)
     made.process(41, cgroup=v2("/system.slice/a.service"), environ={"WANDB_RUN_ID": "x"})
     (tmp_path / "41" / name).unlink()
@@ -140,7 +140,7 @@ def test_each_file_that_is_missing_costs_its_own_labels(tmp_path: Path, name: st
 
 
 class Guarded(Procfs):
-    """Refuses the environment of some processes, as the kernel does without the right to trace them."""
+    """Refuses to read the environment of some processes, as the kernel does without CAP_SYS_PTRACE."""
 
     refused: frozenset[int] = frozenset()
 
@@ -150,7 +150,7 @@ class Guarded(Procfs):
         return super().read(pid, name, limit)
 
 
-def test_the_right_to_read_environments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_permission_to_read_environments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = proc(tmp_path)
     made.process(41, uid=os.geteuid())
     made.process(42, uid=os.geteuid() + 1)

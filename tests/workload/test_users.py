@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from gpugauge.workload import users
-from gpugauge.workload.users import Users, names_are_ours
+from gpugauge.workload.users import Users, shares_host_users
 
 
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    looked_up = []
 
     def getpwuid(uid: int) -> SimpleNamespace:
-        asked.append(uid)
+        looked_up.append(uid)
         if uid != 1000:
             raise KeyError(uid)
         return SimpleNamespace(pw_name="alice")
@@ -23,16 +23,16 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Users(known=True)
 
     assert [names.name(uid) for uid in (1000, 1000, 2000, 0)] == ["alice", "alice", "2000", "root"]
-    assert asked == [1000, 2000]
+    assert looked_up == [1000, 2000]
 
 
-def test_numbers_where_names_are_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_without_the_user_database_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="somebody else"))
 
     assert [Users(known=False).name(uid) for uid in (1000, 0)] == ["1000", "root"]
 
 
-def test_a_directory_that_hangs_costs_the_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_directory_service_loses_the_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = threading.Event()
 
     def getpwuid(uid: int) -> SimpleNamespace:
@@ -40,26 +40,26 @@ def test_a_directory_that_hangs_costs_the_name_only(monkeypatch: pytest.MonkeyPa
         return SimpleNamespace(pw_name=f"user{uid}")
 
     monkeypatch.setattr(pwd, "getpwuid", getpwuid)
-    monkeypatch.setattr(users, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(users, "_LOOKUP_WAIT_SECONDS", 0.01)
     names = Users(known=True)
 
     assert [names.name(1000), names.name(2000)] == ["1000", "2000"]
     answer.set()
-    thread = names._asking
+    thread = names._lookup
     assert thread is not None
     thread.join(20)
     assert names.name(1000) == "user1000"
 
 
-def test_names_of_a_container_are_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_does_not_share_the_users_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "_IN_CONTAINER", ())
     for variable in ("KUBERNETES_SERVICE_HOST", "container"):
         monkeypatch.delenv(variable, raising=False)
-    assert names_are_ours()
+    assert shares_host_users()
 
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert not names_are_ours()
+    assert not shares_host_users()
 
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     monkeypatch.setattr(users, "_IN_CONTAINER", ("/proc/self",))
-    assert not names_are_ours()
+    assert not shares_host_users()

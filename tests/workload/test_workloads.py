@@ -46,31 +46,31 @@ def made(tmp_path: Path) -> Made:
     return proc(tmp_path / "proc")
 
 
-def test_read_once_while_it_lives(made: Made) -> None:
+def test_process_is_read_once(made: Made) -> None:
     made.process(41, ["a.out"])
     workloads = over(made)
-    first = workloads.of(41)
+    first = workloads.resolve(41)
     (made.root / "41/cmdline").write_bytes(b"changed\0")
 
-    assert workloads.of(41) is first
-    assert workloads.of(41, start=5000) is first
+    assert workloads.resolve(41) is first
+    assert workloads.resolve(41, start=5000) is first
 
 
 def test_pid_reuse(made: Made) -> None:
     made.process(41, ["a.out"])
     workloads = over(made)
-    before = workloads.of(41).command
+    before = workloads.resolve(41).command
     made.process(41, ["b.out"], start=9000)
 
-    assert (before, workloads.of(41).command) == ("a.out", "b.out")
-    assert workloads.of(41, start=5000) == Workload()
+    assert (before, workloads.resolve(41).command) == ("a.out", "b.out")
+    assert workloads.resolve(41, start=5000) == Workload()
 
 
 @pytest.mark.parametrize("pid", [42, 0, -1, 2**40])
 def test_no_such_process(made: Made, pid: int) -> None:
     workloads = over(made)
 
-    assert workloads.of(pid) == Workload()
+    assert workloads.resolve(pid) == Workload()
     assert workloads.container_pid(pid) is None
     assert workloads.cgroup_directory(pid, "cpu") is None
     assert workloads.counters()["pids_vanished"] == 2
@@ -89,21 +89,21 @@ def test_cache_is_bounded(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     workloads = over(made)
     for pid in range(1, 31):
         made.process(pid, [f"p{pid}"])
-        workloads.of(1)
-        workloads.of(pid)
+        workloads.resolve(1)
+        workloads.resolve(pid)
 
     assert workloads._cache.keys() == {1, *range(22, 31)}
-    assert workloads.of(2).command == "p2"
+    assert workloads.resolve(2).command == "p2"
 
 
-def test_invisible_processes_are_told_of_after_a_minute(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+def test_invisible_processes_are_reported_after_a_minute(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     made.process(41)
     workloads = over(made, clock=clock)
     states = []
     for pid, seconds in ((42, 0), (42, 59), (41, 30), (42, 59), (42, 2), (42, 30), (41, 0)):
         clock.now += seconds
-        workloads.of(pid)
+        workloads.resolve(pid)
         states.append(workloads.sources().get("procfs"))
 
     assert states == [None, None, True, True, False, False, True]
@@ -114,27 +114,27 @@ def test_pod_by_its_log_files(made: Made, tmp_path: Path) -> None:
     made.process(41, cgroup=POD)
     made.process(42, cgroup=v2(f"/kubepods/burstable/pod{UID}/{OTHER_ID}"))
     workloads = over(made, pod_logs=pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID}))
-    before = workloads.of(41)
+    before = workloads.resolve(41)
     workloads.refresh()
 
     assert (before.kind, before.job_id, names(before)) == ("pod", UID, ("", "", ""))
-    assert names(workloads.of(41)) == (*NAMED, "main")
-    assert names(workloads.of(42)) == (*NAMED, "")
-    assert workloads.of(41).job_id == UID
+    assert names(workloads.resolve(41)) == (*NAMED, "main")
+    assert names(workloads.resolve(42)) == (*NAMED, "")
+    assert workloads.resolve(41).job_id == UID
     assert workloads.sources()["pod_logs"] is True
 
 
-def test_a_name_stays_when_the_log_files_go(made: Made, tmp_path: Path) -> None:
+def test_name_is_kept_when_the_log_files_are_removed(made: Made, tmp_path: Path) -> None:
     made.process(41, cgroup=v2(f"/kubepods/burstable/pod{UID}/{OTHER_ID}"))
     log = pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID})
     workloads = over(made, pod_logs=log)
-    workloads.of(41)
+    workloads.resolve(41)
     workloads.refresh()
-    first = workloads.of(41)
+    first = workloads.resolve(41)
     log.rename(tmp_path / "gone")
     workloads.refresh()
 
-    assert names(first) == names(workloads.of(41)) == (*NAMED, "")
+    assert names(first) == names(workloads.resolve(41)) == (*NAMED, "")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_a_name_stays_when_the_log_files_go(made: Made, tmp_path: Path) -> None:
         ("trainer-0", ("GPU-1",), (*NAMED, "main")),
         ("trainer-0", ("GPU-1", "nvidia1"), (*NAMED, "main")),
         ("trainer-0", ("GPU-2",), (*NAMED, "helper")),
-        ("trainer-0", ("GPU-1", "GPU-2"), ("", "", "")),  # no container has both
+        ("trainer-0", ("GPU-1", "GPU-2"), ("", "", "")),  # no container has both devices
         ("trainer-0", ("GPU-3",), ("", "", "")),
         ("trainer-0", (), ("", "", "")),
         ("server-0", ("GPU-1",), ("prod", "server-0", "main")),
         ("server-0", ("GPU-2",), ("", "", "")),  # a device of another pod
-        ("node-7", ("GPU-1",), ("", "", "")),  # the node's network, or a pod to which no device was given
+        ("node-7", ("GPU-1",), ("", "", "")),  # host network, or a pod without a device
         ("", ("GPU-2",), ("", "", "")),
     ],
 )
@@ -161,20 +161,20 @@ def test_pod_by_the_kubelet(
     with serving(tmp_path / "s", Service(listing(SHARED))):
         workloads.refresh()
 
-    assert names(workloads.of(41, devices)) == expected
-    assert names(workloads.of(41)) == expected
-    assert names(workloads.of(42, devices)) == ("", "", "")
+    assert names(workloads.resolve(41, devices)) == expected
+    assert names(workloads.resolve(41)) == expected
+    assert names(workloads.resolve(42, devices)) == ("", "", "")
 
 
 def test_container_by_the_kubelet_for_a_pod_known_by_its_log_files(made: Made, tmp_path: Path) -> None:
     made.process(41, cgroup=v2(f"/kubepods/burstable/pod{UID}/{OTHER_ID}"))
     log = pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID})
     workloads = over(made, kubelet_socket=tmp_path / "s", pod_logs=log)
-    workloads.of(41)
+    workloads.resolve(41)
     with serving(tmp_path / "s", Service(listing(SHARED))):
         workloads.refresh()
 
-    assert names(workloads.of(41, ("GPU-2",))) == (*NAMED, "helper")
+    assert names(workloads.resolve(41, ("GPU-2",))) == (*NAMED, "helper")
 
 
 def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_counters_are_complete_from_the_start(made: Made) -> None:
         max_size=20,
     )
 )
-def test_hostile_processes_under_reused_pids_are_never_mixed_up(
+def test_hostile_processes_with_reused_pids_are_distinguished(
     tmp_path_factory: pytest.TempPathFactory, histories: list[tuple[int, tuple[int, bytes] | None]]
 ) -> None:
     made = proc(tmp_path_factory.mktemp("proc") / "proc")
@@ -225,7 +225,7 @@ def test_hostile_processes_under_reused_pids_are_never_mixed_up(
             alive[pid] = str(uid)
             made.process(pid, [b"./" + name.replace(b"\0", b""), b"s3cret"], uid=uid, start=life)
         for each in range(1, 5):
-            workload = workloads.of(each)
+            workload = workloads.resolve(each)
             assert workload.user == alive.get(each, "")
             assert all(label.isprintable() and len(label.encode()) <= 128 for label in workload.labels())
             assert "s3cret" not in workload.command
@@ -233,7 +233,7 @@ def test_hostile_processes_under_reused_pids_are_never_mixed_up(
 
 @pytest.fixture
 def real_cgroup() -> Iterator[Path]:
-    """Make a cgroup that looks like a container's, where we may."""
+    """Create a cgroup with the name of a container, if permitted."""
     parent = next(
         filter(None, map(partial(Workloads(Procfs()).cgroup_directory, os.getpid()), ("pids", "memory"))), None
     )
@@ -253,7 +253,7 @@ def test_real_cgroup(real_cgroup: Path) -> None:
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         (real_cgroup / "cgroup.procs").write_text(str(child.pid))
-        workload = workloads.of(child.pid)
+        workload = workloads.resolve(child.pid)
         found = {workloads.cgroup_directory(child.pid, controller) for controller in ("pids", "memory")}
         child.stdin.close()
 
@@ -275,10 +275,10 @@ def test_real_processes(tmp_path: Path) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.readline()
-        workload = workloads.of(child.pid)
+        workload = workloads.resolve(child.pid)
         child.stdin.close()
 
     assert (workload.command, workload.run_id) == ("real_work.py", "wandb:r1")
     assert workload.user
-    assert workloads.of(child.pid) == Workload()
+    assert workloads.resolve(child.pid) == Workload()
     assert workloads.sources()["environ"] is True

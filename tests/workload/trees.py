@@ -1,4 +1,4 @@
-"""Proc and cgroup file systems as plain folders, written as each runtime would have them."""
+"""Proc and cgroup file systems as plain folders, in the layout of each runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATIC_UID = "9f86d081884c7d659a2feaa0c55ad015"
 
 
 def v1(path: str, systemd: str | None = None) -> str:
-    """Return the cgroup file of a process that is at the same place in all hierarchies."""
+    """Return the cgroup file of a process with the same path in all hierarchies."""
     names = ("cpuset", "cpu,cpuacct", "memory", "freezer")
     lines = [f"{i}:{name}:{path}" for i, name in enumerate(reversed(names), 2)]
     return "\n".join([*lines, f"1:name=systemd:{path if systemd is None else systemd}", ""])
@@ -26,7 +26,7 @@ def v2(path: str) -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """A proc file system in the making."""
+    """Writer of a proc file system."""
 
     root: Path
 
@@ -43,7 +43,7 @@ class Made:
         comm: str = "python3",
         container_pid: int | None = None,
     ) -> None:
-        """Write a process, or another one over it."""
+        """Write or overwrite a process."""
         folder = self.root / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
         words = [word.encode() if isinstance(word, str) else word for word in argv]
@@ -66,7 +66,7 @@ def proc(root: Path) -> Made:
 
 
 def pod_logs(root: Path, namespace: str, pod: str, uid: str, containers: Mapping[str, str]) -> Path:
-    """Write what the kubelet keeps in /var/log for a pod; containers are ids by name."""
+    """Write the entries of a pod in the log folders of the kubelet; containers are ids by name."""
     (root / "pods" / f"{namespace}_{pod}_{uid}").mkdir(parents=True)
     (root / "containers").mkdir(exist_ok=True)
     for name, identity in containers.items():

@@ -1,4 +1,4 @@
-"""Wall clock of a process under torture: what CLOCK_REALTIME says, and the seconds in the file TORTURE_CLOCK more."""
+"""The wall clock of a process under test: CLOCK_REALTIME plus the seconds in the file TORTURE_CLOCK."""
 
 import os
 import time

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm epilog, as root on each node of a job: the devices are free again. Removes only what names this job.
+# Slurm epilog, run as root on each node of a job: the devices are free again. Removes only files that name this job.
 folder=${GPUGAUGE_JOBS:-/run/gpugauge-jobs}
 
 for file in "$folder"/*; do

@@ -1,1 +1,1 @@
-"""What is made from the catalogue: the reference of the metrics."""
+"""Files generated from the catalogue: the reference of the metrics, rules and dashboards."""

@@ -14,19 +14,19 @@ _INTRODUCTION = """\
 
 <!-- Generated: make generate -->
 
-Every metric that gpugauge can export, by the collector that makes it (`--no-collector.NAME` leaves one out,
-`--metrics.exclude` single metrics). What a GPU or a driver does not support has no series: never NaN, never 0 for
+Every metric that gpugauge can export, by collector. `--no-collector.NAME` disables a collector, `--metrics.exclude`
+drops single metrics. A value that the GPU or the driver does not support has no series: never NaN, never 0 for
 unknown.
 
-Device series carry `uuid`, process series `process`; what describes them (index, name, pid, pod …) is in `gpu_info`,
-`gpu_process_info` and `torch_process_info`, to be joined. MIG devices have families of their own: the driver gives no
-utilization for a GPU that is divided by MIG, so `gpu_utilization_ratio` is absent there, and
-`gpu_mig_sm_active_ratio` tells how busy its parts are.
+Device series carry the label `uuid`, process series the label `process`. The describing labels (index, name, pid,
+pod …) are in `gpu_info`, `gpu_process_info` and `torch_process_info`, for joins. MIG devices have families of their
+own: the driver returns no utilization for a GPU in MIG mode, so `gpu_utilization_ratio` is absent there, and
+`gpu_mig_sm_active_ratio` reports the activity of its instances.
 """
 
 
 def entries() -> list[dict[str, Any]]:
-    """Return one entry a row: name, type, unit, labels, meaning, source, GPUs, collector."""
+    """Return one entry for each row: name, type, unit, labels, help, source, devices, collector."""
     return [_entry(row, collector) for collector, rows in CATALOG.items() for row in rows]
 
 
@@ -49,7 +49,7 @@ def as_json() -> str:
 
 
 def as_text() -> str:
-    """Return two lines a metric, for a terminal."""
+    """Return two lines for each metric, for a terminal."""
     lines = []
     for entry in entries():
         labels = "{" + ",".join(entry["labels"]) + "}" if entry["labels"] else ""

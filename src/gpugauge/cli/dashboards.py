@@ -1,36 +1,35 @@
-"""`gpugauge dashboards`."""
+"""`gpugauge dashboards`: the Grafana dashboards."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
+from gpugauge.artifacts.dashboards import build
+from gpugauge.cli.common import fail
 
-@click.command()
+
+@click.command("dashboards", epilog=f"NAME is one of {', '.join(build.DASHBOARDS)}.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder to write the files into; made if it is not there.",
+    help="Write all dashboards into this folder, which is created if it does not exist.",
 )
 @click.argument("name", required=False)
-def dashboards(name: str | None, output: Path | None) -> None:
-    """Print the Grafana dashboard NAME, or write all of them into a folder."""
-    from gpugauge.artifacts.dashboards import build as made  # `gpugauge run` must start fast
-
-    known = ", ".join(made.DASHBOARDS)
+def command(name: str | None, output: Path | None) -> None:
+    """Print the Grafana dashboard NAME, or write all."""
+    known = ", ".join(build.DASHBOARDS)
     if (name is None) == (output is None):
-        raise click.UsageError(f"say one of: --output DIR, or a NAME of {known}")
+        raise click.UsageError(f"give either --output DIR or a NAME of {known}")
     if output is not None:
         try:
-            for path in made.write(output):
+            for path in build.write(output):
                 click.echo(path)
         except OSError as error:
-            click.echo(f"gpugauge: {error.filename or output}: {error.strerror}", err=True)
-            sys.exit(1)
+            fail(1, f"{error.filename or output}: {error.strerror}")
         return
-    if name not in made.DASHBOARDS:
+    if name not in build.DASHBOARDS:
         raise click.UsageError(f"there is no dashboard {name!r}: {known}")
-    click.echo(made.as_json(name), nl=False)
+    click.echo(build.as_json(name), nl=False)

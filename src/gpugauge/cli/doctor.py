@@ -1,37 +1,49 @@
-"""The command `gpugauge doctor`. It imports what it needs when it is called, like its neighbours in cli/main.py."""
+"""`gpugauge doctor`: checks of this machine or of one process."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import click
 
-from gpugauge.doctor import DEFAULT_URL
+from gpugauge.cli.common import wants_colour
+from gpugauge.doctor import DEFAULT_URL, report
+from gpugauge.doctor.case import Case, Options
+from gpugauge.doctor.finding import exit_code
+from gpugauge.doctor.table import Entry, examine
+from gpugauge.simulator import WORKER
+from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 
-if TYPE_CHECKING:
-    from gpugauge.doctor.table import Entry
 
-
-@click.command()
+@click.command("doctor")
 @click.argument("pid", type=click.IntRange(min=1), required=False)
 @click.option("--python", metavar="PATH", help="The Python that trains; by default that of the active environment.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Metrics of the running daemon, for PID.")
-@click.option("--timed/--no-timed", default=True, help="Measure a GPU that is free for some seconds.  [default: timed]")
-@click.option("--force", is_flag=True, help="Measure also while others use the GPU.")
+@click.option(
+    "--url", default=DEFAULT_URL, show_default=True, help="Address of the running daemon's metrics; used with PID."
+)
+@click.option(
+    "--timed/--no-timed",
+    default=True,
+    help="Run a short measurement on the GPU, if no other process uses it.  [default: timed]",
+)
+@click.option("--force", is_flag=True, help="Run the measurement also while other processes use the GPU.")
 @click.option(
     "--timeout",
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="Longest time for each question to that Python.",
+    help="Longest time for each program that is run with that Python.",
 )
-@click.option("--simulate", metavar="NAME", help="Look at the simulated GPUs of a scenario; they do not exist.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(
+@click.option(
+    "--simulate",
+    metavar="NAME",
+    help="Check the simulated GPUs of a scenario instead of real ones; `gpugauge scenarios` lists the names.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(
     pid: int | None,
     python: str | None,
     url: str,
@@ -41,19 +53,11 @@ def doctor(
     simulate: str | None,
     as_json: bool,
 ) -> None:
-    """Find out why PyTorch does not use the GPU of this machine, or why the process PID does not.
+    """Find out why PyTorch does not use the GPU.
 
-    Exits with 0 if nothing is wrong, 1 after a warning, 2 after a failure.
+    Checks this machine, or with PID the process with this number. Exits with 0 if nothing is wrong, with 1 after a
+    warning, with 2 after a failure.
     """
-    from dataclasses import replace
-
-    from gpugauge.doctor import report
-    from gpugauge.doctor.case import Case, Options
-    from gpugauge.doctor.finding import exit_code
-    from gpugauge.doctor.table import examine
-    from gpugauge.simulator import WORKER
-    from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
-
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None
     except ScenarioError as error:
@@ -65,17 +69,13 @@ def doctor(
         entries += examine(case)
         click.echo(report.document(case, entries))
     else:
-        for line in report.lines(case, _kept(examine(case), entries), _colour()):
-            click.echo(line, color=True)  # it has been decided whether there are colours
+        for line in report.lines(case, _collected(examine(case), entries), wants_colour(sys.stdout)):
+            click.echo(line, color=True)  # wants_colour() has decided whether the line has colours
     sys.exit(exit_code(entry.finding for entry in entries))
 
 
-def _kept(entries: Iterable[Entry], into: list[Entry]) -> Iterator[Entry]:
-    """Pass each entry on as it comes, and keep it."""
+def _collected(entries: Iterable[Entry], into: list[Entry]) -> Iterator[Entry]:
+    """Yield each entry as soon as it is there, and append it to a list."""
     for entry in entries:
         into.append(entry)
         yield entry
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,5 +1,6 @@
-"""The child end of `settings.reader`. `python -m gpugauge.cli.settings_child FD serve [FLAGS]` reads the settings and
-sends them to the daemon that started it. A wrong flag and `--help` end it with a text and nothing sent.
+"""The child process of `settings.reader`. `python -m gpugauge.cli.settings_child FD serve [FLAGS]` reads the settings
+and sends them over the socket FD to the daemon that started it. After a wrong flag or `--help` it prints a text and
+ends without sending anything.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from gpugauge.settings.model import Settings
 
 
 def main() -> None:
-    """Read once; ends the process."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # from a terminal it ends the daemon too
+    """Read the settings once and end the process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a terminal sends it to the daemon, too
     channel = socket.socket(fileno=int(sys.argv.pop(1)))
     threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
 
     def send(read: Callable[[], Settings]) -> NoReturn:
         try:
-            told: Settings | ConfigError = read()
+            result: Settings | ConfigError = read()
         except ConfigError as error:
-            told = error
-        channel.sendall(pickle.dumps((__version__, pickle.dumps(told))))
-        os._exit(0)  # the daemon waits for it, and there is nothing to take apart
+            result = error
+        channel.sendall(pickle.dumps((__version__, pickle.dumps(result))))
+        os._exit(0)  # at once: the daemon waits, and there is nothing to clean up
 
     cli.main(prog_name="gpugauge", obj=send)
 
 
 def _end_with(channel: socket.socket) -> None:
-    """End when the daemon does, however it ends: a settings file may be a pipe into which nobody writes."""
+    """End with the daemon: a settings file that is a pipe without a writer would block this process for ever."""
     channel.recv(1)
     os._exit(1)
 

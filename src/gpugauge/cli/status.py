@@ -1,194 +1,65 @@
-"""`gpugauge status`: the running daemon's view as a table for a terminal, 80 columns wide."""
+"""`gpugauge status`: the view of the running daemon as a table or as JSON."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-import urllib.error
-from collections.abc import Mapping
-from textwrap import wrap
-from typing import Any, TextIO
+from typing import TextIO
 
-from gpugauge.text import printable
-from gpugauge.web.client import opener
+import click
 
-_WIDTH = 80
-_PATIENCE = 5.0
-_MOST_BYTES = 64 << 20
-_BETWEEN = 2.0  # seconds between two tables of --watch
-_CLEAR = "\x1b[H\x1b[2J"
-_RESET, _BOLD, _DIM, _RED, _YELLOW, _GREEN = (f"\x1b[{code}m" for code in (0, 1, 2, 31, 33, 32))
+from gpugauge.cli.ask import ask
+from gpugauge.cli.common import fail, url_option, wants_colour
+from gpugauge.cli.status_table import Facts, table
+from gpugauge.web.client import RequestError
 
-Facts = Mapping[str, Any]
+_PATH = "/api/v1/status"
+_TIMEOUT_SECONDS = 5.0
+_MAX_BODY_BYTES = 64 << 20
+_WATCH_INTERVAL_SECONDS = 2.0
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
-class StatusError(Exception):
-    """The daemon cannot be asked; one sentence that says why and what to do."""
+@click.command("status")
+@url_option
+@click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
+@click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")
+def command(url: str, as_json: bool, watch: bool) -> None:
+    """Show each GPU, its load and its processes.
+
+    The running daemon reports them.
+    """
+    try:
+        show(url, as_json, watch)
+    except RequestError as error:
+        fail(1, error)
 
 
-def status(url: str, as_json: bool, watch: bool, out: TextIO = sys.stdout) -> None:
-    """Print what the daemon at `url` knows, with `watch` again and again until interrupted. Raises StatusError."""
-    colour = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> None:
+    """Print the status of the daemon at `url`, with `watch` repeatedly until interrupted. Raises RequestError."""
+    out = out or sys.stdout
     while True:
         facts = fetch(url)
-        text = json.dumps(facts, indent=2) + "\n" if as_json else table(facts, colour, time.time())
-        out.write((_CLEAR if watch and out.isatty() and not as_json else "") + text)
+        text = json.dumps(facts, indent=2) + "\n" if as_json else table(facts, wants_colour(out), time.time())
+        out.write((_CLEAR_SCREEN if watch and out.isatty() and not as_json else "") + text)
         out.flush()
         if not watch:
             return
         try:
-            time.sleep(_BETWEEN)
+            time.sleep(_WATCH_INTERVAL_SECONDS)
         except KeyboardInterrupt:
             return
 
 
 def fetch(url: str) -> Facts:
-    """Ask the daemon. Raises StatusError."""
-    address = url.rstrip("/") + "/api/v1/status"
-    if not address.startswith(("http://", "https://")):
-        raise StatusError(f"{url}: the address begins with http:// or https://")
+    """Return the status as the daemon at `url` sends it. Raises RequestError."""
+    body = ask(url, _PATH, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
+    unusable = f"{url} does not answer as gpugauge does"
     try:
-        with opener().open(address, timeout=_PATIENCE) as response:
-            facts = json.loads(response.read(_MOST_BYTES))
-    except urllib.error.HTTPError as error:
-        with error:
-            raise StatusError(
-                f"{address} answers {error.code}: {_safe(error.read(200).decode(errors='replace'))}"
-            ) from error
-    except urllib.error.URLError as error:
-        raise StatusError(f"{address} does not answer ({error.reason}): is `gpugauge serve` running?") from error
-    except (OSError, ValueError) as error:
-        raise StatusError(f"{address} does not answer as gpugauge does: {error}") from error
+        facts = json.loads(body)
+    except ValueError as error:
+        raise RequestError(f"{unusable}: {error}") from None
     if not isinstance(facts, dict) or "gpus" not in facts:
-        raise StatusError(f"{address} does not answer as gpugauge does")
+        raise RequestError(unusable)
     return facts
-
-
-def table(facts: Facts, colour: bool, now: float) -> str:
-    """Draw the table; `now` in Unix time."""
-    paint = _paint if colour else _plain
-    lines = [*_heading(facts, paint)]
-    lines.append(
-        paint(f"{'GPU':>3}  {'NAME':<24}{'LOAD':>6}{'5 MIN':>7}  {'MEMORY GiB':>13}{'POWER W':>11}{'TEMP':>6}", _BOLD)
-    )
-    for gpu in facts["gpus"]:
-        lines += _gpu(gpu, paint, now)
-    if facts.get("without_gpu"):
-        lines += ["", paint("With torch, but on no GPU:", _BOLD)]
-        lines += [_process(p, paint, now) for p in facts["without_gpu"]]
-    if not facts["gpus"] and (facts.get("driver") or {}).get("up"):
-        lines.append("no GPU")
-    return "\n".join(lines) + "\n"
-
-
-def _heading(facts: Facts, paint: Any) -> list[str]:
-    lines = []
-    if facts.get("simulated"):
-        lines.append(paint("SIMULATED: these GPUs do not exist.", _YELLOW))
-    driver = facts.get("driver") or {}
-    if driver.get("released_until"):
-        until = time.strftime("%H:%M:%S UTC on %-d %B", time.gmtime(driver["released_until"]))
-        lines.append(paint(f"The driver is released until {until}: the GPUs are not watched.", _YELLOW))
-    elif not driver.get("up"):
-        lines.append(paint(f"The driver is not available: {_safe(driver.get('reason'))}", _RED))
-        lines += wrap(_safe(driver.get("advice")), _WIDTH, initial_indent="  ", subsequent_indent="  ")
-    if facts.get("failing_collectors"):
-        lines += [
-            paint(_cut(f"Collector {_safe(name)} fails: {_safe(error)}", _WIDTH), _RED)
-            for name, error in facts["failing_collectors"].items()
-        ]
-    return lines
-
-
-def _gpu(gpu: Facts, paint: Any, now: float) -> list[str]:
-    index = "?" if gpu["index"] is None else str(gpu["index"])
-    name = _cut((_safe(gpu.get("name")) or _safe(gpu["uuid"])).removeprefix("NVIDIA "), 23)
-    if not gpu["up"]:
-        return [paint(f"{index:>3}  {name:<24}does not answer", _RED)]
-    memory = f"{_gib(gpu['memory_used_bytes'])}/{_gib(gpu['memory_total_bytes'])}"
-    power = f"{_number(gpu['power_watts'])}/{_number(gpu['power_limit_watts'])}"
-    degrees = _number(gpu["temperature_celsius"])
-    load = paint(f"{_percent(gpu['load']):>6}{_percent(gpu['load_5m']):>7}", _load_colour(gpu))
-    lines = [f"{index:>3}  {name:<24}{load}  {memory:>13}{power:>11}{degrees:>6}"]
-    lines += [_process(p, paint, now) for p in gpu["processes"]]
-    if gpu["processes_hidden"]:
-        lines.append(paint(f"       and {gpu['processes_hidden']} more processes", _DIM))
-    if not gpu["processes"]:
-        owners = ", ".join(filter(None, (_who(w) for w in gpu["allocated_to"])))
-        if owners:
-            lines.append(paint(_cut(f"       held by {owners}, no process", _WIDTH), _YELLOW))
-        elif gpu["allocation"] == "unallocated":
-            lines.append(paint("       free", _DIM))
-    return lines
-
-
-def _process(process: Facts, paint: Any, now: float) -> str:
-    """One line: load, memory, since when, who; and the state where there is one."""
-    pid = "-" if process["pid"] is None else str(process["pid"])
-    figures = f"{_percent(process.get('load_5m')):>5}{_gib(process.get('memory_used_bytes')):>7}"
-    head = f"       {pid:>8}{figures}{_age(process['started'], now):>6}  "
-    state = _safe(process.get("state")).replace("unknown", "")
-    if process.get("limited_by"):
-        state = f"{state or 'limited'}: {_safe(process['limited_by'])}"
-    tail = f"  [{_cut(state, 28)}]" if state else ""
-    who = " ".join(filter(None, (_who(process["workload"]), _safe(process.get("command")))))
-    room = _WIDTH - len(head) - len(tail)
-    return head + _cut(who or "?", room) + (paint(tail, _YELLOW) if tail else "")
-
-
-def _who(workload: Mapping[str, str]) -> str:
-    """Return the shortest name that a person recognizes."""
-    pod = "/".join(_safe(workload[key]) for key in ("namespace", "pod") if workload.get(key))
-    job = _safe(workload.get("job_id")) if not pod else ""
-    job = {"slurm": f"job {job}", "pod": f"pod {job[:8]}"}.get(workload.get("kind", ""), job) if job else ""
-    job = job or _safe(workload.get("container"))
-    user = _safe(workload.get("user")) if not pod else ""
-    return " ".join(filter(None, (pod or job, user)))
-
-
-def _load_colour(gpu: Facts) -> str:
-    load = gpu["load_5m"] if gpu["load_5m"] is not None else gpu["load"]
-    if load is None or not gpu["processes"]:
-        return _DIM
-    return _GREEN if load >= 0.8 else _YELLOW if load >= 0.2 else _RED
-
-
-def _paint(text: str, style: str) -> str:
-    return f"{style}{text}{_RESET}"
-
-
-def _plain(text: str, _style: str) -> str:
-    return text
-
-
-def _safe(text: object) -> str:
-    """Names come from outside: nothing in them may steer the terminal."""
-    return printable(str(text or ""))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.0f} %"
-
-
-def _gib(size: float | None) -> str:
-    return "-" if size is None else f"{size / (1 << 30):.1f}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-def _age(started: float | None, now: float) -> str:
-    if started is None:
-        return "-"
-    seconds = max(0, int(now - started))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"

@@ -1,34 +1,41 @@
-"""What a collector is: a name, its rows, and one function from a tick to a section."""
+"""The interface of a collector: a name, metric rows, and a function from a tick to a section."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeVar
 
+from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import DriverView, Reply
 from gpugauge.metric import Metric
+from gpugauge.sessions.session import Session, SessionSource
+from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Health, Section
+from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tick:
-    """What all collectors of one tick see. `replies` are the worker's answers since the tick before, oldest first."""
+    """Input of all collectors in one tick. `replies` are the worker's replies since the last tick, oldest first."""
 
-    timestamp: float
+    timestamp: float  # Unix time
     monotonic: float
     driver: DriverView
     replies: tuple[Reply, ...] = ()
     health: Mapping[str, Health] = field(default_factory=dict)
-    sections: Sequence[Section] = ()  # of the collectors that ran before in this tick
+    sections: Sequence[Section] = ()  # of the collectors that ran earlier in this tick
 
 
 class Collector(Protocol):
-    """Runs in the sampler's thread; what it raises costs its own section of this tick and nothing else."""
+    """Runs in the sampler's thread. An exception costs the collector's own section of this tick and nothing else."""
 
     @property
     def name(self) -> str:
-        """The name by which the collector is switched on and off."""
+        """The name in the settings (`collector.NAME`) and in the exporter's own metrics."""
         ...
 
     @property
@@ -37,5 +44,51 @@ class Collector(Protocol):
         ...
 
     def collect(self, tick: Tick) -> Section:
-        """Return this collector's families; the same object as before when nothing changed."""
+        """Return the collector's families; the same object as before if nothing changed."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Sources of a node besides the driver. Each collector takes those that it reads in `create`.
+
+    `procfs` shows the processes that the driver lists. `session_procfs` returns the /proc that shows the pid of a
+    session; by default that is `procfs`.
+    """
+
+    procfs: Procfs
+    workloads: Workloads
+    sessions: SessionSource | None = None
+    session_procfs: Callable[[Session], Procfs] | None = None
+    kernel_log: KernelLog | None = None
+    created: list[RegisteredCollector] = field(default_factory=list)
+
+    def procfs_of(self, session: Session) -> Procfs:
+        """Return the /proc that shows the pid of a session."""
+        return self.session_procfs(session) if self.session_procfs else self.procfs
+
+    def collector(self, kind: type[_T]) -> _T:
+        """Return a collector that was created before. Raises LookupError if it is not registered before."""
+        for collector in self.created:
+            if isinstance(collector, kind):
+                return collector
+        raise LookupError(f"{kind.__name__} must be registered before the collector that reads it")
+
+
+class RegisteredCollector:
+    """Base class of the collectors in `gpugauge.registry`. Subclasses set `name` and `metrics`."""
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+
+    @classmethod
+    def create(cls, node: Node) -> RegisteredCollector | None:  # noqa: ARG003  (most read the driver's replies only)
+        """Return a collector for a node, None if the node has nothing for it to read."""
+        return cls()
+
+    def configure(self, settings: Settings) -> None:
+        """Apply the settings that a reload can change."""
+
+    def collect(self, tick: Tick) -> Section:
+        """See `Collector.collect`."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The daemon's life: start what the assembly made, run until told to stop or unable to go on, and take it apart."""
+"""Life cycle of the daemon: start its parts, run until a signal or a fatal condition, stop its parts."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ from contextlib import ExitStack
 from gpugauge import __version__
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.reload import Reloader
-from gpugauge.driver.supervisor import UNKILLABLE, DriverSource
+from gpugauge.driver.supervisor import UNKILLABLE, Supervisor
 from gpugauge.logline import fields
 from gpugauge.settings.model import Settings
 from gpugauge.status.driver_advice import advice
 
 log = logging.getLogger("gpugauge")
 
-# A sampler that has not ticked for this long will not: the process ends, and whoever started it starts another.
-_DEAD_SECONDS = 60.0
-# How often that is looked at.
-_LOOK_SECONDS = 5.0
-# Objects made and not dropped after which the garbage collector looks for cycles among them: some 2 MB at most.
-COLLECT = (20_000, 5, 5)
-_EXIT_DEAD = 70  # EX_SOFTWARE
-_EXIT_LOST = 69  # EX_UNAVAILABLE
-# M_ARENA_MAX of glibc's malloc.h: the most heaps.
-_ARENA_MAX = -8
-# How long the first snapshot waits for the driver, so that a first scrape is complete.
-_PATIENCE_SECONDS = 3.0
+# If the sampler has not ticked for this long, the process exits, so that its service manager restarts it.
+_STUCK_SAMPLER_SECONDS = 60.0
+_WATCHDOG_PERIOD_SECONDS = 5.0
+# Arguments of gc.set_threshold: a collection starts at 20,000 objects, about 2 MB at most.
+GC_THRESHOLDS = (20_000, 5, 5)
+_EXIT_SOFTWARE = 70  # EX_SOFTWARE of sysexits.h
+_EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
+# M_ARENA_MAX of glibc's malloc.h: the maximum number of heaps.
+_M_ARENA_MAX = -8
+# The first tick waits this long for the driver, so that the first scrape is complete.
+_DRIVER_WAIT_SECONDS = 3.0
 
 
 def run(settings: Settings, load: Callable[[], Settings]) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. SIGHUP calls `load` for new settings, which raises
+    """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings with `load`, which may raise
     ConfigError. Raises ConfigError (web.config.file, scenario), ListenError, SelectionError or SessionsError.
     """
     stop = threading.Event()
@@ -49,20 +48,20 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: reloader.request())
-    # Each training process and each scraper holds a descriptor; the default soft limit of 1024 is for select(2).
+    # Each training process and each scraper uses a descriptor; the default soft limit of 1024 exists for select(2).
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(65536, hard) if hard != resource.RLIM_INFINITY else 65536, hard))
-    # The threads hold the interpreter for the milliseconds of a tick; a scrape should not wait a whole default turn.
+    # A tick holds the interpreter lock for milliseconds; with the default of 5 ms a scrape would wait longer.
     sys.setswitchinterval(0.001)
-    # One heap for all threads: they would get one each, most of it never used, 1 MB in all.
-    with contextlib.suppress(AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+    # One heap for all threads: one heap per thread costs 1 MB in all, most of it never used.
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     with ExitStack() as stack:
-        return _Life(Parts(settings, stack, reloader), stack, stop).run(reloader)
+        return _Daemon(Parts(settings, stack, reloader), stack, stop).run(reloader)
 
 
-class _Life:
-    """From the first tick to the last."""
+class _Daemon:
+    """Runs the assembled parts and decides when the process ends."""
 
     def __init__(self, parts: Parts, stack: ExitStack, stop: threading.Event) -> None:
         self._parts, self._stack, self._stop = parts, stack, stop
@@ -70,7 +69,7 @@ class _Life:
         self._exit_code = 0
 
     def run(self, reloader: Reloader) -> int:
-        """Run until told to stop; return the exit code."""
+        """Run until `stop` is set; return the exit code."""
         parts, settings = self._parts, self._parts.settings
         parts.server.start()
         self._stack.callback(parts.server.stop)
@@ -87,21 +86,23 @@ class _Life:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         listening = ", ".join(f"{host}:{port}" for host, port in parts.server.addresses)
         log.info("serving", extra=fields(version=__version__, listen=listening, simulate=settings.simulate or "no"))
-        # Modules and tables stay to the end: the garbage collector would hold up a scrape to look at them all again.
+        # Modules and tables live until the end; without this, each full collection traverses them and delays scrapes.
         gc.freeze()
-        # What one tick makes goes with the next, without it: to look for cycles in it was a tenth of the CPU time.
-        gc.set_threshold(*COLLECT)
-        parts.sampler.run(self._stop, self._alive)
+        # The objects of a tick are freed by reference counts at the next tick; collections took 10 % of the CPU time.
+        gc.set_threshold(*GC_THRESHOLDS)
+        parts.sampler.run(self._stop, self._after_tick)
         log.info("stopping")
         parts.notifier.stopping()
         return self._exit_code
 
-    def _wait_for_driver(self, driver: DriverSource) -> bool:
-        """Give the driver a moment, with driver.mode=required all it takes; False if it must answer but does not."""
+    def _wait_for_driver(self, driver: Supervisor) -> bool:
+        """Wait for the driver to open or to fail: without limit if driver.mode=required, else for
+        `_DRIVER_WAIT_SECONDS`. Return False if the driver is required and down.
+        """
         required = self._parts.settings.driver.mode == "required"
         start = time.monotonic()
         while not driver.settled.wait(0.05) and not self._stop.is_set():
-            if not required and time.monotonic() - start > _PATIENCE_SECONDS:
+            if not required and time.monotonic() - start > _DRIVER_WAIT_SECONDS:
                 break
         reason = driver.view().reason
         if required and reason != "ok" and not self._stop.is_set():
@@ -109,44 +110,44 @@ class _Life:
             return False
         return True
 
-    def _alive(self) -> None:
-        """After each tick."""
+    def _after_tick(self) -> None:
+        """Notify the watchdogs; end the daemon if the HTTP server has ended or the driver is lost."""
         self._last_tick = time.monotonic()
         if not self._parts.server.serving:
-            log.critical("the HTTP server has ended, ending the process")
-            self._exit_code = _EXIT_DEAD
+            log.critical("HTTP server thread ended, exiting")
+            self._exit_code = _EXIT_SOFTWARE
             self._stop.set()
             return
         self._parts.notifier.watchdog()
-        if self._parts.driver and self._has_lost(self._parts.driver):
-            self._exit_code = _EXIT_LOST
+        if self._parts.driver and self._is_lost(self._parts.driver):
+            self._exit_code = _EXIT_UNAVAILABLE
             self._stop.set()
 
-    def _has_lost(self, driver: DriverSource) -> bool:
-        """Whether a driver that has answered fails for so long that only a fresh container may help. One that has never
-        answered does not count, so that a broken machine makes no loop of short lives.
+    def _is_lost(self, driver: Supervisor) -> bool:
+        """Return whether a driver that was up has been down for driver.lost_exit_seconds, so that only a new container
+        may help. A driver that was never up does not count: a restart loop would not help there.
         """
         limit, view = self._parts.settings.driver.lost_exit_seconds, driver.view()
         if not limit or view.lost_since is None or time.monotonic() - view.lost_since < limit:
             return False
-        if view.reason == UNKILLABLE:  # a container does not end before its last process: here somebody can still ask
+        if view.reason == UNKILLABLE:  # the container cannot end before the worker; the daemon can still serve metrics
             return False
         log.error(
-            "ending the process, since the driver has answered and does not any more: %s",
+            "driver lost, exiting: %s",
             advice(view.reason),
             extra=fields(reason=view.reason, seconds=round(time.monotonic() - view.lost_since)),
         )
         return True
 
     def _watch(self) -> None:
-        """End the process when the sampler is stuck: fresh values will not come back by themselves."""
-        seen, waited = self._last_tick, 0.0
+        """Exit the process when the sampler is stuck."""
+        previous_tick, stuck_seconds = self._last_tick, 0.0
         while True:
-            time.sleep(_LOOK_SECONDS)
-            # Counted in own rounds: a process that was stopped and goes on has not been stuck.
-            waited = waited + _LOOK_SECONDS if self._last_tick == seen else 0.0
-            seen = self._last_tick
-            if waited > max(_DEAD_SECONDS, 3 * self._parts.settings.sampling.interval_seconds):
-                log.critical("the sampler is stuck, ending the process", extra=fields(seconds=round(waited)))
+            time.sleep(_WATCHDOG_PERIOD_SECONDS)
+            # Counts own periods instead of clock time: after SIGSTOP and SIGCONT the sampler is not stuck.
+            stuck_seconds = stuck_seconds + _WATCHDOG_PERIOD_SECONDS if self._last_tick == previous_tick else 0.0
+            previous_tick = self._last_tick
+            if stuck_seconds > max(_STUCK_SAMPLER_SECONDS, 3 * self._parts.settings.sampling.interval_seconds):
+                log.critical("sampler stuck, exiting", extra=fields(seconds=round(stuck_seconds)))
                 faulthandler.dump_traceback()
-                os._exit(_EXIT_DEAD)
+                os._exit(_EXIT_SOFTWARE)

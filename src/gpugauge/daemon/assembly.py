@@ -1,51 +1,30 @@
-"""What the daemon is made of: every part, made from the settings and put together. Nothing here decides to stop."""
+"""Assembly of the daemon: creates all parts from the settings and connects them."""
 
 from __future__ import annotations
 
-import logging
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugauge import catalog
-from gpugauge.collectors.base import Collector
-from gpugauge.collectors.device.clocks import ClocksCollector
-from gpugauge.collectors.device.device import DeviceCollector
-from gpugauge.collectors.device.events import EventsCollector
-from gpugauge.collectors.device.health import HealthCollector
-from gpugauge.collectors.device.kmsg import KernelLog
-from gpugauge.collectors.device.links import LinksCollector
-from gpugauge.collectors.device.mig import MigCollector
-from gpugauge.collectors.device.profiling import ProfilingCollector
-from gpugauge.collectors.device.utilization import UtilizationCollector
-from gpugauge.collectors.exporter.driver import DriverCollector
+from gpugauge.collectors.base import Collector, Node
 from gpugauge.collectors.exporter.exporter import ExporterCollector
-from gpugauge.collectors.process.allocation import AllocationCollector
-from gpugauge.collectors.process.host import HostCollector
-from gpugauge.collectors.process.process import ProcessCollector
-from gpugauge.collectors.training.training import Heard, TrainingCollector
-from gpugauge.collectors.training.verdict import VerdictCollector
-from gpugauge.daemon.activation import listen_fds
 from gpugauge.daemon.lifecycle import lifecycle_routes
+from gpugauge.daemon.machine import Machine, real_machine, simulated_machine
 from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.sampler import Sampler
-from gpugauge.daemon.sdnotify import Notifier
 from gpugauge.daemon.selection import Selection
-from gpugauge.driver import nvidia
+from gpugauge.daemon.systemd import Notifier
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
-from gpugauge.driver.nvidia.bus import bound_devices
-from gpugauge.driver.recycling import Limits
-from gpugauge.driver.schedule import Pace
-from gpugauge.driver.supervisor import DriverSource
+from gpugauge.driver.recycling import RecyclingLimits
+from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
-from gpugauge.forecast import Timetable
-from gpugauge.sessions.listener import Sessions, SessionsError
-from gpugauge.sessions.session import Session
+from gpugauge.forecast import ScrapeForecast
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
@@ -55,19 +34,14 @@ from gpugauge.web.routes import for_people, standard_routes
 from gpugauge.web.server import Server
 from gpugauge.web.status import PATH as STATUS_PATH
 from gpugauge.web.status import status_route
-from gpugauge.wire.messages import server_path
-from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
 if TYPE_CHECKING:
-    from gpugauge.simulator.simulation import Simulation
     from gpugauge.web.config.access import WebAccess
 
-log = logging.getLogger("gpugauge")
-
-# Seconds between two readings of a group, never less than the sampling interval: what costs more is read more rarely
-# (docs/architecture.md). The sample rings wrap after some 10 s.
-PACE: dict[Group, float] = {
+# Seconds between two readings of a group, and at least the sampling interval: expensive groups are read less often
+# (docs/architecture.md). The driver's sample rings wrap after about 10 s.
+READING_INTERVALS: dict[Group, float] = {
     "fast": 1.0,
     "samples": 2.0,
     "profiling": 2.0,
@@ -78,157 +52,79 @@ PACE: dict[Group, float] = {
 }
 
 
-def make_collectors(
-    node: Procfs,
-    sessions: Heard | None,
-    host: Procfs,
-    workloads: Workloads,
-    kernel: KernelLog | None = None,
-    max_processes: int = 128,
-    stalled_seconds: float = 300.0,
-    simulated: Callable[[Session], bool] = lambda _: False,
-) -> list[Collector]:
-    """Return one collector of each kind. `node` shows the processes that the driver lists, `workloads` tells who they
-    are, `host` shows those that report through the hook: the same /proc, unless the node and some of the sessions are
-    `simulated`. `kernel` is the log that tells Xid errors too.
-    """
-    utilization = UtilizationCollector()  # before the processes: they share out what it counted in the same tick
-    training = (
-        [TrainingCollector(sessions, lambda s: (node if simulated(s) else host).process_id(s.peer_pid))]
-        if sessions
-        else []
-    )
-    devices: list[Collector] = [DeviceCollector(), utilization, ProfilingCollector(), ClocksCollector()]
-    devices += [HealthCollector(), EventsCollector(kernel), LinksCollector(), MigCollector()]
-    processes: list[Collector] = [ProcessCollector(node, utilization.busy_seconds, workloads, max_processes)]
-    processes += [HostCollector(node, workloads), AllocationCollector(workloads)]
-    return [*devices, *processes, *training, DriverCollector(), VerdictCollector(stalled_seconds)]
-
-
 class Parts:
-    """All parts, made in the order in which they need each other, ended in reverse by the stack. Raises ConfigError
+    """All parts, created in the order of their dependencies; the stack ends them in reverse order. Raises ConfigError
     (web.config.file, scenario), SelectionError or SessionsError.
     """
 
     def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader) -> None:
-        procfs = Procfs(str(settings.path.procfs))
-        simulation = _simulation(settings.simulate, stack) if settings.simulate else None
-        self.settings, self._stack = settings, stack
+        self.settings = settings
         self.access = _access(settings.web.config.file) if settings.web.config.file else None
-        timetable = Timetable()
-        timetable.looked(time.monotonic())  # whoever starts a daemon looks at it
-        self.driver = _driver(settings, simulation, timetable)
         selection = _selection(settings)
-        real = self._open_sessions()
-        simulated = simulation.sessions(real, settings.hook.linger_seconds) if simulation else None
-        self._sessions = [heard for heard in (real, simulated) if heard]
+        scenario = settings.simulate
+        machine = simulated_machine(settings, scenario, stack) if scenario else real_machine(settings, stack)
+        self._session_sources, self._update_machine = machine.session_sources, machine.update
+        forecast = ScrapeForecast()
+        forecast.record_viewer(time.monotonic())  # a person who starts the daemon is likely to request its metrics
+        self.driver = _supervisor(settings, machine, forecast)
         self.exposition = Exposition(settings.sampling.stale_after_seconds)
         self.notifier = Notifier()
-        kernel = None if simulation else KernelLog(str(settings.path.kmsg))
-        if kernel:
-            stack.callback(kernel.close)
-        node = simulation.procfs if simulation else procfs
-        workloads = self._find_workloads(
-            node, simulation.cgroup_root if simulation else settings.path.sysfs / "fs/cgroup"
-        )
-        self._collectors = make_collectors(
-            node,
-            simulated or real,
-            procfs,
-            workloads,
-            kernel,
-            settings.process.max_per_device,
-            settings.verdict.stalled_seconds,
-            simulated.owns if simulated else lambda _: False,
-        )
+        self._snapshot: Snapshot | None = None
+        self._history = History()
+        self._collectors = catalog.create_collectors(_node(machine, settings, stack), settings)
         self.sampler = Sampler(
             self._enabled(settings),
-            self._driver_news,
+            self._read_driver,
             self._publish,
             settings.sampling.interval_seconds,
             selection.of,
             ExporterCollector(lambda: self.access.last_reload if self.access else None, lambda: reloader.last),
-            timetable,
-            _idle(settings),
+            forecast,
+            _idle_interval(settings),
         )
-        self._before_tick = simulation.update if simulation else lambda: None
-        self._snapshot: Snapshot | None = None
-        self._history = History()
-        name = simulation.name if simulation else None
-        telemetry_path = settings.web.telemetry_path
-        hosts = [address.host for address in settings.web.listen_address]
-        people = page_routes(lambda: self._snapshot, self._history, self._not_ready, telemetry_path, name)
-        people[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
-        people |= lifecycle_routes(
-            self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
-        )
-        routes = standard_routes(self.exposition, telemetry_path, self._not_ready, timetable)
-        routes |= for_people(people, timetable)
-        self.server = Server(
-            settings.web.listen_address,
-            own_names_only(routes, hosts),
-            max_connections=settings.web.max_connections,
-            access=self.access,
-        )
+        self.server = self._create_server(machine.scenario, forecast, reloader)
 
     def configure(self, settings: Settings) -> None:
-        """Go on with those of the settings that reload.LIVE names; no account is lost. Raises SelectionError, and then
-        nothing has changed.
+        """Apply the settings that `reload.LIVE` lists; no counter is lost. Raises SelectionError, and then nothing has
+        changed.
         """
         selection = _selection(settings)
         self.settings = settings
         self.sampler.configure(
-            self._enabled(settings), settings.sampling.interval_seconds, _idle(settings), selection.of
+            self._enabled(settings), settings.sampling.interval_seconds, _idle_interval(settings), selection.of
         )
         self.exposition.stale_after = settings.sampling.stale_after_seconds
-        for heard in self._sessions:
-            heard.linger_seconds = settings.hook.linger_seconds
+        for source in self._session_sources:
+            source.linger_seconds = settings.hook.linger_seconds
         for collector in self._collectors:
-            if isinstance(collector, ProcessCollector):
-                collector.max_per_device = settings.process.max_per_device
-            elif isinstance(collector, VerdictCollector):
-                collector.stalled_seconds = settings.verdict.stalled_seconds
+            collector.configure(settings)
         if self.driver:
-            self.driver.configure(_pace(settings), settings.driver.devices, _limits(settings))
+            self.driver.configure(_reading_intervals(settings), settings.driver.devices, _recycling_limits(settings))
 
     def _enabled(self, settings: Settings) -> Sequence[Collector]:
         enabled = settings.collectors()
         return [collector for collector in self._collectors if collector.name in enabled]
 
-    def _find_workloads(self, node: Procfs, cgroup_root: Path) -> Workloads:
-        """Ask the orchestrators of this machine; a simulated one has none, but those that are set by name."""
-        settings = self.settings
-        real = settings.simulate is None
-        asked = real or "kubernetes.kubelet_socket" in settings.given
-        workloads = Workloads(
-            node,
-            cgroup_root=cgroup_root,
-            kubelet_socket=settings.kubernetes.kubelet_socket if asked else None,
-            kubelet_resources=settings.kubernetes.resources,
-            job_mapping_dir=settings.slurm.job_mapping_dir,
-            pod_logs=settings.path.pod_logs if real or "path.pod_logs" in settings.given else None,
+    def _create_server(self, scenario: str | None, forecast: ScrapeForecast, reloader: Reloader) -> Server:
+        web = self.settings.web
+        hosts = [address.host for address in web.listen_address]
+        people = page_routes(lambda: self._snapshot, self._history, self._not_ready, web.telemetry_path, scenario)
+        people[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
+        people |= lifecycle_routes(
+            self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
         )
-        workloads.start()
-        self._stack.callback(workloads.stop)
-        return workloads
+        routes = standard_routes(self.exposition, web.telemetry_path, self._not_ready, forecast)
+        routes |= for_people(people, forecast)
+        return Server(
+            web.listen_address,
+            own_names_only(routes, hosts),
+            max_connections=web.max_connections,
+            access=self.access,
+        )
 
-    def _open_sessions(self) -> Sessions | None:
-        """Listen for training processes; a default path that cannot be used costs only what they would tell."""
-        given = self.settings.hook.socket
-        sessions = Sessions(str(given or server_path()), linger_seconds=self.settings.hook.linger_seconds)
-        inherited = listen_fds().get("hook")
-        try:
-            sessions.start(None if inherited is None else socket.socket(fileno=inherited))
-        except SessionsError as error:
-            if given:
-                raise
-            log.warning("training processes cannot report: %s", error)
-            return None
-        self._stack.callback(sessions.stop)
-        return sessions
-
-    def _driver_news(self) -> tuple[DriverView, tuple[Reply, ...]]:
-        self._before_tick()
+    def _read_driver(self) -> tuple[DriverView, tuple[Reply, ...]]:
+        """Return the state of the driver and the replies since the last tick."""
+        self._update_machine()
         return (self.driver.view(), self.driver.drain()) if self.driver else (DriverView(False, "off"), ())
 
     def _publish(self, snapshot: Snapshot) -> None:
@@ -240,6 +136,7 @@ class Parts:
             self.notifier.ready()
 
     def _not_ready(self) -> str | None:
+        """Return the reason why the daemon is not ready, None if it is."""
         age = self.exposition.age(time.monotonic())
         if age is None:
             return "there is no snapshot yet"
@@ -247,14 +144,43 @@ class Parts:
         return f"the last snapshot is {age:.0f} s old" if age > limit else None
 
 
-def _simulation(name: str, stack: ExitStack) -> Simulation:
-    from gpugauge.simulator.simulation import Simulation  # noqa: PLC0415  (a real node carries neither simulator nor models)
+def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
+    """Return the sources of the collectors; starts to query the orchestrators."""
+    workloads = Workloads(
+        machine.procfs,
+        cgroup_root=machine.cgroup_root,
+        kubelet_socket=machine.kubelet_socket,
+        kubelet_resources=settings.kubernetes.resources,
+        job_mapping_dir=settings.slurm.job_mapping_dir,
+        pod_logs=machine.pod_logs,
+    )
+    workloads.start()
+    stack.callback(workloads.stop)
+    return Node(
+        machine.procfs,
+        workloads,
+        sessions=machine.session_sources[-1] if machine.session_sources else None,
+        session_procfs=machine.session_procfs,
+        kernel_log=machine.kernel_log,
+    )
 
-    return Simulation(name, stack)
+
+def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast) -> Supervisor | None:
+    if settings.driver.mode == "off":
+        return None
+    return Supervisor(
+        _reading_intervals(settings),
+        partial(Worker, machine.worker_module),
+        machine.simulated_driver,
+        devices=settings.driver.devices,
+        limits=_recycling_limits(settings),
+        bus=machine.bus_devices,
+        forecast=forecast,
+    )
 
 
 def _access(file: Path) -> WebAccess:
-    from gpugauge.web.config.access import WebAccess  # noqa: PLC0415  (without such a file none of it is loaded)
+    from gpugauge.web.config.access import WebAccess  # noqa: PLC0415  (not loaded without a web configuration file)
 
     return WebAccess(file)
 
@@ -264,33 +190,19 @@ def _selection(settings: Settings) -> Selection:
     return Selection(names, settings.metrics.include, settings.metrics.exclude)
 
 
-def _pace(settings: Settings) -> Pace:
+def _reading_intervals(settings: Settings) -> ReadingIntervals:
     interval = settings.sampling.interval_seconds
-    return Pace(
-        {group: max(seconds, interval) for group, seconds in PACE.items()},
+    return ReadingIntervals(
+        {group: max(seconds, interval) for group, seconds in READING_INTERVALS.items()},
         deadline=settings.driver.deadline_seconds,
-        idle=_idle(settings),
+        idle=_idle_interval(settings),
     )
 
 
-def _idle(settings: Settings) -> float:
-    """Seconds between two snapshots while nobody looks; a snapshot must not grow stale before the next."""
+def _idle_interval(settings: Settings) -> float:
+    """Return the seconds between two snapshots without requests; no snapshot is stale before the next."""
     return min(settings.sampling.idle_interval_seconds, settings.sampling.stale_after_seconds / 2)
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(settings.driver.worker_max_bytes, settings.driver.worker_max_seconds)
-
-
-def _driver(settings: Settings, simulation: Simulation | None, timetable: Timetable) -> DriverSource | None:
-    if settings.driver.mode == "off":
-        return None
-    return DriverSource(
-        _pace(settings),
-        partial(Worker, simulation.worker if simulation else nvidia.WORKER),
-        simulation.driver() if simulation else None,
-        devices=settings.driver.devices,
-        limits=_limits(settings),
-        bus=simulation.devices if simulation else lambda: bound_devices(settings.path.procfs),
-        timetable=timetable,
-    )
+def _recycling_limits(settings: Settings) -> RecyclingLimits:
+    return RecyclingLimits(settings.driver.worker_max_bytes, settings.driver.worker_max_seconds)

@@ -1,4 +1,4 @@
-"""What changes the daemon by HTTP, if `web.enable_lifecycle` allows it: reload, release of the driver, attach."""
+"""HTTP endpoints that reload the settings, release the driver and attach it again; see `web.enable_lifecycle`."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from datetime import datetime, timezone
 from urllib.parse import parse_qs
 
 from gpugauge.driver.api import RELEASED, DriverView
-from gpugauge.driver.supervisor import DriverSource
+from gpugauge.driver.supervisor import Supervisor
 from gpugauge.duration import parse_duration
 from gpugauge.status.driver_advice import advice
 from gpugauge.web.guard import guarded
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
 RELEASE, ATTACH, RELOAD = "/-/release", "/-/attach", "/-/reload"
-# A release without end would leave a machine unwatched because somebody forgot it.
-_SHORTEST, _LONGEST = 1.0, 24 * 3600.0
-# Seconds for which a reply waits until it is true; below the server's own limit.
-_PATIENCE = 12.0
-_LOOK_SECONDS = 0.05
-# An answer that was sent before the clocks were read again may be so much off.
-_TOLERANCE = 1.0
-_OFF = sentence(403, "changing the daemon by HTTP is not enabled: start it with --web.enable-lifecycle")
-_NO_DRIVER = sentence(200, "driver.mode=off: this daemon does not use the driver, there is nothing to give back")
+# A release always ends: a release without end that is forgotten would leave the machine without monitoring.
+_MIN_RELEASE_SECONDS, _MAX_RELEASE_SECONDS = 1.0, 24 * 3600.0
+# A request waits this long for its effect; less than the server's own limit.
+_REPLY_TIMEOUT_SECONDS = 12.0
+_POLL_SECONDS = 0.05
+# Two computations of the end of the same release differ by less.
+_RELEASE_END_TOLERANCE_SECONDS = 1.0
+_DISABLED = sentence(403, "the lifecycle endpoints are disabled: start the daemon with --web.enable-lifecycle")
+_NO_DRIVER = sentence(200, "driver.mode=off: this daemon does not use the driver, there is nothing to release")
 
 
 def lifecycle_routes(
-    driver: DriverSource | None, reload: Callable[[], Future[str]], enabled: Callable[[], bool], names: frozenset[str]
+    driver: Supervisor | None, reload: Callable[[], Future[str]], enabled: Callable[[], bool], names: frozenset[str]
 ) -> dict[str, Route]:
-    """Return the routes; they refuse everything while `enabled` says no. `names` are this machine's (guard.own_names);
-    `reload` asks for a reload and returns what will have become of it.
+    """Return the routes. They answer 403 while `enabled` returns False. `names` are the names of this machine
+    (guard.own_names); `reload` requests a reload and returns a future with its result.
     """
 
     def route(handler: Handler) -> Route:
-        return Route(guarded(lambda request: handler(request) if enabled() else _OFF, names), ("POST",))
+        return Route(guarded(lambda request: handler(request) if enabled() else _DISABLED, names), ("POST",))
 
     return {
         RELEASE: route(lambda request: _release(driver, request)),
@@ -45,68 +45,78 @@ def lifecycle_routes(
     }
 
 
-def _release(driver: DriverSource | None, request: Request) -> Reply | Awaitable[Reply]:
+def _release(driver: Supervisor | None, request: Request) -> Reply | Awaitable[Reply]:
     try:
-        seconds = _wanted(request.query)
+        seconds = _release_seconds(request.query)
     except ValueError as error:
         return sentence(400, str(error))
-    return _NO_DRIVER if driver is None else _released(driver, seconds)
+    return _NO_DRIVER if driver is None else _release_for(driver, seconds)
 
 
-def _wanted(query: str) -> float:
-    """Return the seconds of `for=10m`; raises ValueError."""
+def _release_seconds(query: str) -> float:
+    """Return the seconds of `for=10m`. Raises ValueError."""
     given = parse_qs(query, keep_blank_values=True).get("for", [])
     if len(given) != 1:
-        raise ValueError("for how long? say /-/release?for=10m; a release always ends by itself")
+        raise ValueError("the duration is missing: use /-/release?for=10m; a release always ends by itself")
     seconds = parse_duration(given[0])
-    if not _SHORTEST <= seconds <= _LONGEST:
-        raise ValueError(f"a release lasts from 1s to 24h, not {given[0]}")
+    if not _MIN_RELEASE_SECONDS <= seconds <= _MAX_RELEASE_SECONDS:
+        raise ValueError(f"the duration of a release is from 1s to 24h, not {given[0]}")
     return seconds
 
 
-async def _released(driver: DriverSource, seconds: float) -> Reply:
+async def _release_for(driver: Supervisor, seconds: float) -> Reply:
     driver.release(seconds)
     end = time.time() + seconds
-    view = await _until(driver, lambda v: v.released_until is not None and abs(v.released_until - end) <= _TOLERANCE)
+
+    def effective(view: DriverView) -> bool:
+        until = view.released_until
+        return until is not None and abs(until - end) <= _RELEASE_END_TOLERANCE_SECONDS
+
+    view = await _wait_for(driver, effective)
     if view.reason != RELEASED:
-        return sentence(503, f"the driver is not free yet after {_PATIENCE:g} s; it will be left alone {_at(end)}")
+        return sentence(
+            503,
+            f"the driver is not free yet after {_REPLY_TIMEOUT_SECONDS:g} s; it is not used {_until(end)}, as soon as "
+            "the worker has ended",
+        )
     if view.workers_unkillable:
         return sentence(
             503,
-            f"the driver is left alone {_at(end)}, but it is not free: a former worker hangs inside the kernel and "
+            f"the driver is not used {_until(end)}, but it is not free: a previous worker hangs inside the kernel and "
             "no signal ends it",
         )
-    return sentence(200, f"the driver is free {_at(end)}: the worker has ended, the next one starts then")
+    return sentence(200, f"the driver is free {_until(end)}: the worker has ended, the next one starts then")
 
 
-async def _attach(driver: DriverSource | None) -> Reply:
+async def _attach(driver: Supervisor | None) -> Reply:
     if driver is None:
         return _NO_DRIVER
     driver.attach()
-    view = await _until(driver, lambda v: v.reason not in {RELEASED, "starting"})
+    view = await _wait_for(driver, lambda v: v.reason not in {RELEASED, "starting"})
     if view.up and view.facts:
         return sentence(200, f"the driver answers, GPUs: {view.facts.device_count}")
-    why = "it is being opened" if view.reason in {RELEASED, "starting"} else advice(view.reason)
-    return sentence(503, f"the driver does not answer yet: {why}")
+    reason = "it is being opened" if view.reason in {RELEASED, "starting"} else advice(view.reason)
+    return sentence(503, f"the driver does not answer yet: {reason}")
 
 
 async def _reload(reload: Callable[[], Future[str]]) -> Reply:
     try:
-        return sentence(200, await asyncio.wait_for(asyncio.wrap_future(reload()), _PATIENCE))
+        return sentence(200, await asyncio.wait_for(asyncio.wrap_future(reload()), _REPLY_TIMEOUT_SECONDS))
     except asyncio.TimeoutError:
-        return sentence(503, f"the settings are still being read after {_PATIENCE:g} s; the log will tell")
+        text = f"the reload has not finished after {_REPLY_TIMEOUT_SECONDS:g} s; the log reports its result"
+        return sentence(503, text)
     except Exception as error:  # noqa: BLE001  (the reloader has logged it)
-        return sentence(500, f"the settings stay as they were: {error}")
+        return sentence(500, f"reload failed, settings unchanged: {error}")
 
 
-async def _until(driver: DriverSource, condition: Callable[[DriverView], bool]) -> DriverView:
-    """Wait for a view that fulfils the condition; return the latest one, also if none came in time."""
-    end = time.monotonic() + _PATIENCE
+async def _wait_for(driver: Supervisor, condition: Callable[[DriverView], bool]) -> DriverView:
+    """Wait up to `_REPLY_TIMEOUT_SECONDS` until `condition` holds; return the latest view in either case."""
+    end = time.monotonic() + _REPLY_TIMEOUT_SECONDS
     while not condition(driver.view()) and time.monotonic() < end:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     return driver.view()
 
 
-def _at(unix: float) -> str:
+def _until(unix: float) -> str:
     moment = datetime.fromtimestamp(unix, timezone.utc)
     return f"until {moment.isoformat(timespec='seconds').replace('+00:00', 'Z')}"

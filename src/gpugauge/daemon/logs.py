@@ -1,4 +1,4 @@
-"""Logging: one line per event on standard error, logfmt or JSON, safe against whatever text comes from outside.
+"""Logging: one line per event on standard error, as logfmt or JSON. Text from outside is escaped.
 
 Use: `log.info("worker restarted", extra=fields(device=uuid, seconds=1.5))`.
 """
@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from gpugauge.logline import fields
 
-# Unquoted in logfmt: what needs no care in a shell, a terminal or a parser.
-_BARE = re.compile(r"[A-Za-z0-9_.:/@+-]+")
-_MAX_TEXT = 4096
+# Values that logfmt leaves unquoted: nothing special to a shell, a terminal or a parser.
+_UNQUOTED = re.compile(r"[A-Za-z0-9_.:/@+-]+")
+_MAX_TEXT_CHARACTERS = 4096
 
 
 def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", stream: TextIO | None = None) -> None:
-    """Send all logging to `stream` (standard error) in one format; may be called again after a reload."""
+    """Write all log records to `stream`, by default standard error. May be called again after a reload."""
     handler = _Handler(stream or sys.stderr)
     handler.setFormatter(_JsonFormatter() if format == "json" else _LogfmtFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # A port scan must not fill the log: tornado tells of every malformed request at info.
+    # A port scan must not fill the log: tornado logs every malformed request at info,
     logging.getLogger("tornado").setLevel(max(root.level, logging.WARNING))
-    # … and of every TLS handshake that fails at warning.
+    # and every failed TLS handshake at warning.
     handshakes = logging.DEBUG if root.level <= logging.DEBUG else logging.ERROR
     logging.getLogger("tornado.general").setLevel(handshakes)
 
@@ -39,19 +39,19 @@ def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", str
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
 else:
-    _StreamHandler = logging.StreamHandler  # takes no type at run time before Python 3.11
+    _StreamHandler = logging.StreamHandler  # not subscriptable at run time before Python 3.11
 
 
 class _Handler(_StreamHandler):
-    """Writes a line if the other end takes it at once: a reader that stands still (a stopped journal, a full pipe) must
-    not hold up whoever has something to say. What it does not take is counted, and told when it reads again.
+    """Writes a line only if the stream accepts it without blocking: a reader that does not read (a stopped journal, a
+    full pipe) must not block the threads that log. Dropped lines are counted and reported when the reader continues.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._dropped = 0
         self._poll: select.poll | None = None
-        with contextlib.suppress(OSError, ValueError):  # memory, which always takes it
+        with contextlib.suppress(OSError, ValueError):  # io.StringIO has no descriptor and never blocks
             self._descriptor = stream.fileno()
             self._poll = select.poll()
             self._poll.register(self._descriptor, select.POLLOUT)
@@ -63,25 +63,25 @@ class _Handler(_StreamHandler):
             return
         if self._dropped and self._poll.poll(0):
             dropped, self._dropped = self._dropped, 0
-            told = {"name": __name__, "levelname": "WARNING", "msg": "lines of this log were dropped: nobody took them"}
-            self._write(logging.makeLogRecord(told | fields(lines=dropped)))
+            report = {"name": __name__, "levelname": "WARNING", "msg": "log lines dropped: the reader was blocked"}
+            self._write(logging.makeLogRecord(report | fields(lines=dropped)))
         self._write(record)
 
     def _write(self, record: logging.LogRecord) -> None:
         assert self._poll
         try:
             data = (self.format(record) + "\n").encode()
-            for start in range(0, len(data), select.PIPE_BUF):  # what a pipe that is ready takes without waiting
+            for start in range(0, len(data), select.PIPE_BUF):  # a pipe that polls writable accepts this much
                 if not self._poll.poll(0):
                     self._dropped += 1
                     return
                 os.write(self._descriptor, data[start : start + select.PIPE_BUF])
-        except (OSError, MemoryError):  # a full disk, a reader that is gone
+        except (OSError, MemoryError):  # a full disk, a closed pipe
             self._dropped += 1
 
 
 class _Formatter(logging.Formatter):
-    """Collects a record's fields; subclasses write them as one line."""
+    """Collects the fields of a record; subclasses format them as one line."""
 
     def record_fields(self, record: logging.LogRecord) -> dict[str, object]:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
@@ -89,7 +89,7 @@ class _Formatter(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix("gpugauge."),
-            "msg": record.getMessage()[:_MAX_TEXT],
+            "msg": record.getMessage()[:_MAX_TEXT_CHARACTERS],
         }
         for name, value in getattr(record, "fields", {}).items():
             line.setdefault(name, value)
@@ -105,18 +105,18 @@ class _LogfmtFormatter(_Formatter):
 
 class _JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        values = {name: _plain(value) for name, value in self.record_fields(record).items()}
+        values = {name: _json_value(value) for name, value in self.record_fields(record).items()}
         return json.dumps(values)
 
 
-def _plain(value: object) -> object:
-    """Keep what JSON has, and write out the rest."""
-    if isinstance(value, float) and value - value != 0:  # infinity or not a number, which JSON does not have
+def _json_value(value: object) -> object:
+    """Return values of JSON types unchanged, others as text."""
+    if isinstance(value, float) and value - value != 0:  # infinity or NaN, which JSON does not have
         return str(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)[:_MAX_TEXT]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)[:_MAX_TEXT_CHARACTERS]
 
 
 def _logfmt(value: object) -> str:
-    """Quote everything but plain words; ASCII only, so that no control or direction character reaches a terminal."""
+    """Quote all but plain words. The result is ASCII, so that no control or direction character reaches a terminal."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text if _BARE.fullmatch(text) else json.dumps(text)
+    return text if _UNQUOTED.fullmatch(text) else json.dumps(text)

@@ -1,4 +1,4 @@
-"""New settings for a daemon that runs: read again on request, in a thread of its own; a bad file changes nothing."""
+"""Reload of the settings while the daemon runs, in its own thread. After an error the old settings stay in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpugauge.settings.options import walk
 
 log = logging.getLogger("gpugauge")
 
-# The settings that a reload changes, by the beginning of their keys (Parts.configure); all others need a restart.
+# Prefixes of the keys that a reload applies (Parts.configure). All other settings need a restart.
 LIVE = (
     *("log.", "metrics.", "collector.", "sampling.", "verdict.", "process.", "hook.linger_seconds"),
     *("driver.devices", "driver.deadline_seconds", "driver.worker_", "driver.lost_exit_seconds"),
@@ -29,49 +29,53 @@ LIVE = (
 
 
 class LastReload(NamedTuple):
-    """How the last reading of the settings went, and the Unix time of the last good one."""
+    """Result of the last reload, and the Unix time of the last successful one."""
 
     successful: bool
     timestamp: float
 
 
 class Reloader:
-    """Takes requests at any time, from a signal handler too; works on them once started. `load` raises ConfigError."""
+    """Queue of reload requests. `request` may be called at any time, also in a signal handler; requests are handled
+    after `start`. `load` reads the settings and raises ConfigError.
+    """
 
     def __init__(self, started_with: Settings, load: Callable[[], Settings]) -> None:
         self._started_with, self._used, self._load = started_with, started_with, load
-        self._requests: SimpleQueue[Future[str] | None] = SimpleQueue()  # its put() may be interrupted by itself
+        self._requests: SimpleQueue[Future[str] | None] = SimpleQueue()  # its put() is reentrant, for signal handlers
         self.last = LastReload(True, time.time())
 
     def start(self, apply: Callable[[Settings], None]) -> None:
-        """Begin; `apply` puts new settings into use and raises SelectionError if they cannot be."""
+        """Start the thread. `apply` applies new settings, or raises SelectionError."""
         threading.Thread(target=self._run, args=(apply,), name="reload", daemon=True).start()
 
     def stop(self) -> None:
-        """Take no more requests; does not wait."""
+        """End the thread after the pending requests; does not wait for it."""
         self._requests.put(None)
 
     def request(self) -> Future[str]:
-        """Ask for a reload; the future tells what changed, in a sentence, or raises ConfigError or SelectionError."""
+        """Request a reload. The future returns one sentence with the changed keys, or raises ConfigError or
+        SelectionError.
+        """
         future: Future[str] = Future()
-        future.set_running_or_notify_cancel()  # whoever stops waiting for it must not disturb it
+        future.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel the reload
         self._requests.put(future)
         return future
 
     def _run(self, apply: Callable[[Settings], None]) -> None:
         while (future := self._requests.get()) is not None:
-            self._answer(future, apply)
+            self._handle(future, apply)
 
-    def _answer(self, future: Future[str], apply: Callable[[Settings], None]) -> None:
+    def _handle(self, future: Future[str], apply: Callable[[Settings], None]) -> None:
         try:
             future.set_result(self._reload(apply))
         except (ConfigError, SelectionError) as error:
             self.last = self.last._replace(successful=False)
-            log.error("the settings stay as they were: %s", error)
+            log.error("reload failed, settings unchanged: %s", error)
             future.set_exception(error)
         except Exception as error:
             self.last = self.last._replace(successful=False)
-            log.exception("the settings could not be read again")
+            log.exception("reload failed")
             future.set_exception(error)
 
     def _reload(self, apply: Callable[[Settings], None]) -> str:
@@ -81,21 +85,21 @@ class Reloader:
         changed = [key for key in different(self._used, settings) if is_live(key)]
         waiting = [key for key in different(self._started_with, settings) if not is_live(key)]
         self._used, self.last = settings, LastReload(True, time.time())
-        told = {"changed": ", ".join(changed) or "nothing"}
+        report = {"changed": ", ".join(changed) or "nothing"}
         if waiting:
-            told["needs_restart"] = ", ".join(waiting)
-        log.info("the settings were read again", extra=fields(**told))
-        restart = f"; needs a restart: {told['needs_restart']}" if waiting else ""
-        return f"the settings were read again; changed: {told['changed']}{restart}"
+            report["needs_restart"] = ", ".join(waiting)
+        log.info("settings reloaded", extra=fields(**report))
+        restart = f"; needs a restart: {report['needs_restart']}" if waiting else ""
+        return f"settings reloaded; changed: {report['changed']}{restart}"
 
 
 def is_live(key: str) -> bool:
-    """Whether a reload puts the setting into use."""
+    """Return whether a reload applies the setting."""
     return key.startswith(LIVE)
 
 
 def different(before: Settings, after: Settings) -> Iterator[str]:
-    """Yield the keys of the settings that differ."""
+    """Yield the keys of the settings whose values differ."""
     for setting in walk():
         path = setting.key.split(".")
         if functools.reduce(getattr, path, before) != functools.reduce(getattr, path, after):

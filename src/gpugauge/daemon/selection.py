@@ -1,4 +1,4 @@
-"""Which metrics are exported: patterns of names, checked against the catalogue."""
+"""Selection of the exported metrics by name patterns, which are checked against the catalogue."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpugauge.snapshot import Section
 
 
 class SelectionError(Exception):
-    """A pattern names no metric; one sentence with the pattern and the nearest name."""
+    """A pattern matches no metric. The message is one sentence with the pattern and the nearest name."""
 
 
 class Selection:
-    """Takes the families out of sections that `include` does not name or `exclude` names; patterns as in a shell.
+    """Removes families from sections: keeps those that match `include` and not `exclude`, as shell patterns.
 
-    No `include` means all. Raises SelectionError for a pattern that fits none of `names`.
+    An empty `include` matches all. Raises SelectionError for a pattern that matches none of `names`.
     """
 
     def __init__(self, names: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
@@ -23,31 +23,32 @@ class Selection:
             for pattern in patterns:
                 _check(setting, pattern, names)
         self._all = not include and not exclude
-        self._kept = {
+        self._selected = {
             name
             for name in names
             if (not include or any(fnmatchcase(name, p) for p in include))
             and not any(fnmatchcase(name, p) for p in exclude)
         }
-        # A section that is the same object as before stays the same object: its bytes are reused.
-        self._before: dict[str, tuple[Section, Section]] = {}
+        # By collector, the last section and its result: an unchanged section gives the same object, so that the
+        # exposition reuses its bytes.
+        self._last: dict[str, tuple[Section, Section]] = {}
 
     def of(self, section: Section) -> Section:
-        """Return the section with the chosen families."""
+        """Return the section with the selected families only."""
         if self._all:
             return section
-        before = self._before.get(section.collector)
-        if before is None or before[0] is not section:
-            kept = tuple(family for family in section.families if family.metric.name in self._kept)
-            before = self._before[section.collector] = (section, Section(section.collector, kept))
-        return before[1]
+        last = self._last.get(section.collector)
+        if last is None or last[0] is not section:
+            selected = tuple(family for family in section.families if family.metric.name in self._selected)
+            last = self._last[section.collector] = (section, Section(section.collector, selected))
+        return last[1]
 
 
 def _check(setting: str, pattern: str, names: Sequence[str]) -> None:
     if not any(fnmatchcase(name, pattern) for name in names):
-        import difflib  # noqa: PLC0415  (for a mistake alone)
+        import difflib  # noqa: PLC0415  (needed only for this error)
 
-        near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)
+        nearest = difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)
         raise SelectionError(
-            f"{setting}: no metric is called {pattern!r}; the nearest is {near[0] if near else 'none'}"
+            f"{setting}: no metric matches {pattern!r}; the nearest name is {nearest[0] if nearest else 'none'}"
         )

@@ -1,4 +1,4 @@
-"""`gpugauge serve`: settings, then the daemon, then the exit code."""
+"""The command `gpugauge serve`: read the settings, run the daemon, return the exit code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpugauge.web.listen import ListenError
 
 
 def serve(read: Callable[[], Settings]) -> int:
-    """Run until told to stop, with the settings that `read` returns, now and at each reload; it raises ConfigError.
-    Return the exit code, and say on standard error what cannot be used.
+    """Run the daemon until SIGTERM or SIGINT and return the exit code. `read` returns the settings, at the start and at
+    each reload, or raises ConfigError. Errors of the start are written to standard error.
     """
     try:
         settings = read()

@@ -1,4 +1,4 @@
-"""What the checks look at. Each source is asked once, when the first check needs it."""
+"""Input of the checks. Each source is read once, when the first check needs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpugauge.workload.procfs import Procfs
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked on the command line. `timeout` in seconds, for each question to the Python that trains."""
+    """Options of the command line. `timeout`: seconds for each run of the examined Python."""
 
     pid: int | None = None
     python: str | None = None
@@ -33,7 +33,7 @@ class Options:
 
 
 class Case:
-    """One examination. Everything here may be slow the first time, and nothing raises."""
+    """Data of one run of the doctor. The first access to a property may be slow; none raises."""
 
     def __init__(
         self,
@@ -49,38 +49,38 @@ class Case:
 
     @property
     def simulated(self) -> bool:
-        """Whether the GPUs do not exist."""
+        """Whether the GPUs are simulated."""
         return self.options.simulation is not None
 
     @cached_property
     def driver(self) -> gpus.Driver:
-        """What the driver says."""
+        """State of the driver and readings of its GPUs."""
         options = self.options
         return gpus.ask(partial(Worker, options.worker), options.simulation)
 
     @cached_property
     def pci(self) -> dict[str, int]:
-        """GPUs on the PCI bus by vendor."""
+        """Number of GPUs on the PCI bus, by vendor."""
         return nodes.graphics_devices(self.root / "sys")
 
     @cached_property
-    def contained(self) -> bool:
-        """Whether this is a container."""
+    def in_container(self) -> bool:
+        """Whether the doctor runs in a container."""
         return nodes.in_container(self.environ, self.root)
 
     @property
-    def subsystem(self) -> bool:
-        """Whether this is Linux under Windows (WSL), which has one device file of its own for all GPUs."""
+    def is_wsl(self) -> bool:
+        """Whether this is the Windows Subsystem for Linux (WSL), which has one device file for all GPUs."""
         return (self.root / "dev/dxg").exists()
 
     @property
     def has_nvidia(self) -> bool:
-        """Whether there is a GPU of NVIDIA's here, working or not."""
+        """Whether there is an NVIDIA GPU, whether it works or not."""
         return bool(self.driver.devices) or "NVIDIA" in self.pci
 
     @cached_property
     def python(self) -> tuple[str, str]:
-        """The interpreter to ask, and why there is none."""
+        """Path of the examined interpreter, and the problem if there is none."""
         try:
             return target.find_python(self.options.python, self.environ), ""
         except target.PythonError as error:
@@ -88,27 +88,27 @@ class Case:
 
     @cached_property
     def torch(self) -> target.Answer:
-        """What the Python that trains says of its torch."""
-        return self._asked("facts")
+        """Facts on torch in the examined Python."""
+        return self._probe("facts")
 
     @cached_property
     def timings(self) -> target.Answer:
-        """What torch measured; makes the GPU busy for some seconds."""
-        return self._asked("timings")
+        """Timings measured with torch. The measurement keeps the GPU busy for some seconds."""
+        return self._probe("timings")
 
     @cached_property
     def procfs(self) -> Procfs:
-        """The processes of this machine."""
+        """Reader of /proc."""
         return Procfs(str(self.root / "proc"))
 
     @cached_property
     def daemon(self) -> Daemon:
-        """What the running daemon knows."""
+        """Metrics of the running daemon."""
         return ask_daemon(self.options.url)
 
     @property
     def build(self) -> str:
-        """What torch was built for: cuda, rocm, xpu, mps or cpu; empty when that is not known."""
+        """Platform that torch was built for: cuda, rocm, xpu, mps or cpu; "" if unknown."""
         facts = self.torch.facts
         if "torch" not in facts:
             return ""
@@ -116,18 +116,18 @@ class Case:
         return next((kind for kind, key in kinds.items() if facts.get(key)), "cpu")
 
     def device_of_torch(self) -> Device | None:
-        """The GPU that torch calls its device 0, as the driver knows it; None if that cannot be told."""
+        """Return the driver's device that is torch's device 0; None if it cannot be determined."""
         devices = self.torch.facts.get("devices") or [{}]
         uuid = devices[0].get("uuid")
         if uuid:
             return next((device for device in self.driver.up if device.uuid.removeprefix("GPU-") == uuid), None)
         return self.driver.up[0] if len(self.driver.up) == 1 else None
 
-    def _asked(self, what: Any) -> target.Answer:
+    def _probe(self, part: Any) -> target.Answer:
         python, problem = self.python
         if not python:
             return target.Answer({}, problem)
         try:
-            return target.ask(python, what, self.options.timeout, self.environ)
+            return target.ask(python, part, self.options.timeout, self.environ)
         except target.PythonError as error:
             return target.Answer({}, str(error))

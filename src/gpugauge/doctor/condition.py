@@ -1,4 +1,4 @@
-"""The condition that the GPUs which answer are in: modes, errors, clocks, PCIe link, who uses them."""
+"""Checks of the condition of the GPUs that are up: modes, errors, clocks, PCIe link, use."""
 
 from __future__ import annotations
 
@@ -8,93 +8,101 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.driver.api import Device
 
-_PROHIBITED = 2  # nvmlComputeMode_t
-_RECOVERY = ("", "reset the GPU", "reboot the node", "drain the GPU's peers", "drain and reset the GPU")
+_COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
+# By nvmlDeviceGpuRecoveryAction_t.
+_RECOVERY_ACTIONS = ("", "reset the GPU", "reboot the node", "drain the GPU's peers", "drain and reset the GPU")
 # nvmlClocksEventReasons: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
-_SLOWED = {0x8: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
-_LOWERED = 0.95  # a limit this far below the default was set by somebody
-_HELD_GIB = 1.0  # what drivers and desktops take without anybody computing is less
-_MOST_PIDS = 4
+_SLOWDOWNS = {
+    0x8: "hardware slowdown",
+    0x20: "thermal slowdown (software)",
+    0x40: "thermal slowdown (hardware)",
+    0x80: "power brake",
+}
+_LOWERED_POWER_LIMIT_RATIO = 0.95  # of the default limit; a lower limit was set on purpose
+_UNUSED_MEMORY_GIB = 1.0  # drivers and desktops hold less
+_MAX_SHOWN_PIDS = 4
 
 
 def obstacle(case: Case) -> str:
-    """Return why there is nothing to look at; empty when there is."""
+    """Return why the condition cannot be checked, or ""."""
     return "" if case.driver.up else "no GPU answers"
 
 
 def modes(case: Case) -> Finding:
-    """Modes that keep every program from computing."""
+    """Check for modes that prevent all computation."""
     title = "Modes"
     for device in case.driver.up:
         reading = device.reading
-        if reading.compute_mode == _PROHIBITED:
+        if reading.compute_mode == _COMPUTE_MODE_PROHIBITED:
             return failure(
-                title, f"GPU {reading.index} prohibits computing", f"nvidia-smi -i {reading.index} -c DEFAULT"
+                title,
+                f"GPU {reading.index}: the compute mode is Prohibited",
+                f"nvidia-smi -i {reading.index} -c DEFAULT",
             )
         if reading.mig_mode and reading.mig_instances == ():
-            advice = f"make one (nvidia-smi mig -i {reading.index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)"
-            return failure(title, f"GPU {reading.index} has MIG on and no MIG device", advice, "no_visible_device")
-    return ok(title, "every GPU may compute")
+            advice = f"create one (nvidia-smi mig -i {reading.index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)"
+            found = f"GPU {reading.index}: MIG is on and there is no MIG device"
+            return failure(title, found, advice, "no_visible_device")
+    return ok(title, "every GPU allows computation")
 
 
 def health(case: Case) -> Finding:
-    """Errors of the GPUs themselves."""
+    """Check for errors of the GPUs."""
     title = "Errors"
     for device in case.driver.up:
         reading = device.reading
         if action := reading.recovery_action or 0:
-            wanted = _RECOVERY[action] if action < len(_RECOVERY) else f"action {action}"
-            return failure(title, f"GPU {reading.index}: the driver wants an action after an error", wanted)
+            advice = _RECOVERY_ACTIONS[action] if action < len(_RECOVERY_ACTIONS) else f"recovery action {action}"
+            return failure(title, f"GPU {reading.index}: the driver requires a recovery action after an error", advice)
         if reading.remapped_rows_failure:
-            return failure(
-                title, f"GPU {reading.index}: a broken row of memory could not be replaced", "have the GPU exchanged"
-            )
+            found = f"GPU {reading.index}: the remapping of a faulty memory row failed"
+            return failure(title, found, "replace the GPU")
     uncorrected = [
         device.reading.index
         for device in case.driver.up
         if (device.reading.ecc_errors or {}).get("uncorrected_volatile")
     ]
     if uncorrected:
-        advice = "look for Xid errors in the kernel log; reset the GPU when it is free"
+        advice = "check the kernel log for Xid errors; reset the GPU when it is free"
         return warning(title, f"uncorrected memory errors on {_devices(uncorrected)}", advice)
-    return ok(title, "none that the driver tells of")
+    return ok(title, "the driver reports none")
 
 
 def clocks(case: Case) -> Finding:
-    """Whether something holds the clocks down now."""
+    """Check whether the clocks are reduced now."""
     title = "Clocks"
-    slowed = [text for device in case.driver.up if (text := _held_down(device))]
-    if slowed:
-        return warning(title, "; ".join(slowed), cause="throttled")
-    return ok(title, "nothing holds them down now")
+    reduced = [text for device in case.driver.up if (text := _reductions(device))]
+    if reduced:
+        return warning(title, "; ".join(reduced), cause="throttled")
+    return ok(title, "not reduced now")
 
 
-def _held_down(device: Device) -> str:
+def _reductions(device: Device) -> str:
     reading = device.reading
-    causes = [name for bit, name in _SLOWED.items() if (reading.clocks_event_reasons or 0) & bit]
+    reasons = [name for bit, name in _SLOWDOWNS.items() if (reading.clocks_event_reasons or 0) & bit]
     limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
-    if limit and default and limit < _LOWERED * default:
-        causes.append(f"power limit {limit / 1000:.0f} W, by default {default / 1000:.0f} W")
-    return f"GPU {reading.index}: {', '.join(causes)}" if causes else ""
+    if limit and default and limit < _LOWERED_POWER_LIMIT_RATIO * default:
+        reasons.append(f"power limit {limit / 1000:.0f} W, default {default / 1000:.0f} W")
+    return f"GPU {reading.index}: {', '.join(reasons)}" if reasons else ""
 
 
 def pcie(case: Case) -> Finding:
-    """Whether each link has the lanes that GPU and slot can have; the generation falls while idle."""
+    """Check whether each link has the maximum width of GPU and slot. The generation is lower while idle."""
     title = "PCIe link"
-    widths = [(c.reading.index, c.reading.pcie_width, c.reading.pcie_width_max) for c in case.driver.up]
-    known = [(index, now, most) for index, now, most in widths if now and most]
+    widths = [(d.reading.index, d.reading.pcie_width, d.reading.pcie_width_max) for d in case.driver.up]
+    known = [(index, width, maximum) for index, width, maximum in widths if width and maximum]
     if not known:
-        return skipped(title, "the driver does not tell its width")
-    narrow = [f"GPU {index} has {now} lanes of {most}" for index, now, most in known if now < most]
+        return skipped(title, "the driver does not report the width")
+    narrow = [f"GPU {index} uses {width} of {maximum} lanes" for index, width, maximum in known if width < maximum]
     if narrow:
-        advice = "reseat the GPU or its riser, and look for slots that share lanes"
+        advice = "reseat the GPU or its riser, and check for slots that share lanes"
         return warning(title, "; ".join(narrow), advice, "transfer")
-    lanes = sorted({now for _, now, _ in known})
-    return ok(title, f"{' or '.join(map(str, lanes))} lanes, as many as GPU and slot can have")
+    lanes = sorted({width for _, width, _ in known})
+    return ok(title, f"{' or '.join(map(str, lanes))} lanes, the maximum of GPU and slot")
 
 
 def use(case: Case) -> Finding:
-    """Who uses the GPUs now."""
+    """Check for processes that share a GPU, and show the processes of all."""
     title = "Use now"
     found = "; ".join(_grouped(case.driver.up))
     crowded = [device.reading.index for device in case.driver.up if len(computing(device)) > 1]
@@ -104,7 +112,7 @@ def use(case: Case) -> Finding:
 
 
 def computing(device: Device) -> list[int]:
-    """Return the pids that compute on a GPU, as the driver knows them."""
+    """Return the pids of the compute processes that the driver lists for a GPU."""
     return sorted({process.pid for process in device.reading.processes or () if process.kind != "graphics"})
 
 
@@ -113,8 +121,8 @@ def _grouped(devices: Iterable[Device]) -> Iterator[str]:
     for device in devices:
         reading, pids = device.reading, computing(device)
         held = (reading.memory_used_bytes or 0) / (1 << 30)
-        # Memory may be held by processes that the driver does not show, in another container for instance.
-        if not (pids or reading.utilization_percent or held >= _HELD_GIB or reading.processes is None):
+        # Processes that the driver does not list may hold memory, for example in another container.
+        if not (pids or reading.utilization_percent or held >= _UNUSED_MEMORY_GIB or reading.processes is None):
             free.append(reading.index)
             continue
         busy = "" if reading.utilization_percent is None else f"{reading.utilization_percent} % busy, "
@@ -124,8 +132,8 @@ def _grouped(devices: Iterable[Device]) -> Iterator[str]:
 
 
 def _by(pids: list[int]) -> str:
-    more = " …" if len(pids) > _MOST_PIDS else ""
-    return f" by pid {', '.join(map(str, pids[:_MOST_PIDS]))}{more}" if pids else ""
+    more = " …" if len(pids) > _MAX_SHOWN_PIDS else ""
+    return f" by pid {', '.join(map(str, pids[:_MAX_SHOWN_PIDS]))}{more}" if pids else ""
 
 
 def _devices(indexes: list[int]) -> str:

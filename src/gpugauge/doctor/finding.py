@@ -1,4 +1,4 @@
-"""What one check found."""
+"""Result of one check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXIT_CODES: dict[Level, int] = {"pass": 0, "skipped": 0, "warning": 1, "failure
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `cause` is the name that the daemon gives to the same cause, where there is one."""
+    """One line of the report. `cause` is the name of the same cause in the daemon's metrics, if there is one."""
 
     level: Level
     title: str
@@ -24,27 +24,27 @@ class Finding:
 
     @property
     def severity(self) -> int:
-        """0 for what is well or was not checked, 1 for a warning, 2 for a failure."""
+        """0 for pass and skipped, 1 for a warning, 2 for a failure."""
         return _EXIT_CODES[self.level]
 
 
 def ok(title: str, found: str) -> Finding:
-    """Nothing is wrong."""
+    """Return a finding of level pass."""
     return Finding("pass", title, found)
 
 
-def skipped(title: str, why: str) -> Finding:
-    """The check does not apply here."""
-    return Finding("skipped", title, why)
+def skipped(title: str, reason: str) -> Finding:
+    """Return a finding for a check that does not apply."""
+    return Finding("skipped", title, reason)
 
 
 def warning(title: str, found: str, advice: str = "", cause: str | None = None) -> Finding:
-    """The GPU works, but not as well as it could. Without an advice of its own it gives the cause's."""
+    """Return a warning: the GPU works, but not as well as it could. `advice` is by default that of the cause."""
     return Finding("warning", title, found, advice or _advice(cause), cause)
 
 
 def failure(title: str, found: str, advice: str = "", cause: str | None = None) -> Finding:
-    """PyTorch cannot use the GPU, or the process does not. Without an advice of its own it gives the cause's."""
+    """Return a failure: PyTorch cannot use the GPU, or the process does not. `advice` is by default the cause's."""
     return Finding("failure", title, found, advice or _advice(cause), cause)
 
 
@@ -53,5 +53,5 @@ def _advice(cause: str | None) -> str:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the severity of the worst: 0, 1 or 2."""
+    """Return the highest severity: 0, 1 or 2."""
     return max((finding.severity for finding in findings), default=0)

@@ -1,4 +1,4 @@
-"""What the driver says, asked once through a worker of the daemon's kind: a call that hangs cannot hang the doctor."""
+"""One reading of the driver and its GPUs by a worker process, so that a hanging call cannot block the doctor."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 
 _GROUPS: tuple[Group, ...] = ("static", "fast", "normal", "slow", "processes", "mig")
-# Without persistence mode opening takes 1-3 s a GPU.
+# Without persistence mode, opening takes 1-3 s per GPU.
 _OPEN_SECONDS, _READ_SECONDS = 30.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """`reason` is "ok" or the name of what keeps the driver down; `devices` by index, the failed ones with up=False."""
+    """`reason` is "ok" or the reason why the driver is down. `devices` are by index; failed ones have up=False."""
 
     reason: str
     facts: DriverFacts | None = None
@@ -26,12 +26,12 @@ class Driver:
 
     @property
     def up(self) -> tuple[Device, ...]:
-        """The GPUs that answer."""
+        """The GPUs that are up."""
         return tuple(device for device in self.devices if device.up)
 
 
 def ask(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None = None) -> Driver:
-    """Open the driver (or a simulated one) and read every GPU once."""
+    """Open the driver, or a simulated one, and read every GPU once."""
     try:
         worker = spawn()
     except OSError:
@@ -46,8 +46,8 @@ def ask(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None = None) 
         for index in range(facts.device_count):
             devices.append(_read(index, worker))
             hangs = devices[-1].reason == "hangs"
-            if hangs:  # the worker is stuck in it: the GPUs after it cannot be asked
-                devices += [_down(later, "not asked") for later in range(index + 1, facts.device_count)]
+            if hangs:  # the worker is blocked in the call and cannot read the other GPUs
+                devices += [_down(later, "not read") for later in range(index + 1, facts.device_count)]
                 break
         return Driver("ok", facts, tuple(devices))
     except WorkerHangsError:
@@ -56,7 +56,7 @@ def ask(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None = None) 
     except WorkerGoneError:
         return Driver("worker_failed")
     finally:
-        worker.end(polite=not hangs)
+        worker.end(graceful=not hangs)
 
 
 def _read(index: int, worker: Worker) -> Device:
@@ -73,7 +73,7 @@ def _device(index: int, reply: Reply) -> Device:
     inventory.apply(reply, now)
     devices = inventory.devices(now)
     if not devices:
-        return _down(index, code_name(reply.failed) if reply.failed is not None else "does not tell its uuid")
+        return _down(index, code_name(reply.failed) if reply.failed is not None else "reports no uuid")
     return devices[0]
 
 

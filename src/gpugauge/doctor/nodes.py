@@ -1,4 +1,4 @@
-"""What the kernel shows of GPUs: the PCI bus, device files, containers. Nothing here raises."""
+"""GPUs as the kernel shows them: PCI bus, device files, containers. No function raises."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _NODE = re.compile(r"nvidia(\d+)")
-_CONTAINED = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|garden")
+_CONTAINER_CGROUP = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|garden")
 
 
 def graphics_devices(sysfs: Path) -> dict[str, int]:
-    """Return how many display controllers and accelerators the PCI bus shows, by vendor."""
+    """Return the number of display controllers and accelerators on the PCI bus, by vendor."""
     found: dict[str, int] = {}
     for device in _listed(sysfs / "bus/pci/devices"):
         # Class 03 is display controllers: 0300 with a screen, 0302 without. https://admin.pci-ids.ucw.cz/read/PD/03
@@ -30,7 +30,7 @@ def graphics_devices(sysfs: Path) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device file and why it cannot be opened; `problem` is empty when it can."""
+    """A device file. `problem` is the reason for which it cannot be opened, or ""."""
 
     name: str
     problem: str = ""
@@ -41,54 +41,54 @@ def device_files(dev: Path) -> list[Node]:
     """Try to open NVIDIA's device files as CUDA does; the control files come first."""
     numbered = sorted(int(m[1]) for path in _listed(dev) if (m := _NODE.fullmatch(path.name)))
     control = [name for name in ("nvidiactl", "nvidia-uvm") if (dev / name).exists()]
-    return [_tried(dev / name) for name in (*control, *(f"nvidia{number}" for number in numbered))]
+    return [_open(dev / name) for name in (*control, *(f"nvidia{number}" for number in numbered))]
 
 
-def _tried(path: Path) -> Node:
+def _open(path: Path) -> Node:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return Node(path.name, error.strerror or str(error), _ADVICE.get(error.errno or 0, _others)(path))
+        return Node(path.name, error.strerror or str(error), _ADVICE.get(error.errno or 0, _other_error)(path))
     return Node(path.name)
 
 
-def _others(_: Path) -> str:
-    return "reload the driver's modules or reboot, and look for errors of the NVIDIA driver in the kernel log"
+def _other_error(_: Path) -> str:
+    return "reload the driver's modules or reboot, and check the kernel log for errors of the NVIDIA driver"
 
 
 def _no_driver(_: Path) -> str:
-    return "no kernel driver is behind the file: load it (modprobe nvidia nvidia-uvm)"
+    return "the kernel driver of the file is not loaded: load it (modprobe nvidia nvidia-uvm)"
 
 
-def _no_right(path: Path) -> str:
+def _no_permission(path: Path) -> str:
     group = "its group"
     with contextlib.suppress(OSError, KeyError):
         group = f"the group {grp.getgrgid(path.stat().st_gid).gr_name}"
-    return f"let this user read and write {path}: join {group}, or a udev rule"
+    return f"allow this user to read and write {path}: add the user to {group}, or add a udev rule"
 
 
-def _refused(_: Path) -> str:
+def _denied_by_cgroup(_: Path) -> str:
     return (
-        "the container's device rules refuse the file although its mode allows it (systemctl daemon-reload does this): "
-        "restart the container, and give it the devices by name"
+        "the container's device rules deny access although the file's mode allows it (systemctl daemon-reload can "
+        "cause this): restart the container and pass the devices by name"
     )
 
 
 _ADVICE = {
-    errno.EACCES: _no_right,
-    errno.EPERM: _refused,
+    errno.EACCES: _no_permission,
+    errno.EPERM: _denied_by_cgroup,
     errno.ENXIO: _no_driver,
     errno.ENODEV: _no_driver,
 }
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
-    """Whether this process runs in a container, as far as it can tell from inside."""
+    """Return whether this process runs in a container, as far as this can be detected from inside."""
     if any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv")):
         return True
     if environ.get("container") or environ.get("KUBERNETES_SERVICE_HOST"):
         return True
-    return bool(_CONTAINED.search(_text(root / "proc/1/cgroup")))
+    return bool(_CONTAINER_CGROUP.search(_text(root / "proc/1/cgroup")))
 
 
 def _listed(folder: Path) -> list[Path]:

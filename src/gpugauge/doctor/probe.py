@@ -1,5 +1,7 @@
-"""What the doctor runs inside somebody else's Python: `python -c SOURCE facts|timings`. It tells each part as soon as
-it is known, so that a crash or a hang costs only the rest. Python 3.8, the standard library, and torch if it is there.
+"""Program that the doctor runs in the examined Python: `python -c SOURCE facts|timings`.
+
+It reports each part as soon as it is known, so that a crash or a hang loses only the rest. It needs Python 3.8 and the
+standard library, and uses torch if it is installed.
 """
 
 from __future__ import annotations
@@ -14,26 +16,26 @@ from functools import partial
 from typing import Any
 
 MARK = "gpugauge-probe "
-_SECONDS = 0.25  # about as long as one figure is measured
-_MATRIX = 4096
+_MEASUREMENT_SECONDS = 0.25  # approximate duration of one measurement
+_MATRIX_SIZE = 4096
 _COPY_BYTES = 256 << 20
 
 
-def tell(**facts: Any) -> None:
-    """Send a part of the answer: one line of JSON that no output of others can be taken for."""
+def report(**facts: Any) -> None:
+    """Write a part of the result: one line of JSON with a mark that distinguishes it from other output."""
     sys.stdout.write("\n" + MARK + json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def facts() -> None:
-    """Tell what this Python and its torch are and what they see."""
-    tell(stage="starting", executable=sys.executable, python=platform.python_version(), prefix=sys.prefix)
+    """Report this Python, its torch and the devices that torch finds."""
+    report(stage="starting", executable=sys.executable, python=platform.python_version(), prefix=sys.prefix)
     torch = imported()
     if torch is None:
         return
     mps = getattr(torch.backends, "mps", None)
-    tell(
-        stage="asking torch for its build",
+    report(
+        stage="reading the build of torch",
         torch=str(torch.__version__),
         file=str(torch.__file__),
         cuda=torch.version.cuda,
@@ -42,37 +44,37 @@ def facts() -> None:
         mps_built=bool(mps and mps.is_built()),
         mps_available=bool(mps and mps.is_available()),
     )
-    # Compiled in: they are there without a driver too.
-    internals = torch._C  # noqa: SLF001 - torch.cuda has no names for these
+    # Compiled in, so that they are available without a driver.
+    internals = torch._C  # noqa: SLF001 - torch.cuda does not export these
     flags = getattr(internals, "_cuda_getArchFlags", None)
-    tell(stage="opening CUDA", architectures=((flags() if flags else None) or "").split())
+    report(stage="opening CUDA", architectures=((flags() if flags else None) or "").split())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = bool(torch.cuda.is_available())
         error = None
         if not available and (torch.version.cuda or getattr(torch.version, "hip", None)):
-            error = _failure(torch.cuda.init)  # it says why where is_available only says no
-    tell(
-        stage="asking for the devices",
+            error = _failure(torch.cuda.init)  # raises the reason, which is_available does not return
+    report(
+        stage="reading the devices",
         available=available,
         error=error,
         warnings=[str(w.message).strip().split("\n")[0] for w in caught],
         driver_cuda=_answer(getattr(internals, "_cuda_getDriverVersion", None)),
     )
     if available:
-        tell(devices=[_device(torch, index) for index in range(torch.cuda.device_count())])
-    tell(stage="done", cudnn=_answer(torch.backends.cudnn.version), threads=torch.get_num_threads())
+        report(devices=[_device(torch, index) for index in range(torch.cuda.device_count())])
+    report(stage="done", cudnn=_answer(torch.backends.cudnn.version), threads=torch.get_num_threads())
 
 
 def imported() -> Any:
-    """Return torch, or tell why not."""
-    tell(stage="importing torch")
+    """Import and return torch, or report the error."""
+    report(stage="importing torch")
     try:
-        import torch  # noqa: PLC0415 - the question is whether this works
+        import torch  # noqa: PLC0415 - the error is part of the result
     except ModuleNotFoundError as error:
-        tell(stage="done", missing=error.name == "torch", import_error=str(error))
+        report(stage="done", missing=error.name == "torch", import_error=str(error))
     except BaseException as error:  # noqa: BLE001 - a broken installation may raise anything
-        tell(stage="done", missing=False, import_error=type(error).__name__ + ": " + str(error))
+        report(stage="done", missing=False, import_error=type(error).__name__ + ": " + str(error))
     else:
         return torch
     return None
@@ -93,7 +95,7 @@ def _device(torch: Any, index: int) -> dict[str, Any]:
 def _failure(function: Callable[[], object]) -> str | None:
     try:
         function()
-    except Exception as error:  # noqa: BLE001 - the error is the answer
+    except Exception as error:  # noqa: BLE001 - the error is the result
         return type(error).__name__ + ": " + str(error).strip().split("\n")[0]
     return None
 
@@ -101,12 +103,12 @@ def _failure(function: Callable[[], object]) -> str | None:
 def _answer(function: Any) -> Any:
     try:
         return function()
-    except Exception:  # noqa: BLE001 - there is no answer
+    except Exception:  # noqa: BLE001 - the value is unknown
         return None
 
 
 def timings() -> None:
-    """Measure the first device that torch sees, and the CPU beside it."""
+    """Measure torch's first device, and the CPU for comparison."""
     torch = imported()
     if torch is None:
         return
@@ -116,16 +118,16 @@ def timings() -> None:
         ("copying to the device", "copies", copies),
         ("training", "steps", training_steps),
     ):
-        tell(stage=stage)
+        report(stage=stage)
         try:
-            tell(**{key: measure(torch, device)})
-        except Exception as error:  # noqa: BLE001 - the other figures may come nevertheless
-            tell(**{key + "_error": type(error).__name__ + ": " + str(error).strip().split("\n")[0]})
-    tell(stage="done")
+            report(**{key: measure(torch, device)})
+        except Exception as error:  # noqa: BLE001 - the other measurements may succeed
+            report(**{key + "_error": type(error).__name__ + ": " + str(error).strip().split("\n")[0]})
+    report(stage="done")
 
 
 def matrix_products(torch: Any, device: str) -> dict[str, float]:
-    """Return multiplications and additions a second by dtype; what the device cannot do is missing."""
+    """Return floating point operations per second by dtype, without the dtypes that the device does not support."""
     found = {}
     kinds = [("float32", "float32", "highest"), ("tf32", "float32", "high")]
     kinds += [("float16", "float16", "highest"), ("bfloat16", "bfloat16", "highest")]
@@ -134,8 +136,8 @@ def matrix_products(torch: Any, device: str) -> dict[str, float]:
             continue
         try:
             torch.set_float32_matmul_precision(precision)
-            a = torch.randn(_MATRIX, _MATRIX, device=device, dtype=getattr(torch, dtype))
-            found[name] = 2 * _MATRIX**3 / each(torch, device, partial(torch.matmul, a, a))
+            a = torch.randn(_MATRIX_SIZE, _MATRIX_SIZE, device=device, dtype=getattr(torch, dtype))
+            found[name] = 2 * _MATRIX_SIZE**3 / each(torch, device, partial(torch.matmul, a, a))
         except (RuntimeError, TypeError):
             continue
         finally:
@@ -144,7 +146,7 @@ def matrix_products(torch: Any, device: str) -> dict[str, float]:
 
 
 def copies(torch: Any, device: str) -> dict[str, float]:
-    """Return bytes a second from host to device, from pageable and from pinned memory."""
+    """Return bytes per second from host to device, from pageable and from pinned memory."""
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8)
     target = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
     found = {"pageable": _COPY_BYTES / each(torch, device, lambda: target.copy_(source))}
@@ -160,7 +162,7 @@ def training_steps(torch: Any, device: str) -> dict[str, float]:
 
 
 def training_step(torch: Any, device: str) -> float:
-    """Return the seconds of a step: two layers of 8 million parameters, 256 samples, SGD."""
+    """Return the seconds of a step: two layers with 8 million parameters, 256 samples, SGD."""
     model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 1024)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch = torch.randn(256, 1024, device=device)
@@ -174,10 +176,10 @@ def training_step(torch: Any, device: str) -> float:
 
 
 def each(torch: Any, device: str, work: Callable[[], object]) -> float:
-    """Return the seconds that `work` takes, without its first time; the device works behind us and is waited for."""
+    """Return the mean seconds of a call of `work` after a first one, with the asynchronous work of the device."""
     work()
     seconds = _repeated(torch, device, work, 1)
-    count = max(1, min(1000, int(_SECONDS / max(seconds, 1e-6))))
+    count = max(1, min(1000, int(_MEASUREMENT_SECONDS / max(seconds, 1e-6))))
     return _repeated(torch, device, work, count)
 
 
@@ -196,6 +198,6 @@ def _nothing() -> None:
 
 
 if __name__ == "__main__":
-    # With -c the current folder comes first: a torch.py that lies there is not what a script elsewhere imports.
+    # With -c the current folder comes first; a torch.py in it is not what a script in another folder imports.
     sys.path[:] = [entry for entry in sys.path if entry]
     {"facts": facts, "timings": timings}[sys.argv[1]]()

@@ -1,4 +1,4 @@
-"""The Python that trains and its torch: what it was built for, and whether it can use these GPUs."""
+"""Checks of the examined Python and its torch: its build, and whether it can use the GPUs."""
 
 from __future__ import annotations
 
@@ -11,98 +11,98 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.machine import cuda_version, visible_devices
 from gpugauge.verdict.cuda_arch import arch_supported
 
-_GET = "install a build for these GPUs: https://pytorch.org/get-started/locally"
+_INSTALL_ADVICE = "install a build for these GPUs: https://pytorch.org/get-started/locally"
 
 
 def python(case: Case) -> Finding:
-    """Which Python is asked."""
+    """Show the examined Python."""
     title = "Python"
     path, problem = case.python
     if not path:
-        return failure(title, problem, "name the one that trains: --python PATH")
+        return failure(title, problem, "name the Python that trains: --python PATH")
     version = case.torch.facts.get("python")
     if not version:
-        return failure(title, f"{path} {case.torch.ending}", "name another one: --python PATH")
+        return failure(title, f"{path} {case.torch.ending}", "name another Python: --python PATH")
     return ok(title, f"{version}, {path}")
 
 
 def installation(case: Case) -> Finding:
-    """Whether torch can be imported."""
+    """Check that torch can be imported."""
     title = "PyTorch"
     facts = case.torch.facts
     if "python" not in facts:
-        return skipped(title, "there is no Python to ask")
+        return skipped(title, "there is no Python to examine")
     if "torch" in facts:
         return ok(title, f"{facts['torch']}, {facts['file'].removesuffix('/__init__.py')}")
     if facts.get("missing"):
-        advice = "activate the environment that trains, or name its Python: --python PATH"
-        return failure(title, "this Python has no torch", advice)
-    return failure(title, facts.get("import_error") or f"the import {case.torch.ending}", "install torch anew")
+        advice = "activate the environment of the training, or name its Python: --python PATH"
+        return failure(title, "torch is not installed in this Python", advice)
+    return failure(title, facts.get("import_error") or f"the import {case.torch.ending}", "reinstall torch")
 
 
 def obstacle(case: Case) -> str:
-    """Return why torch cannot be asked; empty when it can."""
+    """Return why torch cannot be examined, or ""."""
     return "" if case.build else "torch was not loaded"
 
 
 def build(case: Case) -> Finding:
-    """What torch was built for, against what is there."""
+    """Compare the platform that torch was built for with the GPUs."""
     title, kind, facts = "Build", case.build, case.torch.facts
     if kind == "rocm":
         if case.has_nvidia and "AMD" not in case.pci:
-            return failure(title, f"for ROCm {facts['hip']} (AMD), and the GPUs are NVIDIA's", _GET)
+            return failure(title, f"for ROCm {facts['hip']} (AMD), but the GPUs are from NVIDIA", _INSTALL_ADVICE)
         # https://docs.pytorch.org/docs/stable/notes/hip.html
-        true_there = "torch.cuda means the AMD GPUs; gpugauge reads no counters of theirs, rocm-smi does"
-        return ok(title, f"for ROCm {facts['hip']}: {true_there}")
+        note = "torch.cuda means the AMD GPUs; gpugauge does not read their counters, rocm-smi does"
+        return ok(title, f"for ROCm {facts['hip']}: {note}")
     if kind == "mps":
-        return ok(title, "for Apple's GPU: torch.cuda.is_available() is False there, the device is 'mps'")
+        return ok(title, "for Apple GPUs: torch.cuda.is_available() is False there, the device is 'mps'")
     if kind == "xpu":
-        return ok(title, f"for Intel's GPUs (XPU {facts['xpu']}): torch.cuda finds nothing there, the device is 'xpu'")
+        return ok(title, f"for Intel GPUs (XPU {facts['xpu']}): torch.cuda finds no GPU there, the device is 'xpu'")
     if kind == "cpu":
         return _cpu_build(case, title)
     if "AMD" in case.pci and not case.has_nvidia:
-        return failure(title, f"for CUDA {facts['cuda']}, and the GPUs are AMD's", _GET)
+        return failure(title, f"for CUDA {facts['cuda']}, but the GPUs are from AMD", _INSTALL_ADVICE)
     return ok(title, f"for CUDA {facts['cuda']}" + (f", cuDNN {_cudnn(facts['cudnn'])}" if facts.get("cudnn") else ""))
 
 
 def _cudnn(number: int) -> str:
-    """Return 9.10.2 for 91002, and 8.9.2 for 8902: the number's make-up changed with version 9."""
+    """Return 9.10.2 for 91002, and 8.9.2 for 8902: the encoding changed with version 9."""
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def _cpu_build(case: Case, title: str) -> Finding:
     if case.has_nvidia or "AMD" in case.pci:
-        return failure(title, "for the CPU only, and there is a GPU", cause="no_cuda_build")
+        return failure(title, "for the CPU only, but there is a GPU", cause="no_cuda_build")
     return warning(title, "for the CPU only; there is no GPU either")
 
 
 def versions(case: Case) -> Finding:
-    """The CUDA that torch was built with, against the newest that the driver can run."""
+    """Compare the CUDA version of torch's build with the newest version that the driver supports."""
     title = "CUDA versions"
     if case.build != "cuda":
-        return skipped(title, "torch is no CUDA build")
+        return skipped(title, "torch is not a CUDA build")
     number = _driver_cuda(case)
     if number is None:
-        return skipped(title, "the driver does not tell its version")
-    built, has = _version(case.torch.facts["cuda"]), _version(cuda_version(number))
-    said = f"torch was built with CUDA {case.torch.facts['cuda']}, the driver runs up to {cuda_version(number)}"
-    if built <= has:
-        return ok(title, said)
-    # Within a major version an older driver will do, since CUDA 11.
+        return skipped(title, "the driver does not report its version")
+    built, supported = _version(case.torch.facts["cuda"]), _version(cuda_version(number))
+    found = f"torch was built with CUDA {case.torch.facts['cuda']}, the driver supports up to {cuda_version(number)}"
+    if built <= supported:
+        return ok(title, found)
+    # Since CUDA 11 an older driver of the same major version is sufficient.
     # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
-    if built[0] == has[0] >= 11:
-        return ok(title, f"{said}: the same major version will do")
+    if built[0] == supported[0] >= 11:
+        return ok(title, f"{found}: the same major version is sufficient")
     if case.torch.facts.get("available"):
-        return ok(title, f"{said}: it works through a compatibility package")
-    return failure(title, said, cause="driver_mismatch")
+        return ok(title, f"{found}: it works through a compatibility package")
+    return failure(title, found, cause="driver_mismatch")
 
 
 def _driver_cuda(case: Case) -> int | None:
     facts = case.driver.facts
-    asked = facts.cuda_driver_version if facts else None
-    # What libcuda says inside that process counts: a compatibility package may be in its way.
-    return asked if case.simulated else case.torch.facts.get("driver_cuda") or asked
+    from_driver = facts.cuda_driver_version if facts else None
+    # The version from libcuda in the examined process takes precedence: it may be that of a compatibility package.
+    return from_driver if case.simulated else case.torch.facts.get("driver_cuda") or from_driver
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -110,49 +110,49 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def availability(case: Case) -> Finding:
-    """Whether torch itself opens the GPUs."""
+    """Check that torch can open the GPUs."""
     title, facts, kind = "GPU in PyTorch", case.torch.facts, case.build
     if kind in {"cpu", "xpu"}:
-        return skipped(title, "a CPU build uses none" if kind == "cpu" else "gpugauge does not ask Intel's GPUs")
+        return skipped(title, "a CPU build uses no GPU" if kind == "cpu" else "gpugauge does not check Intel GPUs")
     if kind == "mps":
         if facts.get("mps_available"):
             return ok(title, "torch.backends.mps.is_available() is True")
-        return failure(
-            title, "torch.backends.mps.is_available() is False", "MPS needs macOS 12.3 and a GPU of Apple's or AMD's"
-        )
+        advice = "MPS needs macOS 12.3 or newer and an Apple or AMD GPU"
+        return failure(title, "torch.backends.mps.is_available() is False", advice)
     if case.simulated:
-        return skipped(title, "the GPUs are simulated: torch cannot see them")
+        return skipped(title, "the GPUs are simulated: torch cannot use them")
     if "available" not in facts:
-        advice = "look for Xid errors in the kernel log; try with CUDA_VISIBLE_DEVICES=0, 1 … to find the GPU"
+        advice = "check the kernel log for Xid errors; find the faulty GPU with CUDA_VISIBLE_DEVICES=0, 1 …"
         return failure(title, f"the Python {case.torch.ending}", advice)
     if not facts["available"]:
         return _unavailable(case, title)
     names = Counter(device["name"] for device in facts.get("devices", ()))
     listed = "; ".join(f"{count} x {name}" for name, count in names.items())
     if case.torch.ending:
-        return warning(title, f"available, then the Python {case.torch.ending}")
+        return warning(title, f"available, but then the Python {case.torch.ending}")
     return ok(title, f"torch.cuda.is_available() is True: {listed}")
 
 
 def _unavailable(case: Case, title: str) -> Finding:
     facts = case.torch.facts
     reasons = [facts.get("error"), *(facts.get("warnings") or ())]
-    why = next((reason for reason in reasons if reason), "it gives no reason")
-    found = f"torch.cuda.is_available() is False: {why}"
+    first = next((reason for reason in reasons if reason), "torch gives no reason")
+    found = f"torch.cuda.is_available() is False: {first}"
     for check in (visible_devices, versions):
         other = check(case)
         if other.cause:
             return failure(title, found, cause=other.cause)
     if case.build == "cuda" and not case.driver.devices:
-        return failure(title, found, "first make the driver work, see above")
-    return failure(title, found, "look at the device files above, and for NVIDIA's messages in the kernel log (dmesg)")
+        return failure(title, found, "first repair the driver, see above")
+    advice = "check the device files above, and the kernel log (dmesg) for messages of the NVIDIA driver"
+    return failure(title, found, advice)
 
 
 def architectures(case: Case) -> Finding:
-    """Whether the build holds code for the GPUs."""
+    """Check that the build has code for the GPUs."""
     title, listed = "Architectures", case.torch.facts.get("architectures") or []
     if not listed:
-        return skipped(title, "torch names none")
+        return skipped(title, "torch reports none")
     devices = case.torch.facts.get("devices") or _from_driver(case)
     if not devices:
         return skipped(title, f"built for {' '.join(listed)}; there is no GPU to compare with")
@@ -179,5 +179,5 @@ def _supported(listed: list[str], device: Mapping[str, Any]) -> bool | None:
 
 
 def _named(device: Mapping[str, Any]) -> str:
-    what = device.get("gcn") or "compute capability {}.{}".format(*device["capability"])
-    return f"{device['name']} ({what})"
+    architecture = device.get("gcn") or "compute capability {}.{}".format(*device["capability"])
+    return f"{device['name']} ({architecture})"

@@ -1,4 +1,4 @@
-"""The findings on a terminal 80 columns wide, and as JSON."""
+"""Report of the findings, for a terminal of 80 columns and as JSON."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
 from gpugauge.text import printable
 
-WIDTH = 80
-_MARKS: dict[Level, tuple[str, int]] = {  # the mark and its colour
+WIDTH_COLUMNS = 80
+_MARKS: dict[Level, tuple[str, int]] = {  # the mark and its SGR colour code
     "pass": ("pass", 32),
     "warning": ("WARN", 33),
     "failure": ("FAIL", 31),
     "skipped": ("skip", 2),
 }
-_TITLE = 19
-_INDENT = " " * (2 + 4 + 2 + _TITLE)
+_TITLE_COLUMNS = 19
+_INDENT = " " * (2 + 4 + 2 + _TITLE_COLUMNS)
 
 
 def lines(case: Case, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
-    """Yield the report line by line, as the findings come."""
+    """Yield the lines of the report as the findings arrive."""
     if case.options.simulation is not None:
         name = case.options.simulation["scenario"]["name"]
         yield _painted(f"SIMULATED: the GPUs below do not exist (scenario {printable(name)}).", 33, colour)
-    group, seen = "", []
+    group, reported = "", []
     for entry in entries:
-        seen.append(entry)
+        reported.append(entry)
         if entry.group != group:
-            if seen[1:] or case.simulated:
+            if reported[1:] or case.simulated:
                 yield ""
             group = entry.group
             yield _painted(group, 1, colour)
         yield from _entry(entry, colour)
     yield ""
-    yield from _wrapped(_summary(seen), "", "")
+    yield from _wrapped(_summary(reported), "", "")
 
 
 def _entry(entry: Entry, colour: bool) -> Iterator[str]:
     finding = entry.finding
     mark, code = _MARKS[finding.level]
     found = printable(finding.found) + (f" [{finding.cause}]" if finding.cause else "")
-    head = f"  {mark}  {printable(finding.title):<{_TITLE}}"
+    head = f"  {mark}  {printable(finding.title):<{_TITLE_COLUMNS}}"
     first, *more = _wrapped(found, head, _INDENT)
     yield first.replace(mark, _painted(mark, code, colour), 1)
     yield from more
@@ -56,14 +56,14 @@ def _entry(entry: Entry, colour: bool) -> Iterator[str]:
 def _summary(entries: Sequence[Entry]) -> str:
     counts = {level: sum(e.finding.level == level for e in entries) for level in ("failure", "warning")}
     if not any(counts.values()):
-        return "Nothing is wrong that could be seen from here."
-    said = " and ".join(f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n)
+        return "The checks found no problem."
+    total = " and ".join(f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n)
     first = next(e.finding for e in entries if e.finding.severity == exit_code(x.finding for x in entries))
-    return f"{said[0].upper()}{said[1:]}. Begin with: {printable(first.title)}."
+    return f"{total[0].upper()}{total[1:]}. Begin with: {printable(first.title)}."
 
 
 def _wrapped(text: str, head: str, indent: str) -> list[str]:
-    wrapped = textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+    wrapped = textwrap.wrap(text, WIDTH_COLUMNS, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
     return wrapped or [head.rstrip()]
 
 
@@ -72,7 +72,7 @@ def _painted(text: str, code: int, colour: bool) -> str:
 
 
 def document(case: Case, entries: Sequence[Entry]) -> str:
-    """Return the report as JSON, with what torch told and measured."""
+    """Return the report as JSON, with the facts and timings from torch."""
     findings = [
         {
             "group": entry.group,
@@ -91,7 +91,7 @@ def document(case: Case, entries: Sequence[Entry]) -> str:
             "simulated": case.simulated,
             "exit_code": exit_code(entry.finding for entry in entries),
             "findings": findings,
-            # Only what a check has asked for: the report does not start another measurement.
+            # Only if a check has read them: the report does not start a measurement.
             "torch": dict(case.torch.facts) if "torch" in vars(case) else None,
             "timings": dict(case.timings.facts) if "timings" in vars(case) else None,
         },

@@ -1,4 +1,4 @@
-"""The table of checks, and how it is gone through."""
+"""Table of the checks, and their execution in order."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gpugauge.doctor.finding import Finding, skipped, warning
 Check = Callable[[Case], Finding]
 
 
-def _always(_: Case) -> str:
+def _no_obstacle(_: Case) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Checks under one heading; when there is an obstacle, one line says so in the place of all of them."""
+    """Checks under one heading. If there is an obstacle, one line with it replaces all checks."""
 
     heading: str
     checks: tuple[Check, ...]
-    title: str = ""  # of that one line
-    obstacle: Callable[[Case], str] = _always
+    title: str = ""  # of the line with the obstacle
+    obstacle: Callable[[Case], str] = _no_obstacle
 
     def instead(self, case: Case) -> Finding:
-        """The line in the place of the checks; it tells nothing when there is no obstacle."""
+        """Return the line with the obstacle; its text is "" if there is none."""
         return skipped(self.title, self.obstacle(case))
 
 
@@ -40,7 +40,7 @@ CONDITION = Group(
     "Modes, errors, use",
     condition.obstacle,
 )
-# What a program that is started from this terminal gets.
+# The environment of a program that is started from this terminal.
 HERE = Group("This terminal", (machine.container, machine.visible_devices))
 PYTHON = Group("PyTorch", (pytorch.python, pytorch.installation))
 PYTORCH = Group(
@@ -52,20 +52,20 @@ PYTORCH = Group(
 SPEED = Group("Speed", (speed.matrix_product, speed.copies, speed.training_step), "Timed checks", speed.obstacle)
 PROCESS = (
     Group("Process", (process.existence,)),
-    Group("Process", (process.mapped_torch, process.open_devices), "Its torch and GPUs", process.gone),
+    Group("Process", (process.mapped_torch, process.open_devices), "Its torch and GPUs", process.not_visible),
     Group("Process", (process.daemon,)),
     Group(
         "Process",
         (process.state, process.steps, process.data_wait, process.parameters, process.allocator),
         "Verdict and steps",
-        process.unknown,
+        process.not_reported,
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A finding in its place: the group's heading and the check's name."""
+    """A finding with the heading of its group and the name of its check."""
 
     group: str
     check: str
@@ -73,7 +73,7 @@ class Entry:
 
 
 def examine(case: Case) -> Iterator[Entry]:
-    """Go through the checks that the case asks for, one finding each as soon as it is there. Never raises."""
+    """Run the checks that the options select and yield each finding at once. Never raises."""
     for group in _groups(case.options):
         instead = _guarded(case, group.instead, group.title)
         if instead.found:
@@ -84,7 +84,7 @@ def examine(case: Case) -> Iterator[Entry]:
 
 
 def _groups(options: Options) -> Iterator[Group]:
-    """A process has an environment and a torch of its own: this terminal's are of no interest then."""
+    """Yield the groups. A process has its own environment and torch, so those of the terminal are omitted then."""
     yield from (MACHINE, CONDITION)
     if options.pid is None:
         yield HERE
@@ -96,6 +96,6 @@ def _groups(options: Options) -> Iterator[Group]:
 def _guarded(case: Case, check: Check, name: str) -> Finding:
     try:
         return check(case)
-    except Exception as error:  # noqa: BLE001 - one check that fails is a finding, and the others go on
+    except Exception as error:  # noqa: BLE001 - a failing check is a finding; the others continue
         found = f"the check itself failed: {type(error).__name__}: {error}"
         return warning(name.replace("_", " ").capitalize(), found, "report this, with the output of --json")

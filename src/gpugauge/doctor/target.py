@@ -1,4 +1,4 @@
-"""The Python that trains, asked in a process of its own: it may lack torch, crash, or hang."""
+"""Runs the probe in the examined Python, as its own process: it may lack torch, crash or hang."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from typing import IO, Any, Literal
 
 from gpugauge.doctor import probe
 
-_POLL = 0.02
+_POLL_SECONDS = 0.02
 _REAP_SECONDS = 2.0
+_MAX_OUTPUT_BYTES = 4 << 20
 
 
 class PythonError(Exception):
-    """There is no such Python; one sentence."""
+    """The Python is missing or cannot be started. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the probe told, all parts together; `ending` is empty, or how it ended before its end."""
+    """All parts that the probe reported. `ending` describes an early end, else it is ""."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     ending: str = ""
 
 
 def find_python(given: str | None, environ: Mapping[str, str]) -> str:
-    """Return the interpreter to ask: the given path, name or environment's folder; otherwise that of the active virtual
-    environment, otherwise the python3 on the PATH. Raises PythonError.
+    """Return the interpreter to examine: the given path, name or environment folder; else that of the active virtual
+    environment, else the python3 on the PATH. Raises PythonError.
     """
     path = environ.get("PATH", os.defpath)
     if given:
         inside = Path(given, "bin", "python").absolute()
         found = str(inside) if inside.exists() else shutil.which(given, path=path)
         if found is None:
-            raise PythonError(f"{given} is no program that can be run")
+            raise PythonError(f"{given} is not an executable program")
         return found
     environment = environ.get("VIRTUAL_ENV")
     if environment and Path(environment, "bin", "python").exists():
@@ -53,15 +54,15 @@ def find_python(given: str | None, environ: Mapping[str, str]) -> str:
     return found
 
 
-def ask(python: str, what: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> Answer:
-    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started at all."""
+def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> Answer:
+    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started."""
     source = Path(probe.__file__).read_text(encoding="utf-8")
-    # The doctor is no training: the hook stays out of it.
+    # The probe is not a training: it runs without the hook.
     environment = {**environ, "GPUGAUGE_HOOK": "0", "PYTHONIOENCODING": "utf-8"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                [python, "-c", source, what],
+                [python, "-c", source, part],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
@@ -71,18 +72,20 @@ def ask(python: str, what: Literal["facts", "timings"], seconds: float, environ:
         except OSError as error:
             raise PythonError(f"{python} cannot be started: {error.strerror}") from error
         in_time = _wait(process, seconds)
-        facts = _told(_content(out))
+        facts = _facts(_content(out))
         return Answer(facts, _ending(process, in_time, seconds, facts, _content(errors)))
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end, and make one after `seconds`; a process that hangs inside the kernel is left behind."""
+    """Wait for the process and kill it after `seconds`; return whether it ended in time. A process that hangs in the
+    kernel is abandoned.
+    """
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         _kill(process)
         return False
-    except BaseException:  # Control-C: its own session does not get it
+    except BaseException:  # Control-C: the process has its own session and does not receive it
         _kill(process)
         raise
     return True
@@ -93,19 +96,19 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     until = time.monotonic() + _REAP_SECONDS
     while process.poll() is None and time.monotonic() < until:
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
 
 
 def _content(file: IO[bytes]) -> str:
     file.seek(0)
-    return file.read(4 << 20).decode(errors="replace")
+    return file.read(_MAX_OUTPUT_BYTES).decode(errors="replace")
 
 
-def _told(text: str) -> dict[str, Any]:
+def _facts(text: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for line in text.splitlines():
         if line.startswith(probe.MARK):
-            with contextlib.suppress(ValueError):  # cut off in the middle
+            with contextlib.suppress(ValueError):  # an incomplete line
                 facts |= json.loads(line.removeprefix(probe.MARK))
     return facts
 

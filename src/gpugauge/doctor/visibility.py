@@ -1,4 +1,4 @@
-"""Which GPUs CUDA shows to a process, from CUDA_VISIBLE_DEVICES."""
+"""GPUs that are visible to a CUDA process, by CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 
 def visible(value: str | None, names: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], str]:
-    """Return the indexes of the GPUs that CUDA shows, and what is wrong with the value, empty if nothing is.
-    `names` holds for each GPU its uuid and those of its MIG devices.
+    """Return the indexes of the visible GPUs, and the problem of the value or "". `names` holds for each GPU its uuid
+    and those of its MIG devices.
 
-    The list ends at the first entry that names no GPU; an entry given twice hides all.
+    The list ends at the first entry that identifies no GPU. A repeated entry hides all GPUs.
     https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
     if value is None:
         return tuple(range(len(names))), ""
     entries = [entry.strip() for entry in value.split(",")]
     if entries == [""]:
-        return (), "it is set to nothing, which hides every GPU"
+        return (), "the value is empty, which hides every GPU"
     found: list[int] = []
     for entry in entries:
         index = _device(entry, names)
         if index is None:
-            return tuple(found), _ended(entry, len(names), found)
+            return tuple(found), _problem(entry, len(names), found)
         found.append(index)
     if len(set(entries)) < len(entries):
-        return (), "it names a GPU twice, which hides every GPU"
+        return (), "a GPU is listed twice, which hides every GPU"
     return tuple(found), ""
 
 
@@ -37,7 +37,7 @@ def _device(entry: str, names: Sequence[Sequence[str]]) -> int | None:
     return matching.pop() if len(matching) == 1 else None
 
 
-def _ended(entry: str, count: int, found: list[int]) -> str:
-    what = f"{entry!r} names no GPU" if entry else "it has an empty entry"
-    there = f" (there are {count})" if entry.isdigit() else ""
-    return f"{what}{there}, which hides " + ("it and what follows" if found else "every GPU")
+def _problem(entry: str, count: int, found: list[int]) -> str:
+    problem = f"{entry!r} identifies no GPU" if entry else "an entry is empty"
+    total = f" (there are {count})" if entry.isdigit() else ""
+    return f"{problem}{total}, which hides " + ("this and all later entries" if found else "every GPU")

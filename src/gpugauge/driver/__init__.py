@@ -1,1 +1,1 @@
-"""The GPU driver: a worker process that alone talks to it, and the parent's view of what it said."""
+"""The GPU driver: the worker process that owns the vendor library, and its supervisor in the daemon."""

@@ -1,7 +1,7 @@
-"""The typed boundary to the driver: error codes, what one device tells, and the answers of the worker.
+"""The typed boundary to the driver: readings, the replies of the worker, and the view of the driver.
 
-The worker sends raw readings in the driver's own units; the field names carry the unit. All accounting is the parent's.
-Standard library only.
+The worker sends raw readings in the driver's units; the names of the fields carry the unit. The daemon does all
+accounting. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from gpugauge.driver.codes import (
+    CLOCKS_EVENT_REASONS,
     CODE_NAMES,
     DEVICE_GONE,
     ENGINES,
@@ -18,6 +19,7 @@ from gpugauge.driver.codes import (
     LIFECYCLE,
     RELEASED,
     UNSUPPORTED,
+    XID_EVENT,
     DriverError,
     DriverFacts,
     Group,
@@ -25,6 +27,7 @@ from gpugauge.driver.codes import (
 )
 
 __all__ = [
+    "CLOCKS_EVENT_REASONS",
     "CODE_NAMES",
     "DEVICE_FIELDS",
     "DEVICE_GONE",
@@ -33,6 +36,7 @@ __all__ = [
     "LIFECYCLE",
     "RELEASED",
     "UNSUPPORTED",
+    "XID_EVENT",
     "Device",
     "DeviceReading",
     "DriverError",
@@ -48,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """One process on one device as the driver lists it; memory None where the driver does not tell."""
+    """A process on a GPU as the driver lists it; memory is None where the driver does not report it."""
 
     pid: int
     kind: Literal["compute", "graphics", "mps"]
@@ -58,7 +62,7 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True)
 class MigReading:
-    """One MIG device of a GPU: a compute instance and the GPU instance around it."""
+    """A MIG device of a GPU: a compute instance and its GPU instance."""
 
     uuid: str
     gpu_instance_id: int | None = None
@@ -76,7 +80,10 @@ class MigReading:
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """Everything one device told, in the driver's units; None is what it did not tell."""
+    """The reading of one GPU in the driver's units; None where the driver reported no value.
+
+    A field that only metric rows read, with `value`, needs no declaration here; the backend's table names it.
+    """
 
     # static
     index: int = -1
@@ -104,9 +111,9 @@ class DeviceReading:
     temperature_shutdown_celsius: int | None = None
     temperature_gpu_max_celsius: int | None = None
     temperature_memory_max_celsius: int | None = None
-    clocks_event_reasons_supported: int | None = None  # bit mask
+    clocks_event_reasons_supported: int | None = None  # bit mask (CLOCKS_EVENT_REASONS)
     gpm_supported: bool | None = None
-    event_types: int | None = None  # bit mask of the events that the worker listens for; 0x8 is Xid errors
+    event_types: int | None = None  # bit mask of the registered events; XID_EVENT is one
     # fast
     utilization_percent: int | None = None
     memory_utilization_percent: int | None = None
@@ -128,15 +135,15 @@ class DeviceReading:
     power_instant_milliwatts: int | None = None
     bar1_total_bytes: int | None = None
     bar1_used_bytes: int | None = None
-    clocks_event_reasons: int | None = None  # bit mask
+    clocks_event_reasons: int | None = None  # bit mask (CLOCKS_EVENT_REASONS)
     clocks_event_nanoseconds: dict[str, int] | None = None  # by reason, since the driver was loaded
     encoder_utilization_percent: int | None = None
     decoder_utilization_percent: int | None = None
     jpeg_utilization_percent: int | None = None
     ofa_utilization_percent: int | None = None
     encoder_sessions: int | None = None
-    # profiling: means between two GPM samples at least a second apart
-    profiling_seconds: float | None = None  # how far apart they were
+    # profiling: means between two GPM samples at least 0.9 s apart
+    profiling_seconds: float | None = None  # between the two samples
     graphics_active_percent: float | None = None
     sm_active_percent: float | None = None
     sm_occupancy_percent: float | None = None
@@ -152,14 +159,14 @@ class DeviceReading:
     # slow
     ecc_mode: bool | None = None
     ecc_mode_pending: bool | None = None
-    ecc_errors: dict[str, int] | None = None  # by "corrected_volatile", "uncorrected_aggregate" and so on
+    ecc_errors: dict[str, int] | None = None  # by "corrected_volatile", "uncorrected_aggregate" …
     remapped_rows: dict[str, int] | None = None  # by correctable, uncorrectable
     remapped_rows_pending: bool | None = None
     remapped_rows_failure: bool | None = None
-    row_remapper_banks: dict[str, int] | None = None  # by what is left: max, high, partial, low, none
+    row_remapper_banks: dict[str, int] | None = None  # by spare rows left: max, high, partial, low, none
     retired_pages: dict[str, int] | None = None  # by single_bit, double_bit
     retired_pages_pending: bool | None = None
-    recovery_action: int | None = None  # none, GPU reset, node reboot, drain P2P, drain and reset: 0 to 4
+    recovery_action: int | None = None  # nvmlDeviceGpuRecoveryAction_t
     pcie_generation: int | None = None
     pcie_width: int | None = None
     pcie_replays: int | None = None
@@ -184,13 +191,17 @@ class DeviceReading:
 
     @classmethod
     def of(cls, groups: Iterable[Mapping[str, Any]]) -> DeviceReading:
-        """Return the reading of these values by field. What is absent stays in the class: every second each GPU has a
-        new reading, and to set a hundred fields one by one takes ten times as long.
+        """Return the reading of these values by field. An absent field keeps its class default: to set a hundred fields
+        one by one takes ten times as long, for every GPU in every second.
         """
         made = object.__new__(cls)
         for values in groups:
             made.__dict__.update(values)
         return made
+
+    def value(self, field: str) -> Any:
+        """Return a field that this class does not declare; None where the driver reported no value."""
+        return self.__dict__.get(field)
 
 
 DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))
@@ -198,8 +209,8 @@ DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))
 
 @dataclass(slots=True)
 class Reply:
-    """One answer of the worker to one request. `values` by group and field name (JSON types), `errors` NVML codes by
-    field name for fields that were asked and did not answer; `failed` is the code when the whole request failed.
+    """The reply of the worker to one request. `values` has JSON values by group and field, `errors` the NVML codes of
+    the fields that failed. When the whole request failed, `failed` is the code and `failed_call` the NVML function.
     """
 
     id: int
@@ -209,22 +220,22 @@ class Reply:
     errors: dict[str, int] = field(default_factory=dict)
     failed: int | None = None
     failed_call: str = ""
-    # By NVML function: number, seconds, longest seconds; of GPUs that are asked together the last answer has it.
+    # By NVML function: number of calls, seconds, longest seconds. For GPUs read together the last reply has them.
     calls: dict[str, list[float]] = field(default_factory=dict)
-    # Ring samples since the last request, by engine (ENGINES): (microseconds, percent), empty when the ring is dry; an
-    # engine that is missing has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
+    # Ring samples since the last request, by engine (ENGINES): (microseconds, percent); empty when the ring has nothing
+    # new. A missing engine has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[Any]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
-    received: float = 0.0  # when it was read: monotonic seconds, the same in all processes
-    # Put in by the parent: what the worker's index means, and the number of workers started until then.
+    received: float = 0.0  # time of the reading: monotonic seconds, the same clock in all processes
+    # Set by the daemon: the GPU at the worker's index, and the ordinal of the worker process.
     uuid: str = ""
     worker: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """One GPU ever seen since the daemon started. While it is down, `reading` keeps the identity and nothing else;
-    `generations` counts the readings of each group, so that a collector can tell whether anything is new.
+    """A GPU that was enumerated at least once since the daemon started. While it is down, `reading` has its identity
+    only. `generations` counts the readings of each group, so that a collector can detect new ones.
     """
 
     uuid: str
@@ -236,7 +247,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverView:
-    """The parent's view of the driver at one instant; `reason` is "ok" or the name of what keeps it down."""
+    """The state of the driver at one instant. `reason` is "ok", or the reason for which the driver is down."""
 
     up: bool
     reason: str
@@ -246,7 +257,7 @@ class DriverView:
     worker_restarts: int = 0
     workers_unkillable: int = 0
     worker_pid: int | None = None
-    worker_recycles: Mapping[str, int] = field(default_factory=dict)  # planned replacements by reason (upkeep.RECYCLES)
+    worker_recycles: Mapping[str, int] = field(default_factory=dict)  # by reason (recycling.RECYCLES)
     simulated: bool = False
-    released_until: float | None = None  # Unix seconds; None unless the driver was given back on request
-    lost_since: float | None = None  # monotonic seconds: a driver that has answered does not any more
+    released_until: float | None = None  # Unix seconds; None unless the driver is released
+    lost_since: float | None = None  # monotonic seconds; None unless a driver that was up is down

@@ -1,4 +1,4 @@
-"""The parent's end of one worker process: start it, ask it, end it. It never waits without a bound."""
+"""The daemon's end of one worker process: it starts the process, sends requests and ends it. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import reply
 
-# How long a worker may take to end after each of: a polite request (unless told otherwise), SIGTERM, SIGKILL.
-_GRACE_SECONDS = 0.3
-# How long the answers of many GPUs have to come together; then they are taken one by one: a GPU hangs, or is slow.
-_TOGETHER_SECONDS = 0.1
+# The time that a worker gets to end after a close request (by default), after SIGTERM and after SIGKILL.
+GRACE_SECONDS = 0.3
+# The replies of all GPUs are awaited together for this long, then one by one: a GPU hangs or is slow.
+_BATCH_SECONDS = 0.1
+# The time that a worker gets to read a request when its socket is full.
+_WRITE_SECONDS = 1.0
 
 
 class WorkerGoneError(Exception):
-    """The worker ended or sent something that is no answer; the next one starts afresh."""
+    """The worker ended, or sent something that is not a reply."""
 
 
 class WorkerHangsError(Exception):
-    """No answer came before the deadline."""
+    """No reply came before the deadline."""
 
 
 class Worker:
-    """A fresh interpreter that owns the driver and runs `module`. Raises OSError when it cannot be started."""
+    """A new interpreter that runs `module` and owns the driver. Raises OSError when it cannot be started."""
 
     def __init__(self, module: str) -> None:
         self._channel, theirs = socket.socketpair()
@@ -54,25 +56,25 @@ class Worker:
             raise
         self._next_id = 0
         self._inbox = Inbox(self._channel)
-        self._news, self._rung, self._room = select.poll(), select.poll(), select.poll()
-        self._news.register(self._channel, select.POLLIN)
-        self._room.register(self._channel, select.POLLOUT)
-        self._rung.register(self._bell, select.POLLIN)
-        self._rung.register(self._channel, 0)  # its end, which needs no asking for
+        self._readable, self._bell_rung, self._writable = select.poll(), select.poll(), select.poll()
+        self._readable.register(self._channel, select.POLLIN)
+        self._writable.register(self._channel, select.POLLOUT)
+        self._bell_rung.register(self._bell, select.POLLIN)
+        self._bell_rung.register(self._channel, 0)  # the end of the channel is always reported
 
     @property
     def pid(self) -> int:
-        """The worker's process id."""
+        """The process id of the worker."""
         return self._process.pid
 
     def send(self, op: str, **arguments: Any) -> int:
-        """Send a request and return its number; answers come in the same order."""
+        """Send a request and return its id. Replies come in the order of the requests."""
         self._next_id += 1
         self._write(frame({"id": self._next_id, "op": op, **arguments}))
         return self._next_id
 
     def read(self, devices: Iterable[tuple[int, list[Group]]]) -> list[int]:
-        """Ask for groups of readings of each GPU, by index; return the numbers of the answers, in this order."""
+        """Request groups of readings of GPUs by index; return the ids of the replies, in the same order."""
         first, frames = self._next_id + 1, b""
         for groups, run in groupby(devices, itemgetter(1)):
             indexes = [index for index, _ in run]
@@ -81,72 +83,74 @@ class Worker:
         self._write(frames)
         return list(range(first, self._next_id + 1))
 
-    def answered(self, seconds: float) -> bool:
-        """Wait so long for an answer, or for the worker's end; tell whether `receive` has something to say at once."""
+    def wait_for_reply(self, seconds: float) -> bool:
+        """Wait at most `seconds` for a reply or for the end of the worker; return whether `receive` does not block."""
         if self._inbox.ready():
             return True
-        together = min(max(0.0, seconds), _TOGETHER_SECONDS)
-        if self._rung.poll(together * 1000):
-            self._bell.read(8)  # it may be an old one, for answers that were taken one by one
-        return bool(self._news.poll(max(0.0, seconds - together) * 1000))
+        together = min(max(0.0, seconds), _BATCH_SECONDS)
+        if self._bell_rung.poll(together * 1000):
+            self._bell.read(8)  # possibly an earlier ring, for replies that were received one by one
+        return bool(self._readable.poll(max(0.0, seconds - together) * 1000))
 
     def receive(self, number: int, deadline: float) -> Reply:
-        """Wait at most `deadline` seconds for the answer to request `number`."""
+        """Wait at most `deadline` seconds for the reply with the id `number`. Raises WorkerGoneError or
+        WorkerHangsError.
+        """
         end = time.monotonic() + deadline
         try:
             while (message := self._inbox.take()) is None:
-                if not self._filled() and not self.answered(end - time.monotonic()):
-                    raise WorkerHangsError(f"no answer within {deadline:g} s")
+                if not self._fill() and not self.wait_for_reply(end - time.monotonic()):
+                    raise WorkerHangsError(f"no reply within {deadline:g} s")
             answer = reply(message)
         except (OSError, EOFError, ValueError, TypeError) as error:
             raise WorkerGoneError(str(error) or type(error).__name__) from error
         if answer.id != number:
-            raise WorkerGoneError(f"answer {answer.id} to request {number}")
+            raise WorkerGoneError(f"reply {answer.id} to request {number}")
         return answer
 
     def ask(self, op: str, deadline: float, **arguments: Any) -> Reply:
-        """Send one request and wait for its answer."""
+        """Send one request and return its reply. Raises WorkerGoneError or WorkerHangsError."""
         return self.receive(self.send(op, **arguments), deadline)
 
     def interrupt(self) -> None:
-        """Make a `receive` that is under way in another thread fail at once."""
+        """Make a `receive` in another thread fail at once."""
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
-    def end(self, *, polite: bool = True, patience: float = _GRACE_SECONDS) -> bool:
-        """End the process, politely first, which may take `patience` seconds: a killed owner of the driver once froze
-        a MIG GPU (dcgm-exporter#84). Returns False when even SIGKILL did not end it within the grace time: it hangs
-        inside the kernel.
+    def end(self, *, graceful: bool = True, grace_seconds: float = GRACE_SECONDS) -> bool:
+        """End the process; return False if it hangs inside the kernel, where SIGKILL has no effect. With `graceful`,
+        send a close request first and wait `grace_seconds`: a killed owner of the driver froze a MIG GPU
+        (dcgm-exporter#84).
         """
-        if polite:
+        if graceful:
             with contextlib.suppress(WorkerGoneError, WorkerHangsError):
                 self.send("close")
         self.interrupt()
         for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is None and not polite:
+            if number is None and not graceful:
                 continue
             if number is not None:
                 self._process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience if number is None else _GRACE_SECONDS)
+                self._process.wait(grace_seconds if number is None else GRACE_SECONDS)
                 break
         self._close()
         return self.reaped()
 
     def kill(self) -> None:
-        """Send SIGKILL, for an `end` under way in another thread that has become too patient."""
+        """Send SIGKILL, so that an `end` in another thread returns at once."""
         self._process.kill()
 
     def reaped(self) -> bool:
-        """Whether the process has ended; collects its exit status."""
+        """Return whether the process has ended; collects its exit status."""
         return self._process.poll() is not None
 
     def was_killed(self) -> bool:
-        """Whether the process was ended by a signal that comes from outside: nothing that it did brought it about."""
+        """Return whether a signal from outside ended the process: no call of its own was the reason."""
         return self._process.poll() in {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
 
     def resident_bytes(self) -> int | None:
-        """Return the process's resident memory; None once it has ended."""
+        """Return the resident memory of the process in bytes; None once it has ended."""
         try:
             pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
@@ -154,14 +158,14 @@ class Worker:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def ending(self) -> str:
-        """How the process ended, for the log."""
+        """Return a phrase for the log: how the process ended."""
         code = self._process.poll()
         if code is None:
             return "does not end"
         return f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
 
-    def _filled(self) -> bool:
-        """Receive what is there; tell whether there was anything."""
+    def _fill(self) -> bool:
+        """Receive the available bytes; return whether there were any."""
         try:
             self._inbox.fill()
         except BlockingIOError:
@@ -169,12 +173,12 @@ class Worker:
         return True
 
     def _write(self, frames: bytes) -> None:
-        """Send, within a bound: requests are small, but a stopped worker does not read, and the pipe may fill."""
+        """Send within a bound: a stopped worker does not read, and the socket buffer may fill."""
         try:
             while frames:
                 with contextlib.suppress(BlockingIOError):
                     frames = frames[self._channel.send(frames) :]
-                if frames and not self._room.poll(1000):
+                if frames and not self._writable.poll(1000 * _WRITE_SECONDS):
                     raise WorkerHangsError("the worker does not read its requests")
         except OSError as error:
             raise WorkerGoneError(str(error)) from error

@@ -1,66 +1,94 @@
-"""What the driver's codes mean, and what it tells about itself: all that the worker needs to know of the boundary
-(api.py). Nothing here loads `dataclasses`, which with `inspect` and its classes is 2 MB of a worker.
+"""Codes, bit masks and names that the worker and the daemon share: the part of the boundary (api.py) that the worker
+loads. This module does not import `dataclasses`, which costs a worker 2 MB together with `inspect`.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-# How often a group of calls is read, by what it costs (notes in docs/architecture.md).
+# Readings are grouped by the cost of their calls; docs/architecture.md has the interval of each group.
 Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig"]
 
-# The codes of the boundary are NVML's return codes; another vendor's backend maps its own to them.
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 0, 1, 2, 3, 6
-INSUFFICIENT_SIZE, TIMEOUT, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 7, 10, 13, 15, 999
-# By what they mean for us. https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
-LIFECYCLE = frozenset({1, 9, 12, 18, 28})  # uninitialized, no driver, no library, version mismatch, GPU not found
-DEVICE_GONE = frozenset({15, 16})  # lost, reset required
-UNSUPPORTED = frozenset({3, 13, 25})  # not supported, no such symbol, argument version mismatch: final for this driver
-RELEASED = "released"  # as the reason of a driver that was given back on request, and of its GPUs
-IMPLAUSIBLE = -1  # ours, not NVML's: the call succeeded with a value that cannot be true
+# The codes of the boundary are NVML's return codes (nvmlReturn_t). The backend of another vendor maps its own to them.
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 1, 2, 3, 6, 7
+DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 10, 12, 13, 15, 16
+LIBRARY_MISMATCH, ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN = 18, 25, 28, 999
+IMPLAUSIBLE = -1  # not NVML's: the call succeeded with a value that cannot be true
+
+# The driver as a whole is gone.
+LIFECYCLE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIBRARY_MISMATCH, GPU_NOT_FOUND})
+# One GPU is gone.
+DEVICE_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+# Final for this driver and GPU: the call is not repeated.
+UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+
+RELEASED = "released"  # the reason of a driver that was released on request, and of its GPUs
 
 CODE_NAMES = {
     IMPLAUSIBLE: "implausible_value",
-    1: "uninitialized",
-    2: "invalid_argument",
-    3: "not_supported",
+    UNINITIALIZED: "uninitialized",
+    INVALID_ARGUMENT: "invalid_argument",
+    NOT_SUPPORTED: "not_supported",
     4: "no_permission",
     5: "already_initialized",
-    6: "not_found",
-    7: "insufficient_size",
+    NOT_FOUND: "not_found",
+    INSUFFICIENT_SIZE: "insufficient_size",
     8: "insufficient_power",
-    9: "driver_not_loaded",
-    10: "timeout",
+    DRIVER_NOT_LOADED: "driver_not_loaded",
+    TIMEOUT: "timeout",
     11: "irq_issue",
-    12: "library_not_found",
-    13: "function_not_found",
+    LIBRARY_NOT_FOUND: "library_not_found",
+    FUNCTION_NOT_FOUND: "function_not_found",
     14: "corrupted_inforom",
-    15: "gpu_is_lost",
-    16: "reset_required",
+    GPU_IS_LOST: "gpu_is_lost",
+    RESET_REQUIRED: "reset_required",
     17: "operating_system",
-    18: "library_mismatch",
+    LIBRARY_MISMATCH: "library_mismatch",
     19: "in_use",
     20: "memory",
     21: "no_data",
     23: "insufficient_resources",
     24: "freq_not_supported",
-    25: "argument_version_mismatch",
+    ARGUMENT_VERSION_MISMATCH: "argument_version_mismatch",
     26: "deprecated",
     27: "not_ready",
-    28: "gpu_not_found",
+    GPU_NOT_FOUND: "gpu_not_found",
     29: "invalid_state",
     30: "reset_type_not_supported",
-    999: "unknown",
+    UNKNOWN: "unknown",
 }
+
+# The bits of nvmlClocksEventReasons by name: the reasons for which the clocks are below their maximum.
+CLOCKS_EVENT_REASONS = {
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clock_setting": 0x100,
+    "board_limit": 0x200,
+    "reliability": 0x400,
+}
+
+# The bits of nvmlEventType.
+ECC_SINGLE_BIT_EVENT, ECC_DOUBLE_BIT_EVENT, XID_EVENT, MIG_EVENT = 0x1, 0x2, 0x8, 0x100
+GPU_UNAVAILABLE_EVENT, RECOVERY_ACTION_EVENT = 0x4000, 0x8000
+
+# The engines that have sample rings, in the order of docs and dashboards.
+ENGINES = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
 
 
 def code_name(code: int) -> str:
-    """Return the NVML return code's name in lower case, `code_N` for one that this release does not know."""
+    """Return the name of an NVML return code in lower case, `code_N` for an unknown one."""
     return CODE_NAMES.get(code, f"code_{code}")
 
 
 class DriverError(Exception):
-    """A driver call failed; `code` is the NVML return code, `call` the function or field that asked."""
+    """A driver call failed. `code` is the NVML return code, `call` the function or the field."""
 
     def __init__(self, code: int, call: str = "") -> None:
         super().__init__(f"{call or 'NVML'}: {code_name(code)}")
@@ -68,12 +96,8 @@ class DriverError(Exception):
         self.call = call
 
 
-# The engines that have sample rings, in the order of docs and dashboards.
-ENGINES = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
-
-
 class DriverFacts(NamedTuple):
-    """What init tells about the driver as a whole."""
+    """Facts of the driver as a whole, read when it is opened."""
 
     device_count: int
     driver_version: str | None = None

@@ -1,4 +1,4 @@
-"""The frames between daemon and worker: a length and one JSON object. Standard library only."""
+"""Frames between the daemon and the worker: a length and one JSON object. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 _HEADER = struct.Struct("!I")
 MAX_FRAME = 16 << 20
-_PART = 1 << 16  # received at once, so that one look brings the answers of many GPUs
+_RECEIVE_BYTES = 1 << 16  # per call, so that one call returns the replies of many GPUs
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    """Return a message as one length-prefixed JSON frame."""
+    """Return a message as a length-prefixed JSON frame."""
     body = _encode(message).encode()
     return _HEADER.pack(len(body)) + body
 
 
 def decoded(body: bytes | bytearray) -> dict[str, Any]:
-    """Return the message in a frame's body; raises ValueError or TypeError on garbage."""
+    """Return the message in the body of a frame. Raises ValueError or TypeError."""
     try:
         message = _decode(body.decode())
     except RecursionError:
@@ -33,29 +33,29 @@ def decoded(body: bytes | bytearray) -> dict[str, Any]:
 
 
 class Inbox:
-    """The frames that come over a socket."""
+    """The frames received from a socket."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._bytes = bytearray()
 
     def fill(self) -> None:
-        """Receive what is there, as the socket waits or does not; raises EOFError at the end, else OSError."""
-        part = self._channel.recv(_PART)
+        """Receive the available bytes; a blocking socket waits for them. Raises EOFError or OSError."""
+        part = self._channel.recv(_RECEIVE_BYTES)
         if not part:
-            raise EOFError("the other end closed the pipe")
+            raise EOFError("the other end closed the socket")
         self._bytes += part
 
     def ready(self) -> bool:
-        """Whether `take` has something to say."""
+        """Return whether `take` returns a frame or raises."""
         have = len(self._bytes) - _HEADER.size
         if have < 0:
             return False
         length: int = _HEADER.unpack_from(self._bytes)[0]
-        return length > MAX_FRAME or have >= length  # which is refused at once
+        return length > MAX_FRAME or have >= length  # `take` rejects the former
 
     def take(self) -> dict[str, Any] | None:
-        """Return the next frame, None until it has come whole; raises ValueError or TypeError on garbage."""
+        """Return the next message, None until its frame is complete. Raises ValueError or TypeError."""
         if len(self._bytes) < _HEADER.size:
             return None
         (length,) = _HEADER.unpack_from(self._bytes)
@@ -69,7 +69,7 @@ class Inbox:
         return decoded(body)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next frame as the socket waits; raises what `fill` and `take` raise."""
+        """Return the next message from a blocking socket. Raises what `fill` and `take` raise."""
         while (message := self.take()) is None:
             self.fill()
         return message

@@ -1,25 +1,25 @@
-"""GPUs whose calls hang or end the worker: left out for a while, the longer the more often it happens."""
+"""Quarantine of GPUs whose calls hang or end the worker: they are not read for a while, longer after each failure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Seconds: the first wait is twice this, and each further one twice as long, up to the longest …
-_SHORTEST, _LONGEST = 15.0, 600.0
-# … and all is forgotten when a GPU has answered for so long.
-_FORGIVEN = 600.0
+# Seconds: the first quarantine is twice the base, each further one twice the one before, up to the maximum.
+_BASE_SECONDS, _MAX_SECONDS = 15.0, 600.0
+# The failures of a GPU are forgotten after it has replied for this long.
+_FORGET_SECONDS = 600.0
 
 
 @dataclass(slots=True)
 class _Suspect:
-    """How often it failed, and when it may be tried again (monotonic seconds)."""
+    """The number of failures of a GPU, and when it may be read again (monotonic seconds)."""
 
     failures: int = 0
     until: float = 0.0
 
 
 class Quarantine:
-    """Suspects by index; times are monotonic seconds."""
+    """Suspect GPUs by index; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._suspects: dict[int, _Suspect] = {}
@@ -28,29 +28,29 @@ class Quarantine:
         return index in self._suspects
 
     def may_read(self, index: int, now: float) -> bool:
-        """Whether a GPU may be asked now."""
+        """Return whether a GPU may be read now."""
         suspect = self._suspects.get(index)
         return suspect is None or now >= suspect.until
 
-    def failed(self, index: int, now: float, *, hangs: bool) -> float | None:
-        """Take note of a failure; return for how long the GPU is left out. None: a worker that ended while it read
-        the GPU may have had another reason, so that only the second one within minutes counts.
+    def record_failure(self, index: int, now: float, *, hangs: bool) -> float | None:
+        """Record a failure; return the seconds of quarantine. None for the first crash within minutes: a worker that
+        ended while it read the GPU may have had another reason.
         """
         suspect = self._suspects.setdefault(index, _Suspect())
         suspect.failures += 1
         suspect.until = now
         if not hangs and suspect.failures < 2:
             return None
-        wait = min(_LONGEST, _SHORTEST * 2.0**suspect.failures)
-        suspect.until += wait
-        return wait
+        seconds = min(_MAX_SECONDS, _BASE_SECONDS * 2.0**suspect.failures)
+        suspect.until += seconds
+        return seconds
 
-    def answered(self, index: int, now: float) -> None:
-        """Forgive a GPU that has answered for long enough."""
+    def record_reply(self, index: int, now: float) -> None:
+        """Record a reply; the failures of the GPU are forgotten when it has replied for long enough."""
         suspect = self._suspects.get(index)
-        if suspect and now - suspect.until > _FORGIVEN:
+        if suspect and now - suspect.until > _FORGET_SECONDS:
             del self._suspects[index]
 
     def clear(self) -> None:
-        """Forget all: the indexes may mean other GPUs now."""
+        """Forget all GPUs: the indexes may mean other ones now."""
         self._suspects.clear()

@@ -1,5 +1,5 @@
-"""When a worker that works is replaced by a fresh one all the same: the driver's library may leak, and it never shows
-a GPU that was plugged in after it was opened.
+"""Planned replacement of a worker that works: the driver's library may leak memory, and a library that is open never
+enumerates a GPU that was plugged in later.
 """
 
 from __future__ import annotations
@@ -9,64 +9,64 @@ from dataclasses import dataclass
 
 from gpugauge.driver.client import Worker
 
-# Why a worker is replaced without having failed. `settings`: other devices are to be read.
+# The reasons for a planned replacement; `settings`: the devices to be read have changed.
 RECYCLES = ("memory", "age", "cards", "settings")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker may grow to: resident bytes, and seconds of age, 0 for no limit. It is looked at every
-    `look_seconds`, and not replaced for its size before `least_seconds`: a limit below what a worker needs from the
-    start must not become a loop.
+class RecyclingLimits:
+    """Limits of a worker: resident bytes, and seconds of age, 0 for no limit. They are checked every
+    `check_interval_seconds`. Memory counts from the age `memory_min_age_seconds` on, so that a limit below the initial
+    size of a worker does not cause a loop of replacements.
     """
 
     resident_bytes: int = 256 << 20
     age_seconds: float = 0.0
-    look_seconds: float = 5.0
-    least_seconds: float = 60.0
+    check_interval_seconds: float = 5.0
+    memory_min_age_seconds: float = 60.0
 
 
-class Upkeep:
-    """Watches one worker after the other. `bus` lists the GPUs that the bus shows, None if it cannot be known."""
+class Recycling:
+    """Decides when the worker is replaced. `bus` returns the GPUs on the bus, None if they are unknown."""
 
-    def __init__(self, limits: Limits, bus: Callable[[], frozenset[str] | None]) -> None:
+    def __init__(self, limits: RecyclingLimits, bus: Callable[[], frozenset[str] | None]) -> None:
         self.limits, self._bus = limits, bus
-        self._born = self._due = 0.0
+        self._started = self._next_check = 0.0
         self._enumerated: frozenset[str] | None = None
-        self._fresh: frozenset[str] = frozenset()
+        self._added: frozenset[str] = frozenset()
         self._devices: frozenset[str] = frozenset()
 
     def begin(self, devices: frozenset[str], now: float) -> None:
-        """A new worker opens the driver at `now` (monotonic seconds), to read `devices`."""
+        """Record that a new worker opens the driver at `now` (monotonic seconds) to read `devices`."""
         self._devices = devices
-        self._born, self._due = now, now + self.limits.look_seconds
-        self._enumerated, self._fresh = self._bus(), frozenset()
+        self._started, self._next_check = now, now + self.limits.check_interval_seconds
+        self._enumerated, self._added = self._bus(), frozenset()
 
     def due(self, worker: Worker, devices: frozenset[str], now: float) -> str | None:
-        """Return why the worker is to be replaced now, one of RECYCLES, or None; `devices` are to be read by now."""
-        limits, age = self.limits, now - self._born
+        """Return the reason to replace the worker now, one of RECYCLES, or None. `devices` are to be read now."""
+        limits, age = self.limits, now - self._started
         if devices != self._devices:
             return "settings"
         if limits.age_seconds and age >= limits.age_seconds:
             return "age"
-        if now < self._due:
+        if now < self._next_check:
             return None
-        self._due = now + limits.look_seconds
-        if self._devices_came():
+        self._next_check = now + limits.check_interval_seconds
+        if self._devices_were_added():
             return "cards"
-        if age >= limits.least_seconds and (worker.resident_bytes() or 0) > limits.resident_bytes:
+        if age >= limits.memory_min_age_seconds and (worker.resident_bytes() or 0) > limits.resident_bytes:
             return "memory"
         return None
 
-    def _devices_came(self) -> bool:
-        """Whether a GPU came that stayed until the second look: the driver takes a moment to set it up. A GPU that
-        leaves and comes back counts, since this worker has lost it.
+    def _devices_were_added(self) -> bool:
+        """Return whether a GPU was added before the last check and is still there: the driver needs a moment to set it
+        up. A GPU that is removed and added again counts, because this worker has lost it.
         """
-        seen = self._bus()
-        if seen is None or self._enumerated is None:
-            self._enumerated = seen if self._enumerated is None else self._enumerated
+        present = self._bus()
+        if present is None or self._enumerated is None:
+            self._enumerated = present if self._enumerated is None else self._enumerated
             return False
-        settled = self._fresh & seen
-        self._fresh = seen - self._enumerated
-        self._enumerated &= seen
+        settled = self._added & present
+        self._added = present - self._enumerated
+        self._enumerated &= present
         return bool(settled)

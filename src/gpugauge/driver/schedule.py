@@ -1,4 +1,4 @@
-"""How often each group of readings is asked for, and which is due."""
+"""The schedule of the readings: the interval of each group, and the groups that are due."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ from dataclasses import dataclass
 
 from gpugauge.driver.api import Group
 
-# What is read for a scrape that is expected, due or not: busy seconds are exact up to the last reading.
-_FOR_SCRAPES: frozenset[Group] = frozenset({"fast", "samples"})
+# Groups that are read for an expected scrape whether due or not: busy seconds are exact up to the last reading.
+_SCRAPE_GROUPS: frozenset[Group] = frozenset({"fast", "samples"})
+# A group is due this share of its interval early: ticks have jitter, and a late reading would delay all that follow.
+_EARLY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds: how often each group of readings is asked for, and how long one answer may take."""
+class ReadingIntervals:
+    """The interval of each group of readings and the deadlines of a reply, in seconds."""
 
     intervals: dict[Group, float]
     deadline: float = 2.0
-    # Without persistence mode opening takes 1-3 s a GPU.
+    # Without persistence mode, opening takes 1 to 3 s per GPU.
     open_deadline: float = 30.0
-    # Longest time between two readings while nobody looks (Timetable.watched), if longer than the shortest interval.
+    # The longest gap between two readings without a viewer (see ScrapeForecast), if longer than the shortest interval.
     idle: float = 0.0
 
     @property
     def interval(self) -> float:
-        """Seconds from one reading to the next while somebody looks."""
+        """Seconds between two readings while there is a viewer."""
         return min(self.intervals.values())
 
     @property
     def limits(self) -> dict[Group, float]:
-        """Seconds after which a group's values are too old to be shown."""
+        """Seconds after which the values of a group are dropped."""
         return {group: 2 * every + 5 for group, every in self.intervals.items()}
 
 
 class Schedule:
-    """When each group is due next, in monotonic seconds."""
+    """The time at which each group is due next, in monotonic seconds."""
 
     def __init__(self) -> None:
         self._due: dict[Group, float] = {}
 
     def reset(self) -> None:
-        """Let all groups be due."""
+        """Make all groups due."""
         self._due = {}
 
-    def take(self, pace: Pace, now: float, *, scrape: bool = False) -> list[Group]:
-        """Return the groups that are due, or wanted for a `scrape` that is near; count their intervals from now."""
-        wanted = _FOR_SCRAPES if scrape else frozenset()
-        due = [group for group in pace.intervals if group in wanted or now >= self._due.get(group, 0.0)]
+    def take(self, intervals: ReadingIntervals, now: float, *, scrape: bool = False) -> list[Group]:
+        """Return the groups that are due, or needed for an imminent `scrape`; their intervals start again now."""
+        wanted = _SCRAPE_GROUPS if scrape else frozenset()
+        due = [group for group in intervals.intervals if group in wanted or now >= self._due.get(group, 0.0)]
         for group in due:
-            # A quarter of an interval early is on time: ticks jitter, and a late read would shift all that follow.
-            self._due[group] = now + 0.75 * pace.intervals[group]
+            self._due[group] = now + (1 - _EARLY) * intervals.intervals[group]
         return due

@@ -1,10 +1,10 @@
-"""The worker process: the one owner of the driver. It reads what it is asked for and sends it raw.
+"""The worker process: the only owner of the vendor library. It performs requests and sends raw readings.
 
-A vendor's worker module (driver/nvidia/worker.py) calls `main` with its backend. `--fd N --bell M`: it answers requests
-on the socket N until the other end closes it: `{"id", "op": "open", ...}` with the backend's own options,
-`{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several GPUs has "indexes" and gets an
-answer for each, sent as soon as it is known, with ids from "id" on. The eventfd M is rung once all requests are
-answered: the parent need not wake up for each answer.
+The worker module of a vendor (driver/nvidia/worker.py) calls `main` with its backend. With `--fd N --bell M` it replies
+to requests on the socket N until the other end closes it: `{"id", "op": "open", ...}` with the options of the backend,
+`{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several GPUs has "indexes" and gets one
+reply for each, with ids from "id" on, sent as soon as it is complete. The eventfd M is signalled once all requests are
+replied to, so that the daemon does not wake up for each reply.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from gpugauge.driver.messages import message, reply
 if TYPE_CHECKING:
     from gpugauge.driver.api import Reply
 
-# Bytes of unread answers after which the bell is rung before the last answer: the socket must not fill.
-_RING_BYTES = 1 << 16
+# Bytes of replies after which the eventfd is signalled before the last reply: the socket buffer must not fill.
+_SIGNAL_BYTES = 1 << 16
 
 
 class Backend(Protocol):
-    """A vendor's library. Codes are those of `driver.codes`, which are NVML's; methods raise DriverError."""
+    """The library of a vendor. Codes are those of `driver.codes`; methods raise DriverError."""
 
     @property
     def open(self) -> Callable[..., None]:
-        """A function that loads and initialises the library; its keywords are the backend's own options."""
+        """A function that loads and initialises the library; its keywords are the options of the backend."""
         ...
 
     def facts(self) -> DriverFacts:
-        """Return what the library tells about the driver as a whole."""
+        """Return the facts of the driver as a whole."""
         ...
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """Return one GPU's values by group and field, and the codes of the fields that failed."""
+        """Return the values of a GPU by group and field, and the codes of the fields that failed."""
         ...
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the samples since the last call, see `Reply.samples`, and the codes of the rings that failed."""
+        """Return the samples since the last call (see `Reply.samples`), and the codes of the rings that failed."""
         ...
 
     def take_calls(self) -> dict[str, list[float]]:
-        """Return and forget the cost of the calls, see `Reply.calls`."""
+        """Return and reset the cost of the calls (see `Reply.calls`)."""
         ...
 
     def take_events(self) -> list[dict[str, Any]]:
-        """Return and forget the events since the last call, see `Reply.events`."""
+        """Return and remove the events since the last call (see `Reply.events`)."""
         ...
 
     def close(self) -> None:
@@ -65,9 +65,7 @@ class Backend(Protocol):
 
 
 class Service:
-    """Answers one request at a time. Nothing that a request or the driver does raises. `clock` returns monotonic
-    seconds.
-    """
+    """Performs requests. No request and no failure of the driver raises. `clock` returns monotonic seconds."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -75,35 +73,35 @@ class Service:
         self._open = False
 
     def answer(self, request: dict[str, Any]) -> Reply:
-        """Do what a request asks and return the answer, a failure included."""
+        """Perform a request and return the reply, also if it failed."""
         return reply(self.message(request))
 
     def message(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The same, as it is sent."""
-        told: dict[str, Any] = {
+        """Perform a request and return the reply as it is sent."""
+        sent: dict[str, Any] = {
             "id": request.get("id", -1),
             "op": str(request.get("op")),
             "index": request.get("index"),
         }
         try:
-            told |= self._perform(request)
+            sent |= self._perform(request)
         except DriverError as error:
-            told |= {"failed": error.code, "failed_call": error.call}
-        except Exception as error:  # noqa: BLE001  (the parent logs it; a process that dies of it could not say why)
-            told |= {"failed": UNKNOWN, "failed_call": f"{type(error).__name__}: {error}"}
-        if request.get("calls", True) or "failed" in told:
-            told["calls"] = self._backend.take_calls()
-        # The events of a read that failed too: they may say why.
-        return message(**told, events=self._backend.take_events(), received=round(self._clock(), 4))
+            sent |= {"failed": error.code, "failed_call": error.call}
+        except Exception as error:  # noqa: BLE001  (the daemon logs it)
+            sent |= {"failed": UNKNOWN, "failed_call": f"{type(error).__name__}: {error}"}
+        if request.get("calls", True) or "failed" in sent:
+            sent["calls"] = self._backend.take_calls()
+        # A failed read has its events too: they may have the reason.
+        return message(**sent, events=self._backend.take_events(), received=round(self._clock(), 4))
 
     def close(self) -> None:
-        """Let go of the driver, so that a GPU can be reset or the driver upgraded. Raises DriverError."""
+        """Close the driver, so that a GPU can be reset or the driver upgraded. Raises DriverError."""
         if self._open:
             self._open = False
             self._backend.close()
 
     def _perform(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the answer."""
+        """Return the fields of the reply. Raises DriverError."""
         match request:
             case {"op": "open", **rest}:
                 rest.pop("id", None)
@@ -125,19 +123,19 @@ class Service:
         return self._backend.facts()._asdict()
 
 
-def serve(channel: socket.socket, service: Service, ring: Callable[[], None] = lambda: None) -> None:
-    """Answer until told to close or until the other end is gone; `ring` when there is something worth waking up for."""
-    inbox, unheard = Inbox(channel), 0
+def serve(channel: socket.socket, service: Service, signal_replies: Callable[[], None] = lambda: None) -> None:
+    """Reply to requests until a close request or the end of the socket. `signal_replies` wakes the daemon up."""
+    inbox, unsignalled = Inbox(channel), 0
     while True:
         try:
             request = inbox.take()
             if request is None:
-                if unheard:
-                    ring()
-                    unheard = 0
+                if unsignalled:
+                    signal_replies()
+                    unsignalled = 0
                 inbox.fill()
                 continue
-        except (EOFError, OSError, ValueError, TypeError):  # closed, or not our parent's language
+        except (EOFError, OSError, ValueError, TypeError):  # closed, or not the protocol of the daemon
             return
         for single in _singles(request):
             answer = frame(service.message(single))
@@ -145,16 +143,16 @@ def serve(channel: socket.socket, service: Service, ring: Callable[[], None] = l
                 channel.sendall(answer)
             except OSError:
                 return
-            unheard += len(answer)
-            if unheard > _RING_BYTES or single.get("op") == "close":
-                ring()
-                unheard = 0
+            unsignalled += len(answer)
+            if unsignalled > _SIGNAL_BYTES or single.get("op") == "close":
+                signal_replies()
+                unsignalled = 0
         if request.get("op") == "close":
             return
 
 
 def _singles(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what a request asks for, one GPU at a time; the last answer tells what all the calls cost."""
+    """Yield the request for each GPU; the last reply has the cost of all calls."""
     match request:
         case {"op": "read", "id": int(first), "indexes": list(indexes), "groups": groups}:
             last = first + len(indexes) - 1
@@ -165,25 +163,25 @@ def _singles(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: list[str], backend: Backend) -> int:
-    """Serve on the inherited socket; returns the exit status."""
+    """Serve on the inherited socket; return the exit status."""
     match arguments:
         case ["--fd", number, "--bell", bell] if number.isdigit() and bell.isdigit():
             channel = socket.socket(fileno=int(number))
-            ring = partial(os.eventfd_write, int(bell), 1)
+            signal_replies = partial(os.eventfd_write, int(bell), 1)
         case _:
             return 2
-    # The terminal sends these to the parent too, and it is the parent that decides.
+    # The terminal sends these to the daemon too, and the daemon ends its worker.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     service = Service(backend)
-    # What is there now stays, and what an answer makes goes with it: to look for cycles in it each time costs CPU.
+    # Objects that exist now live as long as the process, and a reply leaves no cycles: frequent collections waste CPU.
     gc.freeze()
     gc.set_threshold(20_000, 5, 5)
     with channel, contextlib.suppress(DriverError):
         try:
-            serve(channel, service, ring)
+            serve(channel, service, signal_replies)
         finally:
-            # A killed owner once froze a MIG GPU (dcgm-exporter#84): shut down on every way out.
+            # On every exit: a killed owner of the driver froze a MIG GPU (dcgm-exporter#84).
             service.close()
     return 0

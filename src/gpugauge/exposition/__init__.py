@@ -1,1 +1,1 @@
-"""The bytes of a scrape: Prometheus text and OpenMetrics."""
+"""Rendering of the body of a scrape: Prometheus text and OpenMetrics."""

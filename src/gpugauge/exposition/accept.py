@@ -1,4 +1,4 @@
-"""Which of the formats a request prefers, by its Accept and Accept-Encoding headers."""
+"""Content negotiation: the format and encoding that a request prefers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Variant(NamedTuple):
-    """One way to ask for the same families."""
+    """A format and an encoding of the same families."""
 
     openmetrics: bool
     gzip: bool
@@ -18,12 +18,13 @@ class Variant(NamedTuple):
 VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), repeat=2)))
 
 
-# Not prometheus_client's choose_encoder: it ignores q-values, raises on `version=abc` and claims any version asked for.
+# prometheus_client's choose_encoder is not used: it ignores q-values, raises on `version=abc` and announces any version
+# that the request names.
 
 
 @lru_cache(maxsize=16)
 def negotiate(accept: str, accept_encoding: str) -> Variant:
-    """Choose the variant for a request's Accept and Accept-Encoding headers, both "" where absent."""
+    """Return the variant for the Accept and Accept-Encoding headers of a request, "" for an absent header."""
     return Variant(_prefers_openmetrics(accept), _prefers_gzip(accept_encoding))
 
 
@@ -44,7 +45,7 @@ def _prefers_gzip(accept_encoding: str) -> bool:
 
 
 def _ranges(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
-    """Split `value;key=text;q=0.5, …` into (value, parameters, quality); a quality that is no number counts as 0."""
+    """Yield (value, parameters, quality) of each part of `value;key=text;q=0.5, …`; an invalid quality counts as 0."""
     for part in header.split(","):
         value, *rest = (item.strip().lower() for item in part.split(";"))
         pairs = (item.partition("=") for item in rest)

@@ -1,4 +1,4 @@
-"""The bytes of /metrics, made ahead of the scrape: two text formats, each plain or gzip, from the current snapshot."""
+"""Bodies of /metrics, rendered ahead of the scrape: two text formats, each plain or gzip, of the current snapshot."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["OPENMETRICS", "TEXT", "Exposition", "Response", "Variant", "go_float
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-# A variant that nobody asked for this long (seconds) is no longer made ahead; Prometheus scrapes every 15 to 120 s.
-KEPT_WARM = 300.0
-# Seconds before the next scrape is expected from which on its bytes are made ahead again.
-_EARLY = 1.5
-# Seconds between two ticks while somebody looks, at most.
-_STEP = 1.0
-# How many gaps between scrapes are remembered. The shortest counts, for there may be two scrapers, or a person.
-_GAPS = 4
-# The families about the exporter itself, which stay when everything else is too old to be shown.
+# A variant without a scrape for this long is no longer rendered ahead. Prometheus scrapes every 15 to 120 s.
+_RENDER_AHEAD_FOR_SECONDS = 300.0
+# A variant is rendered ahead if its next scrape is expected within this time.
+_EXPECTED_WITHIN_SECONDS = 1.5
+# Before an expected scrape, two ticks are at most this far apart.
+_MAX_TICK_GAP_SECONDS = 1.0
+# Number of gaps between scrapes that are remembered. The shortest counts: there may be several scrapers or a person.
+_REMEMBERED_GAPS = 4
+# Prefix of the exporter's own families, the only ones that are returned from a stale snapshot.
 OWN_PREFIX = "gpugauge_"
 
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-# Level 1 takes a third of the default's time, for bodies a sixth larger.
+# Level 1 takes a third of the default level's time; the result is a sixth larger.
 _GZIP_LEVEL = 1
 
 
 class Response(NamedTuple):
-    """What the HTTP server sends; `content_encoding` is None for plain bytes."""
+    """Response to a scrape; `content_encoding` is None for plain bytes."""
 
     body: bytes
     content_type: str
@@ -42,125 +42,127 @@ class Response(NamedTuple):
 
 
 class _Demand:
-    """When a variant was asked for, and how soon it may be asked for again (monotonic seconds).
+    """Times of the scrapes of one variant, and whether the next one may be near (monotonic seconds).
 
-    A scraper keeps its rhythm to the millisecond: bytes that nobody would fetch before the next tick are not made. Who
-    comes unexpected waits the few milliseconds that making them takes.
+    Scrapers are periodic to the millisecond, so a body that no scrape would fetch before the next tick is not rendered
+    ahead. An unexpected scrape waits for the rendering, a few milliseconds.
     """
 
     def __init__(self, now: float) -> None:
         self._last = now
-        self._gaps: tuple[float, ...] = ()  # rebound, never changed: the other thread reads it
+        self._gaps: tuple[float, ...] = ()  # replaced, never changed: the sampler's thread reads it
 
-    def ask(self, now: float) -> None:
-        """Take note of a scrape."""
-        self._gaps = (*self._gaps, now - self._last)[-_GAPS:]
+    def record_scrape(self, now: float) -> None:
+        """Record a scrape."""
+        self._gaps = (*self._gaps, now - self._last)[-_REMEMBERED_GAPS:]
         self._last = now
 
     def expected(self, begin: float, end: float) -> bool:
-        """Whether a scrape may come between two times."""
-        return begin - self._last <= KEPT_WARM and end >= self._last + min(self._gaps, default=0.0) - _EARLY
+        """Return whether a scrape may come between `begin` and `end`."""
+        earliest = self._last + min(self._gaps, default=0.0) - _EXPECTED_WITHIN_SECONDS
+        return begin - self._last <= _RENDER_AHEAD_FOR_SECONDS and end >= earliest
 
 
 class Exposition:
-    """Turns each published snapshot into bytes. `stale_after`: seconds after which a snapshot's values are withheld.
+    """Renders the bodies of each published snapshot. A snapshot is stale after `stale_after` seconds.
 
-    `publish` belongs to the sampler's thread, `respond` to the server's; they meet in one attribute, rebound at once.
+    The sampler's thread calls `publish`, the server's thread `respond`. They share one attribute, which is replaced
+    atomically.
     """
 
     def __init__(self, stale_after: float) -> None:
         self.stale_after = stale_after
         self._lines = Lines()
-        self._asked: dict[Variant, _Demand] = {}
+        self._demands: dict[Variant, _Demand] = {}
         self._current: _Publication | None = None
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make the variants that may be asked for before the next snapshot, reusing the bytes of sections that did not
-        change.
-        """
-        before, now = self._current, snapshot.monotonic
-        known = before.page.pieces if before else {}
-        page = _Page({section: known.get(section) or _Piece(section, self._lines) for section in snapshot.sections})
-        # Ticks may be seconds apart while nobody looks; but there is always one just before a scrape that is expected.
-        step = min(_STEP, now - before.monotonic) if before else 0.0
+        """Render the variants that may be scraped before the next snapshot. Bytes of unchanged sections are reused."""
+        last, now = self._current, snapshot.monotonic
+        rendered = last.bodies.sections if last else {}
+        bodies = _Bodies({s: rendered.get(s) or _RenderedSection(s, self._lines) for s in snapshot.sections})
+        # Ticks may be seconds apart, but there is always one just before an expected scrape.
+        gap = min(_MAX_TICK_GAP_SECONDS, now - last.monotonic) if last else 0.0
         for variant in VARIANTS:
-            demand = self._asked.get(variant)
-            if demand and demand.expected(now, now + step):
-                page.body(variant)
-        self._current = _Publication(now, page, self._lines)
+            demand = self._demands.get(variant)
+            if demand and demand.expected(now, now + gap):
+                bodies.body(variant)
+        self._current = _Publication(now, bodies, self._lines)
 
     def age(self, now_monotonic: float) -> float | None:
         """Return the seconds since the current snapshot was taken, None before the first one."""
         return now_monotonic - self._current.monotonic if self._current else None
 
     def respond(self, accept: str | None, accept_encoding: str | None, now_monotonic: float) -> Response:
-        """Answer a scrape with the values of its Accept and Accept-Encoding headers; 503 before the first snapshot."""
+        """Return the response to a scrape with these Accept and Accept-Encoding headers: 503 before the first snapshot,
+        only the exporter's own families of a stale one.
+        """
         current = self._current
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
         variant = negotiate(accept or "", accept_encoding or "")
-        self._ask(variant, now_monotonic)
-        page = current.page if now_monotonic - current.monotonic <= self.stale_after else current.own_page()
+        self._record_scrape(variant, now_monotonic)
+        bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies()
         content_type = OPENMETRICS if variant.openmetrics else TEXT
-        return Response(page.body(variant), content_type, "gzip" if variant.gzip else None)
+        return Response(bodies.body(variant), content_type, "gzip" if variant.gzip else None)
 
-    def _ask(self, variant: Variant, now: float) -> None:
-        demand = self._asked.get(variant)
+    def _record_scrape(self, variant: Variant, now: float) -> None:
+        demand = self._demands.get(variant)
         if demand is None:
-            self._asked[variant] = _Demand(now)
+            self._demands[variant] = _Demand(now)
         else:
-            demand.ask(now)
+            demand.record_scrape(now)
 
 
 class _Publication:
-    """One snapshot's page, and, made on demand, the page with nothing but the families about the exporter."""
+    """Bodies of one snapshot, and on demand the bodies of the exporter's own families alone."""
 
-    def __init__(self, monotonic: float, page: _Page, lines: Lines) -> None:
+    def __init__(self, monotonic: float, bodies: _Bodies, lines: Lines) -> None:
         self.monotonic = monotonic
-        self.page = page
+        self.bodies = bodies
         self._lines = lines
-        self._own: _Page | None = None
+        self._own: _Bodies | None = None
 
-    def own_page(self) -> _Page:
+    def own_bodies(self) -> _Bodies:
         if self._own is None:
             sections = [
                 Section(section.collector, tuple(f for f in section.families if f.metric.name.startswith(OWN_PREFIX)))
-                for section in self.page.pieces
+                for section in self.bodies.sections
             ]
-            self._own = _Page({section: _Piece(section, self._lines) for section in sections})
+            self._own = _Bodies({section: _RenderedSection(section, self._lines) for section in sections})
         return self._own
 
 
-class _Page:
-    """Bodies by variant, made when first asked for. Both threads may make the same body: it is the same bytes."""
+class _Bodies:
+    """Bodies by variant, rendered at the first use. Both threads may render the same body; the bytes are equal."""
 
-    def __init__(self, pieces: dict[Section, _Piece]) -> None:
-        self.pieces = pieces
-        self._bodies: dict[Variant, bytes] = {}
+    def __init__(self, sections: dict[Section, _RenderedSection]) -> None:
+        self.sections = sections
+        self._by_variant: dict[Variant, bytes] = {}
 
     def body(self, variant: Variant) -> bytes:
-        body = self._bodies.get(variant)
+        body = self._by_variant.get(variant)
         if body is None:
             join = self._gzip if variant.gzip else self._plain
-            body = self._bodies[variant] = join(variant.openmetrics)
+            body = self._by_variant[variant] = join(variant.openmetrics)
         return body
 
     def _plain(self, openmetrics: bool) -> bytes:
-        return b"".join((*(piece.text(openmetrics) for piece in self.pieces.values()), _ending(openmetrics)))
+        return b"".join((*(section.text(openmetrics) for section in self.sections.values()), _ending(openmetrics)))
 
     def _gzip(self, openmetrics: bool) -> bytes:
-        """Join the sections' deflate streams into one gzip member: several members break curl and others."""
+        """Join the deflate streams of the sections into one gzip member; curl and others fail on several members."""
         ending = _ending(openmetrics)
         crc, size = 0, 0
-        for text in (*(piece.text(openmetrics) for piece in self.pieces.values()), ending):
+        for text in (*(section.text(openmetrics) for section in self.sections.values()), ending):
             crc, size = zlib.crc32(text, crc), size + len(text)
-        deflated = (piece.deflated(openmetrics) for piece in self.pieces.values())
+        deflated = (section.deflated(openmetrics) for section in self.sections.values())
         trailer = struct.pack("<II", crc, size & 0xFFFFFFFF)
         return b"".join((_GZIP_HEADER, *deflated, _deflate(ending, zlib.Z_FINISH), trailer))
 
 
-class _Piece:
-    """One section's bytes in every form that was needed so far."""
+class _RenderedSection:
+    """Bytes of one section, by format and compression, rendered at the first use."""
 
     def __init__(self, section: Section, lines: Lines) -> None:
         self._section = section
@@ -173,14 +175,14 @@ class _Piece:
         text = self._texts.get(openmetrics)
         if text is None:
             if self._families is None:
-                written = [(family.metric, self._lines.of(family)) for family in self._section.families]
-                self._families = [(metric, lines) for metric, lines in written if lines]
+                rendered = [(family.metric, self._lines.of(family)) for family in self._section.families]
+                self._families = [(metric, lines) for metric, lines in rendered if lines]
             body = "".join([heading(metric, openmetrics) + lines for metric, lines in self._families])
             text = self._texts[openmetrics] = body.encode()
         return text
 
     def deflated(self, openmetrics: bool) -> bytes:
-        """Return a raw deflate stream that ends on a byte boundary and that nothing after it refers back into."""
+        """Return a raw deflate stream that ends on a byte boundary; later streams do not refer back into it."""
         deflated = self._deflated.get(openmetrics)
         if deflated is None:
             deflated = self._deflated[openmetrics] = _deflate(self.text(openmetrics), zlib.Z_FULL_FLUSH)

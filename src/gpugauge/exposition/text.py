@@ -1,4 +1,4 @@
-"""The lines of the two text formats.
+"""Lines of the two text formats.
 
 Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ (text 0.0.4) and OpenMetrics 1.0.
 """
@@ -14,65 +14,66 @@ Samples: TypeAlias = "tuple[tuple[LabelValues, Value] | None, ...]"
 
 
 class Lines:
-    """The lines of families, remembered by metric: what did not change is not written again.
+    """Rendered lines of families, cached by metric: unchanged samples are not rendered again.
 
-    Used by two threads, which at worst write the same text twice.
+    Two threads use it; at worst both render the same text.
     """
 
     def __init__(self) -> None:
         self._labels = _Labels()
-        self._written: dict[Metric, tuple[Samples, str]] = {}
+        self._rendered: dict[Metric, tuple[Samples, str]] = {}
 
     def of(self, family: Family) -> str:
-        """Return the samples' lines, the same in both formats; empty if no sample is a number."""
-        samples, text = self._written.get(family.metric, ((), ""))
+        """Return the lines of the samples, the same in both formats; "" if no sample is a number."""
+        samples, text = self._rendered.get(family.metric, ((), ""))
         if samples is not family.samples:
             if samples != family.samples:
                 text = _lines(family, self._labels, samples, text)
-            self._written[family.metric] = (family.samples, text)
+            self._rendered[family.metric] = (family.samples, text)
         return text
 
 
-_REMAINS = 256
+# Unused label sets that the cache may hold beside four times the largest family.
+_MAX_UNUSED_LABEL_SETS = 256
 
 
 class _Labels:
-    """Label sets as text, `{a="b",c="d"}`, by names and values; a set that is gone is forgotten soon after."""
+    """Cache of label sets as text, `{a="b",c="d"}`, by names and values. Unused sets are dropped from time to time."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, ...], dict[LabelValues, str]] = {}
-        self._most: dict[tuple[str, ...], int] = {}
+        self._largest_family: dict[tuple[str, ...], int] = {}
 
     def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, str]:
-        """Return what is known for these names. Far more than the most that a family with these names had are remains
-        of what is gone, and dropped.
+        """Return the cached texts for these names; the caller adds missing ones. `expected` is the number of sets that
+        it uses. The cache is cleared when most of its sets can no longer be in use.
         """
         texts = self._texts.setdefault(names, {})
-        most = self._most[names] = max(expected, self._most.get(names, 0))
-        if len(texts) > 4 * most + _REMAINS:
+        largest = self._largest_family[names] = max(expected, self._largest_family.get(names, 0))
+        if len(texts) > 4 * largest + _MAX_UNUSED_LABEL_SETS:
             texts.clear()
-            self._most[names] = expected
+            self._largest_family[names] = expected
         return texts
 
 
-def _lines(family: Family, labels: _Labels, before: Samples, text: str) -> str:
-    """Return the lines of a family; `before` and `text` are its samples and lines of the last time."""
+def _lines(family: Family, labels: _Labels, last_samples: Samples, last_text: str) -> str:
+    """Return the lines of a family; `last_samples` and `last_text` are its samples and lines of the previous call."""
     metric = family.metric
     if metric.kind == "histogram":
         return _histogram_lines(family, labels)
     name, names, samples, lines = metric.name, metric.labels, family.samples, []
     texts = labels.texts(names, len(samples))
-    written = text.split("\n")
-    if not len(samples) == len(before) == len(written) - 1:
-        before, written = (None,) * len(samples), [""] * len(samples)
-    # Of a large family most samples are as they were: ratios that are 0, states, integrals that rest.
-    for sample, same, line in zip(samples, before, written, strict=False):
-        if sample == same:
+    last_lines = last_text.split("\n")
+    if not len(samples) == len(last_samples) == len(last_lines) - 1:
+        last_samples, last_lines = (None,) * len(samples), [""] * len(samples)
+    # Most samples of a large family are unchanged: ratios of 0, states, idle integrals.
+    for sample, last_sample, line in zip(samples, last_samples, last_lines, strict=False):
+        if sample == last_sample:
             lines.append(line)
             continue
         values, value = sample
         label_text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
-        # Most numbers need no more than this; a call for each would double the time of a page.
+        # Inline for the common numbers: a function call for each would double the time of a body.
         kind = type(value)
         if kind is float and -1e6 < value < 1e6:  # type: ignore[operator]  # only histograms hold HistogramValue
             lines.append(f"{name}{label_text} {value!r}")
@@ -116,7 +117,7 @@ def _label_text(names: tuple[str, ...], values: LabelValues) -> str:
 
 @lru_cache(maxsize=4096)
 def _escape(text: str) -> str:
-    """Escape a label's value. A lone surrogate, which UTF-8 cannot carry, is written out: two values stay two."""
+    """Escape a label value. A lone surrogate, which UTF-8 cannot encode, is escaped: values stay distinct."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
@@ -134,14 +135,14 @@ def heading(metric: Metric, openmetrics: bool) -> str:
 
 
 def go_float(value: float) -> str:
-    """Format as Go does, and the official clients with it; raises OverflowError for integers beyond any float."""
+    """Return the number formatted as by Go and the official clients. Raises OverflowError for integers beyond float."""
     text = repr(float(value))
     if -1e6 < value < 1e6:
         return text
     if text in _SPECIAL:
         return _SPECIAL[text]
     whole, dot, fraction = text.partition(".")
-    if value > 0 and dot and "e" not in fraction:  # Go changes to exponents sooner than Python
+    if value > 0 and dot and "e" not in fraction:  # Go uses exponents from 1e6 on
         return f"{whole[0]}.{whole[1:]}{fraction}".rstrip("0").rstrip(".") + f"e+{len(whole) - 1:02d}"
     return text
 
@@ -150,8 +151,8 @@ _SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
 def _number(value: float) -> str | None:
-    """Return the value's text, None for what is no number: a reader's slip costs its sample, not the scrape."""
+    """Return the text of the value; None for NaN or overflow, so that a wrong reading loses its sample only."""
     try:
-        return go_float(value) if value == value else None  # noqa: PLR0124  # not a number is unequal to itself
+        return go_float(value) if value == value else None  # noqa: PLR0124  # NaN is unequal to itself
     except OverflowError:
         return None

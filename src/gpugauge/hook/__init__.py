@@ -1,8 +1,8 @@
-"""Tells the gpugauge daemon of this machine how the training in this process goes.
+"""The hook: reports the training in this process to the gpugauge daemon of the machine.
 
-`gpugauge run -- python train.py` loads it without a change to the program; `gpugauge.hook.watch()` is the one line for
-those who prefer it. It starts no thread, never initialises CUDA, never synchronises, and no error of its own reaches
-the program. `GPUGAUGE_HOOK=0` in the environment switches it off.
+`gpugauge run -- python train.py` loads it without a change to the program; `gpugauge.hook.watch()` loads it from the
+program. It starts no thread, never initialises CUDA, never synchronises, and no error of the hook reaches the program.
+`GPUGAUGE_HOOK=0` in the environment switches it off.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["phase", "tick", "watch"]
 
 
 def watch() -> None:
-    """Watch this process and say so to the daemon at once, or as soon as the program imports torch.
+    """Watch this process and open its session at once, or as soon as the program imports torch.
 
-    Without the call, under `gpugauge run`, the first optimizer step or batch does it. Calling it again is harmless.
+    Without this call, under `gpugauge run`, the first optimizer step or batch opens the session. Idempotent.
     """
     arming.arm(announce=True)
 
 
 def tick() -> None:
-    """Count one training step, for loops whose optimizer reports none; from the first call on nothing else counts.
+    """Count one training step, for loops whose optimizer reports none. From the first call on only ticks count.
 
     Does nothing in a process that is not watched.
     """
@@ -36,9 +36,9 @@ def tick() -> None:
 
 
 class phase:  # noqa: N801 - used as a statement: with phase("eval")
-    """Say what the program does meanwhile: train, eval, checkpoint, generate, load, compile, or anything else.
+    """Report a phase of the program: train, eval, checkpoint, generate, load, compile; another name counts as other.
 
-    Counts on the thread that trains; does nothing in a process that is not watched.
+    Has effect on the training thread only. Does nothing in a process that is not watched.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ class phase:  # noqa: N801 - used as a statement: with phase("eval")
 
     def __enter__(self) -> None:
         observer = _observer()
-        if observer is not None and observer.enter(self._name):
+        if observer is not None and observer.enter_named_phase(self._name):
             self._entered = observer
 
     def __exit__(self, *_: object) -> None:

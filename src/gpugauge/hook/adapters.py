@@ -1,4 +1,4 @@
-"""Listens to what programs import beside torch, from the moment they do: checkpoints, compilation, engines."""
+"""Adapters to what programs import beside torch: checkpoints, compilation, engines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpugauge.hook.recorder import DEEPSPEED
 
 
 def install(observer: Observer) -> None:
-    """Adapt what is loaded already, and the rest when it is."""
+    """Adapt the modules that are loaded, and each other module when the program imports it."""
     adapters: dict[str, Callable[[Any], None]] = {
         "torch._dynamo.callback": functools.partial(_dynamo, observer),
-        "torch._dynamo": functools.partial(_silent_dynamo, observer),
+        "torch._dynamo": functools.partial(_dynamo_without_callbacks, observer),
         "torch.distributed.checkpoint.state_dict_saver": functools.partial(_checkpoint, observer),
         "safetensors.torch": functools.partial(_safetensors, observer),
         "transformers.generation.utils": functools.partial(_generation, observer),
@@ -32,7 +32,7 @@ def install(observer: Observer) -> None:
         try:
             adapters.pop(name)(sys.modules[name])
         except Exception:
-            observer.failed()
+            observer.count_error()
 
     for name in tuple(adapters):
         if name in sys.modules:
@@ -41,11 +41,12 @@ def install(observer: Observer) -> None:
 
 
 def _dynamo(observer: Observer, module: Any) -> None:
+    state = observer.state
     entered: list[bool] = []
 
     def start(_: Any = None) -> None:
-        observer.compilations = (observer.compilations or 0) + 1
-        observer.saw(compiled="yes")
+        state.compilations = (state.compilations or 0) + 1
+        state.set_facts(compiled="yes")
         entered.append(observer.enter_phase(phases.COMPILING))
 
     def end(_: Any = None) -> None:
@@ -56,10 +57,10 @@ def _dynamo(observer: Observer, module: Any) -> None:
     module.callback_handler.register_end_callback(end)
 
 
-def _silent_dynamo(observer: Observer, _: Any) -> None:
-    """Take that dynamo is there; where it has loaded no callbacks (torch 2.1), nobody knows what it compiles."""
+def _dynamo_without_callbacks(observer: Observer, _: Any) -> None:
+    """Mark compilations as unknown if dynamo has loaded no callbacks (torch 2.1)."""
     if "torch._dynamo.callback" not in sys.modules:
-        observer.compilations = None
+        observer.state.compilations = None
 
 
 def _checkpoint(observer: Observer, module: Any) -> None:
@@ -73,7 +74,7 @@ def _safetensors(observer: Observer, module: Any) -> None:
 
 def _pretrained(observer: Observer, module: Any) -> None:
     model = getattr(module, "PreTrainedModel", object)
-    if "eval" in vars(model):  # since version 5 it has one of its own, which does not call torch's
+    if "eval" in vars(model):  # since version 5 the class has its own method, which does not call that of torch
         replace(model, "eval", lambda f: evaluating(observer, f))
 
 
@@ -83,34 +84,34 @@ def _generation(observer: Observer, module: Any) -> None:
 
 
 def _tensorboard(observer: Observer, module: Any) -> None:
-    def take(writer: Any) -> None:
-        observer.saw(tensorboard_dir=str(writer.log_dir))
+    def created(writer: Any) -> None:
+        observer.state.set_facts(tensorboard_dir=str(writer.log_dir))
 
-    replace(getattr(module, "SummaryWriter", None), "__init__", lambda f: after(observer, f, take))
+    replace(getattr(module, "SummaryWriter", None), "__init__", lambda f: after(observer, f, created))
 
 
 def _grad_scaler(observer: Observer, module: Any) -> None:
-    def take(scaler: Any) -> None:
+    def created(scaler: Any) -> None:
         if scaler.is_enabled():
-            observer.saw(grad_scaler="yes")
+            observer.state.set_facts(grad_scaler="yes")
 
-    replace(getattr(module, "GradScaler", None), "__init__", lambda f: after(observer, f, take))
+    replace(getattr(module, "GradScaler", None), "__init__", lambda f: after(observer, f, created))
 
 
 def _deepspeed(observer: Observer, module: Any) -> None:
-    """DeepSpeed steps its inner optimizers once for each part of a step; its engine knows what a step is."""
+    """Count the steps of the engine: DeepSpeed steps its inner optimizers several times in a step."""
     engine_class = getattr(module, "DeepSpeedEngine", None)
-    told: dict[int, int] = {}
+    counted: dict[int, int] = {}
 
     def created(engine: Any) -> None:
         observer.recorder.source = DEEPSPEED
-        observer.saw(parallel="deepspeed")
-        told[id(engine)] = engine.global_steps
+        observer.state.set_facts(parallel="deepspeed")
+        counted[id(engine)] = engine.global_steps
 
     def stepped(engine: Any) -> None:
-        # step() is called for every micro-batch; only the last of them moves the parameters, and this number.
-        if engine.global_steps != told.get(id(engine)):
-            told[id(engine)] = engine.global_steps
+        # step() runs for every micro-batch; only the last one updates the parameters and increments global_steps.
+        if engine.global_steps != counted.get(id(engine)):
+            counted[id(engine)] = engine.global_steps
             observer.tick()
 
     replace(engine_class, "__init__", lambda f: after(observer, f, created))

@@ -1,4 +1,4 @@
-"""Waits for the program to import torch. Imports nothing that an interpreter has not loaded by itself."""
+"""Start of the hook when the program imports torch. Imports only modules that every interpreter loads by itself."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 from gpugauge.hook.finder import Finder
 
-SWITCH = "GPUGAUGE_HOOK"
+SWITCH_VARIABLE = "GPUGAUGE_HOOK"
 
 
 _announce = False
 
 
 def _start(_: str = "torch") -> None:
-    """Start the hook in a process where torch is loaded; whatever goes wrong must not reach the program."""
+    """Start the hook in a process where torch is loaded. No error reaches the program."""
     try:
         if _finder in sys.meta_path:
             sys.meta_path.remove(_finder)
@@ -29,13 +29,13 @@ _finder = Finder(("torch",), _start)
 
 
 def switched_off() -> bool:
-    """Tell whether the environment switches the hook off."""
-    return os.environ.get(SWITCH, "1").strip().lower() in {"0", "false", "no", "off"}
+    """Return whether the environment switches the hook off."""
+    return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in {"0", "false", "no", "off"}
 
 
 def arm(announce: bool = False) -> None:
-    """Start the hook when the program imports torch, or now if it has; `announce` opens the session without waiting
-    for the first step or batch. Safe to call again.
+    """Start the hook when the program imports torch, or now if it has. `announce` opens the session at once instead of
+    with the first step or batch. Idempotent.
     """
     global _announce  # noqa: PLW0603 - there is one hook in a process
     if switched_off():

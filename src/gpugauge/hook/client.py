@@ -1,4 +1,4 @@
-"""The connection to the daemon: never waits, and finds a daemon that comes back."""
+"""The connection to the daemon. It never waits, and it is opened again after a restart of the daemon."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
-SECOND = 1_000_000_000  # nanoseconds
+NS_PER_SECOND = 1_000_000_000
 
-# A connection that lasted this long was welcome: when it breaks, the daemon has gone, and its successor is looked for
-# at every publication (a failing connect costs 10 µs). One that breaks sooner was turned away: then the pauses grow.
-_WELCOME = 10 * SECOND
-_LONGEST_PAUSE = 30 * SECOND
+# A connection that lasted this long was accepted: when it breaks, the daemon has ended, and every publication tries to
+# connect (a failing connect costs 10 µs). A connection that breaks sooner was rejected: the pauses grow.
+_ACCEPTED_AFTER_NS = 10 * NS_PER_SECOND
+_RETRY_PAUSE_MAX_NS = 30 * NS_PER_SECOND
 
-# Bytes, of which Linux grants twice as many: what waits for a daemon that stands still. Some machines grant megabytes
-# by default, and what waited is old news when it is read.
-QUEUE = 106_496
+# The queue of messages for a daemon that does not read; Linux grants twice as many bytes. The default of some machines
+# is megabytes, and messages that wait so long are out of date when they are read.
+SEND_BUFFER_BYTES = 106_496
 
 
 class Client:
@@ -26,17 +26,17 @@ class Client:
         self._socket: socket.socket | None = None
         self._inode = 0
         self._opened = 0
-        self._pause = SECOND
+        self._pause = NS_PER_SECOND
         self._not_before = 0
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, as far as the last message could tell."""
+        """Whether there was a connection at the last message."""
         return self._socket is not None
 
     def connect(self, now: int, hello: Callable[[], tuple[bytes, int | None]]) -> bool:
-        """Return whether there is a connection, after trying to open one that begins with the datagram of `hello`, and
-        with the file descriptor that it names.
+        """Return whether there is a connection; try to open one if not. `hello` returns the first datagram and the
+        file descriptor to send with it.
         """
         if self._socket is not None:
             return True
@@ -45,7 +45,7 @@ class Client:
         for path in self._paths:
             candidate = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
             try:
-                candidate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, QUEUE)
+                candidate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 candidate.connect(path)
                 data, descriptor = hello()
                 socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)
@@ -62,31 +62,31 @@ class Client:
         return False
 
     def send(self, now: int, data: bytes) -> bool:
-        """Send one datagram. False means that the connection is gone; a daemon that does not read loses the message."""
+        """Send one datagram; return False if the connection has broken. A full queue drops the message."""
         if not self._owned() or self._socket is None:
             return False
         try:
             self._socket.send(data, socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            pass  # every message holds all counts: the next one makes up for this
+            pass  # counts are cumulative: the next message has them all
         except OSError:
             self.close()
-            if now - self._opened >= _WELCOME:
-                self._pause = SECOND
+            if now - self._opened >= _ACCEPTED_AFTER_NS:
+                self._pause = NS_PER_SECOND
             else:
                 self._not_before = now + self._pause
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+                self._pause = min(2 * self._pause, _RETRY_PAUSE_MAX_NS)
             return False
         return True
 
     def close(self) -> None:
-        """Close the connection; in a forked child this leaves the parent's open."""
+        """Close the connection. In a forked child the connection of the parent stays open."""
         if self._owned() and self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def _owned(self) -> bool:
-        """Whether our descriptor is still ours: a program that closes all of them gets the same numbers again."""
+        """Return whether the descriptor is still this socket: a program can close it, and then its number is reused."""
         if self._socket is None:
             return False
         try:

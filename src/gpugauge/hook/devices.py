@@ -1,4 +1,4 @@
-"""The devices that this process sees, and its caching allocator on each. Asked only once the program uses CUDA."""
+"""The devices visible to this process, with figures of its caching allocator. Read only once the program uses CUDA."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpugauge.wire import messages as wire
 
 
 def devices() -> tuple[wire.Device, ...]:
-    """Return the devices, those that are in use with their figures; empty before the program has initialised CUDA.
+    """Return the visible devices, those in use with figures; empty before the program has initialised CUDA.
 
-    Reading the figures takes the allocator's lock only. While memory history is recorded that lock can wait for the GIL
-    (pytorch issue 97833), so then they are not read.
+    Reading the figures takes only the allocator's lock. While memory history is recorded that lock can wait for the GIL
+    (pytorch issue 97833): the figures are not read then.
     """
     if not torch.cuda.is_initialized():
         return ()
@@ -45,7 +45,7 @@ _identities: dict[int, dict[str, Any]] = {}
 
 
 def _identity(index: int) -> dict[str, Any]:
-    """Return the device's name, compute capability, and uuid as the driver spells it (torch before 2.4 cannot tell)."""
+    """Return the device's name, compute capability, and uuid as the driver spells it (None before torch 2.4)."""
     if index not in _identities:
         properties = torch.cuda.get_device_properties(index)
         raw = getattr(properties, "uuid", None)

@@ -1,4 +1,4 @@
-"""Who a process that trains with torch is, asked without disturbing it. Loaded only once torch is."""
+"""Facts about a process that trains with torch, read without side effects on it. Loaded only after torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch
 
 from gpugauge.wire import messages as wire
 
-# The first that is set names the run; "none" is what torchrun sets when nobody gave it an id.
+# The first variable that is set names the run; torchrun sets "none" when it has no id.
 _RUN_IDS = ("GPUGAUGE_RUN_ID", "TORCHELASTIC_RUN_ID", "WANDB_RUN_ID", "MLFLOW_RUN_ID", "AZUREML_RUN_ID")
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def hello(session: str) -> wire.Hello:
-    """Return who this process is, from its environment and its build of torch."""
+    """Return the hello message, from the environment and the build of torch."""
     found = {
         "command": Path(sys.argv[0]).name if sys.argv else None,
         "python": platform.python_version(),
@@ -42,19 +42,19 @@ def hello(session: str) -> wire.Hello:
     )
 
 
-def later(known: Mapping[str, str | None]) -> dict[str, str]:
-    """Return what may be known only after hello, with what the listeners have seen (`known`); about 100 µs."""
+def later_facts(known: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the facts that may appear only after hello, and `known` of the listeners. Takes about 100 µs."""
     found = dict(known)
     for source in (_build, _environment, _ranks, _precision, _runs, _initialised):
-        found.update(_answer(source))
-    return {key: wire.clean(value, wire.MAX_LONG_TEXT) for key, value in found.items() if value}
+        found.update(_without_error(source))
+    return {key: wire.clean(value, wire.MAX_LONG_TEXT_CHARACTERS) for key, value in found.items() if value}
 
 
-def _answer(source: Callable[[], dict[str, str | None]]) -> dict[str, str | None]:
+def _without_error(source: Callable[[], dict[str, str | None]]) -> dict[str, str | None]:
     try:
         return source()
     except Exception:
-        return {}  # a version of torch or of a tracker that we do not know: the rest is true nevertheless
+        return {}  # an unknown version of torch or of a tracker: the other facts are still valid
 
 
 def _build() -> dict[str, str | None]:
@@ -67,9 +67,9 @@ def _build() -> dict[str, str | None]:
 
 
 def _environment() -> dict[str, str | None]:
-    """What this process may see, as its environment and its /dev and /proc tell: nothing here asks the driver."""
+    """Return the devices visible to this process by its environment, /dev and /proc. Never calls the driver."""
     nodes = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
-    # An empty CUDA_VISIBLE_DEVICES hides every device: that it is empty must be told.
+    # An empty CUDA_VISIBLE_DEVICES hides every device, so an empty value is reported, too.
     found: dict[str, str | None] = {name.lower(): os.environ.get(name) for name in _VISIBLE}
     found = {name: "(empty)" if value == "" else value for name, value in found.items()}
     return {**found, "device_nodes": str(len(nodes)), "kernel_driver": _kernel_driver()}
@@ -96,7 +96,7 @@ def _ranks() -> dict[str, str | None]:
 
 
 def _precision() -> dict[str, str | None]:
-    """Whether float32 may be rounded to TF32: asked in the words of all versions, then in those of 2.9."""
+    """Return whether float32 may be rounded to TF32: by the settings of all versions, then by those of 2.9."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     return {
         "tf32_matmul": _tf32(lambda: matmul.fp32_precision, lambda: matmul.allow_tf32),
@@ -105,17 +105,17 @@ def _precision() -> dict[str, str | None]:
 
 
 def _tf32(new: Callable[[], Any], old: Callable[[], Any]) -> str | None:
-    for ask in (old, new):
+    for read in (old, new):
         try:
-            answer = ask()
+            value = read()
         except (AttributeError, RuntimeError):
-            continue  # RuntimeError: the program used the other words
-        return "yes" if answer in (True, "tf32") else "no"
+            continue  # RuntimeError: the program used the other settings
+        return "yes" if value in (True, "tf32") else "no"
     return None
 
 
 def _runs() -> dict[str, str | None]:
-    """What the trackers of experiments call this run, as far as the program has loaded them."""
+    """Return the ids of this run in the experiment trackers that the program has loaded."""
     wandb = getattr(sys.modules.get("wandb"), "run", None)
     mlflow = getattr(sys.modules.get("mlflow"), "active_run", None)
     active = mlflow() if mlflow else None
@@ -129,7 +129,7 @@ def _runs() -> dict[str, str | None]:
 
 
 def _initialised() -> dict[str, str | None]:
-    """What only the CUDA (or HIP) runtime knows: asked once the program itself has initialised it."""
+    """Return the facts of the CUDA (or HIP) runtime. Read only once the program itself has initialised it."""
     if not torch.cuda.is_initialized():
         return {}
     driver = getattr(torch._C, "_cuda_getDriverVersion", None)  # noqa: SLF001 - torch.cuda has no name for it
@@ -144,7 +144,7 @@ def _initialised() -> dict[str, str | None]:
 
 
 def loader(iterator: Any) -> dict[str, str | None]:
-    """Return how the loader of an iterator loads."""
+    """Return the settings of the loader of an iterator."""
     size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
     prefetch = getattr(iterator, "_prefetch_factor", None)
     return {
@@ -163,8 +163,8 @@ def _pid_namespace() -> int | None:
 
 
 def end_reason() -> str:
-    """Return why the interpreter ends, at exit: one of wire.END_REASONS."""
-    # The interpreter leaves an uncaught exception here; an interactive one leaves every error, which ended nothing.
+    """Return the reason for the end of the interpreter, one of wire.END_REASONS. For use at exit."""
+    # The interpreter stores an uncaught exception here. An interactive one stores every error, and none ends it.
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
     if error is None:
         return "finished"

@@ -1,4 +1,4 @@
-"""Reports when the program has imported a module. Imports nothing that an interpreter has not loaded by itself."""
+"""A callback for the import of a module. Imports only modules that every interpreter loads by itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Finder:
-    """A finder for sys.meta_path that finds nothing itself, and calls back once one of `names` has been executed."""
+    """A finder for sys.meta_path that finds no module itself, and calls `executed` after one of `names` has run."""
 
     def __init__(self, names: Container[str], executed: Callable[[str], object]) -> None:
         self._names = names
         self._executed = executed
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec that the other finders give for the module, with its loader's end reported to us."""
+        """Return the spec of the other finders for the module; its loader then calls `executed`."""
         if name not in self._names:
             return None
         for finder in sys.meta_path:
@@ -40,11 +40,11 @@ class Finder:
 
             loader.exec_module = exec_module
         except AttributeError:
-            pass  # a namespace package or a loader without a dict: not the module that we know
+            pass  # a namespace package or a loader without a dict: not the expected module
 
 
 def _detach(loader: Any) -> None:
-    """Give a loader its class's own exec_module back; it may have been done through a proxy of the loader already."""
+    """Restore the exec_module of the loader's class. A proxy of the loader may have done so already."""
     try:  # noqa: SIM105 - contextlib is not loaded for this
         del loader.exec_module
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Registers the observer of this process with torch and with what the program imports beside it, once."""
+"""Installs the observer of this process, once: with torch, and with what the program imports beside it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def install(announce: bool = False) -> None:
         observer = Observer(Client(wire.client_paths()))
         listeners.install(observer)
         adapters.install(observer)
-        atexit.register(observer.leave)
-        # The child inherits the hooks: never register them again. The connection remains the parent's alone.
+        atexit.register(observer.end_session)
+        # A child inherits the hooks, so they are not registered again. The connection belongs to the parent.
         os.register_at_fork(after_in_child=observer.reset)
     if announce:
         observer.publish(perf_counter_ns())

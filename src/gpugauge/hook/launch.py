@@ -1,4 +1,4 @@
-"""`gpugauge run -- CMD`: the environment that loads the hook, then CMD in the place of this process."""
+"""`gpugauge run -- COMMAND`: the environment that loads the hook, and the command in place of this process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpugauge.wire import messages as wire
 
 BOOTSTRAP = str(Path(__file__).resolve().parent / "bootstrap")
 
-# Options of the interpreter that keep it from reading PYTHONPATH or from running sitecustomize.
-_DEAF = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize"}
+# Options of the interpreter by which it ignores PYTHONPATH or runs no sitecustomize.
+_OPTIONS_WITHOUT_HOOK = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize"}
 
 
-# What a training process loads; it finds its parts by their places beside each other.
-_PARTS = ("__init__.py", "text.py", "wire", "hook")
+# The files that a training process loads; they find each other by their relative places.
+_EXPORTED = ("__init__.py", "text.py", "wire", "hook")
 
 
 class LaunchError(Exception):
-    """The command cannot be started; `exit_code` is what a shell would return."""
+    """The command cannot be started. `exit_code` is the one a shell returns for the error."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class LaunchError(Exception):
 
 
 def environment(environ: Mapping[str, str], socket: str | None = None) -> dict[str, str]:
-    """Return a copy of `environ` in which every Python started from it loads the hook; `socket` names a daemon's."""
+    """Return a copy of `environ` that loads the hook into every Python. `socket` is the path of the daemon's socket."""
     kept = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != BOOTSTRAP]
     result = {**environ, "PYTHONPATH": os.pathsep.join((BOOTSTRAP, *kept))}
     if socket is not None:
@@ -38,12 +38,12 @@ def environment(environ: Mapping[str, str], socket: str | None = None) -> dict[s
 
 
 def export(folder: Path) -> str:
-    """Copy what a training process needs into `folder`, to be mounted into containers that have nothing installed;
-    return what their PYTHONPATH begins with. Raises OSError. Replaces what an earlier version left there.
+    """Copy the hook into `folder`, for containers that have nothing installed; replace the files of an earlier version.
+    Return the first entry of PYTHONPATH of such a container. Raises OSError.
     """
     source, target = Path(__file__).resolve().parent.parent, folder / "gpugauge"
     target.mkdir(parents=True, exist_ok=True)
-    for part in _PARTS:
+    for part in _EXPORTED:
         if (source / part).is_dir():
             shutil.rmtree(target / part, ignore_errors=True)
             shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -53,15 +53,16 @@ def export(folder: Path) -> str:
 
 
 def obstacle(command: Sequence[str]) -> str | None:
-    """Return why the command's own interpreter would not load the hook, as far as its options tell."""
+    """Return the reason for which the interpreter in the command would not load the hook, by its options; else None."""
     if not Path(command[0]).name.startswith("python"):
         return None
     for argument in command[1:]:
         if not argument.startswith("-") or argument.startswith("--") or argument == "-":
             return None
         for letter in argument[1:]:
-            if letter in _DEAF:
-                return f"python -{letter} {_DEAF[letter]}, so no hook is loaded: call gpugauge.hook.watch() instead"
+            if letter in _OPTIONS_WITHOUT_HOOK:
+                effect = _OPTIONS_WITHOUT_HOOK[letter]
+                return f"python -{letter} {effect}, so no hook is loaded: call gpugauge.hook.watch() instead"
             if letter in "cmWX":  # the rest of the argument, or the next one, belongs to this option
                 break
         if argument[-1] in "cm":
@@ -70,7 +71,7 @@ def obstacle(command: Sequence[str]) -> str | None:
 
 
 def run(command: Sequence[str], socket: str | None = None) -> NoReturn:
-    """Become the command, with the hook in its environment; raises LaunchError if it cannot be started."""
+    """Replace this process by the command, with the hook in its environment. Raises LaunchError."""
     if not command:
         raise LaunchError("no command: gpugauge run -- python train.py", 2)
     try:

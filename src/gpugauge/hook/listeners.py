@@ -1,6 +1,7 @@
-"""Listens to torch itself: optimizers, loaders, checkpoints, modules told to evaluate, wrappers of models.
+"""Listeners to torch: optimizers, loaders, checkpoints, calls of module.eval(), wrappers of models.
 
-What is called for every step or batch does the least; the rest happens at most once a second, in Observer.publish.
+The functions that run at every step or batch do as little as possible; the rest runs at most once a second, in
+Observer.publish.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.phases import CHECKPOINTING, EVALUATING, LOADING, TRAINING
 
-# Since torch 2.3; what 2.1 and 2.2 have instead is true in every kind of compilation, which serves as well.
+# Since torch 2.3; the function of 2.1 and 2.2 is also true in other kinds of compilation, which serves as well.
 _is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling  # noqa: SLF001  (older torch)
 
 
@@ -26,8 +27,9 @@ def install(observer: Observer) -> None:
     """Register with torch, once in a process."""
     _listen_to_steps(observer)
     _listen_to_batches(observer)
+    register = observer.state.register_optimizer
     optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
-        (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, observer.met)),
+        (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, register)),
         (getattr(getattr(torch, "nn", None), "Module", None), "eval", lambda f: evaluating(observer, f)),
         (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
         (getattr(torch, "serialization", None), "save", lambda _: torch.save),
@@ -38,14 +40,14 @@ def install(observer: Observer) -> None:
 
 
 def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put a wrapper in the place of a function, where it exists."""
+    """Replace a function by a wrapper, if the function exists."""
     function = None if owner is None else getattr(owner, name, None)
     if function is not None:
         setattr(owner, name, wrap(function))
 
 
 def within(observer: Observer, phase: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as it is, with the time that it takes on the training thread told as a phase."""
+    """Return a wrapper of the function whose time on the training thread counts as a phase."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -59,52 +61,53 @@ def within(observer: Observer, phase: int, function: Callable[..., Any]) -> Call
     return wrapper
 
 
-def after(observer: Observer, function: Callable[..., Any], take: Callable[[Any], object]) -> Callable[..., Any]:
-    """Return the method as it is, with its object told to `take` after it."""
+def after(observer: Observer, function: Callable[..., Any], callback: Callable[[Any], object]) -> Callable[..., Any]:
+    """Return a wrapper of the method that afterwards calls `callback` with the object."""
 
     @functools.wraps(function)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = function(self, *args, **kwargs)
         if not _is_compiling() and not observer.off:
             try:
-                take(self)
+                callback(self)
             except Exception:
-                observer.failed()
+                observer.count_error()
         return result
 
     return wrapper
 
 
 def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method eval of a module as it is, and remember for which module it was called last."""
-    return after(observer, function, observer.told_to_evaluate)
+    """Return a wrapper of the method eval of a module that records the call."""
+    return after(observer, function, observer.on_eval)
 
 
 def _listen_to_wrappers(observer: Observer) -> None:
-    parallel = getattr(getattr(torch, "nn", None), "parallel", None)
+    state, parallel = observer.state, getattr(getattr(torch, "nn", None), "parallel", None)
 
     def distributed(model: Any) -> None:
-        observer.local_work.know(model)
-        observer.saw(parallel="ddp")
+        state.local_work.add_model(model)
+        state.set_facts(parallel="ddp")
 
     def data_parallel(model: Any) -> None:
-        observer.saw(parallel="dataparallel", dataparallel_devices=str(len(getattr(model, "device_ids", None) or ())))
+        count = len(getattr(model, "device_ids", None) or ())
+        state.set_facts(parallel="dataparallel", dataparallel_devices=str(count))
 
-    for name, take in (("DistributedDataParallel", distributed), ("DataParallel", data_parallel)):
-        replace(getattr(parallel, name, None), "__init__", lambda f, take=take: after(observer, f, take))  # type: ignore[misc]  # the lambda has a default
+    for name, callback in (("DistributedDataParallel", distributed), ("DataParallel", data_parallel)):
+        replace(getattr(parallel, name, None), "__init__", lambda f, callback=callback: after(observer, f, callback))  # type: ignore[misc]  # the lambda has a default
 
 
 def _listen_to_steps(observer: Observer) -> None:
     """Register one global hook after each optimizer step."""
-    count, known = observer.recorder.steps.append, observer.stepping
+    count, known = observer.recorder.steps.append, observer.state.stepping
 
     def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
         if _is_compiling():
-            return  # a compiled optimizer is traced through here: nothing that dynamo would have to understand
+            return  # dynamo traces a compiled optimizer through this function and must find nothing to trace
         now = perf_counter_ns()
         key = id(optimizer)
-        if now >= observer.step_look or key not in known:
-            observer.stepped(optimizer, now)
+        if now >= observer.step_due or key not in known:
+            observer.on_step(optimizer, now)
         else:
             count((key, now))
 
@@ -112,46 +115,46 @@ def _listen_to_steps(observer: Observer) -> None:
 
 
 def _listen_to_batches(observer: Observer) -> None:
-    """Put a wrapper around the wait for a batch."""
-    count, track, waits = observer.recorder.batches.append, observer.phases, observer.waits
-    thread, trains = threading.get_ident, torch.is_grad_enabled
+    """Wrap the wait for a batch."""
+    count, track, waits = observer.recorder.batches.append, observer.phases, observer.state.waits
+    thread, grad_enabled = threading.get_ident, torch.is_grad_enabled
     wait = _BaseDataLoaderIter.__next__
 
     @functools.wraps(wait)
     def next_batch(self: Any) -> Any:
         before, exposed = track.current, waits.used
         if thread() != track.thread or (before == LOADING and not track.entered):
-            return elsewhere(self)  # another thread's, or of a loader that loads from another one
+            return foreign_batch(self)  # of another thread, or of a loader inside another loader
         start = perf_counter_ns()
         try:
             track.switch(LOADING, start)
             if exposed:
                 waits.begin()
         except Exception:
-            observer.failed()
+            observer.count_error()
         try:
             batch = wait(self)
         except BaseException:
-            observer.back(before)
+            observer.restore_phase(before)
             raise
         try:
             now = perf_counter_ns()
-            look = now >= observer.batch_look
-            training = observer.trains_on(self) if look else trains()
-            track.arrive(TRAINING if training else EVALUATING, before, now)
+            due = now >= observer.batch_due
+            training = observer.is_training_batch(self) if due else grad_enabled()
+            track.end_wait(TRAINING if training else EVALUATING, before, now)
             count((start, now, training))
             if exposed:
                 waits.end(now, now - start)
-            if look or not training:
-                observer.arrived(training, now)
+            if due or not training:
+                observer.on_batch(training, now)
         except Exception:
-            observer.failed()
+            observer.count_error()
         return batch
 
-    def elsewhere(self: Any) -> Any:
+    def foreign_batch(self: Any) -> Any:
         start = perf_counter_ns()
         batch = wait(self)
-        observer.arrived_elsewhere(start)
+        observer.on_foreign_batch(start)
         return batch
 
     _BaseDataLoaderIter.__next__ = next_batch

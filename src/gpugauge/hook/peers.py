@@ -1,4 +1,4 @@
-"""How long the others let this process wait: from the timings that DistributedDataParallel takes by itself."""
+"""Time of the steps without the waits for other ranks, from the timings of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _graph_task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 
 
 
 class LocalWork:
-    """Time of the steps less the waits at the end of their backward passes, when all own gradients were there but not
-    yet everybody's. DDP measures one step in 100 (the first 10, too); the latest measurement speaks for those after it.
+    """Time of the steps less the waits for gradients of other ranks at the end of backward passes.
+
+    DDP measures the first 10 steps and one step in 100. The latest measurement holds for the steps after it.
     """
 
     def __init__(self) -> None:
@@ -20,19 +21,19 @@ class LocalWork:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew in a forked child."""
+        """Start from zero, in a forked child."""
         self.nanoseconds: int | None = None
         self._counted = (0, 0)
 
-    def know(self, model: Any) -> None:
-        """Remember a model that DDP wraps."""
+    def add_model(self, model: Any) -> None:
+        """Add a model wrapped by DDP, without keeping it alive."""
         self._models.append(weakref.ref(model, self._models.remove))
 
     def update(self, steps: int, nanoseconds: int) -> None:
-        """Take what the steps add up to so far: how many durations, and their sum."""
+        """Update the time by the totals of all steps so far: number of durations, and their sum."""
         new_steps, new_time = steps - self._counted[0], nanoseconds - self._counted[1]
         self._counted = (steps, nanoseconds)
-        # A step inside a backward pass may hold the lock under which DDP keeps its timings.
+        # A step inside a backward pass may hold the lock of DDP's timings.
         if not self._models or new_steps <= 0 or _graph_task is None or _graph_task() != -1:
             return
         waits = [wait for wait in map(_wait, [model() for model in self._models]) if wait is not None]
@@ -41,7 +42,7 @@ class LocalWork:
 
 
 def _wait(model: Any) -> int | None:
-    """Return the wait for peers in the step that DDP measured last, in ns."""
+    """Return the wait for other ranks in the step that DDP measured last, in nanoseconds; None if unknown."""
     data = model._get_ddp_logging_data() if model is not None else {}  # noqa: SLF001 - documented in its docstring
     communication = data.get("backward_comm_time")
     overlap = data.get("backward_compute_comm_overlap_time")

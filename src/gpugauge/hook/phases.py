@@ -1,17 +1,17 @@
-"""What the training thread is doing: known from what torch is called for, or said by the program."""
+"""The phase of the training thread, from calls of torch or from the program itself."""
 
 from __future__ import annotations
 
 import threading
 from time import perf_counter_ns
 
-from gpugauge.hook.record import Page
-from gpugauge.wire.record import AGAIN, PHASE, PHASES, SEQUENCE, SINCE, SPENT
+from gpugauge.hook.record import RecordMemory
+from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE, SPENT
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
 
-# What programs call their phases; anything else is "other", so that nobody can fill a time series database with names.
-_NAMES = {
+# Common names of phases. Every other name is "other": the values of the label `phase` are bounded.
+_INDEXES = {
     **{name: index for index, name in enumerate(PHASES)},
     **dict.fromkeys(("train", "fit", "warmup"), TRAINING),
     **dict.fromkeys(("eval", "evaluation", "val", "valid", "validate", "validation", "validating", "test"), EVALUATING),
@@ -22,42 +22,42 @@ _NAMES = {
 }
 
 
-def named(name: str) -> int:
-    """Return the phase that a program's word for it means."""
-    return _NAMES.get(str(name).strip().lower(), OTHER)
+def phase_index(name: str) -> int:
+    """Return the index of the phase that a program names."""
+    return _INDEXES.get(str(name).strip().lower(), OTHER)
 
 
 class Phases:
-    """The phase of one `thread`: the innermost that was `entered`, else the one that batches and steps show.
+    """The phase of one `thread`: the innermost one that was `entered`, else the base phase from batches and steps.
 
-    Times are perf_counter_ns. Twice a batch it goes to the page, so what changes goes there and no more.
+    Times are perf_counter_ns. The phase changes twice a batch, so switch() writes only the words that change.
     """
 
-    def __init__(self, page: Page) -> None:
-        self.page = page
+    def __init__(self, record: RecordMemory) -> None:
+        self.record = record
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew: at the start, and in a forked child, on the thread that forked."""
+        """Start from zero on the calling thread: at the start, and in a forked child."""
         self.thread = threading.get_ident()
         self.current = self._base = STARTING
         self._since = perf_counter_ns()
         self.entered: list[int] = []
         self._nanoseconds = [0] * len(PHASES)
 
-    def adopt(self) -> None:
-        """Follow the thread that calls, if Python started it: autograd's own threads only run parts of a step."""
+    def follow_caller(self) -> None:
+        """Follow the calling thread if Python started it: the threads of autograd only run parts of a step."""
         caller = threading.get_ident()
         if caller != self.thread and any(thread.ident == caller for thread in threading.enumerate()):
             self.thread = caller
             self.entered.clear()
 
-    def here(self) -> bool:
-        """Whether the caller is on the thread that is followed."""
+    def on_training_thread(self) -> bool:
+        """Return whether the caller runs on the followed thread."""
         return threading.get_ident() == self.thread
 
     def enter(self, phase: int, now: int) -> None:
-        """Go into a phase, until leave()."""
+        """Enter a phase until leave()."""
         self.entered.append(phase)
         self.switch(phase, now)
 
@@ -67,30 +67,30 @@ class Phases:
             self.entered.pop()
         self.switch(self.entered[-1] if self.entered else self._base, now)
 
-    def settle(self, base: int, now: int) -> None:
-        """Say what the thread does when no phase is entered."""
+    def set_base(self, base: int, now: int) -> None:
+        """Set the phase that counts while none is entered."""
         self._base = base
         if not self.entered:
             self.switch(base, now)
 
-    def arrive(self, base: int, before: int, now: int) -> None:
-        """Say what the thread does after a wait for a batch: what it did before it, when a phase is entered."""
+    def end_wait(self, base: int, before: int, now: int) -> None:
+        """End a wait for a batch: set the base phase, and return to the phase `before` if one is entered."""
         self._base = base
         self.switch(before if self.entered else base, now)
 
     def write(self, steps: int, batches: int) -> None:
-        """Bring the whole page up to date."""
-        self.page.write(self.current, self._since, steps, batches, self._nanoseconds)
+        """Write the whole record."""
+        self.record.write(self.current, self._since, steps, batches, self._nanoseconds)
 
     def switch(self, phase: int, now: int) -> None:
-        """Go from one phase to another, whatever is entered."""
+        """Switch to a phase, whatever is entered."""
         before = self.current
         if phase == before:
             return
         spent = self._nanoseconds[before] = self._nanoseconds[before] + now - self._since
         self.current, self._since = phase, now
-        if (words := self.page.words) is not None:
-            words[SEQUENCE] = now  # any number that is new
+        if (words := self.record.words) is not None:
+            words[SEQUENCE] = now  # the sequence only has to differ from the previous one
             words[SPENT + before] = spent
             words[PHASE] = phase
-            words[SINCE] = words[AGAIN] = now
+            words[SINCE] = words[SEQUENCE_COPY] = now

@@ -1,4 +1,4 @@
-"""This process's end of the page that tells the daemon where it is; see gpugauge.wire.record."""
+"""The memory of the shared record in the training process; see gpugauge.wire.record."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import mmap
 import os
 from collections.abc import Sequence
 
-from gpugauge.wire import record as wire_page
+from gpugauge.wire import record as wire_record
 
 
-class Page:
-    """One sealed memfd. A machine that refuses it (an old kernel, a sandbox) leaves it closed: nothing is told.
+class RecordMemory:
+    """One sealed memfd. Where memfd is refused (an old kernel, a sandbox) it stays closed and nothing is reported.
 
-    `words` are for a writer that changes only some, as in gpugauge.wire.record; None while there is no page.
+    `words` are for a writer that changes only some of them; None while the memory is closed.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Page:
 
     @property
     def descriptor(self) -> int | None:
-        """The memfd, None if there is none, or if the program has closed it (all of them, to become a daemon)."""
+        """The memfd; None if there is none, or if the program has closed it (a program that becomes a daemon does)."""
         if self._file is None:
             return None
         descriptor, device, inode = self._file
@@ -34,7 +34,7 @@ class Page:
         return descriptor if (found.st_dev, found.st_ino) == (device, inode) else None
 
     def open(self) -> None:
-        """Make the page, once."""
+        """Create the memory, once."""
         if self._memory is not None:
             return
         try:
@@ -42,26 +42,26 @@ class Page:
         except (AttributeError, OSError):
             return
         try:
-            # Written, and not only extended: memory that cannot be had is refused here, and not by a signal later.
-            os.write(descriptor, bytes(wire_page.PAGE_BYTES))
+            # Written, not only extended: memory that is not available is refused here, and not by SIGBUS later.
+            os.write(descriptor, bytes(wire_record.RECORD_BYTES))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            memory = mmap.mmap(descriptor, wire_page.PAGE_BYTES)
+            memory = mmap.mmap(descriptor, wire_record.RECORD_BYTES)
             found = os.fstat(descriptor)
         except OSError:
             os.close(descriptor)
             return
-        wire_page.write_head(memory)
+        wire_record.write_head(memory)
         self._memory, self._file = memory, (descriptor, found.st_dev, found.st_ino)
-        self.words = wire_page.words(memory)
+        self.words = wire_record.words(memory)
 
     def write(self, phase: int, since: int, steps: int, batches: int, nanoseconds: Sequence[int]) -> None:
-        """Write the whole state, if there is a page."""
+        """Write the whole record, if the memory is open."""
         if self._memory is not None and self.words is not None:
-            sequence = self.words[wire_page.SEQUENCE] + 1
-            wire_page.write(self._memory, sequence, phase, since, steps, batches, nanoseconds)
+            sequence = self.words[wire_record.SEQUENCE] + 1
+            wire_record.write(self._memory, sequence, phase, since, steps, batches, nanoseconds)
 
     def close(self) -> None:
-        """Let go of the page; in a forked child the parent's stays as it is, and is not written to any more."""
+        """Close the memory. In a forked child the memory of the parent stays open, and the child cannot write to it."""
         descriptor = self.descriptor
         if self.words is not None:
             self.words.release()

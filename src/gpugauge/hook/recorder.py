@@ -1,4 +1,4 @@
-"""Counts steps and batches: two appends in the hot path, the arithmetic once a second."""
+"""Counters of steps and batches: one append per step and per batch, the arithmetic once a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 
 
 class Tally:
-    """Events that came one after another: their number, the sum of their durations, and the durations by size."""
+    """A sequence of events: their number, the sum of their durations, and a histogram of the durations."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -21,22 +21,22 @@ class Tally:
         self.log2 = [0] * wire.LOG2_BUCKETS
 
     def add(self, nanoseconds: int) -> None:
-        """Count one duration; the event itself is counted by the owner."""
+        """Add one duration. The caller counts the event itself."""
         self.durations += 1
         self.nanoseconds += nanoseconds
         self.log2[wire.log2_bucket(nanoseconds)] += 1
 
     def progress(self) -> wire.Progress:
-        """Return what is counted so far as a message carries it."""
+        """Return the counts so far for a message."""
         return wire.Progress(self.count, self.nanoseconds / 1e9, self.last, tuple(self.log2))
 
 
 class Recorder:
-    """`steps` takes (identity of the optimizer, end), `batches` takes (start of the wait, end, whether to train on it),
-    `ticks` takes ends; all in perf_counter_ns.
+    """`steps` holds (identity of the optimizer, end), `batches` holds (start of the wait, end, whether it is for
+    training), `ticks` holds ends. Times are perf_counter_ns.
 
-    Appending to a deque is atomic, so the hot path needs no lock; `drain` must not run twice at once. What steps are
-    counted by is settled with the first that comes; what is counted already stays counted when it changes.
+    Appending to a deque is atomic, so it needs no lock; only one thread at a time may call drain(). The first event
+    decides the `source` of the step count. Counted steps stay counted when the source changes.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Recorder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but the source: a forked child starts from zero."""
+        """Start from zero, with the source kept: in a forked child."""
         self.steps.clear()
         self.batches.clear()
         self.ticks.clear()
@@ -57,9 +57,9 @@ class Recorder:
         self._round: set[int] = set()
         self._step_end: int | None = None
 
-    def fall_back(self) -> None:
-        """Count batches to train on as steps, those of the past included: optimizers step without saying so. To be
-        called by who drains.
+    def count_batches_as_steps(self) -> None:
+        """Count training batches as steps, past ones included, because optimizers step without a report. Call it only
+        on the thread that calls drain().
         """
         if self.source is None:
             self.source = BATCHES
@@ -67,37 +67,37 @@ class Recorder:
             self.step_tally.last = self.batch_tally.last
 
     def counts(self) -> tuple[int, int]:
-        """Return steps and batches so far, cheaply: with several optimizers steps of the last second are a guess."""
+        """Return the steps and batches so far. With several optimizers the steps since drain() are an estimate."""
         waiting = self.steps if self.source in (None, OPTIMIZER) else self.ticks
         steps = self.step_tally.count + len(waiting) // max(1, len(self._round))
         return steps, self.batch_tally.count + len(self.batches)
 
     def drain(self) -> None:
-        """Take what came since the last call into the tallies."""
-        ahead = time.time() - time.perf_counter_ns() / 1e9
-        # popleft, and not a copy: another thread may append meanwhile.
+        """Count the events since the last call."""
+        unix_offset = time.time() - time.perf_counter_ns() / 1e9
+        # popleft instead of a copy: another thread can append during the loop.
         if self.ticks and self.source not in (TICK, DEEPSPEED):
-            self._turn_to_ticks(ahead)
+            self._switch_to_ticks(unix_offset)
         for _ in range(len(self.ticks)):
-            self._count(self.ticks.popleft(), ahead)
+            self._count(self.ticks.popleft(), unix_offset)
         for _ in range(len(self.steps)):
-            self._step(*self.steps.popleft(), ahead)
+            self._step(*self.steps.popleft(), unix_offset)
         for _ in range(len(self.batches)):
-            self._batch(*self.batches.popleft(), ahead)
+            self._batch(*self.batches.popleft(), unix_offset)
 
-    def _turn_to_ticks(self, ahead: float) -> None:
-        """Count steps by ticks from the first of them on; that one tells about a step which was counted otherwise."""
+    def _switch_to_ticks(self, unix_offset: float) -> None:
+        """Count steps by ticks from now on. The first tick reports a step that another source has counted."""
         while self.steps and self.steps[0][1] <= self.ticks[0]:
-            self._step(*self.steps.popleft(), ahead)
+            self._step(*self.steps.popleft(), unix_offset)
         if self.source is not None:
             self.ticks.popleft()
         self.source = TICK
 
-    def _step(self, optimizer: int, end: int, ahead: float) -> None:
-        """Count a round when an optimizer steps again, not each of them.
+    def _step(self, optimizer: int, end: int, unix_offset: float) -> None:
+        """Count one step per round. A round ends when one of its optimizers steps again.
 
-        A training with several optimizers, a wrapper that reports a step twice, or one optimizer for each parameter
-        then counts like the one that steps most often, and a later training in the same process goes on from there.
+        Several optimizers, a wrapper that reports a step twice, or one optimizer per parameter then count like the
+        optimizer that steps most often. A later training in the same process adds to the same count.
         """
         if self.source is None:
             self.source = OPTIMIZER
@@ -107,21 +107,21 @@ class Recorder:
             self._round.add(optimizer)
             return
         self._round = {optimizer}
-        self._count(end, ahead)
+        self._count(end, unix_offset)
 
-    def _batch(self, start: int, end: int, training: bool, ahead: float) -> None:
+    def _batch(self, start: int, end: int, training: bool, unix_offset: float) -> None:
         self.batch_tally.count += 1
         self.batch_tally.add(end - start)
-        self.batch_tally.last = ahead + end / 1e9
+        self.batch_tally.last = unix_offset + end / 1e9
         if training:
             self.training_batches += 1
             if self.source == BATCHES:
-                self._count(end, ahead)
+                self._count(end, unix_offset)
 
-    def _count(self, end: int, ahead: float) -> None:
+    def _count(self, end: int, unix_offset: float) -> None:
         tally = self.step_tally
         if self._step_end is not None:
             tally.add(end - self._step_end)
         tally.count += 1
-        tally.last = ahead + end / 1e9
+        tally.last = unix_offset + end / 1e9
         self._step_end = end

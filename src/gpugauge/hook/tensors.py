@@ -1,4 +1,4 @@
-"""Where parameters and the state of optimizers live, and in which dtype. About 1 ms for 1,000 parameters."""
+"""Parameters and optimizer state by device and dtype. A scan takes about 1 ms for 1,000 parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpugauge.wire import messages as wire
 
 
 def parameters(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
-    """Return what the parameters of these optimizers add up to, the largest kind first."""
+    """Return the totals of the parameters of these optimizers by device and dtype, the largest first."""
     return _totals(_parameters(optimizers))
 
 
 def state(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
-    """Return what these optimizers keep for the parameters (momenta, master copies), the largest kind first."""
+    """Return the totals of the state of these optimizers (momenta, master copies), the largest first."""
     return _totals(
         value
         for optimizer in optimizers
@@ -28,7 +28,7 @@ def state(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
 
 
 def sharding(optimizers: Iterable[Any]) -> str | None:
-    """Return the kind of sharding that parameters show: fsdp (flat ones), dtensor (FSDP2, tensor parallelism)."""
+    """Return the kind of sharding of the parameters: fsdp (flat), dtensor (FSDP2, tensor parallelism), or None."""
     for parameter in _parameters(optimizers):
         if type(parameter).__name__ == "FlatParameter" or getattr(parameter, "_is_flat_param", False):
             return "fsdp"
@@ -38,11 +38,11 @@ def sharding(optimizers: Iterable[Any]) -> str | None:
 
 
 def version(optimizers: Iterable[Any]) -> tuple[int, int] | None:
-    """Return a mark that changes whenever the first parameter that is trained is written to, whoever writes."""
+    """Return a value that changes with every write to the first trained parameter; None without such a parameter."""
     for parameter in _parameters(optimizers):
         if parameter.requires_grad:
             tensor = getattr(parameter, "_local_tensor", parameter)
-            return id(parameter), tensor._version  # noqa: SLF001 - documented, whatever its name
+            return id(parameter), tensor._version  # noqa: SLF001 - documented in spite of its name
     return None
 
 
@@ -59,7 +59,7 @@ def _totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
         if id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        # A DTensor (FSDP2) counts with the shard that this process holds.
+        # Of a DTensor (FSDP2) the shard of this process counts.
         local = getattr(tensor, "_local_tensor", tensor)
         total = totals.setdefault((str(local.device), str(local.dtype).replace("torch.", "")), [0, 0, 0])
         elements = local.numel()

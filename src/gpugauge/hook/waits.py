@@ -1,4 +1,4 @@
-"""How much of the waits for batches the device waited too: measured on the device, without waiting for it."""
+"""The part of the waits for batches during which the device was idle, measured without waiting for the device."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import Any
 
 import torch
 
-# Short waits are measured this often at most, and speak for those in between; a longer one is always measured.
-EVERY = 20_000_000  # nanoseconds
-_MOST_PENDING = 64
-_POOL = 2 * _MOST_PENDING
+# Shorter waits are measured once in this time, and the measurement holds for those in between. Longer waits are always
+# measured.
+SHORT_WAIT_NS = 20_000_000
+_MAX_PENDING_WAITS = 64
+_MAX_POOLED_EVENTS = 2 * _MAX_PENDING_WAITS
 
 
 class ExposedWaits:
-    """Two timing events around a wait. The device passes the first when it has done all work given to it before the
-    wait, and the second when the batch is there or later: the time between is what it stood still in the wait.
+    """Timing events around waits. The device completes the first event of a wait when it has done all work queued
+    before the wait, and the second when the batch has arrived or later. The time between is its idle time in the wait.
 
-    Only the training thread calls, and only its current stream is looked at. `nanoseconds` is None until it is known.
+    For the training thread only; only its current stream is measured. `nanoseconds` is None until the first result.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: a forked child cannot use its parent's events."""
+        """Start from zero: a forked child cannot use the events of its parent."""
         self.nanoseconds: float | None = None
-        self.used: Collection[int] = ()  # devices that the process has memory on: no other gets a context from us
+        # Devices with memory of this process: an event on another device would create a context there.
+        self.used: Collection[int] = ()
         self._pool: list[Any] = []
         self._pending: deque[tuple[Any, Any, int, int]] = deque()
         self._first: Any = None
@@ -35,40 +37,40 @@ class ExposedWaits:
         self._not_before = 0
 
     def begin(self) -> None:
-        """Call when the wait begins."""
+        """Begin a wait."""
         self._first = None
         cuda = torch.cuda
         if not self.used or not cuda.is_initialized() or cuda.current_device() not in self.used:
             return
-        if cuda.is_current_stream_capturing() or len(self._pending) >= _MOST_PENDING:
+        if cuda.is_current_stream_capturing() or len(self._pending) >= _MAX_PENDING_WAITS:
             return
         self._first = self._record()
 
     def end(self, now: int, waited: int) -> None:
-        """Call when the batch is there, after `waited` ns."""
+        """End a wait of `waited` nanoseconds."""
         first, self._first = self._first, None
         if first is None:
             return
-        if waited < EVERY and now < self._not_before:
+        if waited < SHORT_WAIT_NS and now < self._not_before:
             self._unmeasured += waited
             self._pool.append(first)
             return
-        speaks_for = waited
-        if waited < EVERY:
-            speaks_for += self._unmeasured
+        holds_for = waited
+        if waited < SHORT_WAIT_NS:
+            holds_for += self._unmeasured
             self._unmeasured = 0
-        self._not_before = now + EVERY
-        self._pending.append((first, self._record(), waited, speaks_for))
+        self._not_before = now + SHORT_WAIT_NS
+        self._pending.append((first, self._record(), waited, holds_for))
 
     def collect(self) -> None:
-        """Read what the device has passed meanwhile; never during the capture of a graph."""
+        """Read the events that the device has completed. Does nothing during the capture of a graph."""
         if not self._pending or torch.cuda.is_current_stream_capturing():
             return
         while self._pending and self._pending[0][1].query():
-            first, second, waited, speaks_for = self._pending.popleft()
-            stood_still = first.elapsed_time(second) * 1e6
-            self.nanoseconds = (self.nanoseconds or 0.0) + min(1.0, stood_still / max(waited, 1)) * speaks_for
-            if len(self._pool) < _POOL:
+            first, second, waited, holds_for = self._pending.popleft()
+            idle = first.elapsed_time(second) * 1e6
+            self.nanoseconds = (self.nanoseconds or 0.0) + min(1.0, idle / max(waited, 1)) * holds_for
+            if len(self._pool) < _MAX_POOLED_EVENTS:
                 self._pool += (first, second)
 
     def _record(self) -> Any:

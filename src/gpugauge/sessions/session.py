@@ -1,48 +1,57 @@
-"""What the daemon knows of a training process that reports through the hook: frozen, for all threads to read."""
+"""The session of a training process that reports through the hook: frozen, so that every thread can read it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import Page
+from gpugauge.wire.record import SharedRecord
 
-REJECTIONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections")
-ENDS = (*wire.END_REASONS, "killed", "rejected", "other")
+REJECTION_REASONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections")
+SESSION_END_REASONS = (*wire.END_REASONS, "killed", "rejected", "other")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One training process. `received_at` and `ended_at` are Unix times; `end_reason` is one of ENDS, empty before.
+    """One training process. `ended_at` is a Unix time. `end_reason` is one of SESSION_END_REASONS, empty until then.
 
-    `page` was read at most a second ago (sessions.SWEEP_SECONDS), whether the process sends or not, and once more when
-    it ended.
+    `record` is read every SWEEP_INTERVAL_SECONDS, whether the process sends messages or not, and at the end.
     """
 
     hello: wire.Hello
-    peer_pid: int  # as the daemon sees it, 0 when its pid namespace cannot
+    peer_pid: int  # in the pid namespace of the daemon; 0 if the process has none there
     peer_uid: int
-    received_at: float
     snap: wire.Snap | None = None
     ended_at: float | None = None
     end_reason: str = ""
-    page: Page | None = None
+    record: SharedRecord | None = None
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the process has told about itself so far."""
+        """The facts that the process has reported so far."""
         return {**self.hello.facts, **self.snap.facts} if self.snap else self.hello.facts
 
     @property
     def connected(self) -> bool:
-        """Whether the process holds its lease; gauges of one that does not are worth nothing."""
+        """Whether the process holds its lease. Gauges of a process without one are stale."""
         return self.ended_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Since the start: connections closed for what came over them, by REJECTIONS; sessions ended, by ENDS."""
+    """Counts since the start: closed connections by REJECTION_REASONS, ended sessions by SESSION_END_REASONS."""
 
     rejected: Mapping[str, int]
     ended: Mapping[str, int]
+
+
+class SessionSource(Protocol):
+    """A source of sessions: the listener of the hook's socket, or the simulator."""
+
+    def view(self) -> tuple[Session, ...]:
+        """Return all sessions; the same object as before if nothing changed. Raises SessionsError."""
+
+    def counters(self) -> Counters:
+        """Return the counters; the same object as before if nothing changed."""

@@ -1,11 +1,11 @@
-"""What the settings are made of: sections, fields with their limits, and the kinds that need reading. Standard library
-only, as `config` is.
+"""The parts of the settings model: sections, fields with their limits, and types that are read from text. Standard
+library only, since the daemon loads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 DEFAULT_PORT = 10478
@@ -14,12 +14,12 @@ _T = TypeVar("_T")
 
 
 class ConfigError(Exception):
-    """A setting cannot be used; the message is one sentence with place, key and, for unknown keys, the nearest one."""
+    """A setting cannot be used. The message is one sentence with place, key and what was expected."""
 
 
-class ReaderEnded(ConfigError):  # noqa: N818  (what happened; most often somebody asked for --help)
-    """The process that reads the settings ended without any; `explained` when it has said why itself, and `status` is
-    its exit status then.
+class ReaderEnded(ConfigError):  # noqa: N818  (often no error: --help ends it, too)
+    """The process that reads the settings ended without sending them. `status` is its exit status, or minus the number
+    of the signal that ended it; `explained` is true if it has printed the reason.
     """
 
     def __init__(self, status: int) -> None:
@@ -29,7 +29,7 @@ class ReaderEnded(ConfigError):  # noqa: N818  (what happened; most often somebo
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen; an empty host means all interfaces, IPv4 and IPv6."""
+    """An address to listen on. An empty host means all interfaces, IPv4 and IPv6."""
 
     host: str
     port: int
@@ -39,35 +39,35 @@ class ListenAddress(NamedTuple):
 
 
 def parse_listen_address(value: object) -> object:
-    """Read `host:port`, `:port`, `[::1]:port` or `host`; raises ValueError on anything else."""
+    """Return the ListenAddress of `host:port`, `:port`, `[::1]:port` or `host`. Raises ValueError."""
     if isinstance(value, ListenAddress):
         return value
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("an address is written host:port")
+        raise ValueError(f"an address is written host:port, not {value!r}")
     host, colon, port = value.strip().rpartition(":")
     if not colon or value.strip().endswith("]"):
         host, port = value.strip(), str(DEFAULT_PORT)
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
-        raise ValueError("an IPv6 address with a port is written [address]:port")
+        raise ValueError(f"an IPv6 address with a port is written [address]:port, not {value!r}")
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ValueError(f"{port!r} is not a port between 0 and 65535")
     return ListenAddress(host[1:-1] if bracketed else host, int(port))
 
 
 def split_list(value: object) -> object:
-    """Read `a,b` as a list, so that one line of text is enough in the environment and the file."""
+    """Return the parts of `a,b`: a list may be one line of text. Any other value is returned as it is."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class Read:
-    """In an annotation: what pydantic has `read` make of a value before it checks the type."""
+    """An annotation: pydantic passes a value through `read` before it checks the type."""
 
     def __init__(self, read: Callable[[object], object]) -> None:
         self._read = read
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> object:
-        from pydantic_core.core_schema import no_info_before_validator_function  # noqa: PLC0415  (only where it is used)
+        from pydantic_core.core_schema import no_info_before_validator_function  # noqa: PLC0415  (only where settings are read)
 
         return no_info_before_validator_function(self._read, handler(source))
 
@@ -78,14 +78,26 @@ Addresses: TypeAlias = Annotated[tuple[Address, ...], Read(split_list)]
 
 
 def setting(*, default: _T, description: str, **limits: object) -> _T:
-    """Return the field of a setting; `limits` are those of pydantic's Field, which takes a field's metadata as its own
-    arguments.
+    """Return the dataclass field of a setting. `limits` are arguments of pydantic's Field: pydantic reads the metadata
+    of a field as these.
     """
     return field(default=default, metadata={"description": description, **limits})
 
 
+def with_switches(descriptions: Mapping[str, str]) -> Callable[[type[_T]], type[_T]]:
+    """Return a class decorator that adds a boolean setting, true by default, for each name in `descriptions`."""
+
+    def decorate(section: type[_T]) -> type[_T]:
+        switches = [(name, bool, setting(default=True, description=text)) for name, text in descriptions.items()]
+        # Module and name as written, so that instances can be pickled.
+        namespace = {"__module__": section.__module__, "__doc__": section.__doc__}
+        return make_dataclass(section.__name__, switches, bases=(section,), namespace=namespace, frozen=True)
+
+    return decorate
+
+
 @dataclass(frozen=True)
 class Section:
-    """A group of settings: frozen, nothing unknown is taken."""
+    """A group of settings. It is frozen and has no other keys."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}

@@ -1,4 +1,4 @@
-"""Every setting by name: its place in the file, its environment variable, its flag, all taken from the one model."""
+"""Every setting by key, with its environment variable and its flag, derived from the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpugauge.settings.model import Settings
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One leaf of the model. `key` is its place, `web.listen_address`; the other spellings follow from it."""
+    """One setting of the model. Its `key`, `web.listen_address`, determines the other spellings."""
 
     key: str
     annotation: Any
@@ -28,28 +28,28 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The command line's flag: `--web.listen-address`."""
+        """The flag on the command line: `--web.listen-address`."""
         return "--" + self.key.replace("_", "-")
 
     @property
     def negative_flag(self) -> str | None:
-        """The flag that switches a boolean off: `--no-collector.device`."""
+        """The flag that disables a boolean: `--no-collector.device`."""
         return "--no-" + self.key.replace("_", "-") if self.annotation is bool else None
 
     @property
     def repeatable(self) -> bool:
-        """Whether the setting is a list: the flag may be repeated, text is split at commas."""
+        """Whether the setting is a list: its flag may be repeated, and text is split at commas."""
         return get_origin(self.annotation) is tuple
 
     @property
     def kind(self) -> str:
-        """The type in words."""
+        """The type in words, for the reference."""
         options = [option for option in _options(self.annotation) if option is not type(None)]
         return "one of " + ", ".join(map(str, options)) if len(options) > 1 else _KINDS.get(options[0], "list")
 
     @property
     def default_text(self) -> str:
-        """The default as one writes it in a file."""
+        """The default as it is written in a file."""
         if self.default is None or self.default == ():
             return "not set"
         if self.repeatable:

@@ -1,4 +1,4 @@
-"""The reference of the settings, docs/settings.md, from the model."""
+"""The reference of the settings, docs/settings.md, generated from the model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _INTRODUCTION = """\
 
 <!-- Generated: make generate -->
 
-Each setting has one name in three spellings. A flag wins over an environment variable, that over the file, that over
-the default. The file is YAML, given by `--config.file` or `GPUGAUGE_CONFIG_FILE`:
+Each setting can be given as a flag, as an environment variable, and in a file. A flag takes precedence over an
+environment variable, that over the file, that over the default. The file is YAML; `--config.file` or
+`GPUGAUGE_CONFIG_FILE` names it:
 
 ```yaml
 web:
@@ -25,8 +26,9 @@ log:
   format: json
 ```
 
-Lists: the flag is repeated, the variable is split at commas. A variable set to nothing counts as not set. An unknown
-or ill-typed setting ends the start with exit code 2 and a sentence that names file, line and the nearest valid key.
+For a list, repeat the flag; a variable is split at commas. An empty variable counts as not set. With an unknown key
+or a value of the wrong type the daemon exits with status 2 and one sentence: file, line, key, what was expected, and
+for an unknown key the nearest valid one.
 """
 
 

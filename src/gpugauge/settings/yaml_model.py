@@ -1,30 +1,186 @@
-"""YAML that people write by hand: what PyYAML fails at without saying where is an error with a line here, too."""
+"""One path from the YAML that people write to a model, or to one sentence with file, line, key and what was expected:
+for settings, the web configuration, scenarios and the parameters of the rules.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, core_schema
+
+from gpugauge.settings.kinds import ConfigError
+from gpugauge.settings.nearest import nearest
+from gpugauge.settings.yaml_text import Document, KeyPath, parse, read_text
+
+_MAX_SHOWN_CHARACTERS = 80
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+_NOT_A_SECTION = ("dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type")
+_OF_PYDANTIC = frozenset(get_args(core_schema.ErrorType)) - {"value_error"}
+
+_T = TypeVar("_T")
 
 
-class PlainLoader(yaml.SafeLoader):
-    """Raises yaml.YAMLError, ValueError (impossible digits) or RecursionError, and nothing else."""
+@dataclass(frozen=True)
+class YamlModel(Generic[_T]):
+    """A kind of YAML file: the model of its content, a pydantic model or dataclass, and what its errors need."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse a text with half a character, which no message and no label could hold."""
-        node = super().compose_node(parent, index)
-        if isinstance(node, yaml.ScalarNode):
-            try:
-                node.value.encode()
-            except UnicodeEncodeError:
-                problem = "\\ud800 to \\udfff alone are no characters"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
-        return node
+    model: type[_T]
+    name: str
+    """For sentences: `settings file`."""
+    error: type[ConfigError] = ConfigError
+    secrets: tuple[KeyPath, ...] = ()
+    """Keys of which no value is ever shown, nor of any key below them."""
+    null_is_unset: bool = True
+    """Whether a key without a value is left to its default."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Name the value that a tag does not fit, as in `!!bool 5`."""
+    def read(self, file: Path) -> Document:
+        """Return the content of a file. Raises `error`."""
         try:
-            return super().construct_object(node, deep)
-        except (LookupError, AttributeError, TypeError):
-            problem = "the value does not fit the tag before it, leave the tag out"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+            text = read_text(file, self.name)
+        except ConfigError as error:
+            raise self.error(str(error)) from None
+        return self.parse(text, str(file))
+
+    def parse(self, text: str, file: str) -> Document:
+        """Return the content of a text; `file` is for sentences. Raises `error`."""
+        try:
+            document = parse(text, file)
+        except ConfigError as error:
+            raise self.error(str(error)) from None
+        if not isinstance(document.tree, dict):
+            keys = ", ".join(_fields(self.model))
+            raise self.error(f"{document.place(())}: expected `key: value`; the keys of a {self.name} are {keys}")
+        if self.null_is_unset:
+            document.tree = _without_null(document.tree)
+        return document
+
+    def validate(self, document: Document) -> _T:
+        """Return the model of a document. Raises `error`."""
+        try:
+            return TypeAdapter(self.model).validate_python(document.tree)
+        except ValidationError as error:
+            raise self.error(self._sentence(error, document)) from None
+
+    def _sentence(self, error: ValidationError, document: Document) -> str:
+        """Describe one error by place, key and reason. An unknown key comes first: it explains one that is missing."""
+        errors = error.errors(include_url=False)
+        first = next((e for e in errors if e["type"] in _UNKNOWN_KEY), errors[0])
+        loc: KeyPath = tuple(first.get("ctx", {}).get("at") or first["loc"])
+        path = _path_in_file(loc, document.tree, with_last=first["type"] == "missing")
+        if first["type"] in _UNKNOWN_KEY:
+            reason = "unknown key" + self._hint(loc, path)
+        elif first["type"] in _NOT_A_SECTION:
+            reason = "this is a section, its keys stand below it"
+        else:
+            secret = any(path[: len(s)] == s for s in self.secrets)
+            reason = _reason(first) + ("" if secret else _value(first))
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return ": ".join(filter(None, (document.place(path), _written(path), reason))) + more
+
+    def _hint(self, loc: KeyPath, path: KeyPath) -> str:
+        """Return the nearest valid key: beside the wrong one, else anywhere in the file; else the keys beside it."""
+        wrong = str(path[-1])
+        beside = [name for model in _models_at(self.model, loc[:-1]) for name in _fields(model)]
+        if near := nearest(wrong, beside):
+            return f"; did you mean {_written((*path[:-1], near))}?"
+        everywhere = {key.rpartition(".")[2]: key for key in _keys(self.model)}
+        near = nearest(_written(path), _keys(self.model), 0.7) or everywhere.get(nearest(wrong, everywhere) or "")
+        return f"; did you mean {near}?" if near else f"; the keys here are {', '.join(dict.fromkeys(beside))}"
+
+
+def _reason(error: ErrorDetails) -> str:
+    """Return what was expected. Our own validators say so in full, pydantic's words continue the key."""
+    message = error["msg"].removeprefix("Value error, ")
+    context = error.get("ctx", {})
+    if error["type"] == "missing":
+        return "must be set"
+    if error["type"] == "union_tag_not_found":
+        return f"{context['discriminator']} must be set"
+    if error["type"] == "union_tag_invalid":
+        return f"{context['discriminator']} must be one of {context['expected_tags']}, not {context['tag']!r}"
+    if error["type"] in _OF_PYDANTIC:
+        message = message.replace("Input is not", "Input should be", 1).partition(", unable to ")[0]
+        message = re.sub(r"^\w+ should ", "must ", message)
+        return message[:1].lower() + message[1:]
+    return message
+
+
+def _value(error: ErrorDetails) -> str:
+    """Return `, not VALUE` for the errors of pydantic; our own sentences name the value where it helps."""
+    silent = error["type"] in {"missing", "union_tag_not_found", "union_tag_invalid"} or ", not " in error["msg"]
+    if error["type"] not in _OF_PYDANTIC or silent:
+        return ""
+    shown = repr(error["input"])
+    return f", not {shown if len(shown) <= _MAX_SHOWN_CHARACTERS else shown[:_MAX_SHOWN_CHARACTERS] + '…'}"
+
+
+def _written(path: KeyPath) -> str:
+    """Return a path as it is written in sentences: `gpus[0].model`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def _path_in_file(loc: KeyPath, tree: Any, *, with_last: bool) -> KeyPath:
+    """Return the parts of pydantic's path that are in the file, which the kind of a union is not."""
+    path = []
+    for position, part in enumerate(loc):
+        inside = (isinstance(tree, dict) and part in tree) or (
+            isinstance(tree, (list, tuple)) and isinstance(part, int) and part < len(tree)
+        )
+        if inside:
+            tree = tree[part]
+        elif not with_last or position < len(loc) - 1:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _without_null(tree: dict[str, Any]) -> dict[str, Any]:
+    pairs = ((key, _without_null(value) if isinstance(value, dict) else value) for key, value in tree.items())
+    return {key: value for key, value in pairs if value is not None}
+
+
+# --- the keys of a model ---
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    """Return the annotations of a model by key."""
+    if dataclasses.is_dataclass(model):
+        hints = get_type_hints(model)
+        return {row.name: hints[row.name] for row in dataclasses.fields(model) if row.init}
+    return {row.alias or name: row.annotation for name, row in model.model_fields.items()}
+
+
+def _models(annotation: Any) -> Iterator[Any]:
+    """Yield the models in an annotation, also those in a list, a mapping or a union."""
+    if arguments := get_args(annotation):
+        for argument in arguments:
+            yield from _models(argument)
+    elif isinstance(annotation, type) and (dataclasses.is_dataclass(annotation) or issubclass(annotation, BaseModel)):
+        yield annotation
+
+
+def _models_at(model: Any, path: KeyPath) -> list[Any]:
+    """Return the models that may stand at a path, of which a part may be the kind of a union."""
+    models = [model]
+    for part in (part for part in path if isinstance(part, str)):
+        rows = [_fields(model) for model in models]
+        if any(part in row for row in rows):
+            models = [inner for row in rows if part in row for inner in _models(row[part])]
+        else:
+            kinds = [m for m, row in zip(models, rows, strict=True) if any(part in get_args(a) for a in row.values())]
+            models = kinds or models
+    return models
+
+
+def _keys(model: Any, prefix: str = "") -> Iterator[str]:
+    """Yield all keys of a model, `web` and `web.listen_address`."""
+    for name, annotation in _fields(model).items():
+        yield prefix + name
+        for inner in _models(annotation):
+            yield from _keys(inner, f"{prefix}{name}.")

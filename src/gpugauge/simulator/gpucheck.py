@@ -1,8 +1,8 @@
-"""What a real GPU says to all that gpugauge asks: `python -m gpugauge.simulator.gpucheck`, behind `make gpu-check`.
+"""Check of a real GPU with everything that gpugauge reads: `make gpu-check`.
 
-Prints for each field whether the GPU supports it, its value and the time of the call; compares with nvidia-smi; looks
-at the clock of the samples and whether they tile time; measures a known load; writes the figures, and a recording
-that `--simulate FILE.jsonl` replays. Needs a GPU, or `--simulate` with a scenario to try the check itself.
+It prints each field with its value or its error, and the time of each call; compares with nvidia-smi; examines the
+clock and the gaps of the samples; measures a known load; and writes the results and a recording that `--simulate
+FILE.jsonl` replays. It needs a GPU, or `--simulate` with a scenario for a test of the check itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
 from gpugauge.driver.messages import unpacked
+from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
 from gpugauge.simulator.nvml.recording import Recorder
 
@@ -28,7 +29,7 @@ GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "p
 _COMPARED = {"utilization.gpu": ("utilization_percent", 1.0), "power.draw": ("power_milliwatts", 1e3)} | {
     "memory.used": ("memory_used_bytes", float(1 << 20))
 }
-# Keeps the first GPU busy for known times and says when, in CLOCK_MONOTONIC: on for 0.7 s, off for 0.8 s.
+# Keeps the first GPU busy for 0.7 s and idle for 0.8 s; prints the busy periods in CLOCK_MONOTONIC.
 _LOAD = """
 import json, sys, time
 import torch
@@ -48,18 +49,18 @@ print(json.dumps(spans))
 
 
 class Device:
-    """What one GPU has told, over all rounds."""
+    """The readings of a GPU over all rounds."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.values: dict[str, Any] = {}
         self.errors: dict[str, int] = {}
-        self.samples: dict[str, dict[int, int]] = {}  # by engine: percent by the driver's microseconds
-        # Unix time, seconds since boot, monotonic time, and the newest stamp of the first ring then.
-        self.seen: list[tuple[float, float, float, int]] = []
+        self.samples: dict[str, dict[int, int]] = {}  # by engine: percent by the time of the driver in microseconds
+        # Unix time, seconds since boot, monotonic time, and the time of the newest sample of the first ring.
+        self.clocks: list[tuple[float, float, float, int]] = []
 
     def read(self, nvml: Nvml) -> None:
-        """Ask for everything once. Raises DriverError when the GPU is gone."""
+        """Read everything once. Raises DriverError if the GPU is gone."""
         values, errors = nvml.read(self.index, GROUPS)
         for found in values.values():
             self.values |= found
@@ -71,23 +72,23 @@ class Device:
             self.samples.setdefault(engine, {}).update(ring)
         if rings.get("gpu"):
             uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-            self.seen.append((time.time(), uptime, time.monotonic(), rings["gpu"][-1][0]))
+            self.clocks.append((time.time(), uptime, time.monotonic(), rings["gpu"][-1][0]))
 
     def rows(self) -> Iterable[tuple[str, str]]:
-        """Every field and what came of it."""
-        for field in sorted(DEVICE_FIELDS):
+        """Yield every field with its value or its error."""
+        for field in sorted(DEVICE_FIELDS | {row.field for row in FIELD_VALUES}):
             if field in self.values:
                 yield field, json.dumps(self.values[field], default=str)
             else:
-                yield field, code_name(self.errors[field]) if field in self.errors else "not told"
+                yield field, code_name(self.errors[field]) if field in self.errors else "not reported"
 
     def clock(self) -> dict[str, Any]:
-        """Which clock the samples follow, how far apart they are, and whether they leave holes."""
+        """Return the clock of the samples, their period and their gaps."""
         stamps = sorted(stamp for stamp in self.samples.get("gpu", {}) if stamp)
         gaps = [(b - a) / 1e6 for a, b in pairwise(stamps)]
-        if not gaps or not self.seen:
+        if not gaps or not self.clocks:
             return {"ring": "none"}
-        unix, uptime, _, stamp = self.seen[-1]
+        unix, uptime, _, stamp = self.clocks[-1]
         distance = {"epoch": abs(unix - stamp / 1e6), "uptime": abs(uptime - stamp / 1e6)}
         period = statistics.median(gaps)
         return {
@@ -101,20 +102,20 @@ class Device:
         }
 
     def busy_seconds(self, begin: float, end: float) -> tuple[float, float]:
-        """Busy and observed seconds between two times of CLOCK_MONOTONIC, each sample of the first ring counted for the
-        time since the one before.
+        """Return busy and observed seconds between two times of CLOCK_MONOTONIC; each sample of the first ring counts
+        for the time since the sample before.
         """
-        if not self.seen:
+        if not self.clocks:
             return 0.0, 0.0
         # The newest sample is at most a period old: the smallest difference is that of the clocks.
-        offset = min(monotonic - stamp / 1e6 for _, _, monotonic, stamp in self.seen)
+        offset = min(monotonic - stamp / 1e6 for _, _, monotonic, stamp in self.clocks)
         samples = sorted((stamp / 1e6 + offset, percent) for stamp, percent in self.samples["gpu"].items())
         pairs = [(b[0] - a[0], b[1]) for a, b in pairwise(samples) if begin <= b[0] <= end]
         return sum(dt * percent for dt, percent in pairs) / 100, sum(dt for dt, _ in pairs)
 
 
 def watch(nvml: Nvml, devices: list[Device], seconds: float) -> list[str]:
-    """Read every GPU each second; returns what failed."""
+    """Read every GPU each second; return the failures."""
     failures: dict[int, str] = {}
     end = time.monotonic() + seconds
     while True:
@@ -136,7 +137,7 @@ def _failure(nvml: Nvml, device: Device) -> str | None:
 
 
 def against_nvidia_smi(devices: list[Device]) -> list[dict[str, Any]]:
-    """The same quantities as nvidia-smi tells them, a moment later."""
+    """Return the values of nvidia-smi beside ours, read shortly after them."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -145,13 +146,13 @@ def against_nvidia_smi(devices: list[Device]) -> list[dict[str, Any]]:
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
     found = []
     for device, line in zip(devices, lines, strict=False):
-        for (name, (field, unit)), told in zip(_COMPARED.items(), line.split(", "), strict=True):
+        for (name, (field, unit)), theirs in zip(_COMPARED.items(), line.split(", "), strict=True):
             ours = device.values.get(field)
             found.append(
                 {
                     "gpu": device.index,
                     "quantity": name,
-                    "nvidia-smi": told,
+                    "nvidia-smi": theirs,
                     "ours": None if ours is None else ours / unit,
                 }
             )
@@ -159,7 +160,7 @@ def against_nvidia_smi(devices: list[Device]) -> list[dict[str, Any]]:
 
 
 def against_a_load(nvml: Nvml, seconds: float) -> dict[str, Any]:
-    """Busy seconds of the first GPU from its ring, and as a program of ours kept it busy; empty without torch."""
+    """Return the busy seconds of the first GPU, measured with its ring and by the load itself."""
     command = [sys.executable, "-c", _LOAD, str(seconds)]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     device = Device(0)
@@ -177,7 +178,7 @@ def against_a_load(nvml: Nvml, seconds: float) -> dict[str, Any]:
 
 
 def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict[str, Any]:
-    """Look at every GPU; returns the figures, and prints them as they come."""
+    """Check every GPU; print and return the results."""
     devices = [Device(index) for index in range(facts.device_count)]
     nvml.take_calls()
     failures = watch(nvml, devices, seconds)
@@ -186,13 +187,15 @@ def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict
         for function, (number, total, longest) in sorted(nvml.take_calls().items())
     }
     for device in devices:
-        _say(f"\ncard {device.index}: {device.values.get('name')}")
-        for field, what in device.rows():
-            _say(f"  {field:36} {what}")
-        _say(f"  samples: {device.clock()}")
-    _say("\nmicroseconds a call")
+        _print(f"\nGPU {device.index}: {device.values.get('name')}")
+        for field, value in device.rows():
+            _print(f"  {field:36} {value}")
+        _print(f"  samples: {device.clock()}")
+    _print("\nmicroseconds per call")
     for function, figures in latencies.items():
-        _say(f"  {function:48} {figures['mean_us']:>10} mean {figures['longest_us']:>10} longest {figures['calls']:>6}")
+        _print(
+            f"  {function:48} {figures['mean_us']:>10} mean {figures['longest_us']:>10} longest {figures['calls']:>6}"
+        )
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "driver": facts.driver_version,
@@ -203,17 +206,17 @@ def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict
         "load": against_a_load(nvml, seconds) if real and devices else {},
     }
     for name in ("failures", "nvidia_smi", "load"):
-        _say(f"{name}: {result[name] or 'none'}")
+        _print(f"{name}: {result[name] or 'none'}")
     return result
 
 
 def main(arguments: list[str]) -> int:
-    """Check; returns the exit status, 1 without a driver."""
-    parser = argparse.ArgumentParser(prog="gpucheck", description="ask a real GPU everything")
-    parser.add_argument("--simulate", metavar="NAME", help="a scenario or a recording in the place of the driver")
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long to look, and how long to load")
+    """Run the check; return the exit status, 1 without a driver."""
+    parser = argparse.ArgumentParser(prog="gpucheck", description="check a real GPU")
+    parser.add_argument("--simulate", metavar="NAME", help="a scenario or a recording in place of the driver")
+    parser.add_argument("--seconds", type=float, default=30.0, help="duration of the readings, and of the load")
     parser.add_argument("--recordings", type=Path, default=Path("tests/recordings"), help="folder for the recording")
-    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder for the figures")
+    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder for the results")
     options = parser.parse_args(arguments)
     if options.simulate:
         from gpugauge.simulator.nvml.install import install  # noqa: PLC0415  (needs pydantic)
@@ -222,11 +225,11 @@ def main(arguments: list[str]) -> int:
         install(load_scenario(options.simulate).simulation())
     nvml = Nvml()
     try:
-        nvml.open()  # loads the library, in front of which the recorder then stands
+        nvml.open()  # loads the library, which the recorder then wraps
         facts = nvml.facts()
         nvml.close()
     except DriverError as error:
-        _say(f"no GPU to check: {error}")
+        _print(f"no GPU to check: {error}")
         return 1
     stem = f"{time.strftime('%Y-%m-%d')}-{facts.driver_version}{'-simulated' if options.simulate else ''}"
     for folder in (options.recordings, options.results):
@@ -241,11 +244,11 @@ def main(arguments: list[str]) -> int:
             nvml.close()
     figures = options.results / f"gpu-check-{stem}.json"
     figures.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    _say(f"\nrecording: {recording}\nfigures: {figures}")
+    _print(f"\nrecording: {recording}\nfigures: {figures}")
     return 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 

@@ -1,6 +1,6 @@
-"""What a scenario puts in the place of the real machine.
+"""The simulated parts of a machine: processes, driver and trainings of a scenario.
 
-Loaded by `serve --simulate` alone: a real node carries neither the simulator nor its models.
+Only `serve --simulate` loads this module; on a real node neither the simulator nor its models are loaded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpugauge.workload.procfs import Procfs
 
 
 class Simulation:
-    """A scenario, begun. Its processes are a proc file system of their own, so that reading them is no special case;
-    the stack removes it. Raises ScenarioError.
+    """A running scenario. Its processes are files like those of /proc, in a folder that the stack removes; they are
+    read like real ones. Raises ScenarioError.
     """
 
     worker = WORKER
@@ -38,18 +38,18 @@ class Simulation:
         self.cgroup_root = self._tree.cgroup_root
 
     def update(self) -> None:
-        """Bring the processes to the present second."""
+        """Update the processes to the current second."""
         self._tree.update(time.monotonic())
 
     def devices(self) -> frozenset[str]:
-        """Return the uuids of the GPUs that are plugged in."""
+        """Return the uuids of the GPUs on the bus."""
         now = self._world.now()
         return frozenset(device.uuid for device in self._world.devices if device.present(now))
 
     def driver(self) -> dict[str, Any]:
-        """Return what the worker needs to simulate the driver; plain data."""
+        """Return the plain data from which the worker simulates the driver."""
         return self._scenario.simulation()
 
     def sessions(self, real: Sessions | None, linger_seconds: float) -> SimulatedSessions:
-        """Return the scenario's trainings beside the real ones."""
+        """Return the trainings of the scenario together with the real ones."""
         return SimulatedSessions(self._scenario, real, linger_seconds)

@@ -1,4 +1,4 @@
-"""A worker with the simulated library in the place of NVML: `python -m gpugauge.simulator.worker --fd N --bell M`."""
+"""The worker process with a simulated library: `python -m gpugauge.simulator.worker --fd N --bell M`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpugauge.simulator.nvml.install import install
 
 
 class SimulatedNvml(Nvml):
-    """NVML with the simulated library; `clock` returns monotonic seconds, by which the simulation goes on."""
+    """The NVML backend with a simulated library; `clock` returns the monotonic seconds of the simulation."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
@@ -31,7 +31,7 @@ class SimulatedNvml(Nvml):
 
 
 def service(clock: Callable[[], float] = time.monotonic) -> worker.Service:
-    """Return what answers in a simulated worker, to be asked without a process."""
+    """Return the service of a simulated worker, for use without a process."""
     return worker.Service(SimulatedNvml(clock), clock)
 
 

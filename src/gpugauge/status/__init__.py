@@ -1,1 +1,1 @@
-"""One model of a node for people; page, API and command line render it."""
+"""The model of a node for people. The page, the API and the command line render it."""

@@ -1,4 +1,4 @@
-"""What keeps a driver down, and what to do about it: one sentence by reason, the reason is the code's name."""
+"""Advice for each reason for which the driver is down. Most reasons are the names of return codes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ ADVICE = {
     "runtime and NVIDIA_DRIVER_CAPABILITIES=utility",
     "driver_not_loaded": "the NVIDIA library is there but its kernel driver is not loaded: load the module "
     "(modprobe nvidia), or give the container the device files",
-    "no_permission": "the driver refuses this user: let it open /dev/nvidiactl and /dev/nvidia*",
-    "library_mismatch": "library and kernel driver differ in version: after an upgrade reload the module or reboot",
-    "gpu_not_found": "the driver found no GPU: is the GPU seated, powered and visible to this container?",
+    "no_permission": "the driver denies access: allow this user to open /dev/nvidiactl and /dev/nvidia*",
+    "library_mismatch": "the library and the kernel driver have different versions: after an upgrade, reload the "
+    "module or reboot",
+    "gpu_not_found": "the driver found no GPU: check that it is seated, powered and visible to this container",
     "worker_unkillable": "two workers hang inside the kernel and cannot be ended: the driver is stuck, reboot the node",
-    "worker_failed": "the process that talks to the driver fails at once; its last words are in the daemon's log",
-    "timeout": "the driver does not answer when it is opened: look for Xid errors in the kernel log",
-    "unknown": "the driver answers with an unknown error: if its device files were taken away from the container "
-    "(systemctl daemon-reload does this), restart it",
-    "failed": "reading the driver failed in the daemon itself, its log says how; it tries again with a fresh worker",
-    "stuck": "the thread that looks after the driver has stopped: restart the daemon, and report it with its log",
-    "released": "it was given back on request and is left alone until then",
+    "worker_failed": "the worker process ends at once: the log of the daemon has its last output",
+    "timeout": "opening the driver timed out: check the kernel log for Xid errors",
+    "unknown": "the driver returns an unknown error: if the container has lost its device files "
+    "(systemctl daemon-reload causes this), restart it",
+    "failed": "reading the driver failed in the daemon: its log has the error; it retries with a new worker",
+    "stuck": "the thread that reads the driver has stopped: restart the daemon, and report it with its log",
+    "released": "the driver was released on request and stays closed until then",
 }
 
 
 def advice(reason: str) -> str:
-    """Return the sentence for a reason."""
-    return ADVICE.get(reason, f"the driver says {reason}")
+    """Return the advice for a reason."""
+    return ADVICE.get(reason, f"the driver reports {reason}")

@@ -1,4 +1,4 @@
-"""What a person wants to know at a glance, as plain data: GPUs, who uses them, and whether that is going well."""
+"""Status of a node as plain data: GPUs, the processes that use them, their states and causes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.driver_advice import ADVICE
 from gpugauge.status.history import History, by_labels, by_name
 
-_WINDOW = 300.0  # seconds of the longer mean
-# Facts of a GPU that are one number, by the name that they have here.
+_LOAD_WINDOW_SECONDS = 300.0
+# Fields of a GPU that hold one number, and their families.
 _FIGURES = {
     "load": "gpu_utilization_ratio",
     "memory_used_bytes": "gpu_memory_used_bytes",
@@ -19,15 +19,15 @@ _FIGURES = {
     "power_watts": "gpu_power_watts",
     "power_limit_watts": "gpu_power_limit_watts",
 }
-_WORKLOAD = "workload_"
-_LONGEST_ERROR = 200  # characters; the log has all
+_WORKLOAD_PREFIX = "workload_"
+_MAX_ERROR_CHARACTERS = 200  # the log has the whole error
 
 Families = Mapping[str, Family]
 Facts = dict[str, Any]
 
 
 def status(snapshot: Snapshot, history: History) -> Facts:
-    """Return everything that the snapshot tells, ready for JSON. What is not known is None or missing, never 0."""
+    """Return the status, ready for JSON. Unknown values are None or absent, never 0."""
     found = by_name(snapshot)
     build = _facts(found.get("gpugauge_build_info"))
     processes = _processes(found, history)
@@ -43,7 +43,7 @@ def status(snapshot: Snapshot, history: History) -> Facts:
 
 
 def _facts(family: Family | None) -> list[dict[str, str]]:
-    """Return the labels of each sample of an info family, without those that are empty."""
+    """Return the labels of each sample of an info family, without empty ones."""
     if family is None:
         return []
     return [{k: v for k, v in zip(family.metric.labels, values, strict=True) if v} for values, _ in family.samples]
@@ -58,9 +58,9 @@ def _driver(found: Families) -> Facts:
 
 
 def _failing(snapshot: Snapshot) -> dict[str, str]:
-    """Return what is wrong, by collector."""
+    """Return the errors of the failing collectors, by collector."""
     return {
-        name: " ".join(health.error.split())[:_LONGEST_ERROR]
+        name: " ".join(health.error.split())[:_MAX_ERROR_CHARACTERS]
         for name, health in sorted(snapshot.health.items())
         if not health.success
     }
@@ -85,12 +85,12 @@ def _gpus(found: Families, history: History, processes: list[Facts]) -> list[Fac
                 "name": identity.get(uuid, {}).get("name"),
                 "up": bool(up),
                 **{name: values.get((uuid,)) for name, values in figures.items()},
-                "load_5m": history.load(uuid, _WINDOW),
+                "load_5m": history.load(uuid, _LOAD_WINDOW_SECONDS),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
                 "temperature_celsius": temperatures.get((uuid, "gpu")),
                 "allocation": states.get(uuid),
                 "allocated_to": holders.get(uuid, []),
-                "processes": [_on(p, uuid) for p in processes if uuid in p["devices"]],
+                "processes": [_on_device(p, uuid) for p in processes if uuid in p["devices"]],
                 "processes_hidden": int(hidden.get((uuid,), 0)),
             }
         )
@@ -98,12 +98,12 @@ def _gpus(found: Families, history: History, processes: list[Facts]) -> list[Fac
 
 
 def _processes(found: Families, history: History) -> list[Facts]:
-    """Return every process that is known, from the driver, from the machine or from the hook."""
+    """Return the processes that the driver, the host or the hook reports and that are alive."""
     memory = by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid")
     busy = by_labels(found.get("gpu_process_busy_seconds_total"), "process", "uuid")
     started = by_labels(found.get("gpu_process_start_timestamp_seconds"), "process")
     ended = by_labels(found.get("training_end_timestamp_seconds"), "process")
-    states, causes = (_current(found.get(f"training_{what}"), "process") for what in ("state", "limited_by"))
+    states, causes = (_current(found.get(name), "process") for name in ("training_state", "training_limited_by"))
     shares = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
     known: dict[str, dict[str, str]] = {}
     for name in ("torch_process_info", "gpu_process_host_info", "gpu_process_info"):
@@ -115,7 +115,7 @@ def _processes(found: Families, history: History) -> list[Facts]:
     for process, uuid in dict.fromkeys((*memory, *busy)):
         use = {
             "memory_used_bytes": memory.get((process, uuid)),
-            "load_5m": history.process_load(process, uuid, _WINDOW),
+            "load_5m": history.process_load(process, uuid, _LOAD_WINDOW_SECONDS),
         }
         if process in alive:
             devices.setdefault(process, {})[uuid] = use
@@ -142,17 +142,19 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else round(share, 3)
 
 
-def _on(process: Facts, uuid: str) -> Facts:
-    """Return a process as it is on one GPU."""
+def _on_device(process: Facts, uuid: str) -> Facts:
+    """Return a process with its use of one GPU."""
     return {**{key: value for key, value in process.items() if key != "devices"}, **process["devices"][uuid]}
 
 
 def _workload(facts: Mapping[str, str]) -> dict[str, str]:
-    return {key.removeprefix(_WORKLOAD): value for key, value in facts.items() if key.startswith(_WORKLOAD)}
+    return {
+        key.removeprefix(_WORKLOAD_PREFIX): value for key, value in facts.items() if key.startswith(_WORKLOAD_PREFIX)
+    }
 
 
 def _current(family: Family | None, subject: str) -> dict[str, str]:
-    """Return the state that is 1, by subject; the states are the row's other label."""
+    """Return the state whose sample is 1, by subject. The states are the values of the family's other label."""
     if family is None:
         return {}
     other = next(label for label in family.metric.labels if label != subject)

@@ -1,1 +1,1 @@
-"""Is a training process using the GPU, and if not, why: pure functions from what was measured to state and causes."""
+"""The verdict on a training process: pure functions from evidence to a state and to the causes of lost GPU time."""

@@ -1,4 +1,4 @@
-"""The states and causes that a verdict can name, each with the advice that it gives and where it was proven."""
+"""The states and causes of a verdict. Each cause has its evidence, an advice, and where it was proven."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Proof = Literal["gpu", "cpu", "simulated"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`evidence` is what must have been seen, `advice` what to do, `proven` where it was shown to be named right."""
+    """`evidence` is required for the cause, `advice` is the change that removes it, `proven` are the kinds of machines
+    on which it was reported correctly.
+    """
 
     name: str
     evidence: str
@@ -41,103 +43,104 @@ _ALL = (
     ),
     Cause(
         "no_visible_device",
-        "a CUDA build sees no device: CUDA_VISIBLE_DEVICES hides them, or its /dev has none while the driver is there",
+        "no device is visible to a CUDA build: CUDA_VISIBLE_DEVICES hides all, or /dev has none although the driver is "
+        "loaded",
         "check CUDA_VISIBLE_DEVICES and the container's device request",
         ("cpu",),
     ),
     Cause(
         "driver_mismatch",
-        "a CUDA build trains on the CPU, and the driver is too old for its CUDA (11: 450, 12: 525, 13: 580)",
+        "a CUDA build trains on the CPU, and the driver is older than its CUDA requires (11: 450, 12: 525, 13: 580)",
         "update the driver, or install a build for an older CUDA",
         (),
     ),
     Cause(
         "unsupported_arch",
-        "a CUDA build trains on the CPU, and holds no code that the GPU can run",
+        "a CUDA build trains on the CPU, and contains no code for the GPU's architecture",
         "install a build that lists the GPU's architecture (torch.cuda.get_arch_list)",
         (),
     ),
     Cause(
         "model_on_cpu",
-        "steps advance, all parameters are on the CPU, and a GPU is there to use",
+        "steps advance, all parameters are on the CPU, and the host has a GPU",
         "move the model and its batches: model.to('cuda'); `.to()` of a tensor returns a new one",
         ("cpu", "simulated"),
     ),
     Cause(
         "data_loading",
-        "the training thread waits for batches while the GPU has nothing to do",
+        "the training thread waits for batches while the GPU is idle",
         "more loader workers, pinned memory, prefetching, faster storage or decoding",
         ("cpu", "simulated"),
     ),
     Cause(
         "host_bound",
-        "gaps on the GPU between kernels, without waiting for the loader",
+        "gaps between kernels on the GPU, without waits for the loader",
         "larger batches, CUDA graphs or torch.compile; avoid .item() and printing each step",
         ("simulated",),
     ),
     Cause(
         "transfer",
-        "copies between host and device, by the bytes that PCIe carried, fill the gaps",
+        "copies between host and device fill the gaps, according to the PCIe traffic",
         "pin_memory=True and non_blocking=True; check the PCIe link's width (gpu_pcie_width)",
         ("simulated",),
     ),
     Cause(
         "underfilled",
-        "kernels run all the time but fill few multiprocessors",
+        "kernels run all the time but use few multiprocessors",
         "larger batches, fused kernels, several processes on the GPU",
         ("simulated",),
     ),
     Cause(
         "precision_unused",
-        "the GPU is full with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
+        "the GPU is busy with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
         "torch.set_float32_matmul_precision('high'), or autocast to bfloat16",
         ("simulated",),
     ),
     Cause(
         "waiting_for_peers",
         "the rank's own work is shorter than its step: it waits in a collective for slower ranks",
-        "find the rank with the highest torch_local_work_seconds_total and look for its cause",
+        "find the rank with the highest torch_local_work_seconds_total and check its cause",
         ("cpu", "simulated"),
     ),
     Cause(
         "throttled",
-        "the GPU lowers its clocks for heat, a power brake, or a power limit below its default",
+        "the GPU lowers its clocks because of temperature, a power brake, or a power limit below its default",
         "check cooling, power and the power limit (gpu_clocks_event_seconds_total)",
         ("simulated",),
     ),
     Cause(
         "memory_pressure",
-        "the allocator had to free its cache and try again, or ran out of memory",
+        "the allocator had to free its cache and retry, or ran out of memory",
         "smaller batch, gradient checkpointing, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ("simulated",),
     ),
     Cause(
         "contention",
         "other processes use the same GPU",
-        "give the job a GPU of its own, or MIG",
+        "give the job a GPU or MIG device of its own",
         ("simulated",),
     ),
     Cause(
         "cpu_limited",
-        "the kernel withholds CPU time: the cgroup's quota is used up",
-        "raise the CPU limit; as many CPUs as ranks and loader workers together",
+        "the cgroup is throttled: its CPU quota is used up",
+        "raise the CPU limit to at least the number of ranks and loader workers",
         ("cpu", "simulated"),
     ),
     Cause(
         "memory_swap_io",
-        "the process waits for memory that was swapped out, or for storage",
+        "the process waits for swapped memory or for storage",
         "more memory for the job, fewer workers, data on local disks",
         ("simulated",),
     ),
     Cause(
         "unused_gpus",
         "GPUs are held and never busy",
-        "end what holds GPUs it does not use; a training over several: DistributedDataParallel, or ask for fewer",
+        "end processes that hold GPUs without using them; use DistributedDataParallel, or request fewer GPUs",
         ("simulated",),
     ),
     Cause(
         "unknown",
-        "GPU time was lost and nothing that was measured explains it",
+        "GPU time was lost, and no measured value explains it",
         "run the program under the hook: gpugauge run -- …",
         ("simulated",),
     ),

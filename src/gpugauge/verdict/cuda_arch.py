@@ -1,4 +1,4 @@
-"""Whether a build of torch holds code that a GPU can run. Standard library only, runs on Python 3.9."""
+"""Compatibility of a torch build with the compute capability of a GPU. Standard library only, runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _ARCH = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def arch_supported(arch_list: Iterable[str], capability: tuple[int, int]) -> bool | None:
-    """Compare `torch.cuda.get_arch_list()` with a GPU's compute capability; None if the list names no architecture of
-    NVIDIA's (a CPU build, or ROCm's gfx names).
+    """Return whether a GPU of a compute capability can run a build with this `torch.cuda.get_arch_list()`; None if the
+    list contains no architecture of NVIDIA (a CPU build, or gfx names of ROCm).
 
-    sm_XY is machine code for X.Y and later minor versions of the same major; compute_XY is PTX, which the driver
-    compiles for X.Y and everything later; the suffix a binds either to exactly X.Y, f to the family (same major).
-    https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
+    sm_XY is machine code for X.Y and later minor versions of the same major version. compute_XY is PTX, which the
+    driver compiles for X.Y and all later versions. The suffix a restricts either to exactly X.Y, f to the same major
+    version. https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
     """
     known = [match for match in map(_ARCH.fullmatch, arch_list) if match]
     return any(_runs(match, capability) for match in known) if known else None

@@ -1,4 +1,4 @@
-"""From a window of exported metrics to the evidence about one process."""
+"""Evidence about a process, computed from a window of exported metrics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.window import Wanted, Window
+from gpugauge.verdict.window import Window, WindowFamilies
 
-WANTED = Wanted(
-    now=frozenset(
+FAMILIES = WindowFamilies(
+    latest=frozenset(
         {
             *("gpu_up", "gpu_power_limit_watts", "gpu_power_limit_default_watts", "gpu_clock_max_hertz"),
             *("gpu_pcie_generation", "gpu_pcie_width", "gpu_process_start_timestamp_seconds", "gpu_process_host_info"),
@@ -20,7 +20,7 @@ WANTED = Wanted(
             *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds"),
         }
     ),
-    lasting=frozenset(
+    history=frozenset(
         {
             *("gpu_busy_seconds_total", "gpu_observed_seconds_total", "gpu_process_busy_seconds_total"),
             "gpu_unaccounted_busy_seconds_total",
@@ -34,45 +34,45 @@ WANTED = Wanted(
             "torch_local_work_seconds_total",
         }
     ),
-    shown=frozenset({"torch_process_info", "gpu_process_memory_used_bytes"}),
+    subjects=frozenset({"torch_process_info", "gpu_process_memory_used_bytes"}),
 )
 
-_HEAT = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-# Bytes a second of one PCIe lane by generation, after encoding; both directions carry that much at a time.
-_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
-_UNUSED = 0.005
-# Programs that run what a person types, by sys.argv[0]; a plain prompt has none.
+_THERMAL_REASONS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+# Bytes per second of one PCIe lane in each direction, by generation, after encoding.
+_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+_UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
+# Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 _PAUSES = ("starting", "compiling", "evaluating", "checkpointing", "generating")
-# The driver that each major version of CUDA needs at least; within one, older drivers will do.
+# Minimum driver by major version of CUDA; it is enough for all minor versions.
 # https://docs.nvidia.com/deploy/cuda-compatibility/
-_DRIVERS = {11: 450, 12: 525, 13: 580}
+_MIN_DRIVER = {11: 450, 12: 525, 13: 580}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """When steps or batches last advanced (monotonic seconds), as far as has been seen."""
+    """The number of steps and batches, and the monotonic time of its last change."""
 
     count: float
     at: float
 
 
 def processes(window: Window) -> set[str]:
-    """Return every process that can be judged: alive, with the hook or on a GPU."""
+    """Return the processes that can be judged: those that have not ended and report through the hook or use a GPU."""
     inside = window.values("torch_process_info", "process")
     ended = window.values("training_end_timestamp_seconds", "process")
     return (inside | window.values("gpu_process_memory_used_bytes", "process")) - ended - {"other"}
 
 
 def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:
-    """Return what the window tells about a process at a time (monotonic and Unix seconds). Without the hook that is its
-    age and the load of its GPUs: nothing else is judged by.
+    """Return the evidence about a process at the monotonic time `now` and Unix time `unix`. Without the hook it
+    consists of the age of the process and the load of its GPUs.
     """
-    inside = bool(window.now("torch_process_info", "process", process))
-    # What the GPUs did before the training was there is not its doing.
-    window = window.since_shown("torch_process_info" if inside else "gpu_process_memory_used_bytes", process)
+    inside = bool(window.samples("torch_process_info", "process", process))
+    # The load of the GPUs before the training started does not count.
+    window = window.since_present("torch_process_info" if inside else "gpu_process_memory_used_bytes", process)
     devices = [device(window, uuid, process if inside else None) for uuid in _uuids(window, process)]
-    used = [c for c in devices if c.busy is None or c.busy >= _UNUSED]
+    used = [d for d in devices if d.busy is None or d.busy >= _UNUSED_RATIO]
     working, unused = tuple(used or devices), len(devices) - len(used) if used else 0
     started = window.last("training_start_timestamp_seconds", process)
     if started is None:
@@ -92,7 +92,9 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         age,
         inside=True,
         interactive=_label(window, "torch_process_info", process, "command") in _INTERACTIVE,
-        phase=next((labels["phase"] for labels, v in window.now("torch_phase", "process", process) if v == 1), None),
+        phase=next(
+            (labels["phase"] for labels, v in window.samples("torch_phase", "process", process) if v == 1), None
+        ),
         phase_age=None if since is None else unix - since,
         steps=window.rise("torch_steps_total", process) or 0.0,
         steps_ever=window.last("torch_steps_total", process) or 0.0,
@@ -116,7 +118,9 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         devices=working,
         unused_devices=unused,
         host_has_gpu=any(
-            value == 1 for uuid in window.values("gpu_up", "uuid") for _, value in window.now("gpu_up", "uuid", uuid)
+            value == 1
+            for uuid in window.values("gpu_up", "uuid")
+            for _, value in window.samples("gpu_up", "uuid", uuid)
         ),
         cpu_throttled=_share(window, "gpu_process_cgroup_throttled_seconds_total", process),
         memory_pressure=_pressure(window, process),
@@ -124,13 +128,13 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
 
 
 def device(window: Window, uuid: str, process: str | None = None) -> DeviceEvidence:
-    """Return the means of one GPU over the window, and what of it the process used. Without a process that is how busy
-    the GPU was and whether it is profiled at all.
+    """Return the means of one GPU over the window, and its use by the process. Without a process they consist of busy
+    ratio and SM activity.
     """
     key = (uuid, process is None)
-    known: DeviceEvidence | None = window.memory.get(key)
+    known: DeviceEvidence | None = window.cache.get(key)
     if known is None:
-        known = window.memory[key] = _load(window, uuid) if process is None else _means(window, uuid)
+        known = window.cache[key] = _load(window, uuid) if process is None else _means(window, uuid)
     if process is None:
         return known
     observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
@@ -154,13 +158,14 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
     power, limit = window.mean("gpu_power_watts", uuid), window.last("gpu_power_limit_watts", uuid)
     default = window.last("gpu_power_limit_default_watts", uuid)
     clock, top = window.mean("gpu_clock_hertz", uuid, "sm"), window.last("gpu_clock_max_hertz", uuid, "sm")
-    heat = [mean for reason in _HEAT if (mean := window.mean("gpu_clocks_event_active", uuid, reason)) is not None]
+    means = (window.mean("gpu_clocks_event_active", uuid, reason) for reason in _THERMAL_REASONS)
+    thermal = [mean for mean in means if mean is not None]
     return replace(
         _load(window, uuid),
         tensor_active=_ratio(window.rise("gpu_tensor_active_seconds_total", uuid), profiled),
         power=_ratio(power, limit),
         clock=_ratio(clock, top),
-        thermal=max(heat) if heat else None,
+        thermal=max(thermal) if thermal else None,
         power_capped=window.mean("gpu_clocks_event_active", uuid, "sw_power_cap"),
         power_limit_lowered=None if limit is None or default is None else limit < default,
         transfer=_transfer(window, uuid, profiled),
@@ -180,34 +185,34 @@ def _uuids(window: Window, process: str) -> list[str]:
     found = {
         labels["uuid"]
         for name in ("torch_memory_allocated_bytes", "gpu_process_memory_used_bytes")
-        for labels, _ in window.now(name, "process", process)
+        for labels, _ in window.samples(name, "process", process)
     }
-    return sorted(uuid for uuid in found if window.now("gpu_up", "uuid", uuid))
+    return sorted(uuid for uuid in found if window.samples("gpu_up", "uuid", uuid))
 
 
 def _label(window: Window, name: str, process: str, label: str) -> str:
-    return next((labels.get(label, "") for labels, _ in window.now(name, "process", process)), "")
+    return next((labels.get(label, "") for labels, _ in window.samples(name, "process", process)), "")
 
 
 def _parameters(window: Window, process: str) -> dict[str, float]:
     kinds: defaultdict[str, float] = defaultdict(float)
-    for labels, value in window.now("torch_parameter_bytes", "process", process):
+    for labels, value in window.samples("torch_parameter_bytes", "process", process):
         if isinstance(value, (int, float)):
             kinds[labels["device"].split(":")[0]] += value
     return dict(kinds)
 
 
 def _visible_devices(window: Window, process: str) -> int | None:
-    """How many GPUs the process sees: as CUDA told it, and before that as its environment and its /dev tell."""
+    """Return the number of GPUs visible to the process: by CUDA, or before that by its environment and /dev."""
     counted = _label(window, "torch_build_info", process, "visible_devices")
     if counted.isdigit():
         return int(counted)
-    # An empty list hides all GPUs, and so does one that begins with a number that there is not.
+    # An empty list hides all GPUs, and so does one that begins with an invalid index.
     listed = _label(window, "torch_build_info", process, "cuda_visible_devices")
     if listed == "(empty)" or listed.startswith("-"):
         return 0
     nodes, driver = (_label(window, "torch_build_info", process, label) for label in ("device_nodes", "kernel_driver"))
-    # Without the driver in its /proc it may be a machine that has other ways to a GPU, such as WSL.
+    # Without the driver in /proc, the machine may provide GPUs in another way, as WSL does.
     return 0 if nodes == "0" and driver else None
 
 
@@ -216,20 +221,20 @@ def _driver_too_old(window: Window, process: str) -> bool | None:
         _label(window, name, process, label).partition(".")[0]
         for name, label in (("torch_process_info", "cuda"), ("torch_build_info", "kernel_driver"))
     )
-    least = _DRIVERS.get(int(cuda)) if cuda.isdigit() else None
-    return int(driver) < least if least and driver.isdigit() else None
+    required = _MIN_DRIVER.get(int(cuda)) if cuda.isdigit() else None
+    return int(driver) < required if required and driver.isdigit() else None
 
 
 def _arch_supported(window: Window, process: str) -> bool | None:
-    """Whether the build has code for all GPUs that the process uses."""
+    """Return whether the build supports all GPUs that the process uses."""
     built = _label(window, "torch_build_info", process, "architectures").split()
-    found = [labels["capability"].split(".") for labels, _ in window.now("torch_device_info", "process", process)]
-    told = [arch_supported(built, (int(c[0]), int(c[1]))) for c in found if len(c) == 2 and "".join(c).isdigit()]
-    return None if None in told or not told else all(told)
+    found = [labels["capability"].split(".") for labels, _ in window.samples("torch_device_info", "process", process)]
+    supported = [arch_supported(built, (int(c[0]), int(c[1]))) for c in found if len(c) == 2 and "".join(c).isdigit()]
+    return None if None in supported or not supported else all(supported)
 
 
 def _fp32_only(window: Window, process: str) -> bool | None:
-    dtypes = {labels["dtype"] for labels, _ in window.now("torch_parameter_elements", "process", process)}
+    dtypes = {labels["dtype"] for labels, _ in window.samples("torch_parameter_elements", "process", process)}
     tf32 = _label(window, "torch_build_info", process, "tf32_matmul")
     if not dtypes or not tf32:
         return None
@@ -237,7 +242,9 @@ def _fp32_only(window: Window, process: str) -> bool | None:
 
 
 def _sum_of_rises(window: Window, name: str, process: str) -> float:
-    return sum(window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in window.now(name, "process", process))
+    return sum(
+        window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in window.samples(name, "process", process)
+    )
 
 
 def _pressure(window: Window, process: str) -> float | None:
@@ -247,7 +254,7 @@ def _pressure(window: Window, process: str) -> float | None:
 
 
 def _transfer(window: Window, uuid: str, seconds: float | None) -> float | None:
-    """PCIe traffic of the busier direction as a share of what the link in use carries."""
+    """Return the PCIe traffic of the busier direction as a share of the bandwidth of the link in use."""
     generation, width = (
         window.last("gpu_pcie_generation", uuid, "current"),
         window.last("gpu_pcie_width", uuid, "current"),
@@ -256,4 +263,5 @@ def _transfer(window: Window, uuid: str, seconds: float | None) -> float | None:
     received = window.rise("gpu_pcie_received_bytes_total", uuid)
     if not generation or not width or not seconds or sent is None or received is None:
         return None
-    return min(1.0, max(sent, received) / seconds / (_LANE.get(int(generation), _LANE[6]) * width))
+    lane = _LANE_BYTES_PER_SECOND.get(int(generation), _LANE_BYTES_PER_SECOND[6])
+    return min(1.0, max(sent, received) / seconds / (lane * width))

@@ -1,4 +1,4 @@
-"""What one line can tell of a training when it has ended."""
+"""Summary of an ended training in one log line."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ class Summary:
     lost: dict[str, float] = field(default_factory=dict)  # GPU time by cause
     held: float = 0.0  # GPU time
     busy: float = 0.0  # GPU time
-    peak_memory: float = 0.0  # bytes that the caching allocator handed out at most, all GPUs together
+    peak_memory: float = 0.0  # peak bytes allocated by the caching allocator, all GPUs together
     _loads: Counter[int] = field(default_factory=Counter)  # minutes by their mean load in percent
 
-    def saw_load(self, loads: list[float], elapsed: float) -> None:
-        """Take in the load of each GPU over the last minute."""
+    def add_load(self, loads: list[float], elapsed: float) -> None:
+        """Add the load of each GPU over the last minute, 0 to 1; `elapsed` is in seconds since the last call."""
         self.busy += elapsed * sum(loads)
         if loads:
             self._loads[round(100 * sum(loads) / len(loads))] += 1
 
     def load_percentile(self, share: float) -> int | None:
-        """Return the load in percent below which `share` of the time was spent, None if none was seen."""
-        enough, seen = share * self._loads.total(), 0
+        """Return the load in percent below which `share` of the time was spent, None if no load was added."""
+        enough, count = share * self._loads.total(), 0
         for percent in sorted(self._loads):
-            seen += self._loads[percent]
-            if seen >= enough:
+            count += self._loads[percent]
+            if count >= enough:
                 return percent
         return None
 
     def line(self) -> dict[str, Any]:
-        """Return the fields of the log line; what was never seen is left out."""
+        """Return the fields of the log line; unknown ones are left out."""
         lost = sorted(((seconds, cause) for cause, seconds in self.lost.items() if seconds >= 1.0), reverse=True)
         states = sorted((state, seconds) for state, seconds in self.seconds.items() if seconds)
-        told: dict[str, Any] = {"states": ",".join(f"{state}:{seconds:.0f}" for state, seconds in states)}
+        line: dict[str, Any] = {"states": ",".join(f"{state}:{seconds:.0f}" for state, seconds in states)}
         if self.held:
-            told |= {"gpu_seconds_held": round(self.held), "gpu_seconds_busy": round(self.busy)}
-            told["gpu_seconds_lost"] = ",".join(f"{cause}:{seconds:.0f}" for seconds, cause in lost) or "none"
+            line |= {"gpu_seconds_held": round(self.held), "gpu_seconds_busy": round(self.busy)}
+            line["gpu_seconds_lost"] = ",".join(f"{cause}:{seconds:.0f}" for seconds, cause in lost) or "none"
         if self._loads:
-            told["load_percent_mean"] = round(sum(p * n for p, n in self._loads.items()) / self._loads.total())
-            told |= {f"load_percent_p{100 * share:.0f}": self.load_percentile(share) for share in (0.05, 0.5, 0.95)}
+            line["load_percent_mean"] = round(sum(p * n for p, n in self._loads.items()) / self._loads.total())
+            line |= {f"load_percent_p{100 * share:.0f}": self.load_percentile(share) for share in (0.05, 0.5, 0.95)}
         if self.peak_memory:
-            told["peak_memory_bytes"] = round(self.peak_memory)
-        return told
+            line["peak_memory_bytes"] = round(self.peak_memory)
+        return line

@@ -1,31 +1,139 @@
-"""How our own commands ask a running daemon: the login that it wants comes from ~/.netrc, as with curl."""
+"""The HTTP client of our own commands: one bounded request to a running daemon, never through a proxy."""
 
 from __future__ import annotations
 
+import http.client
 import netrc
+import ssl
+import threading
+import urllib.error
 import urllib.request
-from http.client import HTTPMessage
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from gpugauge.text import printable
 
-def opener() -> urllib.request.OpenerDirector:
-    """Return what opens a daemon's addresses: without proxies, with the login of ~/.netrc once it is asked for one.
+_MAX_REFUSAL_BYTES = 10_000
 
-    Besides what urllib raises, opening raises ValueError when that file cannot be used. SSL_CERT_FILE names the
-    authority of a certificate that the system does not know.
+
+class RequestError(Exception):
+    """A request without a usable answer. The message is one printable sentence. `wrong_request` is true if the
+    address, the request or ~/.netrc is the reason, not the state of the daemon.
     """
-    # A proxy that the environment names is for the world outside.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _SecondTry(_NetrcLogins()))
+
+    def __init__(self, sentence: str, *, wrong_request: bool = False) -> None:
+        super().__init__(printable(sentence))
+        self.wrong_request = wrong_request
 
 
-class _SecondTry(urllib.request.HTTPBasicAuthHandler):
-    """Closes the refusal once there is another answer, which urllib leaves to the garbage collector."""
+class UnreachableError(RequestError):
+    """No connection to the address."""
+
+
+class RefusedError(RequestError):
+    """An answer with a status of 300 or more, in the words of the server."""
+
+    def __init__(self, url: str, status: int, text: str) -> None:
+        super().__init__(f"{url} answers {status}: {text}", wrong_request=status == 400)
+
+
+def request(url: str, method: str = "GET", *, timeout_seconds: float, max_bytes: int) -> bytes:
+    """Return the body of the answer. A login comes from ~/.netrc and is sent only after a 401; SSL_CERT_FILE names the
+    authority of a certificate that the system does not trust. Raises RequestError.
+    """
+    _check(url)
+    try:
+        body = _within(timeout_seconds, lambda: _send(url, method, timeout_seconds, max_bytes))
+    except TimeoutError:
+        raise RequestError(f"{url} does not answer within {timeout_seconds:g} s") from None
+    except urllib.error.URLError as error:
+        raise _error_of(url, error.reason) from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise RequestError(f"{url} does not answer as gpugauge does: {' '.join(str(error).split())}") from None
+    if len(body) > max_bytes:
+        raise RequestError(f"{url} does not answer as gpugauge does: more than {max_bytes} bytes")
+    return body
+
+
+def _check(url: str) -> None:
+    """Raise RequestError for an address that cannot be used."""
+    if not url.startswith(("http://", "https://")):
+        raise RequestError(f"{url}: the address begins with http:// or https://", wrong_request=True)
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        usable = False
+    if not usable:
+        raise RequestError(f"{url}: an address is written http://127.0.0.1:10478", wrong_request=True)
+    if parts.username is not None:
+        raise RequestError("user and password belong in ~/.netrc, not in the address", wrong_request=True)
+
+
+def _error_of(url: str, reason: str | BaseException) -> RequestError:
+    if isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError):
+        return UnreachableError(f"{url} does not answer ({reason.strerror or reason})")
+    return RequestError(f"{url} cannot be used: {reason}")
+
+
+def _send(url: str, method: str, timeout_seconds: float, max_bytes: int) -> bytes:
+    sent = urllib.request.Request(url, data=b"" if method == "POST" else None, method=method)  # noqa: S310  (http(s))
+    try:
+        with _opener().open(sent, timeout=timeout_seconds) as response:
+            body: bytes = response.read(max_bytes + 1)
+            return body
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read(_MAX_REFUSAL_BYTES).decode(errors="replace").strip().partition("\n")[0]
+        raise RefusedError(url, error.code, text or str(error.reason)) from None
+
+
+def _within(seconds: float, work: Callable[[], bytes]) -> bytes:
+    """Return what `work` returns. Raises TimeoutError after `seconds`, and what `work` raises.
+
+    It runs in a thread: the time-out of a socket bounds each read instead of their sum, and name resolution has none.
+    """
+    done: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, name="request", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError
+    return done.result()
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Return an opener for http and https without ProxyHandler: a proxy of the environment must receive no login."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.UnknownHandler(),  # a redirect to another scheme
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _LoginAfterRefusal(_NetrcLogins()),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+class _LoginAfterRefusal(urllib.request.HTTPBasicAuthHandler):
+    """Sends a request again with its login. Closes the refusal, which urllib leaves to the garbage collector."""
 
     def http_error_401(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
     ) -> Any:
-        """Ask again with the login, if there is one."""
+        """Return the answer to the second request, or None without a login."""
         try:
             answer = super().http_error_401(req, fp, code, msg, headers)
         except Exception:
@@ -37,14 +145,14 @@ class _SecondTry(urllib.request.HTTPBasicAuthHandler):
 
 
 class _NetrcLogins(urllib.request.HTTPPasswordMgr):
-    """Asked after a 401 only: a file that is broken does not matter before."""
+    """The logins of ~/.netrc. urllib calls it after a 401 only, so that a broken file matters only then."""
 
     def find_user_password(self, realm: str | None, authuri: str) -> tuple[str | None, str | None]:  # noqa: ARG002  (urllib's)
-        """Return user and password; the realm does not matter, one host has one daemon."""
+        """Return user and password for a host; the realm is ignored, since one host has one daemon."""
         try:
             found = netrc.netrc().authenticators(urlsplit(authuri).hostname or "")
         except FileNotFoundError:
             found = None
         except (OSError, netrc.NetrcParseError) as error:
-            raise ValueError(f"~/.netrc cannot be used: {error}") from None
+            raise RequestError(f"~/.netrc cannot be used: {error}", wrong_request=True) from None
         return (found[0], found[2]) if found else (None, None)

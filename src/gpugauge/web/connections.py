@@ -1,4 +1,4 @@
-"""The connections of the HTTP server: bounded in number, in size, and in the time each may take (docs/http.md)."""
+"""Connections of the HTTP server, limited in number, size and time (docs/http.md)."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from gpugauge.web.messages import Reply, Request
 
 log = logging.getLogger("gpugauge.server")
 
-# Seconds: from the connection (handshake included) to the end of the first request's headers …
-HEADER_TIMEOUT = 10.0
-# … from there until the body is read and the answer is in the kernel's hands, against clients that do not read …
-REQUEST_TIMEOUT = 20.0
-# … and from there to the next request; Prometheus keeps its connection between scrapes, 15 to 120 s apart.
-IDLE_TIMEOUT = 300.0
-# Connections that are accepted before those that are open are served again.
-_AT_ONCE = 128
+# From the connection, TLS handshake included, to the end of the first request's headers.
+HEADER_TIMEOUT_SECONDS = 10.0
+# From the end of the headers until the request body is read and the kernel has taken the reply. A client that does not
+# read its reply exceeds it.
+REQUEST_TIMEOUT_SECONDS = 20.0
+# From a reply to the next request. Prometheus keeps its connection between scrapes, 15 to 120 s apart.
+IDLE_TIMEOUT_SECONDS = 300.0
+# After this many new connections the open ones are served again.
+_MAX_ACCEPTS_PER_WAKEUP = 128
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 64 * 1024
-# Answers up to this size go out in one call with their headers, copied; larger ones are sent from where they lie.
-_SMALL = 64 * 1024
-# What the kernel queues for a client that does not read. By itself it queues megabytes for each on the loopback device,
-# charges them to the daemon's cgroup, and lets the other clients wait for it.
-_UNREAD = 128 * 1024
+# A reply up to this size is copied and sent with its headers in one call; a larger one is sent without a copy.
+_MAX_COPIED_REPLY_BYTES = 64 * 1024
+# Send buffer of a connection. By default the kernel queues megabytes per client on the loopback device, charges them to
+# the daemon's cgroup and delays other clients.
+_SEND_BUFFER_BYTES = 128 * 1024
 
 Answer: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
@@ -50,86 +51,86 @@ _PARAMETERS = HTTP1ConnectionParameters(max_header_size=MAX_HEADER_BYTES, max_bo
 
 
 class _Phase(dict[HTTP1ServerConnection, float]):
-    """The connections in one phase with the time they entered it, the longest first; all may stay equally long."""
+    """Connections in one phase with the time of entry, in the order of entry. All have the same timeout."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self.timeout = timeout
 
-    def longest(self) -> HTTP1ServerConnection:
+    def oldest(self) -> HTTP1ServerConnection:
         return next(iter(self))
 
-    def used(self, now: float) -> float:
-        """Return how much of the time allowed the longest one has used, from 0 to 1."""
+    def used_ratio(self, now: float) -> float:
+        """Return the share of the timeout that the oldest connection has used."""
         return (now - next(iter(self.values()))) / self.timeout
 
 
 class Listener(TCPServer, HTTPServerConnectionDelegate):
-    """Accepts connections and knows how long each may stay.
+    """Accepts connections and closes those that exceed their timeout.
 
-    A connection is fresh until the headers of its first request are complete, and then in its first request; after
-    that answer it goes to and fro between idle and busy.
+    A connection is fresh until the headers of its first request are complete, and in its first request until the reply.
+    After that it alternates between idle and busy.
     """
 
     def __init__(self, answer: Answer, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
-        """`tls` is asked for each new connection; those that are open keep theirs."""
+        """`tls` is called for each new connection; open connections keep their context."""
         super().__init__(max_buffer_size=2 * (MAX_HEADER_BYTES + MAX_BODY_BYTES), read_chunk_size=MAX_HEADER_BYTES)
         self.answer = answer
         self._limit, self._tls = limit, tls
         self._listening: list[socket.socket] = []
-        self._waiting: list[socket.socket] = []  # those that connections could not be taken from
+        self._paused: list[socket.socket] = []  # listening sockets on which accept() failed
         self._refusals = Condition(log, logging.ERROR)
-        self._fresh = _Phase(HEADER_TIMEOUT)
-        self._first = _Phase(REQUEST_TIMEOUT)
-        self._busy = _Phase(REQUEST_TIMEOUT)
-        self._idle = _Phase(IDLE_TIMEOUT)
+        self._fresh = _Phase(HEADER_TIMEOUT_SECONDS)
+        self._first = _Phase(REQUEST_TIMEOUT_SECONDS)
+        self._busy = _Phase(REQUEST_TIMEOUT_SECONDS)
+        self._idle = _Phase(IDLE_TIMEOUT_SECONDS)
         self._phases = (self._fresh, self._first, self._busy, self._idle)
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Take connections from these from now on. Tornado's own loop would spin when no descriptor is left."""
-        self._waiting += sockets
-        for sock in self._waiting:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)  # its connections have the same
-        self._listening += self._waiting
+        """Accept connections on these sockets. Replaces tornado's loop, which spins when no descriptor is left."""
+        self._paused += sockets
+        for sock in self._paused:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # inherited by its connections
+        self._listening += self._paused
         self.resume()
 
     def resume(self) -> None:
-        """Look again at sockets whose connections could not be taken; they stay in the kernel's queue meanwhile."""
+        """Accept again on sockets on which accept() failed. Their connections stay in the kernel's queue meanwhile."""
         loop = asyncio.get_running_loop()
-        for sock in self._waiting:
+        for sock in self._paused:
             loop.add_reader(sock, self._accept, sock)
-        self._waiting.clear()
+        self._paused.clear()
 
     @property
-    def rests(self) -> bool:
-        """Whether nothing is under way: no connection waits for a request's end, no socket to be looked at again."""
-        return not (self._fresh or self._first or self._busy or self._waiting)
+    def is_idle(self) -> bool:
+        """Whether no request is in progress and no socket is paused."""
+        return not (self._fresh or self._first or self._busy or self._paused)
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Close the listening sockets."""
         for sock in self._listening:
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
         self._listening.clear()
-        self._waiting.clear()
+        self._paused.clear()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_ACCEPTS_PER_WAKEUP):
             try:
                 connection, address = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._refusals.failing("no connection can be accepted, open ones go on", error=error.strerror)
+                self._refusals.failing("no connection can be accepted, open ones continue", error=error.strerror)
                 asyncio.get_running_loop().remove_reader(listening)
-                self._waiting.append(listening)
+                self._paused.append(listening)
                 return
             self._refusals.recovered("connections are accepted again")
             self.ssl_options = self._tls()
             self._handle_connection(connection, address)
 
     def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
-        """Take the connection in; a TLS handshake is still to come, in the time of the first headers."""
+        """Serve an accepted connection. Its TLS handshake follows, within the timeout of the first headers."""
         if sum(map(len, self._phases)) >= self._limit:
             self._evict()
         connection = HTTP1ServerConnection(stream, _PARAMETERS, address[0])
@@ -137,26 +138,26 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
         connection.start_serving(self)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """Take note that the connection waits for a request, its first or the next after an answer."""
+        """Record that the connection waits for its first or its next request."""
         assert isinstance(server_conn, HTTP1ServerConnection)
         if server_conn not in self._fresh:
             self._enter(server_conn, self._idle)
         return _Exchange(self, server_conn, request_conn)
 
     def request_begins(self, connection: HTTP1ServerConnection) -> None:
-        """Take note that the headers of a request are complete."""
+        """Record that the headers of a request are complete."""
         self._enter(connection, self._first if connection in self._fresh else self._busy)
 
     def on_close(self, server_conn: object) -> None:
-        """Forget the connection."""
+        """Remove a closed connection."""
         assert isinstance(server_conn, HTTP1ServerConnection)
         self._leave(server_conn)
 
     def close_overdue(self, now: float) -> None:
-        """Close what has been in its phase for too long."""
+        """Close the connections that have exceeded the timeout of their phase."""
         for phase in self._phases:
-            while phase and phase.used(now) >= 1:
-                self._close(phase.longest())
+            while phase and phase.used_ratio(now) >= 1:
+                self._close(phase.oldest())
 
     async def close_all(self) -> None:
         """Close every connection."""
@@ -164,13 +165,14 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
             await connection.close()
 
     def _evict(self) -> None:
-        """Make room by the one that used up most of its time, among those without a complete request if these hold
-        more than half of the places: slow ones then push out each other, and never a scraper.
+        """Close the connection that has used the largest share of its timeout. If connections that have not completed a
+        request are more than half of the limit, only they are considered: slow clients then evict each other and never
+        a scraper.
         """
-        newcomers = (self._fresh, self._first)
-        phases = newcomers if sum(map(len, newcomers)) > self._limit // 2 else self._phases
+        unproven = (self._fresh, self._first)
+        phases = unproven if sum(map(len, unproven)) > self._limit // 2 else self._phases
         now = asyncio.get_running_loop().time()
-        self._close(max((phase for phase in phases if phase), key=lambda phase: phase.used(now)).longest())
+        self._close(max((phase for phase in phases if phase), key=lambda phase: phase.used_ratio(now)).oldest())
 
     def _close(self, connection: HTTP1ServerConnection) -> None:
         self._leave(connection)
@@ -186,7 +188,7 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
 
 
 class _Exchange(HTTPMessageDelegate):
-    """Collects one request and writes its reply."""
+    """Reads one request and writes its reply."""
 
     def __init__(self, listener: Listener, server_conn: HTTP1ServerConnection, request_conn: HTTPConnection) -> None:
         self._listener = listener
@@ -219,7 +221,7 @@ class _Exchange(HTTPMessageDelegate):
         if isinstance(reply, Reply):
             self._write(reply, head_only)
         else:
-            self._waiting = asyncio.ensure_future(self._write_later(reply, head_only))
+            self._task = asyncio.ensure_future(self._write_later(reply, head_only))  # the loop keeps weak references
 
     def on_connection_close(self) -> None:
         self._body.clear()
@@ -245,11 +247,11 @@ class _Exchange(HTTPMessageDelegate):
         for name, value in reply.headers:
             headers[name] = value
         start_line = ResponseStartLine("HTTP/1.1", reply.status, HTTPStatus(reply.status).phrase)
-        if self._server_conn.stream.closed():  # the client did not wait
+        if self._server_conn.stream.closed():  # by the client
             return
-        small = len(reply.body) <= _SMALL and not head_only
+        small = len(reply.body) <= _MAX_COPIED_REPLY_BYTES and not head_only
         if not small:
-            # The kernel must not wait for the headers' acknowledgement before it sends the body: measured, 10 ms.
+            # Without it the kernel sends the body only after the acknowledgement of the headers: 10 ms as measured.
             self._server_conn.stream.set_nodelay(True)
         self._connection.write_headers(start_line, headers, reply.body if small else None)
         if not small and not head_only:

@@ -1,4 +1,4 @@
-"""Against strangers' web pages in a person's browser: a request must name this machine, and not come from elsewhere."""
+"""Checks against requests that foreign web pages make in a user's browser: of the Host header and of the origin."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from urllib.parse import urlsplit
 
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
-# What a browser says about where a request comes from (https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header):
-# this very site, or nobody but the person.
+# Allowed values of Sec-Fetch-Site (https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header): this site, or an
+# address that the user entered.
 _OWN_SITES = ("same-origin", "none")
 
 
 def own_names(listen_hosts: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names by which this machine may be called: its own, with and without domain, and `listen_hosts`."""
+    """Return the names of this machine: localhost, its host name with and without domain, and `listen_hosts`."""
     machine = os.uname().nodename.lower()
     given = (host.lower() for host in listen_hosts if host)
     return frozenset({"localhost", machine, machine.partition(".")[0], *given})
 
 
 def foreign_host(request: Request, names: frozenset[str]) -> Reply | None:
-    """Return the refusal of a request that calls this machine by a name that is neither an address nor in `names`.
+    """Return 403 if the Host header holds a name that is neither an address nor in `names`, else None.
 
-    A page of a stranger reaches a private address by letting its own name resolve to it (DNS rebinding); then the
-    browser believes both to be one site, and only the Host header tells. Programs may leave the header out.
+    A foreign page can let its own name resolve to a private address (DNS rebinding). The browser then treats both as
+    one site, and only the Host header differs. Programs may omit the header.
     """
     host = request.headers.get("Host", "")
     name = _host_name(host)
     if not host or (name and (name in names or _is_address(name))):
         return None
     return sentence(
-        403, "this name is not known here: use the machine's address, its own name, localhost, or a listen address"
+        403, "unknown name in the Host header: use the machine's address, its host name, localhost or a listen address"
     )
 
 
 def foreign_origin(request: Request) -> Reply | None:
-    """Return the refusal of a request that a page of another site has made; programs do not send these headers."""
+    """Return 403 if a page of another site made the request, else None. Programs do not send these headers."""
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
     if (site is None or site in _OWN_SITES) and (origin is None or _same_host(origin, request.headers.get("Host", ""))):
         return None
-    return sentence(403, "another site's page must not ask for this")
+    return sentence(403, "requests from pages of other sites are not allowed")
 
 
 def guarded(handler: Handler, names: frozenset[str] | None = None) -> Handler:
-    """Return `handler` behind both checks: for what changes something. `names` as from `own_names`, the default."""
-    known = own_names() if names is None else names
+    """Return `handler` with both checks, for requests that change something. `names` is by default `own_names()`."""
+    allowed = own_names() if names is None else names
 
     def checked(request: Request) -> Reply | Awaitable[Reply]:
-        return foreign_host(request, known) or foreign_origin(request) or handler(request)
+        return foreign_host(request, allowed) or foreign_origin(request) or handler(request)
 
     return checked
 
 
 def own_names_only(routes: Mapping[str, Route], listen_hosts: Sequence[str]) -> dict[str, Route]:
-    """Return the routes so that a daemon for this machine only answers to this machine's names only: what it tells
-    cannot be read by a stranger's page either. Where others may connect, it may have names that nobody told us.
+    """Return the routes with the check of the Host header if the daemon listens on the loopback device only, so that a
+    foreign page cannot read them. With other addresses the machine may have names that are unknown here: no check.
     """
     if not all(map(_is_loopback, listen_hosts)):
         return dict(routes)
@@ -73,10 +73,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _host_name(host: str) -> str | None:
-    """Return the name or address in a Host header, in lower case and without port; None if it is no such thing."""
+    """Return the name or address in a Host header, in lower case and without port; None if it is malformed."""
     try:
         parts = urlsplit(f"//{host}")
-        _ = parts.port  # a port that is none raises
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None
     return parts.hostname if parts.netloc == host and "@" not in host else None
@@ -93,6 +93,6 @@ def _is_address(name: str) -> bool:
 def _same_host(origin: str, host: str) -> bool:
     try:
         parts = urlsplit(origin)
-    except ValueError:  # a bracket without the other
+    except ValueError:  # an unbalanced bracket
         return False
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()

@@ -7,19 +7,19 @@ import os
 import socket
 from collections.abc import Iterator
 
-# Room for connections that arrive while the event loop is busy; a full queue costs a client one second.
+# Connections that may queue while the event loop is busy. With a full queue a client retries after one second.
 _BACKLOG = 1024
 _NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 class ListenError(Exception):
-    """An address cannot be listened on; the message is one sentence for the user."""
+    """Listening on an address failed. The message is one sentence for the user."""
 
 
 def bind(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a listening socket for each address of the host, one for IPv4 and IPv6 together when there is no host.
+    """Yield a listening socket for each address of the host; without a host, one socket for IPv4 and IPv6.
 
-    Raises ListenError; the sockets yielded before are the caller's to close.
+    Raises ListenError. The caller closes the sockets that were yielded before the error.
     """
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -40,6 +40,6 @@ def _bind_all_interfaces(port: int) -> socket.socket:
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
         except OSError as error:
-            if error.errno not in _NO_IPV6:  # containers often have the protocol compiled in and switched off
+            if error.errno not in _NO_IPV6:  # in containers IPv6 is often compiled in but disabled
                 raise
     return socket.create_server(("", port), backlog=_BACKLOG)

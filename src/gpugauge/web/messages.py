@@ -1,4 +1,4 @@
-"""What goes in and out of the HTTP server, and who answers it."""
+"""Requests, replies and routes of the HTTP server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 
 class Request(NamedTuple):
-    """A complete request; `headers` look up without regard to case.
+    """A complete request. The names of `headers` are case-insensitive.
 
-    `certificate` is the client's, verified, as `ssl.SSLSocket.getpeercert` tells it; None without one.
+    `certificate` is the verified client certificate as `ssl.SSLSocket.getpeercert` returns it; None without one.
     """
 
     method: str
@@ -22,7 +22,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What goes back; Content-Length, Date and the protective headers are added on the way out."""
+    """A reply. The server adds Content-Length, Date and the security headers."""
 
     status: int
     body: bytes
@@ -34,7 +34,7 @@ Handler: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
 
 class Route(NamedTuple):
-    """What answers one path. Handlers run in the server's thread and must not block; one that waits is a coroutine."""
+    """Handler of one path. Handlers run in the server's thread and must not block; one that waits is a coroutine."""
 
     handler: Handler
     methods: tuple[str, ...] = ("GET", "HEAD")

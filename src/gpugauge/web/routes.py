@@ -1,4 +1,4 @@
-"""What the HTTP server answers to programs: the metrics and the two health checks; and who looks, for the timetable."""
+"""Routes for programs: metrics and health checks. Their requests are recorded in the scrape forecast."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from gpugauge.exposition.render import Exposition
-from gpugauge.forecast import Timetable
+from gpugauge.forecast import ScrapeForecast
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
 
 def standard_routes(
-    exposition: Exposition, telemetry_path: str, not_ready: Callable[[], str | None], timetable: Timetable | None = None
+    exposition: Exposition,
+    telemetry_path: str,
+    not_ready: Callable[[], str | None],
+    forecast: ScrapeForecast | None = None,
 ) -> dict[str, Route]:
-    """Return the table of routes. `not_ready` gives the reason or None; the timetable is told of scrapes."""
+    """Return the routes. `not_ready` returns the reason, or None if ready; scrapes are recorded in `forecast`."""
 
     def metrics(request: Request) -> Reply:
         accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
         now = time.monotonic()
-        if timetable:
-            timetable.heard(request.remote, now)
+        if forecast:
+            forecast.record_scrape(request.remote, now)
         response = exposition.respond(accept, encoding, now)
         headers = [("Vary", "Accept, Accept-Encoding")]
         if response.content_encoding:
@@ -37,14 +40,14 @@ def standard_routes(
     }
 
 
-def for_people(routes: Mapping[str, Route], timetable: Timetable) -> dict[str, Route]:
-    """Return the routes so that the timetable is told of each request: whoever made it may look again at any time."""
+def for_people(routes: Mapping[str, Route], forecast: ScrapeForecast) -> dict[str, Route]:
+    """Return the routes with handlers that record each request as a viewer: a person may reload at any time."""
 
-    def heard(handler: Handler) -> Handler:
-        def told(request: Request) -> Reply | Awaitable[Reply]:
-            timetable.looked(time.monotonic())
+    def recorded(handler: Handler) -> Handler:
+        def record_and_handle(request: Request) -> Reply | Awaitable[Reply]:
+            forecast.record_viewer(time.monotonic())
             return handler(request)
 
-        return told
+        return record_and_handle
 
-    return {path: route._replace(handler=heard(route.handler)) for path, route in routes.items()}
+    return {path: route._replace(handler=recorded(route.handler)) for path, route in routes.items()}

@@ -1,4 +1,4 @@
-"""The HTTP server: a thread with an event loop of its own, a table of routes, bounded connections (docs/http.md)."""
+"""The HTTP server: a thread with its own event loop, a table of routes, limited connections (docs/http.md)."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ __all__ = ["Access", "Handler", "Reply", "Request", "Route", "Server", "sentence
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks at connections that take too long, and how many of them while none is under way.
-_SWEEP_INTERVAL = 1.0
-_RESTING = 5
-# Descriptors that the rest of the daemon needs, however many connections are allowed.
+# Interval of the check for overdue connections while a request is in progress; while none is, it is longer by a factor.
+_SWEEP_SECONDS = 1.0
+_IDLE_SWEEP_FACTOR = 5
+# Descriptors that the rest of the daemon needs; connections may use the others.
 _RESERVED_DESCRIPTORS = 256
-_FAILED = sentence(500, "this request failed, the log of the daemon says why")
+_FAILED = sentence(500, "the request failed; the log of the daemon has the error")
 
 
 class Access(Protocol):
-    """Who may connect and how; asked for every connection and request, so that what it says may change."""
+    """Access control. It is consulted for every connection and request, so that it may change at run time."""
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """What turns a new connection into HTTPS; None for plain HTTP."""
+        """TLS context of new connections; None for plain HTTP."""
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """Headers for every reply, stronger than the reply's own."""
+        """Headers of every reply; they override the reply's own."""
 
     def refusal(self, request: Request) -> Reply | Awaitable[Reply | None] | None:
-        """Return the reply that refuses the request, or None to let it in; what takes time is awaited."""
+        """Return the reply that refuses the request, or None to allow it; a slow check returns an awaitable."""
 
 
 class Server:
-    """Serves `routes` on every address to whom `access` lets in: without it, to everybody, in plain HTTP.
+    """Serves `routes` on every address. `access` controls who may connect; without it everyone may, by plain HTTP.
 
-    `addresses` are (host, port), where no host means all interfaces.
+    `addresses` are (host, port); an empty host means all interfaces.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Server:
         self._requested = tuple(addresses)
         self._max_connections = max_connections
         self._access = access
-        self._answer = _Answerer(routes, access)
+        self._answer = _Dispatcher(routes, access)
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self.addresses: tuple[tuple[str, int], ...] = ()
-        """(host, port) as bound, known after `start`: a requested port 0 is a real one here."""
+        """(host, port) as bound, set by `start`: a requested port 0 is replaced by the real one."""
 
     def start(self) -> None:
-        """Bind all addresses and serve; raises ListenError, and then nothing is left open."""
+        """Bind all addresses and start the thread. Raises ListenError; then no socket stays open."""
         try:
             for host, port in self._requested:
                 for sock in bind(host, port):
@@ -91,11 +91,11 @@ class Server:
 
     @property
     def serving(self) -> bool:
-        """Whether the thread that answers runs."""
+        """Whether the server's thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """Close everything and wait for the thread, `timeout` seconds at most; safe to call twice or before start."""
+        """Close all connections and wait up to `timeout` seconds for the thread. Safe to call twice or before start."""
         if self._thread is None or self._loop is None or self._stopping is None:
             return
         if self._thread.is_alive():
@@ -113,7 +113,7 @@ class Server:
         while not stopping.done():
             listener.close_overdue(self._loop.time())
             listener.resume()
-            await asyncio.wait([stopping], timeout=_SWEEP_INTERVAL * (_RESTING if listener.rests else 1))
+            await asyncio.wait([stopping], timeout=_SWEEP_SECONDS * (_IDLE_SWEEP_FACTOR if listener.is_idle else 1))
         listener.stop()
         await listener.close_all()
 
@@ -123,15 +123,15 @@ class Server:
         self._sockets.clear()
 
 
-class _Answerer:
-    """From a request to its reply; the one place that turns what a handler raises into a 500."""
+class _Dispatcher:
+    """Returns the reply to a request. Any exception of a handler becomes a 500 here."""
 
     def __init__(self, routes: Mapping[str, Route], access: Access | None) -> None:
         self._routes = dict(routes)
         self._access = access
 
     def __call__(self, request: Request) -> Reply | Awaitable[Reply]:
-        """Return the reply; only one that takes time is awaited, so that a scrape is answered at once."""
+        """Return the reply, or an awaitable only if the handler waits, so that a scrape is answered at once."""
         try:
             refused = self._access.refusal(request) if self._access else None
             answer = self._dispatch(request) if refused is None else refused
@@ -140,12 +140,12 @@ class _Answerer:
             answer = _FAILED
         return self._finished(answer) if isinstance(answer, Reply) else self._later(request, answer)
 
-    async def _later(self, request: Request, coming: Awaitable[Reply | None]) -> Reply:
+    async def _later(self, request: Request, pending: Awaitable[Reply | None]) -> Reply:
         try:
-            answer = await coming
-            if answer is None:  # let in
-                now = self._dispatch(request)
-                answer = now if isinstance(now, Reply) else await now
+            answer = await pending
+            if answer is None:  # access granted
+                reply = self._dispatch(request)
+                answer = reply if isinstance(reply, Reply) else await reply
         except Exception:
             log.exception("a request failed", extra=fields(path=request.path))
             answer = _FAILED
@@ -158,8 +158,8 @@ class _Answerer:
     def _dispatch(self, request: Request) -> Reply | Awaitable[Reply]:
         route = self._routes.get(request.path)
         if route is None:
-            return sentence(404, "nothing here; / lists what there is")
+            return sentence(404, "not found; the page at / links to the endpoints")
         if request.method not in route.methods:
             allowed = ", ".join(route.methods)
-            return sentence(405, f"only {allowed} here")._replace(headers=(("Allow", allowed),))
+            return sentence(405, f"allowed methods: {allowed}")._replace(headers=(("Allow", allowed),))
         return route.handler(request)

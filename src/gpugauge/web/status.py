@@ -1,4 +1,4 @@
-"""`/api/v1/status`: the model of the node as JSON."""
+"""The endpoint `/api/v1/status`: the status of the node as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATH = "/api/v1/status"
 
 
 def status_route(snapshot: Callable[[], Snapshot | None], history: History) -> Route:
-    """Return the route that answers with status() as JSON; 503 while there is no fresh snapshot."""
+    """Return the route that replies with status() as JSON, or 503 without a fresh snapshot."""
 
     def answer(_: Request) -> Reply:
         current = snapshot()

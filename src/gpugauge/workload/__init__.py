@@ -1,1 +1,1 @@
-"""Who a pid is: what the kernel and the orchestrators tell about a process."""
+"""Workloads of processes: identity, container, pod, job and user, from the kernel and the orchestrators."""

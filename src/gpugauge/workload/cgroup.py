@@ -1,4 +1,4 @@
-"""Who put a process where it is, from /proc/PID/cgroup: the kernel's own record, which the process cannot change."""
+"""Pod, container, Slurm job and systemd unit of a process, from /proc/PID/cgroup, which the process cannot change."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# The kubelet's pod: `/kubepods/burstable/pod<uid>`, `/kubepods.slice/kubepods-burstable-pod<uid with _>.slice`; static
-# pods have a hash for a uid.
+# Pod of the kubelet: `/kubepods/burstable/pod<uid>`, `/kubepods.slice/kubepods-burstable-pod<uid with _>.slice`. The
+# uid of a static pod is a hash.
 _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=[/:]|$)")
-# A container: `/<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`, `crio-<id>.scope`, `libpod-<id>.scope`, and
-# containerd's `….slice:cri-containerd:<id>` where it and the kubelet disagree about the driver.
+# Container: `/<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`, `crio-<id>.scope`, `libpod-<id>.scope`, and
+# `….slice:cri-containerd:<id>` if containerd and the kubelet use different cgroup drivers.
 _CONTAINER = re.compile(r"[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)")
-# A Slurm job: `/system.slice/[<node>_]slurmstepd.scope/job_<id>` with v2, `/slurm[_<node>]/uid_<uid>/job_<id>` with v1.
+# Slurm job: `/system.slice/[<node>_]slurmstepd.scope/job_<id>` with v2, `/slurm[_<node>]/uid_<uid>/job_<id>` with v1.
 _SLURM = re.compile(r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_([0-9]{1,20})(?=/|$)")
 _OWNER = re.compile(r"^/user\.slice/user-([0-9]{1,10})\.slice(?=/|$)")
-# Paths outside of our own cgroup namespace, as cgroup_namespaces(7) shows them.
+# Paths outside of this process's cgroup namespace, see cgroup_namespaces(7).
 _OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """What the cgroup paths of a process say; empty or None where they say nothing."""
+    """Facts in the cgroup paths of a process; unknown ones are empty or None."""
 
     pod_uid: str = ""
     container_id: str = ""  # 64 hex digits
     slurm_job: str = ""
-    unit: str = ""  # systemd's unit that is no container, no session and not what a desktop makes of each program
-    owner: int | None = None  # uid of the user in whose slice it runs
+    unit: str = ""  # systemd unit, except those of containers, sessions and desktop programs
+    owner: int | None = None  # uid of the user whose slice it is in
 
 
 def parse(text: str) -> Cgroup:
-    """Read the content of /proc/PID/cgroup, v1, v2 or both; of two lines that tell, the first counts."""
+    """Parse the content of /proc/PID/cgroup, v1, v2 or both; of several lines with the same fact the first counts."""
     read = [_parse_path(path) for path in dict.fromkeys(path for _, path in _lines(text))]
     placed = next((r for r in read if r.pod_uid), None) or next((r for r in read if r.container_id), Cgroup())
     return Cgroup(
@@ -46,15 +46,15 @@ def parse(text: str) -> Cgroup:
 
 
 def directory(text: str, root: Path, controller: str) -> Path | None:
-    """Return where the cgroup file system mounted at `root` shows the cgroup of a process for a controller, which is
-    None if it lies outside of our own cgroup namespace or cannot be found.
+    """Return the folder of a process's cgroup for a controller, in the cgroup file system mounted at `root`. Return
+    None if it is outside of this process's cgroup namespace or cannot be found.
     """
     candidates = []
     for controllers, path in _lines(text):
         if path.startswith("/.."):
             continue
         if controller in controllers.split(","):
-            # Mounted under the joined name, `cpu,cpuacct`, or a link of the single one.
+            # Mounted under the joined name, `cpu,cpuacct`, or linked under the single name.
             candidates += [root / controllers / path[1:], root / controller / path[1:]]
         elif not controllers:
             candidates += [root / "unified" / path[1:], root / path[1:]]
@@ -64,12 +64,12 @@ def directory(text: str, root: Path, controller: str) -> Path | None:
 def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # longer than a path may be from here, or below what we must not enter
+    except OSError:  # the path is too long, or a folder above it is not readable
         return False
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield controllers (none for v2) and path of each line, `hierarchy:controllers:path` in cgroups(7)."""
+    """Yield controllers (empty for v2) and path of each line `hierarchy:controllers:path`, see cgroups(7)."""
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
@@ -80,7 +80,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 def _parse_path(path: str) -> Cgroup:
     path = _OUTSIDE.sub("", path)
     owner = _OWNER.match(path)
-    # Below a user's slice names are the user's to choose: no pods and no jobs there.
+    # Below a user's slice the user chooses the names, so that they do not prove a pod or a job.
     pod = None if owner else _POD.search(path)
     job = None if owner else _SLURM.search(path)
     container = _CONTAINER.search(path, pod.end() if pod else 0)
@@ -96,6 +96,6 @@ def _parse_path(path: str) -> Cgroup:
 def _unit(path: str, in_user_slice: bool) -> str:
     units = [u for u in _UNIT.findall(path) if u != "init.scope"]
     if in_user_slice:
-        # user@1000.service is the user's manager; scopes are sessions, terminals and programs of the desktop.
+        # user@1000.service is the user's manager. Scopes are sessions, terminals and desktop programs.
         units = [u for u in units if u.endswith(".service") and not u.startswith("user@")]
     return units[-1] if units else ""

@@ -1,4 +1,4 @@
-"""What a person calls a program, from its command line: never an argument, which may hold a secret."""
+"""Short name of a program, from its command line without arguments, which may contain secrets."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import re
 from collections.abc import Iterator, Sequence
 
 _PYTHON = re.compile(rb"(?:python|pypy)[\d.]*[a-z]?")
-# Options of the interpreter whose value may follow as the next word: -W ignore, -X dev.
+# Options of the interpreter with a value that can be the next word: -W ignore, -X dev.
 _WITH_VALUE = b"WX"
 
 
 def command_name(argv: Sequence[bytes]) -> bytes:
-    """Name a program: `train.py` for `python -u train.py --lr 1`, `pkg.train` for `python -m pkg.train`, else the
-    last part of the program's path. Empty for an empty command line.
+    """Return the name of a program: `train.py` for `python -u train.py --lr 1`, `pkg.train` for `python -m pkg.train`,
+    otherwise the last part of the program's path. It is empty for an empty command line.
     """
     words = [word for word in argv if word]
     if not words:
         return b""
-    # A program that sets its own title leaves one string; what follows the first word may be arguments again.
+    # A program that sets its own title has a single string, whose later words may be arguments.
     program = words[0] if len(words) > 1 else (words[0].split() or [b""])[0]
     name = _base(program).removeprefix(b"-")
     return _python(name, words[1:]) if _PYTHON.fullmatch(name) else name
 
 
 def is_python(argv: Sequence[bytes]) -> bool:
-    """Tell whether the program is a Python interpreter."""
+    """Return whether the program is a Python interpreter."""
     return bool(argv) and bool(_PYTHON.fullmatch(_base(argv[0])))
 
 
 def is_helper(argv: Sequence[bytes]) -> bool:
-    """Tell whether it is a process of Python's multiprocessing, which is named after the program that started it."""
+    """Return whether the process was started by Python's multiprocessing; it gets the name of its parent program."""
     return any(word.startswith(b"from multiprocessing.") for word in argv[1:8])
 
 
@@ -49,7 +49,7 @@ def _python(interpreter: bytes, words: list[bytes]) -> bytes:
 
 
 def _short_options(word: bytes, rest: Iterator[bytes]) -> bytes | None:
-    """Read a word like `-uW ignore`; return the module of -m, nothing for -c (code is no name), None for the others."""
+    """Parse a word like `-uW ignore`. Return the module of -m, an empty name for -c, None for other options."""
     for i in range(1, len(word)):
         option = word[i : i + 1]
         if option == b"c":
@@ -64,7 +64,7 @@ def _short_options(word: bytes, rest: Iterator[bytes]) -> bytes | None:
 
 
 def _script(path: bytes) -> bytes:
-    """`python some/project` and `python some/project/__main__.py` run the project."""
+    """Return the name of a script; `python some/project` and `python some/project/__main__.py` run the project."""
     return _base(path.removesuffix(b"/__main__.py"))
 
 

@@ -1,10 +1,10 @@
-"""What the environment that a process was started with says about the experiment and the job it belongs to."""
+"""Experiment run and Slurm job of a process, from its initial environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# In this order: what a person looks up by name first, the launcher's id last.
+# Experiment trackers first, since people search for these ids; the launcher's id last.
 _RUNS = (
     ("WANDB_RUN_ID", "wandb"),
     ("MLFLOW_RUN_ID", "mlflow"),
@@ -16,21 +16,21 @@ _RUNS = (
     ("TENSORBOARD_LOGDIR", "tensorboard"),
     ("TORCHELASTIC_RUN_ID", "torchrun"),
 )
-WANTED = frozenset({name.encode() for name, _ in _RUNS} | {b"SLURM_JOB_ID", b"HOSTNAME"})
+VARIABLES = frozenset({name.encode() for name, _ in _RUNS} | {b"SLURM_JOB_ID", b"HOSTNAME"})
 
 
 def parse(environ: bytes) -> dict[str, str]:
-    """Read /proc/PID/environ; what nobody here asks for, secrets included, is not kept."""
+    """Return the VARIABLES in the content of /proc/PID/environ. Others, which may contain secrets, are not kept."""
     found: dict[str, str] = {}
     for entry in environ.split(b"\0"):
         name, equals, value = entry.partition(b"=")
-        if equals and name in WANTED:
+        if equals and name in VARIABLES:
             found.setdefault(name.decode(), value.decode(errors="replace"))
     return found
 
 
 def run_identity(environ: Mapping[str, str]) -> str:
-    """Return the experiment's identity, `wandb:abc`; empty without one. torchrun's default "none" is no identity."""
+    """Return the id of the experiment run, `wandb:abc`; empty without one. torchrun's default "none" is ignored."""
     for name, tool in _RUNS:
         value = environ.get(name, "").strip()
         if value and value.lower() not in {"none", "null"}:
@@ -39,6 +39,6 @@ def run_identity(environ: Mapping[str, str]) -> str:
 
 
 def slurm_job(environ: Mapping[str, str]) -> str:
-    """Return the id of the Slurm job, empty if there is none or it is not a number."""
+    """Return the id of the Slurm job; empty if there is none or it is not a number."""
     value = environ.get("SLURM_JOB_ID", "")
     return value if value.isascii() and value.isdigit() and len(value) <= 20 else ""

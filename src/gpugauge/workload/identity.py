@@ -1,4 +1,4 @@
-"""What is known about the work that a process belongs to, as label values that are safe to show."""
+"""The workload of a process or device, as safe label values."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from operator import attrgetter
 
 from gpugauge.text import printable
 
-# Long enough for a pod's namespace and name as people give them; one hostile name must not fill a scrape.
+# Long enough for usual names of pods and namespaces. Hostile names must not make scrapes large.
 MAX_LABEL_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The work that a process belongs to or a device is given to; what is not known is empty."""
+    """The workload that a process belongs to or a device is assigned to; unknown fields are empty."""
 
     kind: str = ""  # pod, slurm, container, systemd or user
     namespace: str = ""
     pod: str = ""
-    container: str = ""  # its name in the pod; the first 12 digits of the id outside Kubernetes
-    job_id: str = ""  # the id that the manager gave: Slurm job, pod UID or systemd unit
+    container: str = ""  # name in the pod; outside of Kubernetes the first 12 digits of the id
+    job_id: str = ""  # Slurm job, pod UID or systemd unit
     user: str = ""
     command: str = ""  # without arguments
-    run_id: str = ""  # the experiment, such as "wandb:abc"
+    run_id: str = ""  # experiment run, such as "wandb:abc"
 
     def labels(self) -> tuple[str, ...]:
         """Return the values in the order of LABELS."""
@@ -30,7 +30,7 @@ class Workload:
         return values
 
 
-# Names that no service discovery overwrites.
+# Names that service discovery does not overwrite.
 LABELS = tuple(f"workload_{name}" for name in Workload.__slots__)
 _VALUES = attrgetter(*Workload.__slots__)
 
@@ -38,9 +38,10 @@ _VALUES = attrgetter(*Workload.__slots__)
 def device_names(
     uuid: str, index: int | None = None, minor: int | None = None, gpu_instance: int | None = None
 ) -> tuple[str, ...]:
-    """Return the names under which an orchestrator may know a device; index and minor number are the GPU's.
+    """Return the names of a device in orchestrators. `index` and `minor` are those of the GPU, also for a MIG device.
 
-    The kubelet says uuid or minor number (`nvidia0`, `nvidia0/gi2`), job files index (`index:0`, `index:0.2`) or uuid.
+    The kubelet uses uuid or minor number (`nvidia0`, `nvidia0/gi2`), job files use index (`index:0`, `index:0.2`) or
+    uuid.
     """
     names = [uuid]
     if minor is not None:
@@ -51,9 +52,9 @@ def device_names(
 
 
 def clean(text: str | bytes) -> str:
-    """Make a label value of whatever it is: valid, printable, on one line, at most MAX_LABEL_BYTES long.
+    """Return text as a label value: valid, printable, on one line, at most MAX_LABEL_BYTES long.
 
-    Control, escape, direction and invalid characters become question marks.
+    Control, escape, direction and invalid characters are replaced by question marks.
     """
     if isinstance(text, bytes):
         text = text[: 4 * MAX_LABEL_BYTES].decode(errors="replace")

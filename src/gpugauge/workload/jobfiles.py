@@ -1,8 +1,7 @@
-"""Which job each device is given to, from files that a scheduler's prolog writes: the layout that dcgm-exporter reads
-with `--hpc-job-mapping-dir`.
+"""Jobs by device, from the files of a scheduler's prolog, in the layout of dcgm-exporter's `--hpc-job-mapping-dir`.
 
-One file for each device, named by its index (`0`; `0.2` for GPU instance 2 of GPU 0) or its uuid, with a job id on
-each line. A second word is taken as the user's number, as some prologs write it.
+There is one file per device, named by its index (`0`; `0.2` for GPU instance 2 of GPU 0) or uuid, with a job id on each
+line. Some prologs write the uid as a second word.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _MAX_FILES, _MAX_BYTES, _MAX_JOBS = 1024, 65536, 64
 
 
 def read_jobs(folder: Path, user_name: Callable[[int], str]) -> dict[str, tuple[Workload, ...]]:
-    """Return the jobs by `index:0`, `index:0.2` or uuid. A file that cannot be read tells of no job. Raises OSError if
-    the folder cannot be listed.
+    """Return the jobs by `index:0`, `index:0.2` or uuid. A file that cannot be read has no jobs. Raises OSError if the
+    folder cannot be listed.
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, _MAX_FILES)]
@@ -43,7 +42,7 @@ def _job(words: list[bytes], user_name: Callable[[int], str]) -> Workload:
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of a plain file, nothing for anything else: a pipe must not hold us up."""
+    """Return the content of a regular file, otherwise nothing: reading a pipe could block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

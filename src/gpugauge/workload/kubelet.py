@@ -1,7 +1,7 @@
-"""Which container each device is given to, from the kubelet's pod-resources service (v1) over its Unix socket.
+"""Containers by device, from the kubelet's pod-resources service (v1) on its Unix socket.
 
-The service needs one call with an empty request, and five small messages of its answer are read: decoding them here
-takes less than shipping generated code and its protobuf runtime would.
+The service needs one call with an empty request, and its reply consists of five small messages. Decoding them here is
+smaller than generated code and a protobuf runtime.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ _MAX_REPLY_BYTES = 16 << 20
 _MAX_DEVICES = 65536
 # `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`; on GKE `nvidia0`, `nvidia0/gi2`, shared `nvidia0/vgpu1`.
 _DEVICE = re.compile(r"((?:GPU|MIG)-[0-9A-Za-z/-]{1,80})(?:::\d+)?|(nvidia\d{1,4}(?:/gi\d{1,4})?)(?:/vgpu\d+)?")
-# What NVIDIA's driver for dynamic resource allocation calls a whole GPU: its minor number.
+# NVIDIA's driver for dynamic resource allocation names a whole GPU by its minor number.
 _DRA_DRIVER, _DRA_DEVICE = "gpu.nvidia.com", re.compile(r"gpu-(\d{1,4})")
 
 
 class KubeletError(Exception):
-    """The kubelet did not answer, or not with what the service promises; the message says what to do."""
+    """The kubelet does not respond, or its reply is invalid; the message contains the advice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Devices by name, with the containers they are given to; several where a device is shared."""
+class Allocations:
+    """The containers by name of the device; several for a shared device."""
 
     devices: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
-    ignored: int = 0  # names of devices that are not understood, or more than can be kept
+    ignored: int = 0  # devices with an unknown form of name, or above _MAX_DEVICES
 
 
 class Kubelet:
-    """Asks the kubelet; each call has a connection of its own, so that a restarted kubelet is simply found again."""
+    """Client of the kubelet. Each call opens a connection, so that it also works after a restart of the kubelet."""
 
     def __init__(self, socket: Path, timeout: float = 5.0, resources: tuple[str, ...] = ("nvidia.com/",)) -> None:
         self.socket = socket
         self._timeout = timeout
         self._resources = resources
 
-    def given(self) -> Given:
-        """Return who has which device. Raises KubeletError; returns or raises within the time-out."""
+    def allocations(self) -> Allocations:
+        """Return the allocations of all devices within the time-out. Raises KubeletError."""
         try:
             return decode(self._list(), self._resources)
         except ValueError as error:
-            raise KubeletError("the kubelet's answer cannot be read, pod labels are missing") from error
+            raise KubeletError("the reply of the kubelet is invalid, pod labels are missing") from error
 
     def _list(self) -> bytes:
-        # Its C++ core would write lines of its own to standard error.
+        # Keeps the C++ core of gRPC from writing to standard error.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
-            grpc = import_module("grpc")  # an extra; loaded only where there is a kubelet
+            grpc = import_module("grpc")  # an extra; loaded only if there is a kubelet
         except ImportError as error:
             raise KubeletError("pod labels need an extra: pip install 'gpugauge[kubernetes]'") from error
         options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES), ("grpc.enable_http_proxy", 0))
@@ -66,11 +66,11 @@ class Kubelet:
                 return reply
         except grpc.RpcError as error:
             code = error.code().name.lower().replace("_", " ")
-            raise KubeletError(f"the kubelet does not answer ({code}), pod labels are missing") from error
+            raise KubeletError(f"the kubelet does not respond ({code}), pod labels are missing") from error
 
 
-def decode(reply: bytes, resources: tuple[str, ...]) -> Given:
-    """Read a ListPodResourcesResponse, keeping resources with one of the prefixes. Raises ValueError on garbage."""
+def decode(reply: bytes, resources: tuple[str, ...]) -> Allocations:
+    """Decode a ListPodResourcesResponse; only resources with one of the prefixes are kept. Raises ValueError."""
     devices: dict[str, dict[Workload, None]] = {}
     count = ignored = 0
     for workload, name in _assignments(reply, resources):
@@ -80,11 +80,11 @@ def decode(reply: bytes, resources: tuple[str, ...]) -> Given:
             ignored += 1
             continue
         devices.setdefault(match[1] or match[2], {})[workload] = None
-    return Given({name: tuple(holders) for name, holders in devices.items()}, ignored)
+    return Allocations({name: tuple(holders) for name, holders in devices.items()}, ignored)
 
 
 def _assignments(reply: bytes, resources: tuple[str, ...]) -> Iterator[tuple[Workload, str]]:
-    """Yield a container and the name of one of its devices."""
+    """Yield each container with the name of each of its devices."""
     for pod in _messages(reply, 1):
         pod_name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _messages(pod, 3):
@@ -101,17 +101,17 @@ def _assignments(reply: bytes, resources: tuple[str, ...]) -> Iterator[tuple[Wor
 
 
 def _messages(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield each value of a field that has a length: messages, strings."""
+    """Yield the values of a length-delimited field: messages, strings."""
     return (value for found, value in _fields(message) if found == number)
 
 
 def _text(message: bytes, number: int) -> str:
-    """Return a string field, the last one if it is repeated, as protobuf does."""
+    """Return a string field; the last value if it is repeated, as protobuf does."""
     return next(iter(reversed(list(_messages(message, number)))), b"").decode()
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the fields that have a length; the others are skipped. Raises ValueError.
+    """Yield number and content of the length-delimited fields; others are skipped. Raises ValueError.
 
     https://protobuf.dev/programming-guides/encoding/
     """
@@ -134,10 +134,10 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and where it ends."""
+    """Return a varint (seven bits per byte) and the position after it. Raises ValueError."""
     value = 0
     for i, byte in enumerate(message[position : position + 10]):
         value |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return value, position + i + 1
-    raise ValueError("number without an end")
+    raise ValueError("varint without an end")

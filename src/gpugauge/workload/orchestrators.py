@@ -1,4 +1,4 @@
-"""What Kubernetes and Slurm tell about this node, gathered in a thread, so that no reader waits for a kubelet."""
+"""Allocations and pod names from Kubernetes and Slurm, read in a thread, so that no caller waits for a kubelet."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gpugauge.workload.sources import Source
 
 log = logging.getLogger(__name__)
 
-# A restarting kubelet is back within this time; what it said before that is no longer told as the truth.
-_KEEP_SECONDS = 60.0
-# A new pod is looked up at once, but a node that starts many at a time must not keep the thread busy.
-_SOONEST_SECONDS = 1.0
+# The last reply of the kubelet is used for this time if it stops responding: a restart takes less.
+_KUBELET_KEEP_SECONDS = 60.0
+# Shortest time between two refreshes: a new pod is resolved at once, but many new pods must not keep the thread busy.
+_MIN_REFRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is known at one moment; replaced as a whole, and the same object while nothing changes."""
+    """Data of all sources at one time. It is replaced as a whole, and only if it changed."""
 
     kubelet: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
     jobs: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class View:
 
 
 class Orchestrators:
-    """Keeps `view` fresh once started. Each source that fails costs only what it would have told."""
+    """Keeps `view` up to date once started. A source that fails does not affect the others."""
 
     def __init__(
         self,
@@ -57,24 +57,24 @@ class Orchestrators:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Look for the first time and then every `poll_seconds`, in a thread."""
+        """Refresh now and then every `poll_seconds`, in a thread."""
         self._thread = threading.Thread(target=self._run, name="orchestrators", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, or leave it behind if it hangs longer than the kubelet's time-out."""
+        """End the thread; a thread that hangs for longer than the kubelet's time-out is left running."""
         self._stopping.set()
         self._wake.set()
         if self._thread:
             self._thread.join(timeout=6.0)
 
-    def pod_seen(self) -> None:
-        """Tell that there is a process of a pod that has no name yet: look again soon, and miss what is missing."""
+    def request_pod_names(self) -> None:
+        """Refresh soon, since a process of an unnamed pod was found. From now on, missing sources are reported."""
         self._pods_seen = True
         self._wake.set()
 
     def refresh(self) -> None:
-        """Ask every source once."""
+        """Read every source once."""
         view = View(self._ask_kubelet(), self._read_jobs(), self._read_names())
         if view != self.view:
             self.view = view
@@ -83,28 +83,28 @@ class Orchestrators:
         while not self._stopping.is_set():
             self._wake.clear()
             self.refresh()
-            self._stopping.wait(_SOONEST_SECONDS)
-            self._wake.wait(max(0.0, self._poll_seconds - _SOONEST_SECONDS))
+            self._stopping.wait(_MIN_REFRESH_SECONDS)
+            self._wake.wait(max(0.0, self._poll_seconds - _MIN_REFRESH_SECONDS))
 
     def _ask_kubelet(self) -> Mapping[str, tuple[Workload, ...]]:
         source = self.sources["kubelet"]
         if self._kubelet is None:
             return {}
         if self._answered is None and not self._pods_seen and not _exists(self._kubelet.socket):
-            source.absent()  # no kubelet on this machine
+            source.set_absent()  # no kubelet on this machine
             return {}
         try:
-            given = self._kubelet.given()
+            allocations = self._kubelet.allocations()
         except KubeletError as error:
             self.counters["kubelet_failures"] += 1
-            source.fails(str(error), socket=self._kubelet.socket)
-            recent = self._answered is not None and self._clock() - self._answered < _KEEP_SECONDS
+            source.set_down(str(error), socket=self._kubelet.socket)
+            recent = self._answered is not None and self._clock() - self._answered < _KUBELET_KEEP_SECONDS
             return self.view.kubelet if recent else {}
-        source.works()
+        source.set_up()
         self._answered = self._clock()
-        self.counters["devices_ignored"] += max(0, given.ignored - self._ignored)
-        self._ignored = given.ignored
-        return given.devices
+        self.counters["devices_ignored"] += max(0, allocations.ignored - self._ignored)
+        self._ignored = allocations.ignored
+        return allocations.devices
 
     def _read_jobs(self) -> Mapping[str, tuple[Workload, ...]]:
         if self._job_mapping_dir is None:
@@ -112,10 +112,10 @@ class Orchestrators:
         try:
             jobs = read_jobs(self._job_mapping_dir, self._user_name)
         except OSError as error:
-            sentence = "the folder of job mapping files cannot be read, jobs that hold a device are missing"
-            self.sources["slurm"].fails(sentence, path=self._job_mapping_dir, error=error.strerror)
+            sentence = "the folder of job mapping files cannot be read, jobs of devices are missing"
+            self.sources["slurm"].set_down(sentence, path=self._job_mapping_dir, error=error.strerror)
             return {}
-        self.sources["slurm"].works()
+        self.sources["slurm"].set_up()
         return jobs
 
     def _read_names(self) -> PodNames:
@@ -125,15 +125,15 @@ class Orchestrators:
         try:
             names = read_names(self._pod_logs)
         except OSError as error:
-            sentence = "the names of pods' log files cannot be read, names of pods are missing: mount /var/log/pods"
-            self.sources["pod_logs"].fails(sentence, path=self._pod_logs, error=error.strerror)
+            sentence = "the folders of pod logs cannot be read, names of pods are missing: mount /var/log/pods"
+            self.sources["pod_logs"].set_down(sentence, path=self._pod_logs, error=error.strerror)
             return PodNames()
-        self.sources["pod_logs"].works()
+        self.sources["pod_logs"].set_up()
         return names
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # no right to look: there is something to be refused by
+    except OSError:  # not permitted, so that the socket may exist
         return True

@@ -1,5 +1,5 @@
-"""Names of pods from the names of their log files: the only place on a node that joins uid and container id to names
-without asking an API server. Nothing is opened; listing two folders is enough.
+"""Names of pods, from the names of their log files. Without an API server this is the only place on a node that joins
+pod uid and container id to names. Two folders are listed; no file is opened.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from pathlib import Path
 
 from gpugauge.workload.identity import clean
 
-_MAX_ENTRIES = 20000
-# The kubelet's `<pod>_<namespace>_<container>-<id>.log`; names have no underscore. A long one loses its end, the id.
+_MAX_LOG_FILES = 20000
+# The kubelet writes `<pod>_<namespace>_<container>-<id>.log`; names contain no underscore. Long file names are cut and
+# then have no id.
 _CONTAINER = re.compile(r"([^_]+)_([^_]+)_([^_]+)-([0-9a-f]{64})\.log")
 _POD = re.compile(r"([^_]+)_([^_]+)_([0-9a-f-]{32,36})")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A container in Kubernetes; its own name may be unknown."""
+    """A pod, or one of its containers if its name is known."""
 
     namespace: str
     pod: str
@@ -36,7 +37,7 @@ class PodNames:
 
 
 def read_names(log: Path) -> PodNames:
-    """List `containers` and `pods` below /var/log, or one of them. Raises OSError if neither can be listed."""
+    """Return the names in the folders `containers` and `pods` below `log`. Raises OSError if neither can be listed."""
     names, errors = PodNames(), []
     try:
         for match in filter(None, map(_CONTAINER.fullmatch, _entries(log / "containers"))):
@@ -55,4 +56,4 @@ def read_names(log: Path) -> PodNames:
 
 def _entries(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return [entry.name for entry in islice(entries, _MAX_ENTRIES)]
+        return [entry.name for entry in islice(entries, _MAX_LOG_FILES)]

@@ -1,58 +1,93 @@
-"""A process as /proc shows it, and the identity that outlives its pid."""
+"""Processes in a proc file system, and the `process` label, which stays unique when a pid is used again."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Inode of the initial pid namespace, whose pids the driver reports. PROC_PID_INIT_INO in include/linux/proc_ns.h.
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 
 @lru_cache(maxsize=8192)
 def process_hash(*facts: str) -> str:
-    """Return the `process` label: 12 hex digits over boot id, pid and start time (or over a hook's session id)."""
+    """Return the `process` label: 12 hex digits of a hash of boot id, pid and start time, or of a hook's session id."""
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:12]
+
+
+class Stat(NamedTuple):
+    """Fields of proc_pid_stat(5)."""
+
+    state: str
+    parent: int
+    major_faults: int
+    cpu: float  # seconds
+    reaped_cpu: float  # seconds of children that ended and were waited for
+    threads: int
+    start: int  # clock ticks after boot
+    resident: int  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What proc_pid_status(5) says about a process."""
+    """Fields of proc_pid_status(5)."""
 
-    uid: int  # the real one: who started it
+    uid: int  # real user id
     parent: int
-    container_pid: int | None  # its pid in the innermost pid namespace, None if that is the one we see
+    container_pid: int | None  # pid in the innermost pid namespace, None if that is the namespace of the file system
 
 
 class Procfs:
-    """Reads a proc file system, the host's mounted elsewhere included; what vanishes between two reads is None."""
+    """Reader of a proc file system, possibly the host's mounted elsewhere. Values of a process that ended are None."""
 
     def __init__(self, root: str = "/proc") -> None:
         self.root = Path(root)
         try:
             self.boot_id = (self.root / "sys/kernel/random/boot_id").read_text().strip()
         except OSError:
-            # Some sandboxes hide it. Start times are relative to boot, so only a reboot could confuse two processes.
+            # Some sandboxes hide it. Start times count from the boot, so that only a reboot can make two labels equal.
             self.boot_id = ""
 
     def start_time(self, pid: int) -> int | None:
-        """Return the start time in clock ticks after boot (field 22 of proc_pid_stat(5)), None without such a pid."""
+        """Return the start time in clock ticks after boot, None without such a process."""
         try:
-            stat = self.read_once(pid, "stat")
-            # The command may hold spaces and parentheses; the fields after the last one do not.
-            return int(stat[stat.rindex(b")") + 2 :].split()[19])
+            return int(self._stat_fields(pid, "stat")[19])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def stat(self, pid: int, file: str = "stat") -> Stat | None:
+        """Return the statistics of a process, or with `task/TID/stat` of one of its threads; None if it ended."""
+        try:
+            f = self._stat_fields(pid, file)
+            return Stat(
+                state=f[0].decode(),
+                parent=int(f[1]),
+                major_faults=int(f[9]),
+                cpu=(int(f[11]) + int(f[12])) / TICKS_PER_SECOND,
+                reaped_cpu=(int(f[13]) + int(f[14])) / TICKS_PER_SECOND,
+                threads=int(f[17]),
+                start=int(f[19]),
+                resident=int(f[21]) * _PAGE_BYTES,
+            )
         except (OSError, ValueError, IndexError):
             return None
 
     def process_id(self, pid: int) -> str | None:
-        """Return the `process` label of a pid that /proc shows, otherwise None."""
+        """Return the `process` label of a pid, None if the file system does not show it."""
         if pid <= 0:
             return None
         start = self.start_time(pid)
         return None if start is None else process_hash(self.boot_id, str(pid), str(start))
 
     def status(self, pid: int) -> Status | None:
-        """Return user, parent and pid in its container, None without such a pid."""
+        """Return user, parent and pid in the container; None without such a process."""
         try:
             # Name comes first and the kernel escapes a newline in it, so no process can forge another line.
             lines = dict(line.partition(b":")[::2] for line in self.read(pid, "status").splitlines())
@@ -65,8 +100,38 @@ class Procfs:
         except (OSError, ValueError, KeyError, IndexError):
             return None
 
+    def shows_machine(self) -> bool:
+        """Return whether the file system shows the pids of the whole machine; true if that cannot be read."""
+        try:
+            return str((self.root / "self/ns/pid").readlink()) == _INITIAL_PID_NAMESPACE
+        except OSError:
+            return True
+
+    def uptime(self) -> float | None:
+        """Return the seconds since boot, on the clock of the start times."""
+        if self.root == Path("/proc"):
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        try:
+            return float((self.root / "uptime").read_text().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def boot_time(self) -> float | None:
+        """Return the Unix time of the boot, see proc_stat(5)."""
+        try:
+            lines = (self.root / "stat").read_text().splitlines()
+            return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), None)
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _stat_fields(self, pid: int, file: str) -> list[bytes]:
+        """Return the fields of proc_pid_stat(5) up to `rss`, beginning with `state`. Raises OSError, ValueError."""
+        stat = self.read_once(pid, file)
+        # The command can contain spaces and parentheses; the fields after its closing parenthesis cannot.
+        return stat[stat.rindex(b")") + 2 :].split(None, 22)
+
     def read_once(self, pid: int, name: str) -> bytes:
-        """Return what one call gives: all of a short file that the kernel writes in one go, such as stat."""
+        """Return the result of one read call: all of a short file that the kernel writes at once, such as stat."""
         descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, 4096)
@@ -74,8 +139,8 @@ class Procfs:
             os.close(descriptor)
 
     def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
-        """Return the first bytes of a file of a process. Raises OSError: no such process, no right to read it."""
-        # Plain system calls: a Path and a buffered file cost three times as much, and this runs for every process.
+        """Return up to `limit` bytes of a file of a process. Raises OSError if it ended or is not readable."""
+        # Plain system calls: a Path and a buffered file take three times as long, and this runs for every process.
         descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             content = os.read(descriptor, limit)

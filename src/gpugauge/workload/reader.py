@@ -1,4 +1,4 @@
-"""Reads once about a process what the kernel knows of the work it belongs to."""
+"""Facts about the workload of a process from the kernel, read once per process."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gpugauge.workload.users import Users
 
 log = logging.getLogger(__name__)
 
-# Enough for the options before a script's name; for an environment, beyond what people export.
-_CMDLINE_BYTES, _ENVIRON_BYTES = 8192, 262144
-# A helper of multiprocessing may be started by another one, the fork server.
+# Enough for the options before the name of a script, and for large environments.
+_MAX_CMDLINE_BYTES, _MAX_ENVIRON_BYTES = 8192, 262144
+# Depth of multiprocessing helpers: the fork server starts others.
 _MAX_HELPERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A process as the kernel knows it: names of pods are not among it, their ids are."""
+    """Facts about a process from the kernel. They include the id of the pod, but not its name."""
 
     workload: Workload
     container_pid: int | None
     pod_uid: str = ""
     container_id: str = ""
-    hostname: str = ""  # what its environment says
+    hostname: str = ""  # from its environment
 
 
 class Reader:
-    """Reads processes; what cannot be read costs only the labels that come from it."""
+    """Reader of processes. A file that cannot be read affects only the labels that come from it."""
 
     def __init__(self, procfs: Procfs, users: Users) -> None:
         self.sources = {name: Source(name, log) for name in ("cgroup", "environ")}
@@ -42,7 +42,7 @@ class Reader:
         self._may_read_others = False
 
     def read(self, pid: int, start: int) -> Facts | None:
-        """Return what there is to know; None if the process ended, or its pid went to another one meanwhile."""
+        """Return the facts about a process; None if it ended, or its pid belongs to another process now."""
         status = self._procfs.status(pid)
         if status is None:
             return None
@@ -65,7 +65,7 @@ class Reader:
         return Facts(workload, status.container_pid, groups.pod_uid, groups.container_id, hostname)
 
     def _user(self, uid: int, owner: int | None, contained: bool) -> str:
-        # A container has users of its own; a rootless one belongs to the user in whose slice it runs.
+        # Containers have their own users. A rootless container belongs to the user whose slice it is in.
         if contained and owner is None:
             return self._users.number(uid)
         return self._users.name(owner if contained and owner is not None else uid)
@@ -74,21 +74,22 @@ class Reader:
         try:
             text = self._procfs.read(pid, "cgroup").decode(errors="replace")
         except OSError as error:
-            if self._procfs.start_time(pid) is not None:  # it did not just end
+            if self._procfs.start_time(pid) is not None:  # the process still exists
                 sentence = "cgroups of processes cannot be read, pods, jobs and containers are missing"
-                self.sources["cgroup"].fails(sentence, error=error.strerror)
+                self.sources["cgroup"].set_down(sentence, error=error.strerror)
             return cgroup.Cgroup()
-        self.sources["cgroup"].works()
+        self.sources["cgroup"].set_up()
         return cgroup.parse(text)
 
     def _environ(self, pid: int, uid: int) -> dict[str, str]:
         source = self.sources["environ"]
         try:
-            content = self._procfs.read(pid, "environ", _ENVIRON_BYTES)
+            content = self._procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
         except PermissionError:
-            # A single process may be protected; the right itself is missing only if it never worked.
+            # Single processes may be protected. Only if no other user's process was readable, the permission is
+            # missing.
             if not self._may_read_others:
-                source.fails(
+                source.set_down(
                     "environments of other users' processes cannot be read, run ids are missing: "
                     "run as root with CAP_SYS_PTRACE"
                 )
@@ -97,11 +98,11 @@ class Reader:
             return {}
         self._may_read_others |= uid != os.geteuid()
         if self._may_read_others or source.up is None:
-            source.works()
+            source.set_up()
         return environ.parse(content)
 
     def _command(self, pid: int, status: Status) -> bytes:
-        """Name the program; a helper of multiprocessing is named after the Python program that started it."""
+        """Return the name of the program; a helper of multiprocessing has the name of its Python program."""
         argv = self._argv(pid)
         name = command_name(argv) or self._comm(pid)
         for _ in range(_MAX_HELPERS):
@@ -114,7 +115,7 @@ class Reader:
 
     def _argv(self, pid: int) -> list[bytes]:
         try:
-            return self._procfs.read(pid, "cmdline", _CMDLINE_BYTES).split(b"\0")
+            return self._procfs.read(pid, "cmdline", _MAX_CMDLINE_BYTES).split(b"\0")
         except OSError:
             return []
 
@@ -132,7 +133,7 @@ class Reader:
 
 
 def _kind(groups: cgroup.Cgroup, job: str) -> str:
-    """Return who manages the process; of two that are nested, the inner one."""
+    """Return the manager of the process; the inner one of two nested managers."""
     if job:
         return "slurm"
     if groups.pod_uid:

@@ -1,4 +1,4 @@
-"""Where attribution comes from, and whether each of these sources works."""
+"""State of the sources of attribution."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from gpugauge.logline import Condition
 
 
 class Source:
-    """One source: up, down, or None where it does not apply; a change is one line in the log."""
+    """One source. `up` is None if it does not apply or was not read yet. A change is logged in one line."""
 
     def __init__(self, name: str, log: logging.Logger) -> None:
         self.name = name
         self.up: bool | None = None
         self._condition = Condition(log)
 
-    def works(self) -> None:
-        """Tell that it answered."""
+    def set_up(self) -> None:
+        """Record that the source was read."""
         self.up = True
         self._condition.recovered(f"attribution by {self.name} works again")
 
-    def fails(self, sentence: str, **values: object) -> None:
-        """Tell that it did not; the sentence says which labels are missing and what to do."""
+    def set_down(self, sentence: str, **values: object) -> None:
+        """Record that the source cannot be read. `sentence` contains the missing labels and the advice."""
         self.up = False
         self._condition.failing(sentence, **values)
 
-    def absent(self) -> None:
-        """Tell that there is no such thing on this machine."""
+    def set_absent(self) -> None:
+        """Record that the source does not exist on this machine."""
         self.up = None

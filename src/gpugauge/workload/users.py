@@ -7,44 +7,45 @@ import pwd
 import threading
 from pathlib import Path
 
-# A directory service that does not answer must not hold up a reading; the number will do then.
-_PATIENCE_SECONDS = 0.2
+# A directory service that does not respond must not delay the caller, which uses the number instead.
+_LOOKUP_WAIT_SECONDS = 0.2
 _MAX_NAMES = 4096
 _IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")
 
 
-def names_are_ours() -> bool:
-    """Tell whether our own user database is the host's: a container has one of its own, with other names."""
+def shares_host_users() -> bool:
+    """Return whether this process uses the user database of the host: containers have their own."""
     environment = os.environ.get("KUBERNETES_SERVICE_HOST") or os.environ.get("container")  # noqa: SIM112 (systemd-nspawn, Podman and LXC set it so)
     return not environment and not any(Path(path).exists() for path in _IN_CONTAINER)
 
 
 class Users:
-    """Names of uids. They are asked for in a thread of its own, because LDAP and its like may take forever."""
+    """Names of uids. They are looked up in a thread, since a directory service such as LDAP may never respond."""
 
     def __init__(self, known: bool) -> None:
+        """`known`: whether the user database of this process has the names."""
         self._known = known
         self._names: dict[int, str] = {}
-        self._asking: threading.Thread | None = None
+        self._lookup: threading.Thread | None = None
 
     def name(self, uid: int) -> str:
-        """Return the name, or the number if there is none, none in time, or names are not the host's."""
-        if self._known and uid and uid not in self._names and (self._asking is None or not self._asking.is_alive()):
-            self._asking = threading.Thread(target=self._ask, args=(uid,), name="users", daemon=True)
-            self._asking.start()
-            self._asking.join(_PATIENCE_SECONDS)
+        """Return the name of a user; the number if there is no name, not in time, or names are not known."""
+        if self._known and uid and uid not in self._names and (self._lookup is None or not self._lookup.is_alive()):
+            self._lookup = threading.Thread(target=self._look_up, args=(uid,), name="users", daemon=True)
+            self._lookup.start()
+            self._lookup.join(_LOOKUP_WAIT_SECONDS)
         return self._names.get(uid) or self.number(uid)
 
     @staticmethod
     def number(uid: int) -> str:
-        """Return the number as text; only root is the same everywhere."""
+        """Return the number as text, `root` for 0, which is the same on all machines."""
         return str(uid) if uid else "root"
 
-    def _ask(self, uid: int) -> None:
+    def _look_up(self, uid: int) -> None:
         try:
             name = pwd.getpwuid(uid).pw_name
         except KeyError:
-            # No such user, or the directory is not up yet: asked again for the next process.
+            # No such user, or the directory service is not up yet: looked up again for the next process.
             return
         if len(self._names) >= _MAX_NAMES:
             self._names.pop(next(iter(self._names)))

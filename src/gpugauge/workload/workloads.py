@@ -1,4 +1,4 @@
-"""Who a pid is and who a device is given to: what kernel and orchestrators know, put together."""
+"""Workloads of processes and allocations of devices, from the kernel and the orchestrators."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from gpugauge.workload.podlogs import Place
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.reader import Facts, Reader
 from gpugauge.workload.sources import Source
-from gpugauge.workload.users import Users, names_are_ours
+from gpugauge.workload.users import Users, shares_host_users
 
 log = logging.getLogger(__name__)
 
-_NOBODY = Workload()
+_UNKNOWN = Workload()
 _MAX_PROCESSES = 4096
-# A process that the driver still lists may have just ended; if none is found for this long, it is something else.
-_UNSEEN_SECONDS = 60.0
+# A process that is not found may have just ended. If none is found for this long, /proc does not show them.
+_INVISIBLE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class _Known:
-    """A process that was read; the names of its pod are completed later."""
+    """A process that was read. The names of its pod are added later."""
 
     start: int
     facts: Facts
     workload: Workload
     devices: tuple[str, ...] = ()
-    tried: tuple[View, tuple[str, ...]] | None = None  # what the last attempt to name the pod knew
+    tried: tuple[View, tuple[str, ...]] | None = None  # input of the last attempt to find the names of the pod
 
 
 class Workloads:
-    """Identities of processes, each read once. Any thread may ask; nobody waits for an orchestrator."""
+    """Workloads of processes, each read once. Thread-safe; no call waits for an orchestrator."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Workloads:
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        users = Users(names_are_ours() and procfs.root == Path("/proc"))
+        users = Users(shares_host_users() and procfs.root == Path("/proc"))
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
         self._procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
         self._reader = Reader(procfs, users)
@@ -68,7 +68,7 @@ class Workloads:
         self._allocations: tuple[View, Mapping[str, tuple[Workload, ...]]] = (View(), MappingProxyType({}))
 
     def start(self) -> None:
-        """Begin to ask the orchestrators, in a thread."""
+        """Start to read the orchestrators, in a thread."""
         self._orchestrators.start()
 
     def stop(self) -> None:
@@ -76,29 +76,29 @@ class Workloads:
         self._orchestrators.stop()
 
     def refresh(self) -> None:
-        """Ask the orchestrators once, here and now, after the processes were asked for: only pods that were seen are
-        looked for. For a program that runs once, without start().
+        """Read the orchestrators once, without start(). Call resolve() before and after: names of pods are read only if
+        a process of a pod was found.
         """
         self._orchestrators.refresh()
 
-    def of(self, pid: int, devices: tuple[str, ...] = (), *, start: int | None = None) -> Workload:
-        """Return what is known about a process, all empty if it is gone.
+    def resolve(self, pid: int, devices: tuple[str, ...] = (), *, start: int | None = None) -> Workload:
+        """Return the workload of a process, an empty one if it ended.
 
-        `devices` are the names (identity.device_names) of the devices that it uses: with them a pod can be named that
-        no log folder names. `start` saves reading the start time to those who have it already.
+        `devices` are the names (`identity.device_names`) of the devices that it uses; they identify a pod whose name is
+        in no log folder. `start` is the start time of the process; it is read if not given.
         """
         with self._lock:
             known = self._known(pid, start)
-            return self._named(known, devices) if known else _NOBODY
+            return self._named(known, devices) if known else _UNKNOWN
 
     def container_pid(self, pid: int, *, start: int | None = None) -> int | None:
-        """Return the pid that the process has in its own container, None outside of one; `start` as in of()."""
+        """Return the pid of the process in its container, None outside of a container. For `start` see resolve()."""
         with self._lock:
             known = self._known(pid, start)
             return known.facts.container_pid if known else None
 
     def cgroup_directory(self, pid: int, controller: str) -> Path | None:
-        """Return the folder in the cgroup file system that accounts for a process, None if it cannot be found."""
+        """Return the cgroup folder of a process for a controller, None if it cannot be found."""
         try:
             text = self._procfs.read(pid, "cgroup").decode(errors="replace")
         except OSError:
@@ -106,9 +106,9 @@ class Workloads:
         return cgroup.directory(text, self._cgroup_root, controller)
 
     def allocations(self) -> Mapping[str, tuple[Workload, ...]]:
-        """Return who each device is given to, also while idle; the same object while nothing changes.
+        """Return the workloads that each device is assigned to; the same object as before if nothing changed.
 
-        The keys are names as in identity.device_names, whichever of them the orchestrator uses.
+        The keys are names as in `identity.device_names`; each orchestrator uses one of them.
         """
         view = self._orchestrators.view
         if self._allocations[0] is not view:
@@ -118,14 +118,14 @@ class Workloads:
         return self._allocations[1]
 
     def sources(self) -> Mapping[str, bool]:
-        """Return which sources work; one that does not apply here, or was not asked yet, is missing."""
+        """Return the state of the sources by name, without those that do not apply or were not read yet."""
         every = (self._visible, *self._reader.sources.values(), *self._orchestrators.sources.values())
         return {source.name: source.up for source in every if source.up is not None}
 
     def counters(self) -> Mapping[str, int]:
-        """Return what was cut, cleaned, ignored or failed since the start."""
-        ours = {"pids_vanished": self._vanished, "labels_cleaned": self._reader.labels_cleaned}
-        return ours | self._orchestrators.counters
+        """Return the numbers of values that were truncated, cleaned, ignored or failed since the start, by kind."""
+        own = {"pids_vanished": self._vanished, "labels_cleaned": self._reader.labels_cleaned}
+        return own | self._orchestrators.counters
 
     def _known(self, pid: int, start: int | None) -> _Known | None:
         if start is None and pid > 0:
@@ -142,7 +142,7 @@ class Workloads:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(pid)
         self._last_seen = self._clock()
-        self._visible.works()
+        self._visible.set_up()
         return known
 
     def _note_vanished(self) -> None:
@@ -150,14 +150,14 @@ class Workloads:
         now = self._clock()
         if self._last_seen is None:
             self._last_seen = now
-        elif now - self._last_seen > _UNSEEN_SECONDS:
-            self._visible.fails(
+        elif now - self._last_seen > _INVISIBLE_SECONDS:
+            self._visible.set_down(
                 "processes on the devices are not in /proc, their labels are missing: run in the host's pid namespace",
                 path=self._procfs.root,
             )
 
     def _named(self, known: _Known, devices: tuple[str, ...]) -> Workload:
-        """Complete the names of a pod and its container, whenever there is something new to know about them."""
+        """Return the workload with the names of pod and container, as far as they are known."""
         if not known.facts.pod_uid or (known.workload.pod and known.workload.container):
             return known.workload
         known.devices = devices or known.devices
@@ -170,15 +170,15 @@ class Workloads:
                     known.workload, namespace=place.namespace, pod=place.pod, container=place.container
                 )
             elif tried is None:
-                self._orchestrators.pod_seen()
+                self._orchestrators.request_pod_names()
         return known.workload
 
 
 def _place(known: _Known, view: View) -> Place | None:
-    """Name the pod and the container of a process, as far as it is certain.
+    """Return pod and container of a process, None if they are not certain.
 
-    The log folders know them by id. The kubelet knows only to whom it gave the devices, and a process may use a device
-    that was given to another pod: its word counts only for a pod whose name is also the process's host name.
+    The log folders contain them by id. The kubelet reports only the allocations, and a process may use a device that is
+    allocated to another pod: its reply counts only for a pod whose name is the host name of the process.
     """
     facts = known.facts
     if facts.container_id in view.names.containers:
@@ -200,5 +200,5 @@ def _place(known: _Known, view: View) -> Place | None:
 
 
 def _host_name(pod: str) -> str:
-    """Return the host name that the kubelet gives to a pod: its name, cut to 63 characters."""
+    """Return the host name that the kubelet sets for a pod: its name, cut to 63 characters."""
     return pod[:63].rstrip("-.")

@@ -1,4 +1,4 @@
-"""Reads a dashboard as Grafana does: its panels, its queries, its variables and what they put into a query."""
+"""A reader of dashboards that follows Grafana: panels, queries, variables and their substitution."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
-# Grafana's own variables, for a scrape every second. Five minutes between two looks are more than a test lasts.
+# Grafana's own variables, for a scrape every second. A step of five minutes is longer than a test.
 BUILT_IN = {"$__range:5m": "1m:1s", "$__range": "1m", "$__rate_interval": "15s"}
 _CALL = re.compile(r"(label_values|query_result)\((.*?)(?:, *(\w+))?\)", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-# What stands in PromQL and is no metric: functions, operators and the labels after by, on and ignoring.
+# The parts of PromQL that are not metric names: functions, operators, and the labels after by, on and ignoring.
 _GROUPING = re.compile(r"\b(?:by|on|ignoring|group_left|group_right|without)\s*\([^)]*\)")
 _WORD = re.compile(r"(?<![\w:.$])[a-zA-Z_:][\w:]*(?!\s*\(|[\w:])")
 _OPERATORS = {"and", "or", "unless", "bool", "offset", "by", "on", "ignoring", "group_left"}
@@ -20,7 +20,7 @@ _OPERATORS = {"and", "or", "unless", "bool", "offset", "by", "on", "ignoring", "
 
 @dataclass(frozen=True)
 class Asked:
-    """A query of a dashboard, and where it stands."""
+    """A query of a dashboard, and its place in it."""
 
     where: str
     text: str
@@ -40,12 +40,12 @@ def queries(dashboard: Json) -> Iterator[Asked]:
 
 
 def variables(dashboard: Json) -> list[Json]:
-    """Return the variables that ask Prometheus."""
+    """Return the variables that query Prometheus."""
     return [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
 
 
 def asked_of_prometheus(variable: Json) -> tuple[str, str]:
-    """Return the selector or query of a variable, and the label whose values it wants, empty for whole series."""
+    """Return the selector or query of a variable, and the label whose values it takes, empty for whole series."""
     call = _CALL.fullmatch(variable["query"]["query"])
     assert call, variable
     return (
@@ -54,7 +54,7 @@ def asked_of_prometheus(variable: Json) -> tuple[str, str]:
 
 
 def substituted(text: str, values: Mapping[str, str]) -> str:
-    """Put the values into a query; no variable is left."""
+    """Return the query with the values in place of the variables. Fails if a variable is left."""
     for name, value in BUILT_IN.items():
         text = text.replace(name, value)
     text = re.sub(
@@ -66,7 +66,7 @@ def substituted(text: str, values: Mapping[str, str]) -> str:
 
 
 def metric_names(query: str) -> set[str]:
-    """Return every metric that a query names."""
+    """Return the metrics in a query."""
     plain = _GROUPING.sub(" ", _STRING.sub('""', query))
     plain = re.sub(r"\{[^}]*\}", "{}", plain)
     plain = re.sub(r"\[[^\]]*\]", "[]", plain)
@@ -74,6 +74,6 @@ def metric_names(query: str) -> set[str]:
 
 
 def described(series: Json) -> str:
-    """Write a series of an answer as Grafana does for a variable."""
+    """Return a series of a result in the form that Grafana gives to the regex of a variable."""
     labels = ",".join(f'{key}="{value}"' for key, value in sorted(series["metric"].items()))
     return f"{{{labels}}} {series['value'][1]} {int(series['value'][0] * 1000)}"

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from jsonschema import Draft7Validator
 
 from gpugauge import catalog
-from gpugauge.artifacts.dashboards.board import alerts
 from gpugauge.artifacts.dashboards.build import DASHBOARDS, as_json
+from gpugauge.artifacts.dashboards.common import alerts
 from gpugauge.artifacts.dashboards.panels import MixedUnitsError, Panel, Query, Row, place, timeseries
 from gpugauge.artifacts.dashboards.queries import Expr, Scope, recorded
 from gpugauge.artifacts.dashboards.workloads import CAUSE_COLORS, STATE_COLORS
@@ -35,22 +35,22 @@ from tests.artifacts.dashboards.dashboard_reading import (
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "grafana"
-BOARDS: dict[str, Json] = {name: make() for name, make in DASHBOARDS.items()}
-UIDS = {board["uid"] for board in BOARDS.values()}
+DASHBOARD_FILES: dict[str, Json] = {name: make() for name, make in DASHBOARDS.items()}
+UIDS = {dashboard["uid"] for dashboard in DASHBOARD_FILES.values()}
 SCHEMA = Draft7Validator(json.loads((Path(__file__).parent / "grafana" / "schema.json").read_text()))
 ENDINGS = {"gauge": ("",), "counter": ("",), "histogram": ("_bucket", "_count", "_sum")}
 NAMES = {row.name + ending for row in catalog.metrics() for ending in ENDINGS[row.kind]}
 RECORDED = {
     rule["record"] for group in rules.groups(Parameters())["groups"] for rule in group["rules"] if "record" in rule
 }
-# Prometheus' own.
+# Series of Prometheus itself.
 OTHERS = {"ALERTS", "up", "scrape_duration_seconds", "scrape_samples_scraped"}
-by_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+by_dashboard = pytest.mark.parametrize("dashboard", DASHBOARD_FILES.values(), ids=DASHBOARD_FILES)
 
 
-def applied(board: Json) -> Json:
-    """Put what overrides say of single columns into the panel itself, one after the other, where the schema looks."""
-    whole = copy.deepcopy(board)
+def applied(dashboard: Json) -> Json:
+    """Return the dashboard with the overrides of columns applied to the panel, so that the schema covers them."""
+    whole = copy.deepcopy(dashboard)
     for panel in panels(whole):
         defaults = panel["fieldConfig"]["defaults"]
         for override in panel["fieldConfig"]["overrides"]:
@@ -60,15 +60,15 @@ def applied(board: Json) -> Json:
     return whole
 
 
-def all_queries(board: Json) -> Iterator[str]:
-    yield from (asked.text for asked in queries(board))
-    yield from (asked_of_prometheus(variable)[0] for variable in variables(board))
+def all_queries(dashboard: Json) -> Iterator[str]:
+    yield from (asked.text for asked in queries(dashboard))
+    yield from (asked_of_prometheus(variable)[0] for variable in variables(dashboard))
 
 
-@by_board
-def test_fits_the_schema_of_grafana(board: Json) -> None:
-    assert [error.message for error in SCHEMA.iter_errors(board)] == []
-    assert [error.message for error in SCHEMA.iter_errors(applied(board))] == []
+@by_dashboard
+def test_fits_the_schema_of_grafana(dashboard: Json) -> None:
+    assert [error.message for error in SCHEMA.iter_errors(dashboard)] == []
+    assert [error.message for error in SCHEMA.iter_errors(applied(dashboard))] == []
 
 
 @pytest.mark.parametrize(
@@ -89,29 +89,29 @@ def test_fits_the_schema_of_grafana(board: Json) -> None:
         (("panels", 8, "options", "legend", "placement"), "left"),
     ],
 )
-def test_the_schema_refuses(path: tuple[str | int, ...], value: object) -> None:
-    board = copy.deepcopy(BOARDS["fleet"])
-    assert board["panels"][1]["type"] == "stat"
-    assert board["panels"][8]["type"] == "timeseries"
-    tree: Any = board
+def test_the_schema_rejects(path: tuple[str | int, ...], value: object) -> None:
+    dashboard = copy.deepcopy(DASHBOARD_FILES["fleet"])
+    assert dashboard["panels"][1]["type"] == "stat"
+    assert dashboard["panels"][8]["type"] == "timeseries"
+    tree: Any = dashboard
     for key in path[:-1]:
         tree = tree[key]
     tree[path[-1]] = value
 
-    assert list(SCHEMA.iter_errors(board)) != []
+    assert list(SCHEMA.iter_errors(dashboard)) != []
 
 
-def test_the_schema_refuses_a_misspelt_override() -> None:
-    board = copy.deepcopy(BOARDS["node"])
-    table = next(panel for panel in panels(board) if panel["type"] == "table")
+def test_the_schema_rejects_a_misspelt_override() -> None:
+    dashboard = copy.deepcopy(DASHBOARD_FILES["node"])
+    table = next(panel for panel in panels(dashboard) if panel["type"] == "table")
     table["fieldConfig"]["overrides"][0]["properties"].append({"id": "custom.widht", "value": 3})
 
-    assert list(SCHEMA.iter_errors(applied(board))) != []
+    assert list(SCHEMA.iter_errors(applied(dashboard))) != []
 
 
-@by_board
-def test_every_metric_is_in_the_catalogue_or_recorded(board: Json) -> None:
-    named = {name for query in all_queries(board) for name in metric_names(query)}
+@by_dashboard
+def test_every_metric_is_in_the_catalogue_or_recorded(dashboard: Json) -> None:
+    named = {name for query in all_queries(dashboard) for name in metric_names(query)}
 
     assert len(named) > 10
     assert named <= NAMES | RECORDED | OTHERS
@@ -125,19 +125,19 @@ def test_names_are_found_in_any_query() -> None:
     assert metric_names(query) == {"x_total", "g:r", "e"}
 
 
-@by_board
-def test_variables_are_there_before_they_are_used(board: Json) -> None:
+@by_dashboard
+def test_variables_are_defined_before_they_are_used(dashboard: Json) -> None:
     known: dict[str, str] = {}
-    for variable in variables(board):
+    for variable in variables(dashboard):
         substituted(asked_of_prometheus(variable)[0], known)
         known[variable["name"]] = "x"
-    for asked in queries(board):
+    for asked in queries(dashboard):
         substituted(asked.text, known)
 
 
-@by_board
-def test_panels_say_what_they_mean_and_in_which_unit(board: Json) -> None:
-    for panel in panels(board):
+@by_dashboard
+def test_panels_have_a_description_and_a_unit(dashboard: Json) -> None:
+    for panel in panels(dashboard):
         assert panel["description"].endswith("."), panel["title"]
         units = {panel["fieldConfig"]["defaults"].get("unit")} | {
             prop["value"]
@@ -148,34 +148,36 @@ def test_panels_say_what_they_mean_and_in_which_unit(board: Json) -> None:
         assert units - {None}, panel["title"]
 
 
-@by_board
-def test_panels_do_not_overlap(board: Json) -> None:
+@by_dashboard
+def test_panels_do_not_overlap(dashboard: Json) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
+    for panel in dashboard["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert at["x"] + at["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-@by_board
-def test_links_carry_time_and_variables_to_dashboards_that_have_them(board: Json) -> None:
-    assert [(link["keepTime"], link["includeVars"], link["tags"]) for link in board["links"]] == [
-        (True, True, board["tags"])
+@by_dashboard
+def test_links_carry_time_and_variables_to_dashboards_that_have_them(dashboard: Json) -> None:
+    assert [(link["keepTime"], link["includeVars"], link["tags"]) for link in dashboard["links"]] == [
+        (True, True, dashboard["tags"])
     ]
-    chosen = {made["uid"]: {variable["name"] for variable in made["templating"]["list"]} for made in BOARDS.values()}
-    for found in re.finditer(r'"url": "/d/([\w-]+)\?([^"]+)"', json.dumps(board)):
+    chosen = {
+        made["uid"]: {variable["name"] for variable in made["templating"]["list"]} for made in DASHBOARD_FILES.values()
+    }
+    for found in re.finditer(r'"url": "/d/([\w-]+)\?([^"]+)"', json.dumps(dashboard)):
         assert found[1] in UIDS
         assert "${__url_time_range}" in found[2]
         assert "${datasource:queryparam}" in found[2]
         assert set(re.findall(r"var-(\w+)=", found[2])) <= chosen[found[1]]
 
 
-@by_board
-def test_links_use_columns_that_are_there(board: Json) -> None:
-    for panel in panels(board):
+@by_dashboard
+def test_links_use_columns_that_exist(dashboard: Json) -> None:
+    for panel in panels(dashboard):
         named = set(re.findall(r"__data\.fields\.([\w ]+)", json.dumps(panel)))
         columns = {
             title
@@ -189,7 +191,11 @@ def test_every_alert_of_the_rules_is_an_annotation() -> None:
     pattern = re.search(r'alertname=~"([^"]+)"', alerts().text)
 
     assert pattern
-    assert [alert.name for alert in rules.alerts(Parameters()) if not re.fullmatch(pattern[1], alert.name)] == []
+    assert [
+        f"alert {alert.name} does not match _ALERT_NAMES in src/gpugauge/artifacts/dashboards/common.py"
+        for alert in rules.alerts(Parameters())
+        if not re.fullmatch(pattern[1], alert.name)
+    ] == []
 
 
 def test_every_cause_and_state_has_a_colour_of_its_own() -> None:
@@ -234,12 +240,12 @@ def test_a_panel_has_one_unit() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu_power", "torch_step_duration_seconds", "gpu_power_watts_count", "gpu_busy"])
-def test_unknown_names_are_refused(name: str) -> None:
+def test_unknown_names_are_rejected(name: str) -> None:
     with pytest.raises(UnknownMetricError, match=name):
         Scope().rate(name)
 
 
-def test_unknown_labels_and_records_are_refused() -> None:
+def test_unknown_labels_and_records_are_rejected() -> None:
     with pytest.raises(UnknownMetricError, match="gpu_power_watts has no label sensor"):
         Scope().read("gpu_power_watts", sensor="gpu")
     with pytest.raises(UnknownMetricError, match="gpugauge:power:watts is not recorded"):
@@ -267,14 +273,14 @@ def test_command_prints_one() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["nod"], ["node", "--output", "x"]])
-def test_command_says_what_it_needs(arguments: list[str]) -> None:
+def test_command_names_its_arguments(arguments: list[str]) -> None:
     done = CliRunner().invoke(main, ["dashboards", *arguments])
 
     assert done.exit_code == 2
     assert "fleet, node, job, exporter" in done.output
 
 
-def test_command_says_which_folder_cannot_be_written(tmp_path: Path) -> None:
+def test_command_names_the_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     done = CliRunner().invoke(main, ["dashboards", "--output", str(tmp_path / "file" / "below")])

@@ -1,4 +1,4 @@
-"""What each alert is tested with: the series of a machine on which it must fire, and of one on which it must not."""
+"""Stories for the alerts: the series of a machine on which an alert must fire, and of one on which it must not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpugauge.verdict.causes import CAUSES
 MINUTE = 60
 UUID = {"uuid": "GPU-0"}
 JOB = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
-_ALIVE = {"process": "p0"}
+_PROCESS_0 = {"process": "p0"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A series: what it is worth while all is bad and while it is good; of a counter the rise a second."""
+    """A series: its value in the bad phase and in the good phase; for a counter, its increase per second."""
 
     name: str
     labels: Mapping[str, str]
@@ -25,32 +25,32 @@ class Row:
     counter: bool = False
 
     def values(self, phases: list[tuple[str, int]]) -> str:
-        """Write the values of the phases, one a minute, as promtool reads them: `1 1 _ 2`."""
-        told: list[str] = []
+        """Return the values in the phases, one for each minute, in the notation of promtool: `1 1 _ 2`."""
+        values: list[str] = []
         total, rate, last = 0.0, 0.0, "_"
         for phase, minutes in phases:
             now = {"bad": self.bad, "good": self.good}.get(phase)
-            # Nothing is scraped: after a restart counters begin anew, while in a gap they go on unseen.
+            # No scrapes in both: a restart resets counters, in a gap they continue to rise.
             total = 0.0 if phase == "restart" else total
             rate = now or 0.0 if phase in {"bad", "good"} else rate if phase == "gap" else 0.0
             for _ in range(minutes):
                 total += rate * MINUTE
                 value = "_" if now is None else f"{total if self.counter else now:g}"
-                # As Prometheus marks the end of a series.
-                told.append("stale" if value == "_" and last not in {"_", "stale"} else value)
+                # Prometheus writes a staleness marker at the end of a series.
+                values.append("stale" if value == "_" and last not in {"_", "stale"} else value)
                 last = value
-        return " ".join(told)
+        return " ".join(values)
 
 
 @dataclass(frozen=True)
 class Story:
-    """`identity` are the labels that the alert must have beside its name and severity, no more and no fewer."""
+    """A story. `identity` is the exact set of labels of the alert, without its name and severity."""
 
     alert: str
     identity: Mapping[str, str]
     rows: tuple[Row, ...]
     severity: str = "warning"
-    lasting: bool = True  # False for what happens in a moment and must be told at once
+    lasting: bool = True  # False for an event, whose alert fires at once
 
 
 def _same(name: str, value: float, labels: Mapping[str, str], *, counter: bool = False) -> Row:
@@ -58,17 +58,21 @@ def _same(name: str, value: float, labels: Mapping[str, str], *, counter: bool =
 
 
 _PROCESS = (
-    _same("gpu_process_host_info", 1, {**_ALIVE, "pid": "7", "torch_build": "cuda", "workload_user": "1000", **JOB}),
-    # The same process a second time, as overlapping info has it, and a rank of the same job that does well.
-    _same("gpu_process_host_info", 1, {**_ALIVE, "pid": "8", "torch_build": "cuda", "workload_user": "1000", **JOB}),
+    _same(
+        "gpu_process_host_info", 1, {**_PROCESS_0, "pid": "7", "torch_build": "cuda", "workload_user": "1000", **JOB}
+    ),
+    # The same process a second time, as when two info series overlap, and a healthy rank of the same job.
+    _same(
+        "gpu_process_host_info", 1, {**_PROCESS_0, "pid": "8", "torch_build": "cuda", "workload_user": "1000", **JOB}
+    ),
     _same("gpu_process_host_info", 1, {"process": "p1", "torch_build": "cuda", "workload_user": "1000", **JOB}),
-    _same("training_start_timestamp_seconds", -7200, _ALIVE),
+    _same("training_start_timestamp_seconds", -7200, _PROCESS_0),
 )
 
 
 def _state(bad: str, good: str = "training") -> tuple[Row, ...]:
     return tuple(
-        Row(name, {**_ALIVE, "state": state}, float(state == bad), float(state == good), counter)
+        Row(name, {**_PROCESS_0, "state": state}, float(state == bad), float(state == good), counter)
         for state in (bad, good)
         for name, counter in (("training_state", False), ("training_seconds_total", True))
     )
@@ -78,12 +82,12 @@ def _lost(cause: str, share: float, rest: float = 0.05) -> tuple[Row, ...]:
     return (
         *_PROCESS,
         *(
-            _same(name, 1, {**_ALIVE, "state": "training"}, counter=c)
+            _same(name, 1, {**_PROCESS_0, "state": "training"}, counter=c)
             for name, c in (("training_state", False), ("training_seconds_total", True))
         ),
-        _same("training_gpu_held_seconds_total", 1, _ALIVE, counter=True),
-        Row("training_lost_seconds_total", {**_ALIVE, "cause": cause}, share, 0.1, counter=True),
-        _same("training_lost_seconds_total", rest, {**_ALIVE, "cause": "unknown"}, counter=True),
+        _same("training_gpu_held_seconds_total", 1, _PROCESS_0, counter=True),
+        Row("training_lost_seconds_total", {**_PROCESS_0, "cause": cause}, share, 0.1, counter=True),
+        _same("training_lost_seconds_total", rest, {**_PROCESS_0, "cause": "unknown"}, counter=True),
     )
 
 
@@ -91,7 +95,7 @@ def _stalled(busy: float) -> tuple[Row, ...]:
     return (
         *_PROCESS,
         *_state("stalled"),
-        _same("gpu_process_memory_used_bytes", 1e9, {**_ALIVE, **UUID}),
+        _same("gpu_process_memory_used_bytes", 1e9, {**_PROCESS_0, **UUID}),
         Row("gpu_busy_seconds_total", {**UUID, "engine": "gpu"}, busy, 0.5, counter=True),
         _same("gpu_observed_seconds_total", 1, {**UUID, "engine": "gpu"}, counter=True),
     )
@@ -142,14 +146,14 @@ _THROTTLED = (
 _ON_CPU = (
     *_PROCESS,
     *_state("training_on_cpu"),
-    Row("training_limited_by", {**_ALIVE, "cause": "model_on_cpu"}, 1, None),
+    Row("training_limited_by", {**_PROCESS_0, "cause": "model_on_cpu"}, 1, None),
 )
 _CPU_BUILD = (
-    _same("gpu_process_host_info", 1, {**_ALIVE, "torch_build": "cpu", **JOB}),
+    _same("gpu_process_host_info", 1, {**_PROCESS_0, "torch_build": "cpu", **JOB}),
     _same("gpu_up", 1, UUID),
-    Row("gpu_process_cpu_seconds_total", {**_ALIVE, "part": "process"}, 4, 0.1, counter=True),
+    Row("gpu_process_cpu_seconds_total", {**_PROCESS_0, "part": "process"}, 4, 0.1, counter=True),
 )
-_OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_ALIVE, **UUID}, 0.01, 0, counter=True))
+_OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_PROCESS_0, **UUID}, 0.01, 0, counter=True))
 _EXPORTER = {"instance": "node-1"}
 
 
@@ -192,22 +196,22 @@ STORIES = (
 
 @dataclass(frozen=True)
 class Quiet:
-    """Something that happens to healthy jobs; no alert at all may fire."""
+    """A situation of healthy jobs, in which no alert may fire."""
 
-    what: str
+    name: str
     rows: tuple[Row, ...]
     phases: list[tuple[str, int]] = field(default_factory=lambda: [("bad", 90)])
 
 
 def _only(state: str, share: float = 0.0, start: float = -7200) -> tuple[Row, ...]:
-    """A process in one state that uses its GPU little, or not at all."""
+    """Return a process in one state; `share` is the share of its GPU time that it uses."""
     return (
         *_PROCESS[:3],
-        _same("training_start_timestamp_seconds", start, _ALIVE),
-        _same("training_state", 1, {**_ALIVE, "state": state}),
-        _same("training_seconds_total", 1, {**_ALIVE, "state": state}, counter=True),
-        _same("training_gpu_held_seconds_total", 1, _ALIVE, counter=True),
-        _same("training_lost_seconds_total", 1 - share, {**_ALIVE, "cause": "data_loading"}, counter=True),
+        _same("training_start_timestamp_seconds", start, _PROCESS_0),
+        _same("training_state", 1, {**_PROCESS_0, "state": state}),
+        _same("training_seconds_total", 1, {**_PROCESS_0, "state": state}, counter=True),
+        _same("training_gpu_held_seconds_total", 1, _PROCESS_0, counter=True),
+        _same("training_lost_seconds_total", 1 - share, {**_PROCESS_0, "cause": "data_loading"}, counter=True),
     )
 
 
@@ -216,11 +220,11 @@ QUIET = (
         Quiet(state, _only(state))
         for state in ("starting", "compiling", "evaluating", "checkpointing", "generating", "not_training", "unknown")
     ),
-    # The first quarter of an hour of a training: its age counts, not how bad it looks.
+    # The first quarter of an hour of a training is not judged.
     Quiet("a young training", _only("training", start=0), [("bad", 14)]),
-    # It starved, but only for as long as its last minutes were.
+    # Bad in its last minutes only.
     Quiet("the end of a job", _lost("data_loading", 0.9), [("good", 60), ("bad", 5), ("gone", 30)]),
-    # For less than the half hour after which it is told.
+    # For less than the half hour after which DriverReleasedLong fires.
     Quiet(
         "a released driver",
         (

@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ from click.testing import CliRunner, Result
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.jobs import alert_of_cause, severity_of_cause
-from gpugauge.artifacts.rules.options import Parameters, RulesError, duration, load
+from gpugauge.artifacts.rules.options import Parameters, RulesError, load
 from gpugauge.artifacts.rules.recording import ARMED, JOB, Selectors, UnknownMetricError
 from gpugauge.cli.main import main
 from gpugauge.collectors.device.events import XID_CLASSES
+from gpugauge.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, Cause
 from tests.artifacts.rules.rule_stories import QUIET, STORIES
 
 ROOT = Path(__file__).parents[3]
+STORIES_FILE = "tests/artifacts/rules/rule_stories.py"
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+SECTIONS = {part.split("\n")[0]: part for part in re.split(r"^### |^## ", RUNBOOK, flags=re.MULTILINE)[1:]}
 ALERTS = [alert.name for alert in rules.alerts(Parameters())]
 ROWS = {row.name: row for row in catalog.metrics()}
 
@@ -26,20 +30,35 @@ def all_rules(p: Parameters | None = None) -> list[dict[str, Any]]:
     return [rule for group in rules.groups(p or Parameters())["groups"] for rule in group["rules"]]
 
 
-def called(*arguments: str) -> Result:
+def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["rules", *arguments])
 
 
-def test_every_alert_has_a_story_and_a_section() -> None:
-    assert sorted(ALERTS) == sorted(story.alert for story in STORIES)
-    assert sorted(ALERTS) == sorted(re.findall(r"^### (\w+)$", RUNBOOK, re.MULTILINE))
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_has_a_story(alert: str) -> None:
+    stories = Counter(story.alert for story in STORIES)
+
+    if not stories[alert]:
+        pytest.fail(f"alert {alert} has no story in {STORIES_FILE}", pytrace=False)
+    assert stories[alert] == 1, f"alert {alert} has {stories[alert]} stories in {STORIES_FILE}"
+    assert ALERTS.count(alert) == 1, f"there are two alerts with the name {alert}"
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_section_tells_all(alert: str) -> None:
-    section = RUNBOOK.split(f"### {alert}\n")[1].split("\n### ")[0].split("\n## ")[0]
+def test_every_alert_has_a_complete_section(alert: str) -> None:
+    if alert not in SECTIONS:
+        pytest.fail(f"alert {alert} has no section in docs/runbook.md", pytrace=False)
+    missing = [part for part in ("Means", "Confirm", "Do", "Silence") if f"**{part}.**" not in SECTIONS[alert]]
+    assert not missing, f"the section of alert {alert} in docs/runbook.md lacks **{'.**, **'.join(missing)}.**"
 
-    assert [word for word in ("Means", "Confirm", "Do", "Silence") if f"**{word}.**" not in section] == []
+
+def test_every_story_and_section_has_an_alert() -> None:
+    sections = re.findall(r"^### (\w+)$", RUNBOOK, re.MULTILINE)
+    known = set(ALERTS)
+
+    assert [f"{STORIES_FILE}: there is no alert {s.alert}" for s in STORIES if s.alert not in known] == []
+    assert [f"docs/runbook.md: there is no alert {name}" for name in sections if name not in known] == []
+    assert len(sections) == len(set(sections))
 
 
 def test_every_alert_links_to_its_section() -> None:
@@ -57,7 +76,7 @@ def test_every_metric_is_in_the_catalogue() -> None:
     assert named <= set(ROWS)
 
 
-def test_runbook_names_only_what_exists() -> None:
+def test_every_metric_in_the_runbook_exists() -> None:
     recorded = {rule["record"] for rule in all_rules() if "record" in rule}
     named = set(re.findall(r"(?<![\w:])(?:gpu|torch|training|gpugauge)[_:][a-z0-9_:]+", RUNBOOK))
 
@@ -75,12 +94,12 @@ def test_stories_use_rows_of_the_catalogue() -> None:
 def test_every_recorded_series_is_recorded_and_used() -> None:
     recorded = {rule["record"] for rule in all_rules() if "record" in rule}
     queries = [rule["expr"] for rule in all_rules()]
-    boards = [file.read_text() for file in (ROOT / "grafana").glob("*.json")]
+    dashboards = [file.read_text() for file in (ROOT / "grafana").glob("*.json")]
 
-    assert {name for text in queries + boards for name in re.findall(r"gpugauge:\w+:\w+", text)} == recorded
+    assert {name for text in queries + dashboards for name in re.findall(r"gpugauge:\w+:\w+", text)} == recorded
 
 
-def test_a_group_records_what_it_reads_before() -> None:
+def test_a_group_records_a_series_before_it_reads_it() -> None:
     for group in rules.groups(Parameters())["groups"]:
         later = {rule["record"] for rule in group["rules"] if "record" in rule}
         for rule in group["rules"]:
@@ -98,7 +117,7 @@ def test_severity_is_the_only_label_of_a_rule() -> None:
     assert {tuple(rule["labels"]) for rule in all_rules() if "alert" in rule} == {("severity",)}
 
 
-def test_without_matchers_nobody_is_a_training_from_outside() -> None:
+def test_without_matchers_no_process_without_the_hook_is_a_training() -> None:
     armed = {
         matchers: next(
             rule["expr"]
@@ -116,15 +135,15 @@ def test_every_alert_keeps_firing() -> None:
     assert {rule["keep_firing_for"] for rule in all_rules(Parameters(keep_firing=1200)) if "alert" in rule} == {"20m"}
 
 
-def test_every_condition_holds_for_as_long_as_is_asked() -> None:
+def test_settle_is_the_hold_of_most_alerts() -> None:
     def holds(settle: int) -> dict[str, str]:
         tree = rules.groups(Parameters(settle=settle))
         return {r["alert"]: r["for"] for group in tree["groups"] for r in group["rules"] if "for" in r}
 
     usual, short = holds(300), holds(7)
 
-    assert {usual[alert] for alert, wait in short.items() if wait == "7s"} == {"5m"}
-    assert {alert for alert, wait in short.items() if wait == usual[alert]} == {
+    assert {usual[alert] for alert, hold in short.items() if hold == "7s"} == {"5m"}
+    assert {alert for alert, hold in short.items() if hold == usual[alert]} == {
         *("GpuLost", "DriverReleasedLong", "TrainingStalled", "TrainingBusyWithoutProgress", "TorchCpuBuildBusy")
     }
 
@@ -132,7 +151,7 @@ def test_every_condition_holds_for_as_long_as_is_asked() -> None:
 @pytest.mark.parametrize(
     ("proven", "severity"), [(("simulated",), "info"), ((), "info"), (("cpu",), "warning"), (("gpu",), "warning")]
 )
-def test_what_was_only_simulated_informs(proven: Any, severity: str) -> None:
+def test_severity_of_a_cause_follows_from_its_proof(proven: Any, severity: str) -> None:
     assert severity_of_cause(Cause("c", "e", "a", proven)) == severity
 
 
@@ -151,7 +170,7 @@ def test_identity_is_a_job() -> None:
 
 
 def test_matchers_are_in_every_selector() -> None:
-    tree = yaml.safe_load(called("--matchers", 'cluster="a"').output)
+    tree = yaml.safe_load(invoke("--matchers", 'cluster="a"').output)
     text = "\n".join(rule["expr"] for group in tree["groups"] for rule in group["rules"])
     rows = [name for name in re.findall(r"\b(?<!:)(?:gpu|torch|training)_\w+", text) if name in ROWS]
     selected = re.findall(r'\b(?<!:)(?:gpu|torch|training)_\w+\{[^}]*cluster="a"\}', text)
@@ -161,7 +180,7 @@ def test_matchers_are_in_every_selector() -> None:
 
 
 def test_kubernetes_format_holds_the_same_groups() -> None:
-    resource = yaml.safe_load(called("--format", "kubernetes").output)
+    resource = yaml.safe_load(invoke("--format", "kubernetes").output)
 
     assert (resource["apiVersion"], resource["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert resource["spec"] == rules.groups(Parameters())
@@ -171,7 +190,7 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("{info_below: 0.9, warning_below: 0.4, severities: {GpuLost: warning}}")
 
-    text = called("--config.file", str(file), "--info-below", "0.7", "--patience", "30m").output
+    text = invoke("--config.file", str(file), "--info-below", "0.7", "--patience", "30m").output
     made = {
         rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "alert" in rule
     }
@@ -195,8 +214,8 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
         (("--config.file", "/nonexistent"), "/nonexistent: "),
     ],
 )
-def test_bad_parameters_are_named(arguments: tuple[str, ...], message: str) -> None:
-    result = called(*arguments)
+def test_error_names_the_parameter(arguments: tuple[str, ...], message: str) -> None:
+    result = invoke(*arguments)
 
     assert result.exit_code == 2
     assert message in result.output
@@ -221,9 +240,9 @@ def test_every_range_holds_two_scrapes(interval: int) -> None:
     assert min(ranges) >= 2 * interval
 
 
-@pytest.mark.parametrize(("asked", "slowest"), [(5, "10s"), (60, "2m"), (90, "2m"), (300, "5m")])
-def test_what_jobs_lose_is_asked_half_as_often_and_never_forgotten_between(asked: int, slowest: str) -> None:
-    intervals = {g["name"]: g["interval"] for g in rules.groups(Parameters(evaluation_interval=asked))["groups"]}
+@pytest.mark.parametrize(("interval", "slowest"), [(5, "10s"), (60, "2m"), (90, "2m"), (300, "5m")])
+def test_losses_of_jobs_are_evaluated_half_as_often_but_before_they_become_stale(interval: int, slowest: str) -> None:
+    intervals = {g["name"]: g["interval"] for g in rules.groups(Parameters(evaluation_interval=interval))["groups"]}
 
     assert intervals.pop("gpugauge-jobs") == slowest
-    assert set(intervals.values()) == {duration(asked)}
+    assert set(intervals.values()) == {format_duration(interval)}

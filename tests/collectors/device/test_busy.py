@@ -13,18 +13,18 @@ JITTER = 0.15
 
 @dataclass
 class Watch:
-    """A worker that reads a ring, the whole of it after 15 s without a sample, and an account that is fed by it.
-    Checks after every drain what must always hold.
+    """A worker that reads a ring, after 15 s without a sample the whole ring, and the account of its samples. Checks
+    the invariants after every drain.
     """
 
     ring: Ring
-    steps: float = 0.0  # how far Unix time was set
+    steps: float = 0.0  # seconds by which Unix time was set
     cursor: int = 0
-    anew: bool = False
+    reopened: bool = False
     fresh: float = 0.0
     account: EngineAccount = field(default_factory=EngineAccount)
     begun: float = -1.0
-    ahead: float = 0.0  # observed and unobserved seconds less wall time
+    ahead: float = 0.0  # observed and unobserved seconds minus wall time
 
     def drain(self, at: float) -> None:
         self.ring.advance(at)
@@ -34,8 +34,8 @@ class Watch:
         if samples:
             self.cursor, self.fresh = max(ts for ts, _ in samples), at
         before = (self.account.busy, self.account.observed, self.account.unobserved)
-        self.account.drain(samples, at, self.ring.percent, 1.7e9 + at + self.steps, anew=self.anew)
-        self.anew = False
+        self.account.drain(samples, at, self.ring.percent, 1.7e9 + at + self.steps, reopened=self.reopened)
+        self.reopened = False
         after = (self.account.busy, self.account.observed, self.account.unobserved)
         if self.begun < 0:
             self.begun = at
@@ -47,10 +47,10 @@ class Watch:
         self.check()
 
     def restart(self) -> None:
-        self.cursor, self.anew = 0, True
+        self.cursor, self.reopened = 0, True
 
     def check(self) -> None:
-        """What was not observed may have been busy or idle; all else is right to 1 % of it and one sample."""
+        """Check the busy seconds: unobserved time can be busy or idle, the rest is exact to 1 % and one sample."""
         true = self.ring.load.integral(self.ring.now) - self.ring.load.integral(self.begun)
         tolerance = 0.01 * self.account.observed + self.ring.period * (1 + JITTER)
         assert self.account.busy <= true + tolerance
@@ -78,7 +78,7 @@ def rings(draw: st.DrawFn) -> Ring:
 
 @settings(max_examples=120, deadline=None)
 @given(rings(), st.floats(4, 30), st.sampled_from([1.0, 2.0, 5.0]), st.integers(0, 99))
-def test_drained_in_time_everything_is_observed(ring: Ring, begin: float, pace: float, seed: int) -> None:
+def test_timely_drains_observe_all_time(ring: Ring, begin: float, pace: float, seed: int) -> None:
     watch, random, at = Watch(ring), Random(seed), begin
     for _ in range(int(120 / pace)):
         watch.drain(at)
@@ -91,7 +91,7 @@ def test_drained_in_time_everything_is_observed(ring: Ring, begin: float, pace: 
 
 trouble = st.lists(
     st.tuples(
-        st.integers(0, 15),  # drains in time before it
+        st.integers(0, 15),  # timely drains before it
         st.sampled_from(["late", "restart", "reload", "set clock"]),
         st.one_of(st.floats(-40, 40), st.floats(-2, 2)),
     ),
@@ -101,7 +101,7 @@ trouble = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(rings(), st.floats(0, 30), st.sampled_from([1.0, 2.0, 5.0]), trouble, st.integers(0, 99))
-def test_nothing_is_credited_that_was_not_seen(
+def test_unsampled_time_is_never_busy(
     ring: Ring, begin: float, pace: float, troubles: list[tuple[int, str, float]], seed: int
 ) -> None:
     watch, random, at = Watch(ring), Random(seed), begin + pace
@@ -151,7 +151,7 @@ def test_first_drain_counts_nothing() -> None:
     assert totals(account) == (0, 0, 0)
 
 
-def test_every_sample_counts_for_the_time_since_its_neighbour() -> None:
+def test_sample_counts_for_the_time_since_the_one_before() -> None:
     account = fed((1.0, samples(*[0] * 10, after=0)), (2.0, samples(*[100] * 5, *[40] * 5, after=1)))
 
     assert totals(account) == (0.7, 1.0, 0.0)
@@ -166,7 +166,7 @@ def test_garbage_and_repeated_samples_are_dropped() -> None:
     assert totals(account) == (1.0, 1.0, 0.0)
 
 
-def test_idle_device_with_a_dry_ring_is_observed_at_every_drain() -> None:
+def test_idle_device_with_an_empty_ring_is_observed() -> None:
     account = EngineAccount()
     account.drain(samples(*[0] * 10, after=0), 1.0, 0)
     observed = []
@@ -174,42 +174,42 @@ def test_idle_device_with_a_dry_ring_is_observed_at_every_drain() -> None:
         account.drain([], now, 0)
         observed.append(account.observed)
 
-    assert observed == pytest.approx([0.9, 1.9, 2.9])  # the next sample tells the last period
+    assert observed == pytest.approx([0.9, 1.9, 2.9])  # the next sample covers the last period
     assert account.busy == 0
 
 
-def test_sample_after_a_dry_ring_is_not_counted_twice() -> None:
+def test_sample_after_an_empty_ring_is_not_counted_twice() -> None:
     account = fed((1.0, samples(*[0] * 10, after=0)), (2.0, []), (3.0, []), (4.0, samples(*[100] * 5, after=3.5)))
 
     assert totals(account) == (0.5, 3.0, 0.0)
 
 
-def test_dry_ring_of_a_busy_device_is_unobserved() -> None:
+def test_empty_ring_of_a_busy_device_is_unobserved() -> None:
     account = fed((1.0, samples(*[100] * 10, after=0)), (11.0, []), percent=100)
 
     assert account.busy == account.observed == 0
     assert account.unobserved == pytest.approx(10, abs=0.1)
 
 
-def test_dry_ring_is_not_idle_where_the_driver_does_not_say_so() -> None:
+def test_empty_ring_is_not_idle_without_a_percentage_of_0() -> None:
     account = fed((1.0, samples(*[0] * 10, after=0)), (5.0, []), percent=None)
 
     assert account.observed == 0
 
 
-def test_overrun_ring_is_unobserved_up_to_its_oldest_sample() -> None:
+def test_wrapped_ring_is_unobserved_up_to_its_oldest_sample() -> None:
     account = fed((1.0, samples(*[100] * 10, after=0)), (31.0, samples(*[100] * 72, after=23.8)), percent=100)
 
     assert totals(account) == (7.2, 7.2, 22.8)
 
 
-def test_jump_of_the_driver_s_clock_is_not_credited() -> None:
+def test_jump_of_the_driver_clock_adds_no_time() -> None:
     account = fed((1.0, samples(*[100] * 10, after=0)), (2.0, samples(*[100] * 10, after=3600)), percent=100)
 
     assert totals(account) == (1.0, 1.0, 0.0)
 
 
-def test_driver_loaded_again_starts_from_its_new_clock() -> None:
+def test_reloaded_driver_starts_with_its_new_clock() -> None:
     old, new = samples(*[100] * 10, after=1000), samples(*[100] * 10, after=0)
 
     account = fed((1.0, old), (4.0, new), (5.0, samples(*[100] * 10, after=1)), percent=100)
@@ -217,7 +217,7 @@ def test_driver_loaded_again_starts_from_its_new_clock() -> None:
     assert totals(account) == (1.0, 1.0, 3.0)
 
 
-def test_samples_from_before_and_after_a_clock_was_set_back_are_not_told_apart() -> None:
+def test_mixed_samples_of_a_clock_set_back_are_unobserved() -> None:
     account = EngineAccount()
     account.drain(samples(*[0] * 10, after=0), 1.0, 0, unix=1001.0)
     account.drain([*samples(*[100] * 5, after=1), *samples(*[100] * 5, after=1.2)], 2.0, 100, unix=1001.7)
@@ -233,7 +233,7 @@ def test_gap_of_a_clock_that_was_set_is_not_idle() -> None:
     assert totals(account) == (0.7, 0.7, 0.5)
 
 
-def test_polled_percentages_count_for_the_time_since_the_poll_before() -> None:
+def test_polled_percentage_counts_for_the_time_since_the_last_poll() -> None:
     account = EngineAccount(polled=True)
     for now, percent in ((1.0, 90), (2.0, 50), (3.0, 100), (4.0, 0)):
         account.poll(percent, now)
@@ -249,7 +249,7 @@ def test_polls_that_failed_for_long_are_unobserved() -> None:
     assert totals(account) == (20, 20, 30)
 
 
-def test_another_source_goes_on_with_the_counters() -> None:
+def test_counters_continue_with_another_source() -> None:
     account = fed((1.0, samples(*[100] * 10, after=0)), (2.0, samples(*[100] * 10, after=1)))
     account.restart(polled=True)
     account.poll(100, 3.0)

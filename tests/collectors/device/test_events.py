@@ -5,7 +5,7 @@ import pytest
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import XID_CLASSES, EventsCollector, xid_class
-from gpugauge.collectors.device.kmsg import KernelLog
+from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
 from gpugauge.metric import LabelValues, Value
 
@@ -29,16 +29,16 @@ def values(
     return {family.metric.name: dict(family.samples) for family in section.families}
 
 
-def counted(told: Values) -> dict[LabelValues, Value]:
-    return {labels: value for labels, value in told["gpu_xid_errors_total"].items() if value}
+def counted(exported: Values) -> dict[LabelValues, Value]:
+    return {labels: value for labels, value in exported["gpu_xid_errors_total"].items() if value}
 
 
-def test_every_class_is_born_at_zero_for_every_device() -> None:
-    told = values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", up=False)))
+def test_every_class_starts_at_zero_for_every_device() -> None:
+    exported = values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", up=False)))
 
-    assert told["gpu_xid_errors_total"] == {(uuid, name): 0 for uuid in ("GPU-a", "GPU-b") for name in XID_CLASSES}
-    assert told["gpu_mig_changes_total"] == {("GPU-a",): 0, ("GPU-b",): 0}
-    assert "gpu_xid_last_timestamp_seconds" not in told
+    assert exported["gpu_xid_errors_total"] == {(uuid, name): 0 for uuid in ("GPU-a", "GPU-b") for name in XID_CLASSES}
+    assert exported["gpu_mig_changes_total"] == {("GPU-a",): 0, ("GPU-b",): 0}
+    assert "gpu_xid_last_timestamp_seconds" not in exported
 
 
 @pytest.mark.parametrize(
@@ -60,17 +60,17 @@ def test_no_code_is_in_two_classes() -> None:
 
 def test_driver_event_is_counted_with_its_time() -> None:
     collector = EventsCollector(None)
-    told = values(collector, 5.0, event(type="xid", xid=31, uuid="GPU-a"))
+    exported = values(collector, 5.0, event(type="xid", xid=31, uuid="GPU-a"))
 
-    assert counted(told) == {("GPU-a", "application"): 1}
-    assert told["gpu_xid_last_timestamp_seconds"] == {("GPU-a", "31"): 1.7e9 + 5}
+    assert counted(exported) == {("GPU-a", "application"): 1}
+    assert exported["gpu_xid_last_timestamp_seconds"] == {("GPU-a", "31"): 1.7e9 + 5}
 
 
 def test_mig_changes_are_counted_and_foreign_events_are_not() -> None:
-    told = values(EventsCollector(None), 5.0, event(type="mig"), event(type="gpu_unavailable"), event(type="xid"))
+    exported = values(EventsCollector(None), 5.0, event(type="mig"), event(type="gpu_unavailable"), event(type="xid"))
 
-    assert told["gpu_mig_changes_total"] == {("GPU-a",): 1}
-    assert counted(told) == {}
+    assert exported["gpu_mig_changes_total"] == {("GPU-a",): 1}
+    assert counted(exported) == {}
 
 
 @pytest.fixture
@@ -80,53 +80,53 @@ def kmsg(tmp_path: Path) -> Path:
     return path
 
 
-def test_kernel_log_knows_a_lost_device_by_its_address(kmsg: Path) -> None:
+def test_kernel_log_finds_a_lost_device_by_its_address(kmsg: Path) -> None:
     log = KernelLog(kmsg)
     collector = EventsCollector(log)
     values(collector, 1.0)
     kmsg.write_bytes(LOST)
-    told = values(collector, 2.0, devices=(device(up=False), device("GPU-b", "00000000:86:00.0")))
+    exported = values(collector, 2.0, devices=(device(up=False), device("GPU-b", "00000000:86:00.0")))
     log.close()
 
-    assert counted(told) == {("GPU-a", "node"): 1}
+    assert counted(exported) == {("GPU-a", "node"): 1}
 
 
 @pytest.mark.parametrize(("later", "errors"), [(3.0, 1), (30.0, 2)])
-def test_both_sources_tell_of_one_error_once(kmsg: Path, later: float, errors: int) -> None:
+def test_error_of_both_sources_counts_once(kmsg: Path, later: float, errors: int) -> None:
     log = KernelLog(kmsg)
     collector = EventsCollector(log)
     values(collector, 1.0)
     kmsg.write_bytes(LOST)
     values(collector, 2.0)
-    told = values(collector, later, event(type="xid", xid=79))
+    exported = values(collector, later, event(type="xid", xid=79))
     log.close()
 
-    assert counted(told) == {("GPU-a", "node"): errors}
+    assert counted(exported) == {("GPU-a", "node"): errors}
 
 
-def test_what_one_source_tells_twice_happened_twice() -> None:
-    told = values(EventsCollector(None), 1.0, event(type="xid", xid=31), event(type="xid", xid=31))
+def test_two_errors_of_one_source_count_twice() -> None:
+    exported = values(EventsCollector(None), 1.0, event(type="xid", xid=31), event(type="xid", xid=31))
 
-    assert counted(told) == {("GPU-a", "application"): 2}
+    assert counted(exported) == {("GPU-a", "application"): 2}
 
 
 def test_sources_that_are_up(kmsg: Path) -> None:
     log, missing = KernelLog(kmsg), KernelLog(kmsg.with_name("none"))
-    told = [
+    exported = [
         values(EventsCollector(log), 1.0),
         values(EventsCollector(missing), 1.0, devices=(device(events=0),)),
         values(EventsCollector(None), 1.0, devices=(device(events=None),)),
     ]
     log.close()
 
-    assert [v["gpugauge_event_source_up"] for v in told] == [
+    assert [v["gpugauge_event_source_up"] for v in exported] == [
         {("nvml",): 1, ("kmsg",): 1},
         {("nvml",): 0, ("kmsg",): 0},
         {("nvml",): 0},
     ]
 
 
-def test_same_section_while_nothing_happens() -> None:
+def test_same_section_without_events() -> None:
     collector = EventsCollector(None)
     view = DriverView(True, "ok", devices=(device(),))
     first = collector.collect(Tick(1.0, 1.0, view))

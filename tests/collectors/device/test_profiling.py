@@ -12,7 +12,7 @@ UUID = "GPU-a"
 
 
 class Run:
-    """A collector that gets one window a tick."""
+    """A collector with one window per tick."""
 
     def __init__(self) -> None:
         self.collector, self.number = ProfilingCollector(), 0
@@ -28,58 +28,58 @@ class Run:
 def test_shares_are_gauges_and_integrals() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0, tensor_active_percent=20.0)
-    told = run.window(profiling_seconds=3.0, sm_active_percent=90.0, tensor_active_percent=0.0)
+    exported = run.window(profiling_seconds=3.0, sm_active_percent=90.0, tensor_active_percent=0.0)
 
-    assert told["gpu_sm_active_ratio"] == {(UUID,): 0.9}
-    assert told["gpu_tensor_active_ratio"] == {(UUID,): 0}
-    assert told["gpu_sm_active_seconds_total"] == pytest.approx({(UUID,): 3.2})
-    assert told["gpu_tensor_active_seconds_total"] == pytest.approx({(UUID,): 0.2})
-    assert told["gpu_profiled_seconds_total"] == {(UUID,): 4}
-    assert told["gpu_profiling_valid"] == {(UUID,): 1}
-    assert "gpu_dram_active_ratio" not in told
+    assert exported["gpu_sm_active_ratio"] == {(UUID,): 0.9}
+    assert exported["gpu_tensor_active_ratio"] == {(UUID,): 0}
+    assert exported["gpu_sm_active_seconds_total"] == pytest.approx({(UUID,): 3.2})
+    assert exported["gpu_tensor_active_seconds_total"] == pytest.approx({(UUID,): 0.2})
+    assert exported["gpu_profiled_seconds_total"] == {(UUID,): 4}
+    assert exported["gpu_profiling_valid"] == {(UUID,): 1}
+    assert "gpu_dram_active_ratio" not in exported
 
 
 def test_rates_become_bytes() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=1.0, pcie_transmit_mib_per_second=2.0)
-    told = run.window(profiling_seconds=2.0, sm_active_percent=1.0, pcie_transmit_mib_per_second=3.0)
+    exported = run.window(profiling_seconds=2.0, sm_active_percent=1.0, pcie_transmit_mib_per_second=3.0)
 
-    assert told["gpu_pcie_transmitted_bytes_total"] == {(UUID,): 8 * 1024**2}
-    assert "gpu_pcie_received_bytes_total" not in told
+    assert exported["gpu_pcie_transmitted_bytes_total"] == {(UUID,): 8 * 1024**2}
+    assert "gpu_pcie_received_bytes_total" not in exported
 
 
 @pytest.mark.parametrize("garbage", [math.nan, 100.5, -1.0])
 def test_garbage_has_no_gauge_and_its_window_does_not_count(garbage: float) -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0, dram_active_percent=10.0)
-    told = run.window(profiling_seconds=1.0, sm_active_percent=80.0, dram_active_percent=garbage)
+    exported = run.window(profiling_seconds=1.0, sm_active_percent=80.0, dram_active_percent=garbage)
 
-    assert "gpu_dram_active_ratio" not in told
-    assert told["gpu_sm_active_ratio"] == {(UUID,): 0.8}
-    assert told["gpu_sm_active_seconds_total"] == {(UUID,): 0.5}
-    assert told["gpu_profiled_seconds_total"] == {(UUID,): 1}
+    assert "gpu_dram_active_ratio" not in exported
+    assert exported["gpu_sm_active_ratio"] == {(UUID,): 0.8}
+    assert exported["gpu_sm_active_seconds_total"] == {(UUID,): 0.5}
+    assert exported["gpu_profiled_seconds_total"] == {(UUID,): 1}
 
 
-def test_measure_that_stays_away_no_longer_holds_up_the_others() -> None:
+def test_missing_counter_no_longer_blocks_the_others() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0, dram_active_percent=10.0)
     for _ in range(12):
-        told = run.window(profiling_seconds=1.0, sm_active_percent=50.0)
+        exported = run.window(profiling_seconds=1.0, sm_active_percent=50.0)
 
-    assert told["gpu_profiled_seconds_total"] == {(UUID,): 4}
-    assert "gpu_dram_active_seconds_total" not in told
+    assert exported["gpu_profiled_seconds_total"] == {(UUID,): 4}
+    assert "gpu_dram_active_seconds_total" not in exported
 
 
-def test_counters_that_see_nothing_on_a_busy_device_are_not_believed() -> None:
+def test_zero_counters_of_a_busy_device_are_invalid() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0)
     validity = [run.window(profiling_seconds=1.0, sm_active_percent=0.0)["gpu_profiling_valid"] for _ in range(3)]
-    told = run.window(profiling_seconds=1.0, sm_active_percent=0.0)
+    exported = run.window(profiling_seconds=1.0, sm_active_percent=0.0)
     again = run.window(profiling_seconds=1.0, sm_active_percent=40.0)
 
     assert validity == [{(UUID,): 1}, {(UUID,): 1}, {(UUID,): 0}]
-    assert "gpu_sm_active_ratio" not in told
-    assert told["gpu_profiled_seconds_total"] == {(UUID,): 1}
+    assert "gpu_sm_active_ratio" not in exported
+    assert exported["gpu_profiled_seconds_total"] == {(UUID,): 1}
     assert again["gpu_profiling_valid"] == {(UUID,): 1}
     assert again["gpu_profiled_seconds_total"] == {(UUID,): 2}
 
@@ -87,23 +87,23 @@ def test_counters_that_see_nothing_on_a_busy_device_are_not_believed() -> None:
 def test_idle_device_is_valid() -> None:
     run = Run()
     for _ in range(5):
-        told = run.window(utilization=0, profiling_seconds=1.0, sm_active_percent=0.0)
+        exported = run.window(utilization=0, profiling_seconds=1.0, sm_active_percent=0.0)
 
-    assert told["gpu_profiling_valid"] == {(UUID,): 1}
-    assert told["gpu_profiled_seconds_total"] == {(UUID,): 5}
+    assert exported["gpu_profiling_valid"] == {(UUID,): 1}
+    assert exported["gpu_profiled_seconds_total"] == {(UUID,): 5}
 
 
 def test_device_without_the_counters_has_no_rows() -> None:
     assert Run().window() == {}
 
 
-def test_lost_device_comes_back_with_its_counters() -> None:
+def test_lost_device_keeps_its_counters() -> None:
     run = Run()
     run.window(profiling_seconds=1.0, sm_active_percent=50.0)
 
     assert run.window(up=False) == {}
-    told = run.window(profiling_seconds=1.0, sm_active_percent=50.0)
-    assert told["gpu_sm_active_seconds_total"] == {(UUID,): 1}
+    exported = run.window(profiling_seconds=1.0, sm_active_percent=50.0)
+    assert exported["gpu_sm_active_seconds_total"] == {(UUID,): 1}
 
 
 def test_same_section_until_there_is_a_window() -> None:

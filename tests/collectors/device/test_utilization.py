@@ -1,4 +1,4 @@
-"""From the worker's answers to rows: which source feeds which engine, and what stays when a GPU goes."""
+"""Rows from the worker's replies: the source of each engine, and the counters of lost GPUs."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,12 +23,12 @@ def reply(samples: dict[str, list[list[int]]] | None = None, **fast: int) -> Rep
 
 
 def ring(second: float, percent: int) -> list[list[int]]:
-    """The ten samples of one second."""
+    """Return the ten samples of one second."""
     return [[round((second + i / 10) * 1e6), percent] for i in range(1, 11)]
 
 
 class Run:
-    """A collector and its clock: one tick a second."""
+    """A collector with one tick per second."""
 
     def __init__(self) -> None:
         self.collector, self.now = UtilizationCollector(), 0.0
@@ -43,13 +43,15 @@ class Run:
 def test_rings_feed_the_counters_of_their_engines() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0), "encoder": []}, utilization_percent=0, encoder_utilization_percent=0))
-    told = run.tick(reply({"gpu": ring(1, 50), "encoder": []}, utilization_percent=50, encoder_utilization_percent=0))
+    exported = run.tick(
+        reply({"gpu": ring(1, 50), "encoder": []}, utilization_percent=50, encoder_utilization_percent=0)
+    )
 
-    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5, (UUID, "encoder"): 0})
-    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 1, (UUID, "encoder"): 1})
-    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0, (UUID, "encoder"): 0}
-    assert told["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1, (UUID, "encoder", "samples"): 1}
-    assert told["gpu_utilization_ratio"] == pytest.approx({(UUID,): 0.5})
+    assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5, (UUID, "encoder"): 0})
+    assert exported["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 1, (UUID, "encoder"): 1})
+    assert exported["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0, (UUID, "encoder"): 0}
+    assert exported["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1, (UUID, "encoder", "samples"): 1}
+    assert exported["gpu_utilization_ratio"] == pytest.approx({(UUID,): 0.5})
     assert run.collector.busy_seconds(UUID) == pytest.approx(0.5)
     assert run.collector.busy_seconds("GPU-other") is None
 
@@ -57,46 +59,46 @@ def test_rings_feed_the_counters_of_their_engines() -> None:
 def test_engine_without_a_ring_is_polled() -> None:
     run = Run()
     for percent in (90, 50, 100):
-        told = run.tick(
+        exported = run.tick(
             reply(utilization_percent=percent),
             shown=device(generation=percent, utilization_percent=percent),
         )
 
-    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1.5})
-    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 2})
-    assert told["gpu_busy_source"] == {(UUID, "gpu", "polled"): 1}
-    assert told["gpu_utilization_ratio"] == {(UUID,): 1.0}
+    assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1.5})
+    assert exported["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 2})
+    assert exported["gpu_busy_source"] == {(UUID, "gpu", "polled"): 1}
+    assert exported["gpu_utilization_ratio"] == {(UUID,): 1.0}
 
 
-def test_answer_without_samples_does_not_make_a_ring_polled() -> None:
+def test_reply_without_samples_does_not_switch_to_polling() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
     run.tick(reply(utilization_percent=100))
-    told = run.tick(reply({"gpu": ring(1, 100) + ring(2, 100)}, utilization_percent=100))
+    exported = run.tick(reply({"gpu": ring(1, 100) + ring(2, 100)}, utilization_percent=100))
 
-    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 2})
-    assert told["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1}
+    assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 2})
+    assert exported["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1}
 
 
-def test_ring_that_stays_away_gives_way_to_polling() -> None:
+def test_missing_ring_is_replaced_by_polling() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
     for _ in range(40):
-        told = run.tick(reply(utilization_percent=100))
+        exported = run.tick(reply(utilization_percent=100))
 
-    assert told["gpu_busy_source"] == {(UUID, "gpu", "polled"): 1}
-    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 9})
-    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 31}, abs=0.2)
+    assert exported["gpu_busy_source"] == {(UUID, "gpu", "polled"): 1}
+    assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 9})
+    assert exported["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 31}, abs=0.2)
 
 
-def test_device_that_tells_nothing_has_no_rows() -> None:
+def test_device_without_readings_has_no_rows() -> None:
     run = Run()
-    told = run.tick(reply(temperature_celsius=40))
+    exported = run.tick(reply(temperature_celsius=40))
 
-    assert told == {}
+    assert exported == {}
 
 
-def test_lost_device_has_no_rows_and_comes_back_with_its_counters() -> None:
+def test_lost_device_has_no_rows_and_keeps_its_counters() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=100))
     before = run.tick(reply({"gpu": ring(1, 100)}, utilization_percent=100))
@@ -108,55 +110,55 @@ def test_lost_device_has_no_rows_and_comes_back_with_its_counters() -> None:
     assert after["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 3})
 
 
-def test_percentage_that_failed_is_not_taken_for_idle() -> None:
+def test_failed_percentage_does_not_count_as_idle() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
     failed = Reply(2, "read", 0, {"fast": {}}, {"utilization_percent": 999}, samples={"gpu": []}, uuid=UUID)
-    told = run.tick(failed)
+    exported = run.tick(failed)
 
-    assert told["gpu_observed_seconds_total"] == {(UUID, "gpu"): 0}
-    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 1}, abs=0.1)
+    assert exported["gpu_observed_seconds_total"] == {(UUID, "gpu"): 0}
+    assert exported["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 1}, abs=0.1)
 
 
-def test_ring_of_a_driver_opened_again_is_another_ring() -> None:
+def test_ring_after_a_driver_restart_is_a_new_ring() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(100, 0)}, utilization_percent=0))
     run.tick(reply({"gpu": ring(101, 0)}, utilization_percent=0))
-    # Its clock counts from anew; what the old ring had is lost.
-    told = run.tick(replace(reply({"gpu": ring(5, 100)[:5]}, utilization_percent=100), worker=1))
+    # The clock of the new ring starts at 0; the samples of the old ring are lost.
+    exported = run.tick(replace(reply({"gpu": ring(5, 100)[:5]}, utilization_percent=100), worker=1))
 
-    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
-    assert told["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
+    assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
+    assert exported["gpu_unobserved_seconds_total"] == pytest.approx({(UUID, "gpu"): 0.5})
 
 
-def test_new_worker_goes_on_in_the_ring_that_it_finds() -> None:
+def test_new_worker_continues_with_the_same_ring() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
-    told = run.tick(replace(reply({"gpu": ring(0, 0) + ring(1, 100)}, utilization_percent=100), worker=1))
+    exported = run.tick(replace(reply({"gpu": ring(0, 0) + ring(1, 100)}, utilization_percent=100), worker=1))
 
-    assert told["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1})
-    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
+    assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1})
+    assert exported["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
 
 
-def test_tick_long_after_the_answer_is_no_clock_that_was_set() -> None:
+def test_late_tick_is_no_clock_step() -> None:
     run = Run()
     for second in range(6):
         received = second + (0.2 if second % 2 else 0.9)
         samples = {"gpu": ring(0, 0) if second == 0 else []}
-        told = run.tick(replace(reply(samples, utilization_percent=0), received=received))
+        exported = run.tick(replace(reply(samples, utilization_percent=0), received=received))
 
-    assert told["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
-    assert told["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 4.2})
+    assert exported["gpu_unobserved_seconds_total"] == {(UUID, "gpu"): 0}
+    assert exported["gpu_observed_seconds_total"] == pytest.approx({(UUID, "gpu"): 4.2})
 
 
-def test_samples_of_processes_are_no_engine() -> None:
+def test_samples_of_processes_are_not_an_engine() -> None:
     run = Run()
-    told = run.tick(reply({"process": [[1, 2, 3, 4, 5, 6]]}))
+    exported = run.tick(reply({"process": [[1, 2, 3, 4, 5, 6]]}))
 
-    assert told == {}
+    assert exported == {}
 
 
-def test_same_section_while_no_device_answers() -> None:
+def test_same_section_without_replies() -> None:
     collector = UtilizationCollector()
     view = DriverView(True, "ok", devices=(device(generation=1, utilization_percent=3),))
 
@@ -181,6 +183,6 @@ def test_same_section_while_the_rings_are_not_read() -> None:
     after = tick(4.0, reply({engine: ring(2, 50) for engine in engines}, utilization_percent=50))
     assert after is not first
     assert tick(33.0) is after
-    # For so long without an answer the counters are no longer shown.
+    # Without a reply for this time the counters are absent.
     gone = tick(35.0)
     assert "gpu_busy_seconds_total" not in {family.metric.name for family in gone.families}

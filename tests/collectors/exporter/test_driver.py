@@ -12,7 +12,7 @@ def values(section: Section, name: str) -> dict[tuple[str, ...], object]:
     return {labels: value for f in section.families if f.metric.name == name for labels, value in f.samples}
 
 
-def test_calls_are_summed_over_answers() -> None:
+def test_calls_are_summed_over_replies() -> None:
     collector = DriverCollector()
     collector.collect(tick(1, Reply(1, "read", 0, calls={"nvmlDeviceGetName": [2, 0.5, 0.4]})))
 
@@ -23,7 +23,7 @@ def test_calls_are_summed_over_answers() -> None:
     assert values(section, "gpugauge_driver_call_longest_seconds") == {("nvmlDeviceGetName",): 0.4}
 
 
-def test_what_is_unsupported_is_no_error_and_counts_once() -> None:
+def test_unsupported_reading_is_no_error_and_counts_once() -> None:
     collector = DriverCollector()
     errors = {"fan_rpm": 3, "power_milliwatts": 999}
     first = Reply(1, "read", 0, errors=errors, uuid="GPU-a")
@@ -37,7 +37,7 @@ def test_what_is_unsupported_is_no_error_and_counts_once() -> None:
     assert values(section, "gpugauge_driver_unsupported") == {("GPU-a",): 1}
 
 
-def test_section_is_told_every_few_seconds_and_nothing_is_lost() -> None:
+def test_section_is_new_every_few_seconds_and_complete() -> None:
     collector = DriverCollector()
     answer = Reply(1, "read", 0, calls={"nvmlDeviceGetName": [1, 0.0, 0.0]})
 

@@ -7,7 +7,7 @@ from gpugauge.driver.api import DriverView
 OFF = DriverView(False, "off")
 
 
-def told(exporter: ExporterCollector, prefix: str = "gpugauge_web_", view: DriverView = OFF) -> dict[str, object]:
+def exported(exporter: ExporterCollector, prefix: str = "gpugauge_web_", view: DriverView = OFF) -> dict[str, object]:
     section = exporter.collect(Tick(100.0, 1.0, view, ()))
     return {
         " ".join((family.metric.name, *labels)): value
@@ -17,44 +17,47 @@ def told(exporter: ExporterCollector, prefix: str = "gpugauge_web_", view: Drive
     }
 
 
-def test_how_the_last_reading_of_the_web_configuration_went() -> None:
+def test_last_reload_of_the_web_configuration() -> None:
     last = (True, 50.0)
     exporter = ExporterCollector(lambda: last)
 
-    assert told(exporter) == {
+    assert exported(exporter) == {
         "gpugauge_web_config_last_reload_successful": 1,
         "gpugauge_web_config_last_reload_success_timestamp_seconds": 50.0,
     }
     last = (False, 50.0)
-    assert told(exporter)["gpugauge_web_config_last_reload_successful"] == 0
+    assert exported(exporter)["gpugauge_web_config_last_reload_successful"] == 0
 
 
-def test_without_such_a_file_nothing_is_told_of_it() -> None:
-    assert told(ExporterCollector()) == {}
+def test_web_configuration_is_absent_without_a_file() -> None:
+    assert exported(ExporterCollector()) == {}
 
 
-def test_how_the_last_reading_of_the_settings_went() -> None:
-    assert told(ExporterCollector(config=lambda: (False, 50.0)), "gpugauge_config_") == {
+def test_last_reload_of_the_settings() -> None:
+    assert exported(ExporterCollector(config=lambda: (False, 50.0)), "gpugauge_config_") == {
         "gpugauge_config_last_reload_successful": 0,
         "gpugauge_config_last_reload_success_timestamp_seconds": 50.0,
     }
 
 
-def test_release_is_told_with_its_end_and_the_end_only_then() -> None:
+def test_release_has_its_end_and_only_then() -> None:
     released = DriverView(False, "released", released_until=1000.0)
 
-    assert told(ExporterCollector(), "gpugauge_driver_", released) == {
+    assert exported(ExporterCollector(), "gpugauge_driver_", released) == {
         "gpugauge_driver_up released": 0,
         "gpugauge_driver_released": 1,
         "gpugauge_driver_released_until_timestamp_seconds": 1000.0,
     }
-    assert told(ExporterCollector(), "gpugauge_driver_") == {"gpugauge_driver_up off": 0, "gpugauge_driver_released": 0}
+    assert exported(ExporterCollector(), "gpugauge_driver_") == {
+        "gpugauge_driver_up off": 0,
+        "gpugauge_driver_released": 0,
+    }
 
 
 def test_planned_replacements_are_counted_by_reason() -> None:
     view = DriverView(True, "ok", worker_restarts=3, worker_recycles={"memory": 1, "age": 0})
 
-    assert told(ExporterCollector(), "gpugauge_worker_re", view) == {
+    assert exported(ExporterCollector(), "gpugauge_worker_re", view) == {
         "gpugauge_worker_recycles_total memory": 1,
         "gpugauge_worker_recycles_total age": 0,
         "gpugauge_worker_restarts_total": 3,
@@ -62,6 +65,6 @@ def test_planned_replacements_are_counted_by_reason() -> None:
 
 
 def test_simulated_devices_stay_simulated_while_the_driver_is_released() -> None:
-    build = told(ExporterCollector(), "gpugauge_build_info", DriverView(False, "released", simulated=True))
+    build = exported(ExporterCollector(), "gpugauge_build_info", DriverView(False, "released", simulated=True))
 
     assert [key.split()[-1] for key in build] == ["true"]

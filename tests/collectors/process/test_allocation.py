@@ -11,8 +11,8 @@ from gpugauge.workload.workloads import Workloads
 TRAINER, SERVER = Workload("pod", "ml", "trainer-0", "main"), Workload("pod", "ml", "server-1", "main")
 
 
-class Told(Workloads):
-    """Attribution that was told who has what."""
+class FixedWorkloads(Workloads):
+    """Attribution with fixed allocations."""
 
     def __init__(self, given: Mapping[str, tuple[Workload, ...]], sources: Mapping[str, bool]) -> None:
         super().__init__(Procfs(str(Path("/nonexistent"))))
@@ -36,7 +36,7 @@ def device(index: int, **more: object) -> DeviceReading:
     return DeviceReading(uuid=f"GPU-{index}", index=index, minor_number=index, **more)  # type: ignore[arg-type]  # one dict for several
 
 
-def told(collector: AllocationCollector, *readings: DeviceReading) -> dict[str, dict[tuple[str, ...], object]]:
+def exported(collector: AllocationCollector, *readings: DeviceReading) -> dict[str, dict[tuple[str, ...], object]]:
     return {f.metric.name: dict(f.samples) for f in collector.collect(tick(*readings)).families}
 
 
@@ -47,40 +47,44 @@ def states(found: dict[str, dict[tuple[str, ...], object]]) -> dict[str, str]:
 def test_states() -> None:
     given = {"GPU-0": (TRAINER,), "nvidia1": (TRAINER, SERVER), "index:2": (Workload("slurm", job_id="77"),)}
 
-    found = told(AllocationCollector(Told(given, {"kubelet": True})), device(0), device(1), device(2), device(3))
+    found = exported(
+        AllocationCollector(FixedWorkloads(given, {"kubelet": True})), device(0), device(1), device(2), device(3)
+    )
 
     assert states(found) == {"GPU-0": "allocated", "GPU-1": "shared", "GPU-2": "allocated", "GPU-3": "unallocated"}
     assert {labels[0] for labels in found["gpu_allocation_info"]} == {"GPU-0", "GPU-1", "GPU-2"}
     assert len(found["gpu_allocation_info"]) == 4
 
 
-def test_two_containers_of_a_pod_share_nothing() -> None:
+def test_two_containers_of_a_pod_are_one_allocation() -> None:
     sidecar = Workload("pod", "ml", "trainer-0", "sidecar")
 
-    found = told(AllocationCollector(Told({"GPU-0": (TRAINER, sidecar)}, {"kubelet": True})), device(0))
+    found = exported(AllocationCollector(FixedWorkloads({"GPU-0": (TRAINER, sidecar)}, {"kubelet": True})), device(0))
 
     assert states(found) == {"GPU-0": "allocated"}
 
 
-def test_nobody_is_unknown_where_no_scheduler_tells() -> None:
-    found = told(AllocationCollector(Told({}, {"procfs": True, "kubelet": False})), device(0))
+def test_state_is_absent_without_a_scheduler() -> None:
+    found = exported(AllocationCollector(FixedWorkloads({}, {"procfs": True, "kubelet": False})), device(0))
 
     assert "gpu_allocation_state" not in found
     assert found["gpugauge_attribution_source_up"] == {("procfs",): 1, ("kubelet",): 0}
     assert found["gpugauge_attribution_problems_total"] == {("kubelet_failures",): 2}
 
 
-def test_mig_devices_are_given_and_not_their_device() -> None:
+def test_mig_devices_are_allocated_instead_of_their_gpu() -> None:
     parts = (MigReading("MIG-a", gpu_instance_id=7), MigReading("MIG-b", gpu_instance_id=8))
     given = {"nvidia0/gi7": (TRAINER,)}
 
-    found = told(AllocationCollector(Told(given, {"kubelet": True})), device(0, mig_mode=True, mig_instances=parts))
+    found = exported(
+        AllocationCollector(FixedWorkloads(given, {"kubelet": True})), device(0, mig_mode=True, mig_instances=parts)
+    )
 
     assert states(found) == {"MIG-a": "allocated", "MIG-b": "unallocated"}
 
 
 def test_same_section_until_something_changes() -> None:
-    workloads = Told({"GPU-0": (TRAINER,)}, {"kubelet": True})
+    workloads = FixedWorkloads({"GPU-0": (TRAINER,)}, {"kubelet": True})
     collector = AllocationCollector(workloads)
 
     first, same = collector.collect(tick(device(0))), collector.collect(tick(device(0)))

@@ -28,7 +28,7 @@ def tick(now: float, *gpu_pids: int) -> Tick:
 
 
 def values(collector: HostCollector, now: float, *gpu_pids: int) -> Values:
-    """Return the samples by metric and by labels after the first, with the pid in the first's place."""
+    """Return the samples by metric and labels, with the pid in the place of the `process` label."""
     found: Values = {f.metric.name: dict(f.samples) for f in collector.collect(tick(now, *gpu_pids)).families}  # type: ignore[arg-type]  # all here are of one kind
     pids = {process: pid for (process, pid, *_) in found.get("gpu_process_host_info", {})}
     return {
@@ -50,7 +50,7 @@ def test_build_by_the_libraries_that_are_mapped(tmp_path: Path) -> None:
     assert builds(values(HostCollector(Procfs(str(tmp_path))), 0)) == {"10": "cuda", "11": "cpu", "12": "rocm"}
 
 
-def test_process_on_a_gpu_is_told_about_without_torch(tmp_path: Path) -> None:
+def test_process_on_a_gpu_is_exported_without_torch(tmp_path: Path) -> None:
     write(tmp_path, 10)
     write(tmp_path, 11)
 
@@ -119,12 +119,12 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
 
-    told = cgroup(tmp_path, None)
+    exported = cgroup(tmp_path, None)
 
-    assert (told.cpus, told.throttled, told.pressure) == (None, 3.0, {})
+    assert (exported.cpus, exported.throttled, exported.pressure) == (None, 3.0, {})
 
 
-def test_visible_devices_set_to_nothing_are_not_unset(tmp_path: Path) -> None:
+def test_empty_visible_devices_differ_from_unset_ones(tmp_path: Path) -> None:
     write(tmp_path, 10, maps=CUDA, environ={"CUDA_VISIBLE_DEVICES": ""})
     write(tmp_path, 11, maps=CUDA, command=("other",))
 
@@ -133,7 +133,7 @@ def test_visible_devices_set_to_nothing_are_not_unset(tmp_path: Path) -> None:
     assert {labels[0]: labels[4] for labels in found["gpu_process_host_info"]} == {"10": "none", "11": ""}
 
 
-def test_what_cannot_be_read_is_absent(tmp_path: Path) -> None:
+def test_unreadable_files_have_no_series(tmp_path: Path) -> None:
     folder = write(tmp_path, 10)
     for name in ("status", "environ", "cgroup", "cmdline", "maps"):
         (folder / name).unlink()
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_is_absent(tmp_path: Path) -> None:
     }
 
 
-def test_maps_are_read_again_while_a_process_is_young_and_for_the_next_one_with_its_pid(tmp_path: Path) -> None:
+def test_maps_are_read_again_for_young_processes_and_reused_pids(tmp_path: Path) -> None:
     (tmp_path / "uptime").write_text("1000.0 0\n")
     write(tmp_path, 10, start=999 * TICK)
     write(tmp_path, 11, start=1 * TICK)
@@ -168,26 +168,26 @@ def test_maps_are_read_again_while_a_process_is_young_and_for_the_next_one_with_
 
 
 class Counting(Procfs):
-    """Remembers what was read of which pid."""
+    """Records the files read by pid."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
-        self.asked: list[tuple[int, str]] = []
+        self.opened: list[tuple[int, str]] = []
 
     def read_once(self, pid: int, name: str) -> bytes:
-        self.asked.append((pid, name))
+        self.opened.append((pid, name))
         return super().read_once(pid, name)
 
     def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
-        self.asked.append((pid, name))
+        self.opened.append((pid, name))
         return super().read(pid, name, limit)
 
-    def forgotten(self) -> list[tuple[int, str]]:
-        asked, self.asked = sorted(self.asked), []
-        return asked
+    def take_read(self) -> list[tuple[int, str]]:
+        opened, self.opened = sorted(self.opened), []
+        return opened
 
 
-def test_processes_that_have_nothing_to_do_with_gpus_are_read_once_a_minute(tmp_path: Path) -> None:
+def test_processes_without_gpu_are_read_once_per_minute(tmp_path: Path) -> None:
     (tmp_path / "uptime").write_text("1000.0 0\n")
     write(tmp_path, 10, maps=CPU)
     write(tmp_path, 11, parent=10, start=TICK)
@@ -195,30 +195,30 @@ def test_processes_that_have_nothing_to_do_with_gpus_are_read_once_a_minute(tmp_
     procfs = Counting(tmp_path)
     collector = HostCollector(procfs)
     values(collector, 0)
-    procfs.forgotten()
+    procfs.take_read()
 
     values(collector, 10)
-    near = {pid for pid, _ in procfs.forgotten()}
+    near = {pid for pid, _ in procfs.take_read()}
     values(collector, 60)
 
     assert near == {10, 11}
-    assert (12, "stat") in procfs.forgotten()
+    assert (12, "stat") in procfs.take_read()
 
 
-def test_maps_of_a_young_process_are_read_as_often_as_it_grew_older_by_a_third(tmp_path: Path) -> None:
+def test_maps_are_read_again_when_the_age_grew_by_a_third(tmp_path: Path) -> None:
     (tmp_path / "uptime").write_text("1000.0 0\n")
     write(tmp_path, 10, start=1000 * TICK)
     procfs = Counting(tmp_path)
     collector = HostCollector(procfs)
-    looks = []
+    reads = []
     for now in range(0, 200, 10):
         values(collector, now)
-        looks += [now] if (10, "maps") in procfs.forgotten() else []
+        reads += [now] if (10, "maps") in procfs.take_read() else []
 
-    assert looks == [0, 10, 20, 30, 40, 60, 80, 110, 150]
+    assert reads == [0, 10, 20, 30, 40, 60, 80, 110, 150]
 
 
-def test_scans_are_as_far_apart_as_they_are_dear(tmp_path: Path) -> None:
+def test_interval_of_scans_grows_with_their_cpu_time(tmp_path: Path) -> None:
     write(tmp_path, 10, maps=CPU)
     clock = iter([0.0, 0.4])
     collector = HostCollector(Procfs(str(tmp_path)), cpu_clock=lambda: next(clock))
@@ -230,7 +230,9 @@ def test_scans_are_as_far_apart_as_they_are_dear(tmp_path: Path) -> None:
         collector.collect(tick(160))
 
 
-def test_process_that_hangs_in_the_kernel_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_hangs_in_the_kernel_does_not_block_the_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, 10, maps=CPU)
     released = threading.Event()
 
@@ -240,8 +242,8 @@ def test_process_that_hangs_in_the_kernel_holds_up_nobody(tmp_path: Path, monkey
                 released.wait()
             return super().read(pid, name, limit)
 
-    monkeypatch.setattr("gpugauge.collectors.process.host._HANGS", 0.6)
-    monkeypatch.setattr("gpugauge.collectors.process.background.PATIENCE", 0.2)  # simulations wait longer
+    monkeypatch.setattr("gpugauge.collectors.process.host._HANGING_SECONDS", 0.6)
+    monkeypatch.setattr("gpugauge.collectors.process.background.START_WAIT_SECONDS", 0.2)  # golden files wait longer
     collector = HostCollector(Hangs(str(tmp_path)))
 
     first = collector.collect(tick(0))
@@ -268,15 +270,15 @@ def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) 
             assert program.stdout
             program.stdout.readline()
         procfs = Procfs()
-        told = {name: torch_build(procfs, program.pid) for name, program in running.items()}
+        exported = {name: torch_build(procfs, program.pid) for name, program in running.items()}
         collector = HostCollector(procfs, Workloads(procfs))
-        monkeypatch.setattr("gpugauge.collectors.process.background.PATIENCE", 30)
+        monkeypatch.setattr("gpugauge.collectors.process.background.START_WAIT_SECONDS", 30)
         found = values(collector, 0)
     finally:
         for program in running.values():
             program.communicate(b"\n")
 
-    assert told == {"cpu": "cpu", "": ""}
+    assert exported == {"cpu": "cpu", "": ""}
     pid = str(running["cpu"].pid)
     assert builds(found)[pid] == "cpu"
     assert str(running[""].pid) not in builds(found)

@@ -1,4 +1,4 @@
-"""Who holds and used what: over histories of processes, with pids used again."""
+"""Memory and busy seconds of processes over generated histories with reused pids."""
 
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ def collector(machine: Machine, folder: Path, most: int = 128, linger: float = 3
 def run(
     machine: Machine, watched: ProcessCollector, seconds: int, drain: int = 2, begin: int = 0
 ) -> dict[str, dict[tuple[str, ...], float]]:
-    """Tick once a second, with the paces of the daemon; return the last values."""
+    """Tick once per second, with the reading intervals of the daemon. Return the last values."""
     seen: dict[str, dict[tuple[str, ...], float]] = {}
     for second in range(begin, begin + seconds):
         machine.now = float(second)
@@ -37,7 +37,7 @@ def long(pid: int, level: float, memory: int = GIB) -> Process:
     return Process(pid, 0, 1e6, level, 0, 1e6, memory)
 
 
-def test_busy_seconds_are_split_as_the_driver_says(tmp_path: Path) -> None:
+def test_busy_seconds_are_split_by_the_samples_of_the_driver(tmp_path: Path) -> None:
     machine = Machine([long(10, 0.6), long(11, 0.2)])
 
     seen = run(machine, collector(machine, tmp_path), 101)
@@ -48,7 +48,7 @@ def test_busy_seconds_are_split_as_the_driver_says(tmp_path: Path) -> None:
     assert seen["gpu_unaccounted_busy_seconds_total"][(UUID,)] == pytest.approx(80 - sum(busy.values()), abs=0.6)
 
 
-def test_processes_never_add_up_to_more_than_the_device(tmp_path: Path) -> None:
+def test_sum_of_processes_never_exceeds_the_device(tmp_path: Path) -> None:
     machine = Machine([long(10, 0.6), long(11, 0.4)])
     boasting = machine.drain
 
@@ -65,7 +65,7 @@ def test_processes_never_add_up_to_more_than_the_device(tmp_path: Path) -> None:
     assert sum(seen["gpu_process_busy_seconds_total"].values()) <= machine.busy(60)
 
 
-def test_lag_of_the_devices_own_counter_costs_nothing(tmp_path: Path) -> None:
+def test_lag_of_the_device_counter_loses_no_time(tmp_path: Path) -> None:
     machine = Machine([long(10, 1.0)], lag=0.3)
 
     seen = run(machine, collector(machine, tmp_path), 101)
@@ -74,7 +74,7 @@ def test_lag_of_the_devices_own_counter_costs_nothing(tmp_path: Path) -> None:
     assert busy == pytest.approx(98, abs=4)
 
 
-def test_garbage_and_pids_of_nobody_take_nothing(tmp_path: Path) -> None:
+def test_garbage_and_unknown_pids_get_no_time(tmp_path: Path) -> None:
     stamp = 10**9
     garbage = [[stamp, 4294967295, 4294967295, 0, 0, 0], [stamp, 77, 90, 0, 0, 0], [0, 10, 90, 0, 0, 0], [stamp]]
     machine = Machine([long(10, 0.5)], garbage=[*garbage, [2**62, 10, 255, 0, 0, 0]])
@@ -85,7 +85,7 @@ def test_garbage_and_pids_of_nobody_take_nothing(tmp_path: Path) -> None:
     assert sum(seen["gpu_process_busy_seconds_total"].values()) == pytest.approx(30, abs=3)
 
 
-def test_unseen_pid_holds_memory_and_gets_no_second(tmp_path: Path) -> None:
+def test_invisible_pid_has_memory_and_no_busy_seconds(tmp_path: Path) -> None:
     machine = Machine([long(10, 0.5)])
     watched = ProcessCollector(Proc(Machine([]), tmp_path), machine.device_busy)
 
@@ -97,7 +97,7 @@ def test_unseen_pid_holds_memory_and_gets_no_second(tmp_path: Path) -> None:
     assert seen["gpu_unaccounted_busy_seconds_total"][(UUID,)] == pytest.approx(15, abs=0.6)
 
 
-def test_foreign_pid_namespace_names_nobody(tmp_path: Path) -> None:
+def test_foreign_pid_namespace_has_no_identities(tmp_path: Path) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
     machine = Machine([long(10, 0.5)])
@@ -108,7 +108,7 @@ def test_foreign_pid_namespace_names_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("uptime", "credited"), [(True, 9.0), (False, 5.0)])
-def test_new_process_is_believed_once_its_age_is_certain(tmp_path: Path, uptime: bool, credited: float) -> None:
+def test_new_process_gets_time_once_its_age_is_certain(tmp_path: Path, uptime: bool, credited: float) -> None:
     machine = Machine([Process(10, 3, 1e6, 1.0, 21, 1e6)])
     watched = ProcessCollector(Proc(machine, tmp_path, uptime=uptime), machine.device_busy)
     for second in range(31):
@@ -118,7 +118,7 @@ def test_new_process_is_believed_once_its_age_is_certain(tmp_path: Path, uptime:
     assert sum(seen["gpu_process_busy_seconds_total"].values()) == pytest.approx(credited, abs=1.1)
 
 
-def test_counter_stays_a_while_and_gauges_go_at_once(tmp_path: Path) -> None:
+def test_counter_of_an_ended_process_stays_and_gauges_are_absent(tmp_path: Path) -> None:
     machine = Machine([Process(10, 0, 30, 1.0, 0, 30)])
     watched = collector(machine, tmp_path, linger=60)
 
@@ -130,7 +130,7 @@ def test_counter_stays_a_while_and_gauges_go_at_once(tmp_path: Path) -> None:
     assert later.keys() == {"gpu_unaccounted_busy_seconds_total", "gpu_process_hidden"}
 
 
-def test_rest_is_summed_up_and_counted(tmp_path: Path) -> None:
+def test_hidden_processes_are_summed_up_and_counted(tmp_path: Path) -> None:
     machine = Machine([long(10 + i, 0.1, (i + 1) * GIB) for i in range(8)])
     watched = collector(machine, tmp_path, most=3)
 
@@ -144,7 +144,7 @@ def test_rest_is_summed_up_and_counted(tmp_path: Path) -> None:
     assert {process for (process, *_) in seen["gpu_process_info"]} == shown
 
 
-def test_process_without_memory_of_its_own_keeps_it_absent(tmp_path: Path) -> None:
+def test_process_without_known_memory_has_no_memory_series(tmp_path: Path) -> None:
     machine = Machine([long(10, 0.1)])
     machine.generation, machine.listed = 1, (ProcessReading(10, "graphics"),)
 
@@ -181,7 +181,7 @@ def test_same_section_until_something_is_new(tmp_path: Path) -> None:
     assert watched.collect(machine.tick()) is not first
 
 
-def test_device_that_is_down_shows_counters_only(tmp_path: Path) -> None:
+def test_device_that_is_down_has_counters_only(tmp_path: Path) -> None:
     machine = Machine([long(10, 1.0)])
     watched = collector(machine, tmp_path)
     run(machine, watched, 21)
@@ -193,7 +193,7 @@ def test_device_that_is_down_shows_counters_only(tmp_path: Path) -> None:
     assert len(seen["gpu_process_busy_seconds_total"]) == 1
 
 
-def test_counter_goes_on_after_a_device_was_not_seen_for_longer_than_ended_processes_stay(tmp_path: Path) -> None:
+def test_counter_continues_after_a_long_outage_of_the_device(tmp_path: Path) -> None:
     machine = Machine([long(10, 1.0)])
     watched = collector(machine, tmp_path, linger=60)
     (before,) = run(machine, watched, 21)["gpu_process_busy_seconds_total"].values()
@@ -211,7 +211,7 @@ def test_counter_goes_on_after_a_device_was_not_seen_for_longer_than_ended_proce
 
 
 def history(random: Random) -> list[Process]:
-    """Processes on three pids that follow each other closely; together they never use more than the GPU."""
+    """Return processes that follow each other closely on three pids and together use at most the whole GPU."""
     processes = []
     for pid in (10, 11, 12):
         t = random.uniform(0, 10)
@@ -232,7 +232,7 @@ def history(random: Random) -> list[Process]:
     longest=st.integers(1, 6),
     restarts=st.sets(st.integers(1, 60), max_size=3),
 )
-def test_no_second_is_counted_twice_or_to_the_wrong_owner(
+def test_no_second_is_counted_twice_or_for_the_wrong_process(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     lag: float,
@@ -261,54 +261,57 @@ def test_no_second_is_counted_twice_or_to_the_wrong_owner(
         seen = values(watched, machine.tick(*replies))
         busy = seen.get("gpu_process_busy_seconds_total", {})
         assert all(busy[labels] >= value - 1e-9 for labels, value in before.items() if labels in busy)
-        # The driver tells whole percents: each of its windows is off by up to half of one.
+        # The driver reports whole percents: each of its windows has an error of up to half a percent.
         slack = 0.1 + 0.006 * machine.now
         for process in machine.processes:
             assert busy.get((process.name, UUID), 0.0) <= process.busy(machine.now) + slack
         if replies and base is not None:
             there = machine.busy(machine.now - lag) - base
             assert sum(busy.values()) <= there + 1e-6
-            if most == 128:  # else counters go that are too many
+            if most == 128:  # otherwise excess counters are dropped
                 counted = sum(busy.values()) + seen["gpu_unaccounted_busy_seconds_total"][(UUID,)]
                 assert there - 0.5 - 1e-6 <= counted <= there + 1e-6
         before = busy
 
 
-class Told:
-    """Workloads that remember which pids were asked about."""
+class RecordingWorkloads:
+    """Workloads that record the resolved pids."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.given: dict[str, tuple[Workload, ...]] = {}
+        self.resolved: list[int] = []
+        self.allocated: dict[str, tuple[Workload, ...]] = {}
 
-    def of(self, pid: int, devices: tuple[str, ...], *, start: int | None) -> Workload:
-        self.asked.append(pid)
+    def resolve(self, pid: int, devices: tuple[str, ...], *, start: int | None) -> Workload:
+        self.resolved.append(pid)
         return Workload()
 
     def container_pid(self, pid: int, *, start: int | None) -> None:
         return None
 
     def allocations(self) -> dict[str, tuple[Workload, ...]]:
-        return self.given
+        return self.allocated
 
-    def forgotten(self) -> list[int]:
-        asked, self.asked = self.asked, []
-        return asked
+    def take_resolved(self) -> list[int]:
+        resolved, self.resolved = self.resolved, []
+        return resolved
 
 
-def test_workloads_are_asked_when_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpugauge.collectors.process.background.PATIENCE", 30)
-    machine, told = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)]), Told()
-    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, told)  # type: ignore[arg-type]  # a stand-in
+def test_workloads_are_resolved_when_processes_or_allocations_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpugauge.collectors.process.background.START_WAIT_SECONDS", 30)
+    machine = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)])
+    workloads = RecordingWorkloads()
+    collector = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, workloads)  # type: ignore[arg-type]  # a stand-in
     found: dict[int, list[int]] = {}
     for second in range(0, 90, 5):
         machine.now = float(second)
         machine.read_list()
         if second == 20:
-            told.given = {"GPU-a": ()}
-        watched.collect(machine.tick())
-        if asked := told.forgotten():
-            found[second] = asked
+            workloads.allocated = {"GPU-a": ()}
+        collector.collect(machine.tick())
+        if resolved := workloads.take_resolved():
+            found[second] = resolved
 
-    # The first, a new process, new answers of the orchestrators, and a minute without either.
+    # The first list, a new process, new allocations, and a minute without a change.
     assert found == {0: [7], 10: [7, 8], 20: [7, 8], 80: [7, 8]}

@@ -1,4 +1,4 @@
-"""From sessions to families: labels, what lingers and what goes, and when nothing is computed again."""
+"""Families of sessions: labels, series of ended sessions, and reuse of the section."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,19 +7,20 @@ from typing import Any, cast
 import pytest
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.training.training import STEP_BUCKETS, TrainingCollector
+from gpugauge.collectors.training.session_rows import STEP_BUCKETS
+from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.metric import HistogramValue, LabelValues, Value
 from gpugauge.sessions.session import Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.wire import messages as wire
 from gpugauge.workload.procfs import process_hash
 
-TICK = cast("Tick", None)  # the collector does not look at it
+TICK = cast("Tick", None)  # not read by the collector
 GONE = "killed"
 
 
 def log2(**counts: int) -> tuple[int, ...]:
-    """Counts by power of two, spelled `p3=1` or `m10=2`."""
+    """Return counts by exponent of two, given as `p3=1` (2^3) or `m10=2` (2^-10)."""
     result = [0] * wire.LOG2_BUCKETS
     for name, count in counts.items():
         power = int(name[1:]) * (-1 if name[0] == "m" else 1)
@@ -37,7 +38,7 @@ SNAP = wire.Snap(
     errors=0,
 )
 SESSION = Session(
-    wire.Hello("a" * 32, 0, 1, None, 1700000000.0, {"torch": "2.13.0+cpu", "rank": "0"}), 4242, 1000, 1.0, SNAP
+    wire.Hello("a" * 32, 0, 1, None, 1700000000.0, {"torch": "2.13.0+cpu", "rank": "0"}), 4242, 1000, SNAP
 )
 
 
@@ -65,7 +66,7 @@ def named(prefixes: str | tuple[str, ...], section: Section) -> Iterable[str]:
     return {name for name in values(section) if name.startswith(prefixes)}
 
 
-def test_a_living_session_is_shown_in_full() -> None:
+def test_connected_session_has_all_series() -> None:
     found = values(collector(FakeSessions(SESSION)).collect(TICK))
     info = ("pid-4242", "4242", "1", "", "", "2.13.0+cpu", "", "", "0", "", "", "")
     process = ("pid-4242",)
@@ -96,7 +97,7 @@ def test_a_living_session_is_shown_in_full() -> None:
     }
 
 
-def test_the_histogram_has_one_count_more_than_bounds() -> None:
+def test_histogram_has_one_count_more_than_bounds() -> None:
     assert len(STEP_BUCKETS) == 18
     assert (STEP_BUCKETS[0], STEP_BUCKETS[-1]) == (2**-10, 128)
     short = replace(SNAP, steps=wire.Progress(2, 0.5, None, (1,)))
@@ -104,7 +105,7 @@ def test_the_histogram_has_one_count_more_than_bounds() -> None:
     assert found["torch_step_duration_seconds"] == {("pid-4242",): HistogramValue((1,) * 19, 0.5)}
 
 
-def test_of_an_ended_session_gauges_go_and_counters_stay() -> None:
+def test_ended_session_keeps_counters_and_loses_gauges() -> None:
     section = collector(FakeSessions(replace(SESSION, ended_at=1700000020.0, end_reason=GONE))).collect(TICK)
     assert named(("torch_", "training_"), section) == {
         "torch_process_info",
@@ -121,7 +122,7 @@ def test_of_an_ended_session_gauges_go_and_counters_stay() -> None:
     assert values(section)["gpugauge_hook_sessions"] == {(): 0}
 
 
-def test_what_was_not_told_is_absent() -> None:
+def test_unreported_values_are_absent() -> None:
     session = replace(SESSION, hello=wire.Hello("a" * 32, 0), snap=None)
     section = collector(FakeSessions(session)).collect(TICK)
     assert named(("torch_", "training_"), section) == {"torch_process_info"}
@@ -135,19 +136,19 @@ def test_before_the_first_step_there_is_no_source() -> None:
     assert "training_last_step_timestamp_seconds" not in found
 
 
-@pytest.mark.parametrize(("pid", "process_id"), [(0, lambda pid: "never asked"), (4242, lambda pid: None)])
-def test_a_pid_that_cannot_be_seen_leaves_the_session_as_identity(pid: int, process_id: Any) -> None:
+@pytest.mark.parametrize(("pid", "process_id"), [(0, lambda pid: "never called"), (4242, lambda pid: None)])
+def test_session_id_is_the_identity_without_a_visible_pid(pid: int, process_id: Any) -> None:
     found = values(collector(FakeSessions(replace(SESSION, peer_pid=pid)), process_id).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
 
 
-def test_two_processes_with_pid_1_of_their_own_are_two() -> None:
+def test_two_containers_with_pid_1_are_two_processes() -> None:
     other = replace(SESSION, hello=wire.Hello("b" * 32, 0, pid=1), peer_pid=0)
     found = values(collector(FakeSessions(replace(SESSION, peer_pid=0), other)).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7, (process_hash("b" * 32),): 7}
 
 
-def test_the_identity_stays_when_the_pid_is_another_process() -> None:
+def test_identity_is_kept_when_the_pid_is_reused() -> None:
     sessions = FakeSessions(SESSION)
     identities = iter(["first", "second"])
     under_test = collector(sessions, lambda pid: next(identities))
@@ -156,13 +157,13 @@ def test_the_identity_stays_when_the_pid_is_another_process() -> None:
     assert values(under_test.collect(TICK))["torch_steps_total"] == {("first",): 7}
 
 
-def test_a_session_that_had_ended_when_first_seen_is_not_looked_up_by_pid() -> None:
+def test_pid_of_an_ended_session_is_not_read() -> None:
     ended = replace(SESSION, ended_at=1.0, end_reason=GONE)
     found = values(collector(FakeSessions(ended)).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
 
 
-def test_of_two_sessions_of_one_process_the_later_counts() -> None:
+def test_later_of_two_sessions_of_a_process_counts() -> None:
     first = replace(SESSION, ended_at=1.0, end_reason=GONE)
     second = replace(SESSION, hello=wire.Hello("b" * 32, 0), snap=replace(SNAP, steps=wire.Progress(1)))
     sessions = FakeSessions(SESSION)
@@ -172,7 +173,7 @@ def test_of_two_sessions_of_one_process_the_later_counts() -> None:
     assert values(under_test.collect(TICK))["torch_steps_total"] == {("pid-4242",): 1}
 
 
-def test_the_section_is_the_same_until_something_changes() -> None:
+def test_section_is_the_same_until_a_session_changes() -> None:
     sessions = FakeSessions(SESSION)
     under_test = collector(sessions)
     before = under_test.collect(TICK)

@@ -12,5 +12,5 @@ def test_devices_that_the_kernels_driver_is_bound_to(tmp_path: Path) -> None:
     assert bound_devices(tmp_path) == frozenset({"0000:19:00.0", "0000:3b:00.0"})
 
 
-def test_nothing_is_known_without_the_driver(tmp_path: Path) -> None:
+def test_devices_are_unknown_without_the_driver(tmp_path: Path) -> None:
     assert bound_devices(tmp_path) is None

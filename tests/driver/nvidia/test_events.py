@@ -14,7 +14,7 @@ gpus:
 """
 
 
-def test_what_happened_since_the_last_read() -> None:
+def test_events_since_the_last_read() -> None:
     clock = Clock()
     nvml = opened(SICK, clock)
     clock.now = 6.0
@@ -44,7 +44,7 @@ def test_events_come_with_the_read_that_fails() -> None:
     assert nvml.take_events()[-1] == {"type": "xid", "xid": 79, "uuid": "GPU-b"}
 
 
-def test_worker_answers_with_events() -> None:
+def test_replies_of_the_worker_have_events() -> None:
     now = [0.0]
     service = simulated_service(lambda: now[0])
     simulation = scenario(SICK).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
@@ -58,13 +58,13 @@ def test_worker_answers_with_events() -> None:
     assert [event.get("xid") for event in reply.events] == [31, None, 94, 79]
 
 
-def test_types_that_the_device_knows() -> None:
+def test_event_types_of_a_device() -> None:
     nvml = opened("gpus: [{model: h100}, {model: geforce}]")
 
     assert [nvml.read(i, ["static"])[0]["static"]["event_types"] for i in range(2)] == [0x10A, 0xA]
 
 
-def test_device_without_events_reads_on() -> None:
+def test_device_without_events_is_read() -> None:
     nvml = opened("gpus: [{model: h100, unsupported: [nvmlDeviceGetSupportedEventTypes]}]")
 
     values, errors = nvml.read(0, ["static", "fast"])
@@ -73,7 +73,7 @@ def test_device_without_events_reads_on() -> None:
     assert errors == {}
 
 
-def test_registration_that_fails_gives_its_set_back() -> None:
+def test_failed_registration_frees_its_set() -> None:
     nvml = opened("gpus: {model: h100}\nfaults: [{call: nvmlDeviceRegisterEvents, code: no_permission}]")
 
     assert nvml.read(0, ["static"])[0]["static"]["event_types"] == 0

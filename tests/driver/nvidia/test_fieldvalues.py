@@ -26,7 +26,7 @@ def ids(version: str | None) -> dict[str | None, int]:
         ("570.124.06", None),
         ("575.57.08", 251),
         ("580.65.06", 251),
-        ("580.76.05", None),  # nobody knows
+        ("580.76.05", None),  # unknown
         ("580.82.07", 269),
         ("590.1", 269),
     ],
@@ -102,7 +102,7 @@ def test_links() -> None:
     assert values["nvlink_errors"] == {"crc_flit": 0, "crc_data": 0, "replay": 6, "recovery": 0, "ecc_data": 0}
 
 
-def test_nvlink_5_has_counters_of_its_own() -> None:
+def test_nvlink_5_has_other_counters() -> None:
     values = slow("b200, health: {nvlink_errors: {link_integrity: 6}}")
 
     assert values["nvlink_errors"]["link_integrity"] == 6
@@ -126,7 +126,7 @@ def test_speeds_of_links_with_an_old_driver() -> None:
     assert values["slow"]["nvlink_speed_mib_per_second"] == {str(link): 24587 for link in range(12)}
 
 
-def test_thirty_two_bits_of_ones_are_no_count() -> None:
+def test_all_32_bits_set_is_not_a_count() -> None:
     nvml = opened("gpus: {model: h100}\nfaults: [{call: nvmlDeviceGetFieldValues, value: 4294967295}]")
 
     values, errors = nvml.read(0, ["slow"])
@@ -135,7 +135,7 @@ def test_thirty_two_bits_of_ones_are_no_count() -> None:
     assert not values["slow"].keys() & {"pcie_replays", "pcie_errors", "ecc_mode"}
 
 
-def test_counters_begin_again_at_a_reset() -> None:
+def test_counters_start_again_at_a_reset() -> None:
     clock = Clock()
     nvml = opened("gpus: [{model: a100, load: 1.0, health: {counters_reset_at: 30, pcie_replays: 9}}]", clock)
     replays, energy = [], []

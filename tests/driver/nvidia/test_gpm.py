@@ -57,7 +57,7 @@ def test_one_call_for_all_metrics() -> None:
     assert calls["nvmlGpmMetricsGet"][0] == calls["nvmlGpmSampleGet"][0] == 1
 
 
-def test_metric_that_is_no_number_or_impossible_is_dropped() -> None:
+def test_implausible_metric_is_dropped() -> None:
     clock = Clock()
     nvml = opened(H100 + "faults: [{call: nvmlGpmMetricsGet, value: 4294967295, start: 1, end: 2}]", clock)
     read(nvml)
@@ -66,7 +66,7 @@ def test_metric_that_is_no_number_or_impossible_is_dropped() -> None:
     assert read(nvml) == {"profiling_seconds": 1.0}
 
 
-def test_device_without_gpm_is_asked_once() -> None:
+def test_device_without_gpm_is_read_once() -> None:
     nvml = opened("gpus: {model: a100}")
 
     _, first = nvml.read(0, ["profiling"])
@@ -85,7 +85,7 @@ def test_library_without_gpm() -> None:
     assert set(errors.values()) == {13}
 
 
-def test_failure_starts_anew() -> None:
+def test_reading_starts_again_after_a_failure() -> None:
     clock = Clock()
     nvml = opened(H100 + "faults: [{call: nvmlGpmMetricsGet, code: unknown, times: 1}]", clock)
     read(nvml)

@@ -49,7 +49,7 @@ def test_processes_name_their_instance() -> None:
     assert process["gpu_instance_id"] == 9
 
 
-def test_change_of_the_layout_brings_static_and_mig_unasked() -> None:
+def test_layout_change_adds_static_and_mig_to_a_reading() -> None:
     clock = Clock()
     nvml = opened(LAYOUT, clock)
     nvml.read(0, ["static", "fast", "mig"])
@@ -60,11 +60,11 @@ def test_change_of_the_layout_brings_static_and_mig_unasked() -> None:
     (event,) = nvml.take_events()
 
     assert event == {"type": "mig", "uuid": values["static"]["uuid"]}
-    assert [i["gpu_instance_id"] for i in values["mig"]["mig_instances"]] == [7, 9]  # the numbers have a hole
+    assert [i["gpu_instance_id"] for i in values["mig"]["mig_instances"]] == [7, 9]  # the numbers have a gap
     assert nvml.read(0, ["fast"])[0].keys() == {"fast"}
 
 
-def test_device_says_nothing_of_its_own_utilization() -> None:
+def test_device_with_mig_has_no_utilization() -> None:
     values, errors = opened(LAYOUT).read(0, ["fast"])
 
     assert values["fast"] == {}

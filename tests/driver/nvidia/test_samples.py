@@ -69,7 +69,7 @@ def test_every_engine_has_its_ring() -> None:
 
 
 @pytest.mark.parametrize("driver", ["470.256.02", "580.95.05"])
-def test_engine_without_a_ring_is_missing_and_asked_once(driver: str) -> None:
+def test_engine_without_a_ring_is_read_once(driver: str) -> None:
     nvml = opened(f"driver: {{version: {driver}}}\ngpus: [{{model: a100, lacks: [jpeg]}}]")
 
     samples, first = nvml.samples(0)
@@ -95,20 +95,20 @@ def test_dry_ring_is_empty() -> None:
         assert nvml.samples(0)[0]["gpu"] == ""
 
 
-def test_ring_that_rests_is_not_told_again() -> None:
+def test_samples_of_an_idle_ring_are_not_repeated() -> None:
     clock = Clock()
     nvml = opened(
         "gpus: [{model: h100, ring: {dry_when_idle: true}}]\nprocesses: [{pid: 1, gpus: [0], load: 1.0, end: 5}]", clock
     )
-    told = []
+    found = []
     for second in range(60):
         clock.now = float(second)
-        told += stamps(nvml)
+        found += stamps(nvml)
 
-    assert len(told) == len(set(told)) > 20
+    assert len(found) == len(set(found)) > 20
 
 
-def test_clock_set_back_is_noticed() -> None:
+def test_clock_that_is_set_back() -> None:
     clock = Clock()
     nvml = opened("gpus: [{model: h100, ring: {clock_steps: [[10, -3600]]}}]", clock)
     newest = {}
@@ -117,7 +117,7 @@ def test_clock_set_back_is_noticed() -> None:
         newest[second] = max(stamps(nvml), default=0)
 
     assert newest[9] > 0
-    assert newest[12] == 0  # the driver has only samples that look old
+    assert newest[12] == 0  # all samples have earlier times
     assert 0 < newest[59] < newest[9]
 
 
@@ -153,7 +153,7 @@ def test_no_process_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def success(_handle: object, _array: object, count: Any, _time: object) -> int:
         count._obj.value = 0
-        return 0  # success, also to the question how many there are
+        return 0  # success, also for the capacity
 
     monkeypatch.setattr(used_library(), "nvmlDeviceGetProcessUtilization", success, raising=False)
 
@@ -162,7 +162,7 @@ def test_no_process_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def library(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, samples: Any) -> None:
-    """Let the present library answer so to nvmlDeviceGetSamples, which must not have been called yet."""
+    """Replace nvmlDeviceGetSamples of the current library, which must not have been called yet."""
     assert "nvmlDeviceGetSamples" not in nvml.take_calls()
     monkeypatch.setattr(used_library(), "nvmlDeviceGetSamples", samples, raising=False)
 
@@ -182,20 +182,20 @@ def test_rings_are_sized_once() -> None:
 
 
 def test_ring_that_grew_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml, rooms = opened(H100), [2]
+    nvml, capacities = opened(H100), [2]
 
     def samples(_handle: object, kind: int, _since: object, value_type: Any, count: Any, array: Any) -> int:
-        room = rooms[0] if kind == 1 else 1
-        if array is not None and count._obj.value < room:
+        capacity = capacities[0] if kind == 1 else 1
+        if array is not None and count._obj.value < capacity:
             return 7  # insufficient size
-        value_type._obj.value, count._obj.value = 1, room
+        value_type._obj.value, count._obj.value = 1, capacity
         for number, entry in enumerate(array[: count._obj.value] if array is not None else (), 1):
             entry.timeStamp, entry.sampleValue.uiVal = number, 10 * number
         return 0
 
     library(nvml, monkeypatch, samples)
     first = unpacked(nvml.samples(0)[0]["gpu"])
-    rooms[0] = 4
+    capacities[0] = 4
     second, errors = nvml.samples(0)
 
     assert first == [(1, 10), (2, 20)]

@@ -1,4 +1,4 @@
-"""What a person ran in a notebook before they went home."""
+"""A notebook cell that trains and ends; the kernel then holds its memory."""
 
 from tests.e2e.workloads.loop import begun, train
 

@@ -1,4 +1,4 @@
-"""Trains for a while, then writes a checkpoint to storage that hardly takes it."""
+"""A training that writes a checkpoint to very slow storage."""
 
 import io
 import time
@@ -10,7 +10,7 @@ from tests.e2e.workloads.loop import begun, model_and_optimizer, train
 
 
 class SlowStorage(io.BytesIO):
-    """Takes a minute for every write."""
+    """Storage that takes a minute for each write."""
 
     def write(self, data: Any, /) -> int:
         """Wait."""

@@ -1,4 +1,4 @@
-"""Trains for a while, then evaluates for long."""
+"""A training with a long evaluation."""
 
 import time
 

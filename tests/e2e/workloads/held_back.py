@@ -1,4 +1,4 @@
-"""Computes all the time: whoever gives it a fifth of a CPU sees that it is held back."""
+"""A training that computes all the time, for a cgroup with a fifth of a CPU."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A training that is what it should be, about 40 steps a second: for most scripts here, the part that is in order."""
+"""A healthy training of about 40 steps a second, and parts of it for the other workloads."""
 
 import os
 import time
@@ -11,7 +11,7 @@ torch.set_num_threads(1)
 
 
 def begun() -> None:
-    """Tell the test that from now on everything is as it was planted. (What a notebook prints goes elsewhere.)"""
+    """Create the file that marks the begin of the planted fault; the output of a notebook does not reach the test."""
     Path(os.environ["BEGUN"]).touch()
 
 
@@ -22,7 +22,7 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def batches(size: int = 16, seconds: float = 0.0) -> Iterator[list[torch.Tensor]]:
-    """Yield batches of a loader for ever; each takes so long to load."""
+    """Yield batches of a loader without end; loading a batch takes `seconds`."""
 
     def collate(items: list[tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
         time.sleep(seconds)
@@ -34,7 +34,7 @@ def batches(size: int = 16, seconds: float = 0.0) -> Iterator[list[torch.Tensor]
 
 
 def train(steps: float = float("inf"), size: int = 16, load: float = 0.0, pause: float = 0.02) -> None:
-    """Train for so many steps."""
+    """Train for `steps` steps."""
     model, optimizer = model_and_optimizer()
     for number, (x, y) in enumerate(batches(size, load)):
         optimizer.zero_grad()

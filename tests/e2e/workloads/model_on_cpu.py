@@ -1,9 +1,9 @@
-"""The model was left on the CPU. This build of torch says that it is one for CUDA, as the one at fault would be."""
+"""A training with its model on the CPU, and a torch that reports a CUDA build."""
 
 import torch
 
 torch.version.cuda = "12.8"
 
-from tests.e2e.workloads.loop import train  # noqa: E402  (after torch is made to say so)
+from tests.e2e.workloads.loop import train  # noqa: E402  (after torch is patched)
 
 train()

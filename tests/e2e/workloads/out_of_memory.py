@@ -1,4 +1,4 @@
-"""Runs out of memory now and then, catches that, and goes on with less."""
+"""A training that runs out of memory from time to time, catches the error, and continues."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Serves a model over HTTP, to a client of its own; nothing is trained."""
+"""A server of a model over HTTP, with its client; nothing is trained."""
 
 import threading
 import time
@@ -16,10 +16,10 @@ model.eval()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with what the model says."""
+    """A handler that answers with the output of the model."""
 
     def do_GET(self) -> None:
-        """Ask the model."""
+        """Run the model."""
         with torch.inference_mode():
             answer = str(model(torch.randn(1, 64)).item()).encode()
         self.send_response(200)
@@ -27,7 +27,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 http = HTTPServer(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""Each batch takes ten times as long to load as to train on."""
+"""A training whose batches take ten times as long to load as to train on."""
 
 from tests.e2e.workloads.loop import train
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.e2e.workloads.loop import batches, begun, model_and_optimizer
 
-# The ranks meet in a file: a port that is free now may be taken when they come to it.
+# The rendezvous is a file, because a port that is free now may be in use later.
 rank = int(os.environ["RANK"])
 torch.distributed.init_process_group("gloo", init_method=f"file://{os.environ['MEETING']}", rank=rank, world_size=2)
 model, _ = model_and_optimizer()

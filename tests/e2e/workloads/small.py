@@ -1,4 +1,4 @@
-"""A real training of a small model on the CPU: some seconds of steps at an even pace, then when each was."""
+"""A real training of a small model on the CPU, at an even rate; writes the number and the times of its steps."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ while time.time() - start < seconds:
         torch.nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
         times.append(time.time())
-        # By a timetable: a busy machine then changes no rate.
+        # At fixed times, so that the rate does not depend on the load of the machine.
         time.sleep(max(0.0, start + len(times) / 50 - time.time()))
         if time.time() - start >= seconds:
             break

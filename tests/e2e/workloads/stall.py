@@ -1,4 +1,4 @@
-"""Trains for a while, then hangs in the loop."""
+"""A training that hangs in its loop after a while."""
 
 import threading
 

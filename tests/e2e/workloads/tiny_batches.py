@@ -1,4 +1,4 @@
-"""A batch is one sample, and the program does nothing but launch."""
+"""A training with one sample in a batch, whose time is launches."""
 
 from tests.e2e.workloads.loop import train
 

@@ -47,7 +47,7 @@ def test_code_by_any_spelling() -> None:
         assert code(opened(H100 + f"faults: [{{code: {spelling}}}]")) == 15
 
 
-def test_delay_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     nvml = opened(H100 + "faults: [{call: nvmlDeviceGetPowerUsage, delay: 2.5}]")
@@ -55,7 +55,7 @@ def test_delay_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (code(nvml), slept) == (None, [2.5])
 
 
-def test_value_takes_the_place_of_the_answer() -> None:
+def test_value_replaces_the_outputs() -> None:
     nvml = opened(H100 + "faults: [{call: nvmlDeviceGetUtilizationRates, value: 7}]")
 
     values, _ = nvml.read(0, ["fast"])
@@ -69,7 +69,7 @@ def test_value_in_field_values() -> None:
     assert nvml.read(0, ["normal"])[0]["normal"]["memory_temperature_celsius"] == 99
 
 
-def test_fault_is_switched_by_hand(tmp_path: Path) -> None:
+def test_fault_is_switched_by_a_file(tmp_path: Path) -> None:
     switch = tmp_path / "switch"
     nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetPowerUsage, while_exists: {switch}, code: 999}}]")
 

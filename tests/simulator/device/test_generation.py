@@ -13,7 +13,7 @@ from gpugauge.simulator.device.generation import Generation
         ("570.124.06", set()),
     ],
 )
-def test_functions_come_with_time(version: str, missing: set[str]) -> None:
+def test_functions_by_driver_version(version: str, missing: set[str]) -> None:
     names = {"nvmlDeviceGetMemoryInfo_v2", "nvmlGpmSampleGet", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetUUID"}
 
     assert {name for name in names if Generation(version).lacks(name)} == missing
@@ -34,9 +34,9 @@ def test_field_ids_change_their_meaning(version: str, expected: tuple[str | None
     assert (generation.throttle_reason(251), generation.throttle_reason(269)) == expected
 
 
-def test_fields_are_known_from_some_driver_on() -> None:
-    known = {
-        version: Generation(version).knows_field(230) for version in ("470.1.1", "535.1.1", "550.1.1", "580.95.05")
+def test_field_ids_by_driver_version() -> None:
+    accepted = {
+        version: Generation(version).has_field(230) for version in ("470.1.1", "535.1.1", "550.1.1", "580.95.05")
     }
 
-    assert known == {"470.1.1": False, "535.1.1": False, "550.1.1": True, "580.95.05": True}
+    assert accepted == {"470.1.1": False, "535.1.1": False, "550.1.1": True, "580.95.05": True}

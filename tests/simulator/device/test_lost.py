@@ -12,7 +12,7 @@ def uuids(service: Service, count: int) -> list[str | int | None]:
     return [reply.failed or reply.values["static"]["uuid"] for reply in replies]
 
 
-def test_lost_device_fails_alone_and_a_new_worker_numbers_the_others_anew() -> None:
+def test_lost_device_fails_alone_and_a_new_worker_renumbers_the_others() -> None:
     simulation = scenario(SHIFT).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
     now = [0.0]
     counts, found = [], []
@@ -29,12 +29,12 @@ def test_lost_device_fails_alone_and_a_new_worker_numbers_the_others_anew() -> N
     assert found == [["GPU-0", "GPU-1", "GPU-2"], ["GPU-0", 15, "GPU-2"], ["GPU-0", "GPU-2"]]
 
 
-def test_device_that_comes_or_comes_back_is_seen_by_a_new_worker_only() -> None:
+def test_added_device_is_found_by_a_new_worker_only() -> None:
     text = "gpus: [{model: a100, uuid: GPU-0, lost_at: 10, back_at: 20}, {model: a100, uuid: GPU-1, plugged_at: 15}]"
     simulation = scenario(text).simulation() | {"start": {"monotonic": 0.0, "unix": 0.0}}
     now = [0.0]
 
-    def seen(begins: float, second: float) -> list[str | int | None]:
+    def found_by_worker(begins: float, second: float) -> list[str | int | None]:
         service = simulated_service(lambda: now[0])
         now[0] = begins
         count = service.answer({"op": "open", "simulate": simulation}).values["driver"]["device_count"]
@@ -43,12 +43,12 @@ def test_device_that_comes_or_comes_back_is_seen_by_a_new_worker_only() -> None:
         service.close()
         return found
 
-    assert seen(5, 30) == [15]
-    assert seen(16, 30) == ["GPU-1"]
-    assert seen(25, 30) == ["GPU-0", "GPU-1"]
+    assert found_by_worker(5, 30) == [15]
+    assert found_by_worker(16, 30) == ["GPU-1"]
+    assert found_by_worker(25, 30) == ["GPU-0", "GPU-1"]
 
 
-def test_frozen_time_tells_the_events_of_the_past() -> None:
+def test_frozen_time_has_the_events_of_the_past() -> None:
     service = simulated_service()
     text = "gpus: [{model: h100, health: {xids: [{at: 5, xid: 31}, {at: 50, xid: 79}]}}]\nfrozen_at: 40"
     service.answer({"op": "open", "simulate": scenario(text).simulation()})

@@ -23,7 +23,7 @@ def rhythm(**changes: float) -> Rhythm:
         (1205, ("checkpointing", 1205)),
     ],
 )
-def test_phase_and_since_when(second: float, phase: tuple[str, float]) -> None:
+def test_phase_and_its_start(second: float, phase: tuple[str, float]) -> None:
     assert rhythm().phase(second) == phase
 
 
@@ -33,7 +33,7 @@ def test_phases_add_up_to_the_time() -> None:
     assert found == {"compiling": 10, "training": 75 + 75 + 27, "evaluating": 40, "checkpointing": 10}
 
 
-def test_standstill_belongs_to_the_training_and_gets_nowhere() -> None:
+def test_stall_counts_as_training_without_progress() -> None:
     stalled = rhythm(stalled_at=1050.0)
 
     assert stalled.phase(1200) == ("training", 1010)
@@ -53,13 +53,13 @@ def test_without_phases_it_only_trains() -> None:
     assert (plain.progress(12), plain.progress(50), plain.moment(3.0), plain.pauses(50)) == (7, 15, 8, 0)
 
 
-def test_load_of_long_steps_comes_and_goes() -> None:
+def test_load_of_long_steps() -> None:
     load = Working(Rhythm(None, 0.0, float("inf")), 3.0, 10.0, smooth=False)
 
     assert [load.integral(t) for t in (0, 2, 5, 10, 12)] == [0, 2, 3, 3, 5]
 
 
-def test_load_in_turns_with_others_is_even() -> None:
+def test_load_of_a_shared_device_is_even() -> None:
     load = Working(Rhythm(None, 0.0, float("inf")), 5.0, 10.0, smooth=True)
 
     assert [load.integral(t) for t in (2, 10, 15)] == [1, 5, 7.5]

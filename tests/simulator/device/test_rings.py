@@ -20,13 +20,13 @@ def samples(
     return made.samples(after, t, busy, occupied)
 
 
-def test_the_last_entries_are_kept() -> None:
+def test_ring_has_the_latest_entries() -> None:
     found = samples(ring(), 0, 10.0)
 
     assert [stamp - ring().stamp(0.0) for stamp, _ in found] == [round(1e6 * (8.2 + 0.2 * i)) for i in range(10)]
 
 
-def test_only_what_is_newer() -> None:
+def test_only_newer_entries() -> None:
     made = ring()
 
     assert [stamp for stamp, _ in samples(made, made.stamp(9.5), 10.0)] == [made.stamp(t) for t in (9.6, 9.8, 10.0)]
@@ -67,10 +67,10 @@ def test_jitter_keeps_the_order_and_the_period(t: float, jitter: float, period: 
 @settings(deadline=None)
 @given(st.floats(0, 100), st.lists(st.floats(0.01, 3.0), min_size=1, max_size=8), st.floats(0, 0.99), st.booleans())
 def test_drained_in_pieces_and_at_once(start: float, steps: list[float], jitter: float, dry: bool) -> None:
-    """What a ring keeps between calls changes nothing: each entry is the same however it is asked for."""
+    """The cache of a ring has no effect: each entry is the same however it is read."""
     plain = {"jitter": jitter, "dry_when_idle": dry, "capacity": 200}
     wave: Any = lambda t: t / 2 + math.sin(3 * t) / 6  # noqa: E731  (typed)
-    occupied: Any = lambda t: math.sin(t) > -0.5  # noqa: E731 - a load is a function
+    occupied: Any = lambda t: math.sin(t) > -0.5  # noqa: E731  (typed)
     made, t = ring(**plain), start
     begin = made.stamp(start)
     found: dict[str, list[tuple[int, int]]] = {"busy": [], "idle": []}

@@ -22,19 +22,19 @@ def test_process_loads_its_device_while_it_lives() -> None:
     assert device.busy(1000) == pytest.approx(50)
 
 
-def test_seconds_asked_for_again() -> None:
-    """More of them than a GPU remembers, and in any order."""
+def test_repeated_seconds() -> None:
+    """More seconds than a GPU caches, in any order."""
     text = f"{BUSY}  - {{pid: 11, gpus: [0], start: 200, load: {{shape: sine, low: 0.1, high: 0.6, period: 7}}}}\n"
     device, seconds = Clock().world(text).devices[0], [90 + 0.5 * i for i in range(300)]
-    asked = [*seconds, *reversed(seconds), *seconds]
+    repeated = [*seconds, *reversed(seconds), *seconds]
 
-    found = [(device.busy(t), device.work(t), device.moved(t), device.utilization(t, "memory")) for t in asked]
+    found = [(device.busy(t), device.work(t), device.moved(t), device.utilization(t, "memory")) for t in repeated]
 
     fresh = {}
     for t in seconds:
         new = Clock().world(text).devices[0]
         fresh[t] = (new.busy(t), new.work(t), new.moved(t), new.utilization(t, "memory"))
-    assert found == [fresh[t] for t in asked]
+    assert found == [fresh[t] for t in repeated]
 
 
 def test_neighbour_stays_idle() -> None:
@@ -58,7 +58,7 @@ def test_temperature_follows_slowly() -> None:
     assert temperatures == sorted(set(temperatures))
 
 
-def test_clocks_rest_without_a_process() -> None:
+def test_clocks_are_lower_without_a_process() -> None:
     device = Clock().world("gpus: [{model: geforce}]\nprocesses: [{pid: 1, gpus: [0], start: 5}]").devices[0]
 
     assert [(device.performance_state(t), device.clock(1, t)) for t in (0, 6)] == [(8, 210), (0, 2745)]
@@ -93,7 +93,7 @@ def test_overrides_come_before_the_model() -> None:
     assert (device.name, device.memory_total, device.power_limit_watts) == ("Mine", 1 << 30, 300)
 
 
-def test_time_stands_still() -> None:
+def test_frozen_time() -> None:
     clock = Clock()
     world = clock.world("gpus: {model: h100}\nfrozen_at: 12.5")
     clock.now = 99.0

@@ -11,6 +11,7 @@ from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.pipelinespec import PipelineSpec
 from gpugauge.wire import messages as wire
+from gpugauge.wire.decoding import decode
 from gpugauge.wire.record import PHASES
 from tests.simulator.build import scenario
 
@@ -25,7 +26,7 @@ processes:
 """
 
 
-OTHER = Session(wire.Hello("f" * 32, 0, 4711), 4711, 1000, START)
+OTHER = Session(wire.Hello("f" * 32, 0, 4711), 4711, 1000)
 
 
 class Clock:
@@ -36,17 +37,17 @@ class Clock:
 
 
 class Real:
-    """One real training, which the hook's socket has heard."""
+    """The session of one real training."""
 
     def __init__(self) -> None:
         self.sessions: tuple[Session, ...] = (OTHER,)
-        self.told = Counters({"rate": 3}, {"finished": 2, "killed": 1})
+        self.counted = Counters({"rate": 3}, {"finished": 2, "killed": 1})
 
     def view(self) -> tuple[Session, ...]:
         return self.sessions
 
     def counters(self) -> Counters:
-        return self.told
+        return self.counted
 
 
 def sessions(clock: Clock, real: Real | None = None) -> SimulatedSessions:
@@ -61,23 +62,23 @@ def at(second: float) -> dict[int, Session]:
     return {session.peer_pid: session for session in sessions(clock).view()}
 
 
-def test_those_with_a_hook_are_there_while_they_live_and_linger() -> None:
+def test_trainings_with_a_hook_have_a_session_until_they_have_lingered() -> None:
     assert [sorted(at(t)) for t in (0.5, 1, 31, 399, 401)] == [[], [50, 51], [50, 51, 60], [50, 51, 60], [60]]
     assert [at(t)[50].ended_at for t in (99, 101)] == [None, START + 100]
 
 
-def test_a_hook_could_have_sent_it() -> None:
+def test_messages_are_valid() -> None:
     for session in at(90).values():
         assert session.snap is not None
-        assert wire.decode(wire.encode(session.hello)) == session.hello
-        assert wire.decode(wire.encode(session.snap)) == session.snap
+        assert decode(wire.encode(session.hello)) == session.hello
+        assert decode(wire.encode(session.snap)) == session.snap
 
 
 def test_steps_waits_and_phases_of_a_starved_training() -> None:
     session = at(47)[50]
     assert session.snap is not None
     assert session.snap.steps is not None
-    assert session.page is not None
+    assert session.record is not None
 
     # One step a second: 4 workers take 4 s each for a batch. 10 s of compiling, then 15 + 5 + 15 s, and 2 s.
     assert session.snap.steps.count == 30
@@ -86,12 +87,12 @@ def test_steps_waits_and_phases_of_a_starved_training() -> None:
     assert sum(session.snap.steps.log2) == 29
     assert session.snap.batches is not None
     assert abs(session.snap.batches.seconds - 30 * 0.97) < 1e-9
-    assert (session.page.phase, session.page.since) == ("evaluating", START + 45)
-    assert abs(sum(session.page.seconds.values()) - 47) < 1e-9
-    assert set(session.page.seconds) == set(PHASES)
+    assert (session.record.phase, session.record.since) == ("evaluating", START + 45)
+    assert abs(sum(session.record.seconds.values()) - 47) < 1e-9
+    assert set(session.record.seconds) == set(PHASES)
 
 
-def test_nothing_goes_back() -> None:
+def test_counters_do_not_decrease() -> None:
     before = None
     for second in range(2, 100):
         snap = at(second)[50].snap
@@ -128,7 +129,7 @@ def test_retries_of_the_allocator() -> None:
     assert snap.devices[0].retries > 100
 
 
-def test_beside_real_ones() -> None:
+def test_simulated_sessions_with_real_ones() -> None:
     clock, real = Clock(), Real()
     both = sessions(clock, real)
     clock.now = 5.2
@@ -137,7 +138,7 @@ def test_beside_real_ones() -> None:
 
     assert both.view() is first
     assert [both.owns(session) for session in first] == [False, True, True]
-    real.sessions = (replace(OTHER, received_at=1.0),)
+    real.sessions = (replace(OTHER, peer_uid=1001),)
     assert both.view() is not first
     clock.now = 6.0
     assert both.view()[0] is real.sessions[0]
@@ -158,7 +159,7 @@ def test_the_model_has_the_fields_of_the_pipeline() -> None:
     assert PipelineSpec().pipeline == Pipeline()
 
 
-def test_what_the_kernel_counts(tmp_path: Path) -> None:
+def test_accounts_of_the_kernel(tmp_path: Path) -> None:
     made = scenario(
         "gpus: {model: h100}\nprocesses: [{pid: 5, gpus: [0], cgroup: /a/b, "
         "pipeline: {cpu_quota: 0.5, host: 0.2, load: 0.4, workers: 0, paging: 0.2}}]"
@@ -177,7 +178,7 @@ def test_what_the_kernel_counts(tmp_path: Path) -> None:
     assert "total=20000000\n" in (tmp_path / "cgroup/a/b/memory.pressure").read_text()
 
 
-def test_a_cgroup_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+def test_cgroup_outside_of_the_folder_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     made = scenario("gpus: {model: h100}\nprocesses: [{pid: 5, gpus: [0], cgroup: /../../x, pipeline: {}}]")
 

@@ -16,7 +16,7 @@ GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "p
 
 
 class Recorder:
-    """Notes what the binding looks up."""
+    """Records the functions that the binding resolves."""
 
     def __init__(self, inner: Library) -> None:
         self.inner = inner
@@ -27,8 +27,8 @@ class Recorder:
         return getattr(self.inner, symbol)
 
 
-def test_simulator_has_what_the_code_calls_and_nothing_else() -> None:
-    looked_up: set[str] = set()
+def test_simulator_has_the_functions_that_the_driver_calls_and_no_others() -> None:
+    resolved: set[str] = set()
     models = "".join(f"  - {{model: {model}}}\n" for model in PRESETS)
     mig = "  - {model: h100, mig: [{profile: 1g.10gb}]}\n"
     for driver in ("580.95.05", "470.256.02"):
@@ -42,12 +42,12 @@ def test_simulator_has_what_the_code_calls_and_nothing_else() -> None:
                 driver_under_test.read(index, GROUPS)
                 driver_under_test.samples(index)
         driver_under_test.close()
-        looked_up |= recorder.symbols
+        resolved |= recorder.symbols
 
-    assert looked_up == library.FUNCTIONS
+    assert resolved == library.FUNCTIONS
 
 
-def test_everything_is_given_back() -> None:
+def test_everything_is_freed() -> None:
     clock = Clock()
     text = "gpus: [{model: h100}, {model: h100, mig: [{profile: 1g.10gb, end: 5}]}]"
     simulated = Library(clock.world(text))
@@ -81,8 +81,8 @@ def test_number_of_nvlinks(model: str, count: int | None) -> None:
     assert (None if answer.nvmlReturn else answer.value.uiVal) == count
 
 
-def test_field_values_tell_when_they_were_read() -> None:
-    """A rate of a link's bytes needs it: nvitop takes two counters and the time between them."""
+def test_field_values_have_the_time_of_their_reading() -> None:
+    """nvitop computes the rate of a link from two counters and their times."""
     clock = Clock()
     opened("gpus: [{model: h100, load: {shape: constant, level: 1.0}}]", clock)
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -120,7 +120,7 @@ def test_text_that_does_not_fit() -> None:
         pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
 
 
-def test_nothing_answers_before_init() -> None:
+def test_functions_fail_before_init() -> None:
     nvml.use_library(Library(Clock().world("gpus: {model: h100}")))
 
     with pytest.raises(pynvml.NVMLError_Uninitialized):

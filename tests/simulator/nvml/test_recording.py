@@ -41,14 +41,14 @@ def recorded(path: Path) -> list[Any]:
         return readings(Recorder(Library(clock.world(NODE)), file, "580.95.05"), clock)
 
 
-def test_replay_says_what_was_recorded(tmp_path: Path) -> None:
+def test_replay_returns_the_recorded_values(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     truth = recorded(path)
 
     assert readings(Replay(path), Clock()) == truth
 
 
-def test_replay_of_groups_that_were_not_asked_together(tmp_path: Path) -> None:
+def test_replay_of_groups_that_were_not_read_together(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     truth = recorded(path)
     use_library(Replay(path))
@@ -82,7 +82,7 @@ def test_scenario_of_a_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"recording": 2}', '{"recording": 1}', "[1]", "[" * 5000])
-def test_file_that_is_no_recording(text: str, tmp_path: Path) -> None:
+def test_file_that_is_not_a_recording(text: str, tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     path.write_text(text)
 
@@ -102,11 +102,11 @@ def test_file_that_is_no_recording(text: str, tmp_path: Path) -> None:
         '{"f": "nvmlDeviceGetFieldValues", "a": [1, 1000000000000, ""], "r": 0, "o": {"2": ""}, "us": 1}',
     ],
 )
-def test_line_that_is_no_call_is_named(line: str, tmp_path: Path) -> None:
+def test_line_that_is_not_a_call_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     path.write_text(f'{{"recording": 1, "driver_version": "580.95.05"}}\n{line}\n')
 
-    with pytest.raises(ValueError, match=r"gpu\.jsonl:2: this is no call of a recording"):
+    with pytest.raises(ValueError, match=r"gpu\.jsonl:2: not a recorded call"):
         Replay(path)
 
 
@@ -134,6 +134,6 @@ def test_check_without_a_driver(capsys: pytest.CaptureFixture[str]) -> None:
 def test_busy_seconds_by_the_drivers_clock() -> None:
     device = gpucheck.Device(0)
     device.samples["gpu"] = {100_000_000 + second * 1_000_000: 50 for second in range(11)}
-    device.seen = [(0.0, 0.0, 60.0, 110_000_000)]
+    device.clocks = [(0.0, 0.0, 60.0, 110_000_000)]
 
     assert device.busy_seconds(54.5, 60.0) == (3.0, 6.0)

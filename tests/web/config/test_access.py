@@ -20,7 +20,7 @@ from tests.website import ALICE, CLIENTS, TLS, USERS, WRONG, Site, serving, wait
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(server, "_SWEEP_INTERVAL", 0.01)
+    monkeypatch.setattr(server, "_SWEEP_SECONDS", 0.01)
     return monkeypatch
 
 
@@ -105,7 +105,7 @@ def test_headers_and_rate(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_tokens_come_back(tmp_path: Path) -> None:
+def test_rate_recovers(tmp_path: Path) -> None:
     with serving(tmp_path, "rate_limit: {interval: 1ms, burst: 1}\n") as site:
         wait_for(lambda: site.fetch()[0] == 200)
         wait_for(lambda: site.fetch()[0] == 200)
@@ -117,17 +117,17 @@ def test_a_bad_file_at_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"\x16\x03\x01\x02\x00\x01"])
-def test_a_handshake_that_is_slow_falls_under_the_time_of_the_headers(
+def test_slow_handshake_ends_with_the_timeout_of_the_headers(
     tmp_path: Path, short: pytest.MonkeyPatch, start: bytes
 ) -> None:
-    short.setattr(server_connections, "HEADER_TIMEOUT", 0.05)
+    short.setattr(server_connections, "HEADER_TIMEOUT_SECONDS", 0.05)
     with serving(tmp_path, TLS) as site, socket.create_connection(site.address, timeout=10) as slow:
         slow.sendall(start)
         with suppress(ConnectionResetError):
             assert slow.recv(100) == b""
 
 
-def test_slow_handshakes_push_out_each_other_and_never_a_scraper(tmp_path: Path) -> None:
+def test_slow_handshakes_displace_each_other_and_never_a_scraper(tmp_path: Path) -> None:
     site = Site(tmp_path, TLS)
     site.server = Server(
         [("127.0.0.1", 0)],

@@ -11,7 +11,7 @@ from tests.website import ALICE, TLS, USERS, serving, wait_for
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(server, "_SWEEP_INTERVAL", 0.01)
+    monkeypatch.setattr(server, "_SWEEP_SECONDS", 0.01)
     return monkeypatch
 
 
@@ -22,17 +22,17 @@ def test_a_renewed_certificate_is_shown_and_open_connections_go_on(tmp_path: Pat
         scraper.getresponse().read()
         before, own = site.serial(), scraper.sock.getsockname()
         site.renew()
-        site.access.look()
+        site.access.check()
         assert site.serial() == before  # perhaps only half of it is there
-        site.access.look()
+        site.access.check()
         wait_for(lambda: site.serial() != before)
         scraper.request("GET", "/metrics")
         assert (scraper.getresponse().status, scraper.sock.getsockname()) == (200, own)
         scraper.close()
 
 
-def test_files_are_looked_at_while_it_runs(tmp_path: Path, short: pytest.MonkeyPatch) -> None:
-    short.setattr("gpugauge.web.config.access._LOOK_INTERVAL", 0.01)
+def test_files_are_checked_periodically(tmp_path: Path, short: pytest.MonkeyPatch) -> None:
+    short.setattr("gpugauge.web.config.access._CHECK_INTERVAL_SECONDS", 0.01)
     with serving(tmp_path, TLS) as site:
         site.access.start()
         before = site.serial()
@@ -41,10 +41,10 @@ def test_files_are_looked_at_while_it_runs(tmp_path: Path, short: pytest.MonkeyP
         site.access.stop()
 
 
-def test_a_look_that_fails_is_not_the_last(
+def test_checks_continue_after_a_failed_one(
     tmp_path: Path, short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    short.setattr("gpugauge.web.config.access._LOOK_INTERVAL", 0.01)
+    short.setattr("gpugauge.web.config.access._CHECK_INTERVAL_SECONDS", 0.01)
     with serving(tmp_path, TLS) as site:
         before = site.serial()
         with short.context() as broken:
@@ -56,7 +56,7 @@ def test_a_look_that_fails_is_not_the_last(
         site.access.stop()
 
 
-def test_a_broken_renewal_keeps_the_old_and_says_so_once(
+def test_broken_renewal_keeps_the_previous_certificate_and_is_logged_once(
     tmp_path: Path, short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -64,18 +64,18 @@ def test_a_broken_renewal_keeps_the_old_and_says_so_once(
         before, good = site.serial(), site.access.last_reload
         (tmp_path / "server.key").unlink()
         for _ in range(5):
-            site.access.look()
+            site.access.check()
         assert site.serial() == before
         assert site.access.last_reload == (False, good.timestamp)
-        assert caplog.text.count("the former one stays") == 1
+        assert caplog.text.count("the previous one stays") == 1
         assert f"{tmp_path / 'web.yml'}:3: tls_server_config.key_file: " in caplog.text
 
         site.renew()
-        site.look_twice()
+        site.check_twice()
         wait_for(lambda: site.serial() != before)
         assert site.access.last_reload.successful
         assert site.access.last_reload.timestamp >= good.timestamp
-        assert "can be used again" in caplog.text
+        assert "usable again" in caplog.text
 
 
 def test_certificates_behind_a_link_as_kubernetes_mounts_them(tmp_path: Path, short: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_certificates_behind_a_link_as_kubernetes_mounts_them(tmp_path: Path, sh
         site.authority.issue(tmp_path / "second", "server", "127.0.0.1")
         (tmp_path / "new").symlink_to("second")
         (tmp_path / "new").replace(tmp_path / "..data")
-        site.look_twice()
+        site.check_twice()
         wait_for(lambda: site.serial() != before)
 
 
@@ -94,7 +94,7 @@ def test_users_come_and_go(tmp_path: Path) -> None:
     with serving(tmp_path, USERS) as site:
         assert site.fetch(authorization=ALICE)[0] == 200
         site.path.write_text(USERS.replace("alice", "bob"))
-        site.look_twice()
+        site.check_twice()
         assert site.fetch(authorization=ALICE)[0] == 401
         bob = "Basic " + base64.b64encode(b"bob:secret").decode()
         assert site.fetch(authorization=bob)[0] == 200
@@ -103,18 +103,18 @@ def test_users_come_and_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (USERS, "", "the last user is taken away by a restart only"),
-        (TLS, "", "TLS is switched on and off by a restart only"),
-        ("", TLS, "TLS is switched on and off by a restart only"),
+        (USERS, "", "the last user can only be removed by a restart"),
+        (TLS, "", "TLS can only be enabled or disabled by a restart"),
+        ("", TLS, "TLS can only be enabled or disabled by a restart"),
     ],
     ids=["no more users", "no more TLS", "TLS at last"],
 )
-def test_an_emptied_file_opens_no_door(
+def test_emptied_file_admits_nobody(
     tmp_path: Path, before: str, after: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path, before) as site:
         site.path.write_text(after)
-        site.look_twice()
+        site.check_twice()
         assert not site.access.last_reload.successful
         assert says in caplog.text
         assert (site.access.tls is None) == ("tls" not in before)
@@ -125,4 +125,4 @@ def test_an_emptied_file_opens_no_door(
 def test_nothing_is_read_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path, TLS) as site:
         monkeypatch.setattr("gpugauge.web.config.access.load_web_config", lambda _: pytest.fail("it was read"))
-        site.look_twice()
+        site.check_twice()

@@ -38,7 +38,7 @@ def test_the_header(text: str | None, login: Login | None) -> None:
 
 
 class Thread:
-    """Stands in for bcrypt: counts, notes the hashes, and waits while it is told to."""
+    """A double of bcrypt: records the hashes, and waits until `go_on` is set."""
 
     def __init__(self) -> None:
         self.hashes: list[bytes] = []
@@ -81,9 +81,9 @@ def run(what: Callable[[Logins], Coroutine[Any, Any, None]]) -> None:
 )
 def test_right_and_wrong(login: Login, right: bool) -> None:
     async def story(logins: Logins) -> None:
-        assert not logins.remembered(USERS, login)
-        assert await logins.right(USERS, login, "a") is right
-        assert logins.remembered(USERS, login) is right
+        assert not logins.is_remembered(USERS, login)
+        assert await logins.verify(USERS, login, "a") is right
+        assert logins.is_remembered(USERS, login) is right
 
     run(story)
 
@@ -92,19 +92,19 @@ def test_only_the_first_72_bytes_count_as_in_any_bcrypt() -> None:
     users = {b"long": bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4))}
 
     async def story(logins: Logins) -> None:
-        assert await logins.right(users, Login(b"long", b"x" * 72), "a")
-        assert await logins.right(users, Login(b"long", b"x" * 80), "a")
-        assert not await logins.right(users, Login(b"long", b"x" * 71), "a")
+        assert await logins.verify(users, Login(b"long", b"x" * 72), "a")
+        assert await logins.verify(users, Login(b"long", b"x" * 80), "a")
+        assert not await logins.verify(users, Login(b"long", b"x" * 71), "a")
 
     run(story)
 
 
-def test_what_was_right_is_not_computed_again_and_what_was_wrong_is(thread: Thread) -> None:
+def test_only_verified_logins_are_remembered(thread: Thread) -> None:
     async def story(logins: Logins) -> None:
         for _ in range(3):
-            if not logins.remembered(USERS, ALICE):
-                await logins.right(USERS, ALICE, "a")
-            await logins.right(USERS, Login(b"alice", b"wrong"), "a")
+            if not logins.is_remembered(USERS, ALICE):
+                await logins.verify(USERS, ALICE, "a")
+            await logins.verify(USERS, Login(b"alice", b"wrong"), "a")
 
     run(story)
     assert len(thread.hashes) == 1 + 3
@@ -114,51 +114,51 @@ def test_another_hash_of_the_same_user_forgets_the_old_password() -> None:
     renewed = {b"alice": bcrypt.hashpw(b"new", bcrypt.gensalt(4))}
 
     async def story(logins: Logins) -> None:
-        assert await logins.right(USERS, ALICE, "a")
-        assert not logins.remembered(renewed, ALICE)
-        assert not await logins.right(renewed, ALICE, "a")
-        assert not logins.remembered({}, ALICE)
+        assert await logins.verify(USERS, ALICE, "a")
+        assert not logins.is_remembered(renewed, ALICE)
+        assert not await logins.verify(renewed, ALICE, "a")
+        assert not logins.is_remembered({}, ALICE)
 
     run(story)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webconfig_users, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(webconfig_users, "_MAX_REMEMBERED_LOGINS", 2)
     monkeypatch.setattr(bcrypt, "checkpw", lambda password, _: True)
     users = {b"%d" % n: b"$2b$04$" for n in range(3)}
     logins_of = [Login(name, b"") for name in users]
 
     async def story(logins: Logins) -> None:
         for login in logins_of:
-            await logins.right(users, login, "a")
-            assert logins.remembered(users, logins_of[0]) or login is logins_of[2]
+            await logins.verify(users, login, "a")
+            assert logins.is_remembered(users, logins_of[0]) or login is logins_of[2]
         # The first one was seen last before the third came, so the second one had to go … and was not the first.
-        assert [logins.remembered(users, login) for login in logins_of] == [True, False, True]
+        assert [logins.is_remembered(users, login) for login in logins_of] == [True, False, True]
 
     run(story)
 
 
-def test_a_name_that_nobody_has_costs_what_a_user_costs(thread: Thread) -> None:
+def test_unknown_user_costs_as_much_as_a_known_one(thread: Thread) -> None:
     costs = {b"alice": b"$2y$04$" + b"a" * 53, b"bob": b"$2b$06$" + b"a" * 53}
 
     async def story(logins: Logins) -> None:
         for number in range(40):
             for _ in range(2):
-                assert not await logins.right(costs, Login(b"nobody%d" % number, b"x"), "a")
+                assert not await logins.verify(costs, Login(b"nobody%d" % number, b"x"), "a")
 
     run(story)
     tried = [hashed[:7] for hashed in thread.hashes]
     assert set(tried) == {b"$2b$04$", b"$2b$06$"}
-    assert tried[::2] == tried[1::2]  # the same for the same name: asking twice tells nothing
+    assert tried[::2] == tried[1::2]  # the same for the same name: a second request reveals nothing
 
 
-def test_one_client_that_guesses_fills_its_own_places_and_many_fill_all(thread: Thread) -> None:
+def test_waiting_logins_are_bounded_per_client_and_in_all(thread: Thread) -> None:
     async def story(logins: Logins) -> None:
         thread.go_on.clear()
         tasks = []
 
         async def guess(number: int, remote: str) -> None:
-            await logins.right(USERS, Login(b"alice", b"%d" % number), remote)
+            await logins.verify(USERS, Login(b"alice", b"%d" % number), remote)
 
         for number in range(2):
             tasks.append(asyncio.ensure_future(guess(number, "a")))
@@ -172,7 +172,7 @@ def test_one_client_that_guesses_fills_its_own_places_and_many_fill_all(thread: 
             await guess(99, "c")
         thread.go_on.set()
         await asyncio.gather(*tasks)
-        assert await logins.right(USERS, ALICE, "a")
+        assert await logins.verify(USERS, ALICE, "a")
 
     run(story)
     assert len(thread.hashes) == 17
@@ -181,7 +181,7 @@ def test_one_client_that_guesses_fills_its_own_places_and_many_fill_all(thread: 
 def test_scrapers_that_start_together_cost_one_computation(thread: Thread) -> None:
     async def story(logins: Logins) -> None:
         thread.go_on.clear()
-        tasks = [asyncio.ensure_future(logins.right(USERS, ALICE, "a")) for _ in range(50)]
+        tasks = [asyncio.ensure_future(logins.verify(USERS, ALICE, "a")) for _ in range(50)]
         await asyncio.sleep(0)
         thread.go_on.set()
         assert await asyncio.gather(*tasks) == [True] * 50
@@ -193,7 +193,7 @@ def test_scrapers_that_start_together_cost_one_computation(thread: Thread) -> No
 def test_the_event_loop_goes_on_while_a_password_is_checked(thread: Thread) -> None:
     async def story(logins: Logins) -> None:
         thread.go_on.clear()
-        task = asyncio.ensure_future(logins.right(USERS, ALICE, "a"))
+        task = asyncio.ensure_future(logins.verify(USERS, ALICE, "a"))
         await asyncio.sleep(0.05)
         assert not task.done()
         thread.go_on.set()
@@ -206,7 +206,7 @@ def test_an_answer_after_the_server_has_stopped_is_dropped(thread: Thread) -> No
     thread.go_on.clear()
 
     async def story(logins: Logins) -> None:
-        task = asyncio.ensure_future(logins.right(USERS, ALICE, "a"))
+        task = asyncio.ensure_future(logins.verify(USERS, ALICE, "a"))
         while not thread.hashes:
             await asyncio.sleep(0.01)
         task.cancel()

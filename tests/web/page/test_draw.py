@@ -3,7 +3,7 @@ import pytest
 from gpugauge.web.page.draw import bar, duration, of_sizes, of_watts, percent, size, sparkline, text
 
 
-def test_what_is_not_known_is_a_dash_and_never_zero() -> None:
+def test_unknown_values_are_dashes_and_never_zero() -> None:
     assert [percent(None), size(None), of_sizes(None, None), of_watts(None, None)] == ["-"] * 4
     assert (of_sizes(None, 1 << 30), of_watts(None, 700)) == ("- / 1.0 GiB", "- / 700 W")
     assert (of_sizes(1 << 30, None), of_watts(70.4, None)) == ("1.0 GiB", "70 W")
@@ -21,7 +21,7 @@ def test_units_for_people() -> None:
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"onload="x', "a\u202eb", "a\x00\x1b[2Jb"])
-def test_names_are_text(name: str) -> None:
+def test_hostile_names_are_escaped(name: str) -> None:
     shown = text(name)
 
     assert not set(shown) & set('<>"\u202e\x00\x1b')
@@ -45,5 +45,5 @@ def test_a_gap_stays_empty() -> None:
 def test_without_a_history_no_line(history: list[list[float | None]]) -> None:
     drawn = sparkline(history)
 
-    assert "not known yet" in drawn
+    assert "not available yet" in drawn
     assert 'class="line"' not in drawn

@@ -14,7 +14,7 @@ HOSTILE = "</td><img src=x onerror=alert(1)>"
 
 
 class Reader(HTMLParser):
-    """Reads the page as a browser does: words and elements; an element that is not closed is an error."""
+    """Parses the page into words and elements. An element that is not closed is an error."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def told(**changes: Any) -> Facts:
+def node_facts(**changes: Any) -> Facts:
     return status(snapshot(), History()) | changes
 
 
@@ -53,13 +53,13 @@ def read(facts: Facts, scenario: str | None = None) -> Reader:
 
 
 def with_process(**changes: Any) -> Facts:
-    facts = told()
+    facts = node_facts()
     facts["gpus"][0]["processes"][0].update(changes)
     return facts
 
 
-def test_each_device_with_its_figures_and_who_uses_it() -> None:
-    text = read(told()).text
+def test_each_device_with_its_values_and_users() -> None:
+    text = read(node_facts()).text
 
     assert "GPU 0 H100 80GB HBM3 GPU-a" in text
     assert "41.0 / 80.0 GiB" in text
@@ -68,28 +68,30 @@ def test_each_device_with_its_figures_and_who_uses_it() -> None:
     assert "train.py ml/trainer-0/main · user 1000 pid 4001 40.0 GiB" in text
     assert "for 2 h" in text
     assert "and 3 more processes" in text
-    assert "allocated, but without a process: web/idle-7" in text
-    assert "With torch, on no GPU" in text
+    assert "allocated, but no process uses it: web/idle-7" in text
+    assert "Processes with torch that use no GPU" in text
 
 
 def test_the_exporter_itself() -> None:
-    text = read(told(driver={"up": False, "reason": "timeout", "advice": "look for Xid errors"})).text
+    text = read(
+        node_facts(driver={"up": False, "reason": "timeout", "advice": "check the kernel log for Xid errors"})
+    ).text
 
     assert "Driver not available: timeout Collectors failing: host Snapshot 22:13:20 UTC , 0 s old Version 9.9" in text
-    assert "Version 9.9 Driver: look for Xid errors Collector host: no GPUs 2" in text
+    assert "Version 9.9 Driver: check the kernel log for Xid errors Collector host: no GPUs 2" in text
 
 
-def test_nothing_is_said_where_all_is_well() -> None:
-    page = read(told(failing_collectors={}))
+def test_without_a_problem_there_is_no_banner() -> None:
+    page = read(node_facts(failing_collectors={}))
 
-    assert "Collectors all well" in page.text
-    assert page.elements.count("p") == read(told()).elements.count("p") - 1
+    assert "Driver up Collectors ok" in page.text
+    assert page.elements.count("p") == read(node_facts()).elements.count("p") - 1
 
 
-def test_released_driver_is_no_failure() -> None:
+def test_released_driver_is_not_a_failure() -> None:
     driver = {"up": False, "reason": "released", "released_until": 1.7e9}
 
-    text = read(told(driver=driver, gpus=[])).text
+    text = read(node_facts(driver=driver, gpus=[])).text
 
     assert "released until 2023-11-14 22:13:20 UTC: the GPUs are not watched" in text
     assert "No GPU." not in text
@@ -99,7 +101,7 @@ def test_released_driver_is_no_failure() -> None:
 def test_state_cause_and_advice(cause: str) -> None:
     text = read(with_process(state="held_idle", limited_by=cause, limited_by_ratio=0.62)).text
 
-    assert "held idle Limited by " + cause.replace("_", " ") + " , costing 62 % of its GPU time: " in text
+    assert "held idle Limited by " + cause.replace("_", " ") + " , which costs 62 % of its GPU time: " in text
     assert CAUSES[cause].advice in text
 
 
@@ -108,19 +110,19 @@ def test_a_cause_without_a_share() -> None:
 
 
 def test_the_banner_of_a_simulation() -> None:
-    assert "Simulated: these GPUs do not exist. Scenario: <b>.yaml" in read(told(), "<b>.yaml").text
-    assert "Simulated" not in read(told()).text
+    assert "Simulated: these GPUs do not exist. Scenario: <b>.yaml" in read(node_facts(), "<b>.yaml").text
+    assert "Simulated" not in read(node_facts()).text
 
 
 @pytest.mark.parametrize("key", ["name", "uuid", "allocation"])
-def test_hostile_facts_of_a_device_are_text(key: str) -> None:
-    facts = told()
+def test_hostile_facts_of_a_device_are_escaped(key: str) -> None:
+    facts = node_facts()
     facts["gpus"][0][key] = HOSTILE
 
     assert "img" not in read(facts).elements
 
 
-def test_hostile_names_are_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     workload = dict.fromkeys(("namespace", "pod", "container", "job_id", "user"), HOSTILE)
     facts = with_process(command=HOSTILE, workload=workload, state=HOSTILE, limited_by=HOSTILE)
     facts |= {"failing_collectors": {HOSTILE: HOSTILE}, "version": HOSTILE}
@@ -132,21 +134,21 @@ def test_hostile_names_are_text() -> None:
     assert HOSTILE in page.text
 
 
-def test_a_device_that_does_not_answer_shows_no_figures() -> None:
+def test_a_device_that_does_not_answer_shows_no_values() -> None:
     facts = status(snapshot(up=0), History())
     before, after = content(facts, None)
 
     assert "GPU 0 H100 80GB HBM3 GPU-a does not answer" in Reader(before + after).text
     assert "612" not in after
-    assert "2, 1 without answer" in after
+    assert "2, 1 down" in after
 
 
-def test_nothing_known_is_dashes() -> None:
-    facts = told()
+def test_unknown_values_are_dashes() -> None:
+    facts = node_facts()
     process: Facts = dict.fromkeys(facts["without_gpu"][0]) | {"workload": {}}
     bare: Facts = dict.fromkeys(facts["gpus"][0]) | {"uuid": "GPU-x", "up": True, "processes_hidden": 0}
     bare |= {"load_10m": [], "allocated_to": [], "processes": [process]}
-    text = read(told(gpus=[bare], without_gpu=[])).text
+    text = read(node_facts(gpus=[bare], without_gpu=[])).text
 
     assert "Mean load - Memory - Power -" in text
     assert "GPU ? GPU GPU-x" in text
@@ -155,15 +157,15 @@ def test_nothing_known_is_dashes() -> None:
 
 
 def test_no_gpu() -> None:
-    assert "No GPU." in read(told(gpus=[], without_gpu=[])).text
+    assert "No GPU." in read(node_facts(gpus=[], without_gpu=[])).text
 
 
-def test_without_a_driver_nobody_knows_how_many_gpus_there_are() -> None:
-    assert "No GPU." not in read(told(gpus=[], driver={"up": False, "reason": "timeout"})).text
+def test_without_a_driver_the_number_of_gpus_is_unknown() -> None:
+    assert "No GPU." not in read(node_facts(gpus=[], driver={"up": False, "reason": "timeout"})).text
 
 
 def test_many_devices_with_many_processes_stay_bounded() -> None:
-    facts = told()
+    facts = node_facts()
     gpu = facts["gpus"][0]
     gpu["processes"] *= 128
     page = read(facts | {"gpus": [gpu] * 64})

@@ -18,7 +18,7 @@ def get(current: Snapshot | None, path: str = "/", reason: str | None = None, sc
     return answer(table[path], Request("GET", path, "", {}, b"", "127.0.0.1"))
 
 
-def test_links_are_relative_and_all_is_our_own() -> None:
+def test_links_are_relative_and_resources_are_local() -> None:
     reply = get(snapshot())
 
     assert (reply.status, reply.content_type) == (200, "text/html; charset=utf-8")
@@ -38,7 +38,7 @@ def test_its_files(name: str) -> None:
     assert reply.content_type.partition(";")[0] in {"text/javascript", "text/css", "image/svg+xml"}
 
 
-def test_old_figures_are_not_shown() -> None:
+def test_stale_values_are_not_shown() -> None:
     reply = get(snapshot(), reason="the last snapshot is 40 s old", scenario="node")
 
     assert reply.status == 503
@@ -51,11 +51,11 @@ def test_before_the_first_snapshot() -> None:
     assert get(None).status == 503
 
 
-def test_made_once_per_snapshot_with_its_age_at_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str | None] = []
+def test_rendered_once_per_snapshot_with_its_age_in_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[str | None] = []
 
     def content(_: Facts, scenario: str | None) -> tuple[str, str]:
-        made.append(scenario)
+        rendered.append(scenario)
         return "<p>", " s old</p>"
 
     monkeypatch.setattr(routes, "content", content)
@@ -64,7 +64,7 @@ def test_made_once_per_snapshot_with_its_age_at_each_answer(monkeypatch: pytest.
     request = Request("GET", "/", "", {}, b"", "127.0.0.1")
 
     first, second = answer(route, request), answer(route, request)
-    assert (len(made), b"<p>7 s old</p>" in first.body, second.status) == (1, True, 200)
+    assert (len(rendered), b"<p>7 s old</p>" in first.body, second.status) == (1, True, 200)
     current[0] = replace(current[0])
     answer(route, request)
-    assert len(made) == 2
+    assert len(rendered) == 2

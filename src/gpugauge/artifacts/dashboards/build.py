@@ -1,4 +1,4 @@
-"""The dashboards for Grafana, grafana/: `gpugauge dashboards --output grafana`."""
+"""The dashboards for Grafana, in grafana/: `gpugauge dashboards --output grafana`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DASHBOARDS: dict[str, Callable[[], Json]] = {
 
 
 _KUSTOMIZATION = """\
-# Generated: `make generate`. The dashboards as ConfigMaps, here because kustomize reads no files outside of its folder;
-# deploy/kubernetes/components/dashboards adds them to an overlay. One ConfigMap each: kubectl apply keeps a copy of an
-# object in an annotation, which may hold 256 KiB.
+# Generated: `make generate`. The dashboards as ConfigMaps, in this folder because kustomize reads no files outside of
+# its own. deploy/kubernetes/components/dashboards adds them to an overlay. One ConfigMap for each dashboard: kubectl
+# apply keeps a copy of an object in an annotation, which is limited to 256 KiB.
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 generatorOptions:
-  disableNameSuffixHash: true # the same object again, so that no old copy stays in Grafana
+  disableNameSuffixHash: true # an update replaces the object, so that no old copy stays in Grafana
   labels:
     app.kubernetes.io/name: gpugauge
     grafana_dashboard: "1"
@@ -38,18 +38,18 @@ configMapGenerator:
 
 
 def as_json(name: str) -> str:
-    """Return the file of a dashboard; raises KeyError for one that does not exist."""
+    """Return the JSON file of a dashboard. Raises KeyError for an unknown name."""
     return json.dumps(DASHBOARDS[name](), indent=2, ensure_ascii=False) + "\n"
 
 
 def as_kustomization() -> str:
-    """Return the kustomization that makes a ConfigMap of each dashboard."""
+    """Return the kustomization that generates a ConfigMap for each dashboard."""
     maps = "".join(f"  - name: gpugauge-dashboard-{name}\n    files: [{name}.json]\n" for name in DASHBOARDS)
     return _KUSTOMIZATION + maps
 
 
 def write(folder: Path) -> list[Path]:
-    """Write all dashboards into the folder, which is made if it is not there; raises OSError."""
+    """Write all dashboards into the folder, which is created if missing, and return their paths. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name in DASHBOARDS:

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from gpugauge.artifacts.dashboards.panels import BAD, Panel, Query, timeseries
-from gpugauge.artifacts.dashboards.queries import DEVICE, SHARE, Expr, Scope, by_device
+from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, by_device
 from gpugauge.artifacts.dashboards.tables import Column, table
 
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
-DEVICES = NODE.of(uuid="~$uuid")
+DEVICES = NODE.with_labels(uuid="~$uuid")
 
 
 def by_chosen_device(expr: Expr, *labels: str, operator: str = "max") -> Expr:
-    """Aggregate to the GPUs chosen and the labels; the legend for it is `GPU`."""
+    """Return the aggregation to the chosen GPUs and the labels, with the labels that DEVICE_LEGEND needs."""
     return by_device(DEVICES, expr, *labels, operator=operator)
 
 
 def health() -> list[Panel]:
-    """Return what tells whether the GPUs are well."""
+    """Return the panels about errors of the GPUs."""
 
     def volatile(kind: str) -> Expr:
         return by_chosen_device(DEVICES.increase("gpu_ecc_errors_total", type=kind, scope="volatile"), operator="sum")
 
-    wanted = DEVICES.read("gpu_recovery_action", action="!none").then("{} == 1")
+    requested = DEVICES.read("gpu_recovery_action", action="!none").then("{} == 1")
     xids = by_chosen_device(DEVICES.read("gpu_xid_last_timestamp_seconds"), "xid")
     return [
         table(
             "Errors in the time shown",
-            "By GPU: Xid errors, memory errors by kind, rows of memory that wait for a reset to be replaced, and "
-            "whether replacing failed "
-            "(then the GPU should be exchanged).",
+            "By GPU: Xid errors, memory errors by kind, memory rows that wait for a reset to be remapped, and failed "
+            "remappings (then the GPU should be replaced).",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
             Column("uuid", "short_uuid"),
@@ -44,8 +43,8 @@ def health() -> list[Panel]:
         ),
         table(
             "Last Xid errors",
-            "When each code was last seen. NVIDIA's Xid catalogue tells what a code means; docs/runbook.md what to "
-            "do for each class.",
+            "The last time of each code. The codes are explained in NVIDIA's Xid catalogue, the steps for each class "
+            "in docs/runbook.md.",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
             Column("Xid", "xid"),
@@ -56,21 +55,20 @@ def health() -> list[Panel]:
             width=12,
         ),
         table(
-            "What the driver wants done",
-            "The driver asks for this to recover from an error; empty is good.",
+            "Recovery action",
+            "The action that the driver requests to recover from an error. Empty: none.",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
             Column("Action", "action"),
             Column("uuid", "short_uuid"),
             Column("", "uuid", hidden=True),
-            Column("", by_chosen_device(wanted, "action"), hidden=True),
+            Column("", by_chosen_device(requested, "action"), hidden=True),
             width=12,
         ),
         timeseries(
             "Xid errors, by class",
-            "`application`: the program did something wrong; `reset`: reset the GPU; `node`: look at the machine; "
-            "`workflow`: follow NVIDIA's "
-            "workflow for memory or NVLink.",
+            "`application`: an error of the program; `reset`: reset the GPU; `node`: inspect the machine; "
+            "`workflow`: follow NVIDIA's workflow for memory or NVLink.",
             Query(
                 DEVICES.increase("gpu_xid_errors_total", "$__rate_interval").by("instance", "class"),
                 "{{instance}} · {{class}}",
@@ -82,21 +80,23 @@ def health() -> list[Panel]:
 
 
 def links() -> list[Panel]:
-    """Return the traffic between GPUs and host, and among GPUs."""
+    """Return the panels about the traffic between GPUs and host, and between GPUs."""
 
     def both(title: str, text: str, sent: str, received: str) -> Panel:
         ways = ((sent, "out"), (received, "in"))
         return timeseries(
-            title, text, *(Query(by_chosen_device(DEVICES.rate(name)), f"{DEVICE} · {way}") for name, way in ways)
+            title,
+            text,
+            *(Query(by_chosen_device(DEVICES.rate(name)), f"{DEVICE_LEGEND} · {way}") for name, way in ways),
         )
 
-    now, most = (DEVICES.select("gpu_pcie_width", when=when) for when in ("current", "max"))
-    lanes = Expr(f"{now} / ignoring (when) {most}", SHARE)
+    current, maximum = (DEVICES.select("gpu_pcie_width", when=when) for when in ("current", "max"))
+    lanes = Expr(f"{current} / ignoring (when) {maximum}", SHARE)
     return [
         both(
             "PCIe traffic",
-            "From the performance counters, Hopper and newer. High while the GPU has gaps: copies are what it "
-            "waits for; pin memory.",
+            "From the performance counters, on Hopper and newer. High traffic while the GPU has gaps means that it "
+            "waits for copies: use pinned memory.",
             "gpu_pcie_transmitted_bytes_total",
             "gpu_pcie_received_bytes_total",
         ),
@@ -108,14 +108,15 @@ def links() -> list[Panel]:
         ),
         timeseries(
             "PCIe lanes in use",
-            "Share of the lanes that GPU and slot can have. Below 1 under load: reseat the GPU, or the slot is narrow.",
-            Query(by_chosen_device(lanes), DEVICE),
+            "Share of the lanes that GPU and slot support. If it is below 1 under load, reseat the GPU or check the "
+            "width of the slot.",
+            Query(by_chosen_device(lanes), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "Link errors",
-            "Errors a second over PCIe and NVLink by kind. A few are corrected by themselves; a steady rise is a "
-            "cable, a slot or a GPU.",
+            "PCIe and NVLink errors per second, by kind. The hardware corrects occasional errors; a steady rise "
+            "indicates a faulty cable, slot or GPU.",
             Query(DEVICES.rate("gpu_pcie_errors_total").by("instance", "kind"), "{{instance}} · PCIe {{kind}}"),
             Query(DEVICES.rate("gpu_nvlink_errors_total").by("instance", "kind"), "{{instance}} · NVLink {{kind}}"),
         ),

@@ -1,37 +1,36 @@
-"""The dashboard of a job: what it loses and why, its steps, its memory, its ranks side by side."""
+"""The dashboard of a job: its losses and their causes, its steps, memory and ranks."""
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.board import JOB as UID
-from gpugauge.artifacts.dashboards.board import Variable, board
+from gpugauge.artifacts.dashboards.common import JOB as UID
+from gpugauge.artifacts.dashboards.common import Variable, make_dashboard
 from gpugauge.artifacts.dashboards.panels import LOAD, Json, Panel, Query, Row, stat, timeseries
 from gpugauge.artifacts.dashboards.queries import COUNT, Expr, Scope, recorded
 from gpugauge.artifacts.dashboards.ranks import every_rank, host, memory, ranks
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import (
     CAUSE_COLORS,
-    GROUP,
+    JOB_MATCHERS,
     PHASE_COLORS,
     STATE_COLORS,
+    WINDOW,
     alerts_of_job,
     by_process,
     lost_gpus,
     of_job,
-    who,
+    with_job_name,
 )
-from gpugauge.artifacts.dashboards.workloads import CHOSEN as _S
+from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
 from gpugauge.artifacts.rules.recording import ARMED, DOMINANT, HELD, LOST, PROCESS_JOB
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from gpugauge.verdict.causes import CAUSES
 
-_MINUTES = "over the last 15 minutes"
-
 
 def dashboard() -> Json:
     """Return the dashboard."""
-    jobs = who(Expr(f"last_over_time({recorded(PROCESS_JOB, **GROUP)}[$__range])", COUNT))
+    jobs = with_job_name(Expr(f"last_over_time({recorded(PROCESS_JOB, **JOB_MATCHERS)}[$__range])", COUNT))
     state = Scope().select("training_state", state="training")
-    there = f"max by (process, instance) (last_over_time({state}[$__range]))"
+    present = f"max by (process, instance) (last_over_time({state}[$__range]))"
     ours = of_job(PROCESS_JOB, "$__range").by("process", operator="max")
     variables = [
         Variable("kind", "Kind", f"label_values({PROCESS_JOB}, workload_kind)"),
@@ -39,22 +38,27 @@ def dashboard() -> Json:
             "namespace", "Namespace", f'label_values({PROCESS_JOB}{{workload_kind=~"$kind"}}, workload_namespace)'
         ),
         Variable(
-            "workload", "Job", f"query_result(count by (who) ({jobs}))", '/who="([^"]+)"/', multi=False, all=False
+            "workload",
+            "Job",
+            f"query_result(count by (who) ({jobs}))",
+            '/who="([^"]+)"/',
+            multi=False,
+            include_all=False,
         ),
-        # All is the list of the job's nodes: then no query touches the series of others.
+        # All is the list of the job's nodes, so that no query touches the series of other nodes.
         Variable(
             "instance",
             "Node",
-            f"query_result(count by (instance) ({there} * on (process) group_left () ({ours})))",
+            f"query_result(count by (instance) ({present} * on (process) group_left () ({ours})))",
             '/instance="([^"]+)"/',
-            every="",
+            all_value="",
         ),
     ]
-    return board(
+    return make_dashboard(
         UID,
         "gpugauge / Job",
-        "One training job: is it using its GPUs, and if not, why. The process itself tells most of it: run it under "
-        "the hook (docs/hook.md).",
+        "One training job: whether it uses its GPUs, and if not, why. Most of the data comes from inside the process: "
+        "run it under the hook (docs/hook.md).",
         variables,
         [
             Row("Now", _now()),
@@ -72,52 +76,55 @@ def _now() -> list[Panel]:
     evidence = {cause.name: cause.evidence for cause in CAUSES.values()}
     advice = {cause.name: cause.advice for cause in CAUSES.values()}
     causes = of_job(LOST).then("{} >= 0.05").by("cause", operator="max")
-    told = causes.then(
+    explained = causes.then(
         'label_replace(label_replace({}, "evidence", "$1", "cause", "(.*)"), "advice", "$1", "cause", "(.*)")'
     )
     start = by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
     return [
         stat(
             "Load",
-            f"Share of the GPU time held that was not lost, {_MINUTES}.",
+            f"Share of the held GPU time that was not lost, {WINDOW}.",
             Query(of_job(TRAINING_LOAD).by(operator="max")),
             width=3,
             steps=LOAD,
         ),
         stat(
             "Main cause",
-            f"The cause that cost most, {_MINUTES}, and its share; none below a tenth.",
+            f"The cause that cost most GPU time, {WINDOW}, and its share, from 10 % on.",
             Query(of_job(DOMINANT).by("cause", operator="max"), "{{cause}}"),
             width=5,
             names=True,
         ),
-        stat("GPUs lost", f"GPUs' worth of time lost, {_MINUTES}.", Query(lost_gpus(of_job(LOST)).by()), width=3),
-        stat("GPUs held", f"GPUs that its processes hold, {_MINUTES}.", Query(of_job(HELD).by()), width=3),
+        stat(
+            "GPUs lost", f"GPU time lost, {WINDOW}, as a number of GPUs.", Query(lost_gpus(of_job(LOST)).by()), width=3
+        ),
+        stat("GPUs held", f"GPUs that its processes hold, {WINDOW}.", Query(of_job(HELD).by()), width=3),
         stat(
             "Steps a second",
-            "Of all its ranks together, by the optimizer's steps.",
+            "Steps of the optimizer, summed over all ranks.",
             Query(by_process(_S.rate("torch_steps_total")).by()),
             width=3,
         ),
         stat("Training since", "The first step, batch or watch() of its first process.", Query(start), width=4),
         stat(
             "Judged",
-            "1 while alerts about its load may fire: it trains for long enough, mostly in training steps.",
+            "1 while alerts about its load may fire: the job is old enough and spends most of its time in training "
+            "steps.",
             Query(of_job(ARMED).by(operator="max")),
             width=3,
-            nothing="not yet",
+            empty_text="not yet",
         ),
         table(
             "What to do",
-            f"The causes that cost 5 % or more, {_MINUTES}; the largest first. docs/verdict.md has the evidence and "
-            "its limits.",
+            f"The causes that cost 5 % or more, {WINDOW}, the largest first. docs/verdict.md describes the evidence "
+            "and its limits.",
             Column("Cause", "cause", size=140),
-            Column("Share of GPU time", told, bar=True, size=200),
-            Column("What was seen", "evidence", texts=evidence, size=600),
+            Column("Share of GPU time", explained, bar=True, size=200),
+            Column("Evidence", "evidence", texts=evidence, size=600),
             Column("What to do", "advice", texts=advice),
             sort="Share of GPU time",
             height=6,
-            nothing="nothing is worth naming",
+            empty_text="nothing is worth naming",
         ),
     ]
 
@@ -127,16 +134,16 @@ def _where() -> list[Panel]:
     return [
         timeseries(
             "GPU time lost, by cause",
-            f"Share of the GPU time held, {_MINUTES}. What is missing to 100 % was used.",
+            f"Share of the held GPU time, {WINDOW}. The rest to 100 % was used.",
             Query(of_job(LOST).by("cause", operator="max").then("{} > 0"), "{{cause}}"),
             stack=True,
             colors=CAUSE_COLORS,
             highest=1,
         ),
         timeseries(
-            "What its processes do",
-            "Processes by state, averaged. Evaluations, checkpoints and compiling are no loss; `stalled` and "
-            "`held_idle` are.",
+            "States of its processes",
+            "Number of processes by state, averaged. Evaluation, checkpoints and compilation are not losses; "
+            "`stalled` and `held_idle` are.",
             Query(states.then("{} > 0", COUNT), "{{state}}"),
             stack=True,
             colors=STATE_COLORS,
@@ -153,34 +160,32 @@ def _steps() -> list[Panel]:
     return [
         every_rank(
             "Steps a second",
-            "By rank. Ranks that wait for each other are equally fast: see their own work.",
+            "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
             _S.rate("torch_steps_total"),
         ),
         timeseries(
             "Duration of a step",
-            "From one optimizer step to the next, over all ranks. A high 99 % with a low median: something comes "
-            "now and then, such as a checkpoint, "
-            "a slow batch or another process.",
+            "From one optimizer step to the next, over all ranks. A high 99 % with a low median indicates occasional "
+            "delays, such as a checkpoint, a slow batch or another process.",
             *durations,
         ),
         every_rank(
-            "Waiting for data while the GPU had nothing to do",
-            "Share of the time. Above a tenth the loader limits the training: more workers, pinned memory, faster "
-            "storage. Absent where it "
-            "cannot be known.",
+            "Waiting for data while the GPU was idle",
+            "Share of the time. Above a tenth, the loader limits the training: use more workers, pinned memory or "
+            "faster storage. Absent where it cannot be measured.",
             _S.rate("torch_data_wait_exposed_seconds_total"),
             highest=1,
         ),
         every_rank(
-            "Waiting for data at all",
-            "Share of the time that the training thread waits for batches; it costs nothing while the GPU still has "
-            "work.",
+            "Waiting for data, in all",
+            "Share of the time that the training thread waits for batches. The wait costs nothing while the GPU still "
+            "has work.",
             _S.rate("torch_data_wait_seconds_total"),
             highest=1,
         ),
         timeseries(
-            "What the training threads do",
-            "Ranks by phase, averaged.",
+            "Phases of the training threads",
+            "Number of ranks by phase, averaged.",
             Query(
                 by_process(_S.rate("torch_phase_seconds_total"), "phase").by("phase").then("{} > 0", COUNT),
                 "{{phase}}",

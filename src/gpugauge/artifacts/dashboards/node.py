@@ -1,18 +1,18 @@
-"""The dashboard of a node: each GPU, what it does, how it is, and the processes on it."""
+"""The dashboard of a node: the load and the health of each GPU, and the processes on it."""
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.board import JOB, Variable, alerts, board, exporters, link
-from gpugauge.artifacts.dashboards.board import NODE as UID
+from gpugauge.artifacts.dashboards.common import JOB, Variable, alerts, exporter_job, link, make_dashboard
+from gpugauge.artifacts.dashboards.common import NODE as UID
 from gpugauge.artifacts.dashboards.health import DEVICES, NODE, by_chosen_device, health, links
 from gpugauge.artifacts.dashboards.panels import GOOD, HOT, Json, Panel, Query, Row, timeseries
-from gpugauge.artifacts.dashboards.queries import DEVICE, SHARE, Expr, Scope, devices, share
+from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, devices, share
 from gpugauge.artifacts.dashboards.tables import Column, table
-from gpugauge.artifacts.dashboards.workloads import who
+from gpugauge.artifacts.dashboards.workloads import with_job_name
 
 _ON_DEVICE = ("instance", "uuid")
-# What the driver does on request, and an idle GPU by itself.
-_WANTED = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
+# All reasons but those of an idle GPU and of clocks that were set on request.
+_SLOWDOWN = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
 
 
 def _busy(scope: Scope = DEVICES) -> Expr:
@@ -21,7 +21,7 @@ def _busy(scope: Scope = DEVICES) -> Expr:
 
 
 def _profiled(what: str) -> Expr:
-    """Return the mean from the integral: the ratio alone is a sample, which misses what comes and goes."""
+    """Return the mean from the integral, because the ratio is a sample that misses short changes."""
     active = DEVICES.rate(f"gpu_{what}_active_seconds_total")
     return share(active, DEVICES.rate("gpu_profiled_seconds_total"), *_ON_DEVICE)
 
@@ -34,21 +34,21 @@ def dashboard() -> Json:
     """Return the dashboard."""
     chosen = NODE.select("gpu_info")
     variables = [
-        exporters(),
-        Variable("instance", "Node", 'label_values(gpugauge_build_info{job=~"$job"}, instance)', all=False),
+        exporter_job(),
+        Variable("instance", "Node", 'label_values(gpugauge_build_info{job=~"$job"}, instance)', include_all=False),
         Variable(
             "uuid",
             "GPU",
             f"query_result(max by (instance, index, uuid) (last_over_time({chosen}[$__range])))",
-            # The index is shown, the uuid is meant.
-            every=".+",
+            # The index is the text, the uuid is the value.
+            all_value=".+",
             regex='/index="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
         ),
     ]
-    return board(
+    return make_dashboard(
         UID,
         "gpugauge / Node",
-        "Each GPU of one or more nodes: what it does, how it is, and who is on it.",
+        "Each GPU of one or more nodes: its load, its health, and the processes on it.",
         variables,
         [
             Row("Now", _now()),
@@ -63,7 +63,7 @@ def dashboard() -> Json:
 
 def _now() -> list[Panel]:
     on_devices = DEVICES.read("gpu_process_memory_used_bytes").by("instance", "uuid", "process", operator="max")
-    # Divided by what was observed, as that of the GPU: then they add up.
+    # Divided by the observed time, as for the GPU, so that the shares of the processes add up to that of the GPU.
     used = DEVICES.rate("gpu_process_busy_seconds_total").by("instance", "uuid", "process", operator="max")
     seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by("instance", "uuid")
     shares = used.then(f"{{}}\n/ on (instance, uuid) group_left () ({seen} > 0)")
@@ -72,14 +72,14 @@ def _now() -> list[Panel]:
 
     def process(expr: Expr) -> Expr:
         on_device = f"{{}}\n* on (instance, uuid) group_left (index) {devices(DEVICES)}"
-        return who(expr.then(f"{on_device}\n* on (process) group_left ({', '.join(labels)}) {names}"))
+        return with_job_name(expr.then(f"{on_device}\n* on (process) group_left ({', '.join(labels)}) {names}"))
 
     return [
         table(
             "GPUs",
-            "Each GPU as it is now. Busy: share of time in which something ran; SM active: how full the GPU was "
-            "(Hopper and newer). A GPU that "
-            "does not answer is 0 under Up, and what is not known of a GPU stays empty.",
+            "The current values of each GPU. Busy: share of the time in which a kernel ran. SM active: share of the "
+            "multiprocessors in use (Hopper and newer). Up is 0 for a GPU that does not answer; unknown values are "
+            "empty.",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
             Column("uuid", "short_uuid"),
@@ -97,7 +97,8 @@ def _now() -> list[Panel]:
         ),
         table(
             "Processes",
-            "Who is on the GPUs, with the memory held and the share of the GPU's time used. A line leads to the job.",
+            "The processes on the GPUs, with the memory that they hold and their share of the GPU's time. The link "
+            "opens the job.",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
             Column("Job", "who", link=link("Open the job", JOB, kind="Kind", workload="Job")),
@@ -126,44 +127,42 @@ def _work() -> list[Panel]:
     return [
         timeseries(
             "Busy",
-            "Share of time in which something ran, from every sample that the driver kept. High and no progress: "
-            "look at SM active and at the "
-            "job's steps, a collective that waits keeps a GPU busy too.",
-            Query(by_chosen_device(_busy()), DEVICE),
+            "Share of the time in which a kernel ran, from every sample that the driver kept. A collective that waits "
+            "keeps a GPU busy, too: without progress, check SM active and the steps of the job.",
+            Query(by_chosen_device(_busy()), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "SM active",
-            "Share of multiprocessors with work: how full the GPU was. Busy and not full means small kernels: "
-            "larger batches, fused kernels. "
-            "Hopper and newer, not under MIG.",
-            Query(by_chosen_device(_profiled("sm")), DEVICE),
+            "Share of the multiprocessors with work. If the GPU is busy and this is low, the kernels are small: use "
+            "larger batches or fused kernels. Hopper and newer, not under MIG.",
+            Query(by_chosen_device(_profiled("sm")), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "Tensor cores active",
-            "Share of time in which the tensor cores worked. Near 0 in a training that fills the GPU: it computes "
-            "with 32 bits; "
-            "try TF32 or bfloat16.",
-            Query(by_chosen_device(_profiled("tensor")), DEVICE),
+            "Share of the time in which the tensor cores worked. If it is near 0 in a training that fills the GPU, "
+            "the training computes with 32 bits: try TF32 or bfloat16.",
+            Query(by_chosen_device(_profiled("tensor")), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "Memory bandwidth used",
-            "Share of the device memory's bandwidth. High with idle tensor cores: the kernels wait for memory.",
-            Query(by_chosen_device(_profiled("dram")), DEVICE),
+            "Share of the bandwidth of the device memory. If it is high and the tensor cores are idle, the kernels "
+            "wait for memory.",
+            Query(by_chosen_device(_profiled("dram")), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "Memory used",
-            "Share of the device memory that processes hold. PyTorch keeps what it once took, so a full GPU is no "
-            "fault by itself.",
-            Query(by_chosen_device(_memory()), DEVICE),
+            "Share of the device memory that processes hold. PyTorch keeps the memory that it once allocated, so a "
+            "full GPU is not an error by itself.",
+            Query(by_chosen_device(_memory()), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "Memory used, MIG devices",
-            "The same for the parts of GPUs that MIG divides; utilization of such a GPU is known by its parts only.",
+            "The same for MIG devices. The driver reports the utilization of a GPU in MIG mode by its instances only.",
             Query(part, "{{instance}} · {{profile}} · {{uuid}}"),
             highest=1,
         ),
@@ -171,49 +170,48 @@ def _work() -> list[Panel]:
 
 
 def _heat() -> list[Panel]:
-    held = DEVICES.rate("gpu_clocks_event_seconds_total", reason=_WANTED)
-    active = DEVICES.select("gpu_clocks_event_active", reason=_WANTED)
+    counted = DEVICES.rate("gpu_clocks_event_seconds_total", reason=_SLOWDOWN)
+    active = DEVICES.select("gpu_clocks_event_active", reason=_SLOWDOWN)
     return [
         timeseries(
             "Power",
-            "Board power, as it was at the scrapes. A GPU at its limit is not hurt; one "
-            "far below it while busy waits for something.",
-            Query(by_chosen_device(DEVICES.read("gpu_power_watts")), DEVICE),
+            "Board power at the scrapes. A GPU may run at its power limit; a busy GPU far below the limit waits for "
+            "data, memory or peers.",
+            Query(by_chosen_device(DEVICES.read("gpu_power_watts")), DEVICE_LEGEND),
         ),
         timeseries(
             "Temperature",
-            "By sensor. The GPUs slow down near the limits in gpu_temperature_limit_celsius: check fans, air and "
-            "neighbours.",
-            Query(by_chosen_device(DEVICES.read("gpu_temperature_celsius"), "sensor"), DEVICE + " · {{sensor}}"),
+            "By sensor. A GPU slows down near the limits in gpu_temperature_limit_celsius: check fans, air flow and "
+            "the neighbouring GPUs.",
+            Query(by_chosen_device(DEVICES.read("gpu_temperature_celsius"), "sensor"), DEVICE_LEGEND + " · {{sensor}}"),
             steps=HOT,
         ),
         timeseries(
             "SM clock",
-            "A clock that falls while the GPU is busy is throttling: see what holds it beside.",
-            Query(by_chosen_device(DEVICES.read("gpu_clock_hertz", domain="sm")), DEVICE),
+            "A clock that falls while the GPU is busy is throttled: the reasons are beside.",
+            Query(by_chosen_device(DEVICES.read("gpu_clock_hertz", domain="sm")), DEVICE_LEGEND),
         ),
         timeseries(
-            "What holds the clocks down",
-            "Share of the scrapes at which a reason was in force, idling and chosen clocks left out. Thermal: "
-            "cooling. Power cap: the limit. "
-            "Brake: the power supply.",
+            "Reasons for lowered clocks",
+            "Share of the scrapes at which a reason was active, without idle GPUs and clocks set on request. Thermal: "
+            "check the cooling; power cap: the power limit; brake: the power supply.",
             Query(
                 by_chosen_device(Expr(f"avg_over_time({active}[$__rate_interval]) > 0", SHARE), "reason"),
-                DEVICE + " · {{reason}}",
+                DEVICE_LEGEND + " · {{reason}}",
             ),
             highest=1,
         ),
         timeseries(
-            "Time for which the clocks were held down",
-            "Share of the time, of the worst GPU of a node, as the driver's own counters tell it; not every driver "
-            "counts every reason.",
-            Query(held.by("instance", "reason", operator="max"), "{{instance}} · {{reason}}"),
+            "Time with lowered clocks",
+            "Share of the time for the worst GPU of a node, from the counters of the driver. Not every driver counts "
+            "every reason.",
+            Query(counted.by("instance", "reason", operator="max"), "{{instance}} · {{reason}}"),
             highest=1,
         ),
         timeseries(
             "Power of all GPUs",
-            "By node, mean of 5 minutes from the energy counters, which miss nothing: multiply by hours and by the "
-            "price of energy.",
+            "By node, mean of 5 minutes, from the energy counters, which include all changes between scrapes. Multiply "
+            "by hours and the price of energy.",
             Query(DEVICES.rate("gpu_energy_joules_total", "5m").by("instance"), "{{instance}}"),
         ),
     ]

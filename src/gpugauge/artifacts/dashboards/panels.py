@@ -1,4 +1,4 @@
-"""Panels of Grafana as plain data; the unit of a panel is that of its queries."""
+"""Grafana's panels as plain data. The unit of a panel is that of its queries."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ Json: TypeAlias = "dict[str, Any]"
 Steps: TypeAlias = "Sequence[tuple[float | None, str]]"
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
-# Colours from a value on; the first goes down to minus infinity.
+# Pairs of a lower bound and a colour; None is minus infinity.
 PLAIN: Steps = ((None, "blue"),)
 LOAD: Steps = ((None, "red"), (0.5, "orange"), (0.8, "green"))
 HOT: Steps = ((None, "green"), (80, "orange"), (90, "red"))
 BAD: Steps = ((None, "green"), (1, "red"))
 GOOD: Steps = ((None, "red"), (1, "green"))
-_LEGEND_ROWS = 8
+# Panels wider than this, in 24ths of the dashboard, have their legend on the right, others below.
+_MAX_WIDTH_OF_LEGEND_BELOW = 8
 
 
 class MixedUnitsError(ValueError):
@@ -27,7 +28,7 @@ class MixedUnitsError(ValueError):
 
 @dataclass(frozen=True)
 class Query:
-    """An expression and how its series are called."""
+    """An expression and the legend of its series."""
 
     expr: Expr
     legend: str = ""
@@ -35,7 +36,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel without its place; width is of 24."""
+    """A panel without its position. `width` is in 24ths of the dashboard, `height` in Grafana's grid units."""
 
     body: Json
     width: int
@@ -44,14 +45,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """A headline and the panels under it."""
+    """A heading and the panels below it."""
 
     title: str
     panels: Sequence[Panel] = field(default_factory=tuple)
 
 
 def place(rows: Sequence[Row]) -> list[Json]:
-    """Number the panels and set them from left to right, in lines that are as high as their highest panel."""
+    """Return the panels with ids and positions: from left to right, in lines as high as their highest panel."""
     placed: list[Json] = []
     y = 0
     for row in rows:
@@ -84,7 +85,7 @@ def timeseries(
     highest: float | None = None,
     colors: Mapping[str, str] | None = None,
 ) -> Panel:
-    """Return lines over time; `colors` belong to names, so that a cause has one colour everywhere."""
+    """Return a graph over time. `colors` maps series names to colours, so that a cause has one colour everywhere."""
     custom: Json = {
         "drawStyle": "bars" if bars else "line",
         "lineWidth": 1,
@@ -96,7 +97,7 @@ def timeseries(
     }
     options = {
         "legend": {"displayMode": "table", "placement": "right", "showLegend": True, "calcs": ["mean", "lastNotNull"]}
-        if width > _LEGEND_ROWS
+        if width > _MAX_WIDTH_OF_LEGEND_BELOW
         else {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
@@ -125,14 +126,14 @@ def stat(
     *queries: Query,
     width: int = 4,
     steps: Steps = PLAIN,
-    nothing: str = "none",
+    empty_text: str = "none",
     names: bool = False,
-    spark: bool = False,
+    sparkline: bool = False,
 ) -> Panel:
-    """Return large figures of now; `nothing` stands there while there is no series, `names` shows the legends."""
+    """Return the current values in large type. `empty_text` is shown without series, `names` adds the legends."""
     options: Json = {
         "colorMode": "value",
-        "graphMode": "area" if spark else "none",
+        "graphMode": "area" if sparkline else "none",
         "justifyMode": "auto",
         "orientation": "auto",
         "percentChangeColorMode": "standard",
@@ -141,8 +142,8 @@ def stat(
         "textMode": "value_and_name" if names else "value",
         "wideLayout": True,
     }
-    defaults = {**_defaults(_unit(queries), steps), "color": {"mode": "thresholds"}, "noValue": nothing}
-    targets = _ranges(queries) if spark else _instants(queries)
+    defaults = {**_defaults(_unit(queries), steps), "color": {"mode": "thresholds"}, "noValue": empty_text}
+    targets = _ranges(queries) if sparkline else _instants(queries)
     return panel("stat", title, description, targets, options, defaults, width=width, height=4)
 
 
@@ -155,7 +156,7 @@ def bars(
     steps: Steps = PLAIN,
     decimals: int = 1,
 ) -> Panel:
-    """Return one bar for each series of now."""
+    """Return one bar for the current value of each series."""
     options: Json = {
         "displayMode": "basic",
         "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": False},
@@ -182,7 +183,7 @@ def _unit(queries: Sequence[Query]) -> str:
 
 
 def thresholds(steps: Steps) -> Json:
-    """Return the colours of values."""
+    """Return thresholds in Grafana's form."""
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
 
 
@@ -191,7 +192,7 @@ def _defaults(unit: str, steps: Steps) -> Json:
 
 
 def target(ref: str, query: Query) -> Json:
-    """Return a query with its letter."""
+    """Return a query in Grafana's form; `ref` is its letter in the panel."""
     return {
         "refId": ref,
         "datasource": DATASOURCE,
@@ -221,7 +222,7 @@ def panel(
     width: int,
     height: int,
 ) -> Panel:
-    """Return a panel of a kind; the helpers above know what its kind needs."""
+    """Return a panel of any kind, with the options of that kind."""
     body = {
         "type": kind,
         "title": title,

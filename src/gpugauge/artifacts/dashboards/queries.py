@@ -1,4 +1,4 @@
-"""PromQL for the dashboards: every name and label is looked up in the catalogue, and the unit follows from the name."""
+"""PromQL for the dashboards. Names and labels must be in the catalogue; units follow from the names."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.recording import UnknownMetricError
 from gpugauge.metric import BYTES, CELSIUS, HERTZ, JOULES, NONE, RATIO, SECONDS, TIMESTAMP, WATTS, Metric
 
-# Grafana's names for our units, for a value and for its rise in a second.
+# Grafana's names for the units of the catalogue, for a value and for its increase in a second.
 COUNT, SHARE = "short", "percentunit"
 _UNITS = {BYTES: "bytes", CELSIUS: "celsius", HERTZ: "hertz", JOULES: "joule", NONE: COUNT}
 _UNITS |= {RATIO: SHARE, SECONDS: "s", TIMESTAMP: "dateTimeAsIso", WATTS: "watt"}
 _RATES = {BYTES: "Bps", JOULES: "watt", NONE: "suffix:/s", SECONDS: SHARE}
-# What the rules record has its unit as the last word of its name.
+# By the last word of the name of a recorded series.
 _RECORDED_UNITS = {"bool": COUNT, "gpus": COUNT, "info": COUNT, "ratio": SHARE}
-# What Prometheus itself tells of a scrape.
-_OF_PROMETHEUS = {"up": COUNT, "scrape_duration_seconds": "s", "scrape_samples_scraped": COUNT}
+# Series that Prometheus itself records for each scrape.
+_SCRAPE_UNITS = {"up": COUNT, "scrape_duration_seconds": "s", "scrape_samples_scraped": COUNT}
 _OPERATORS = {"!~": "!~", "~": "=~", "!": "!="}
 _ROWS = {row.name: row for row in catalog.metrics()}
 
@@ -36,15 +36,15 @@ class Expr:
         return self.text
 
     def then(self, template: str, unit: str | None = None) -> Expr:
-        """Return the template with this expression in place of `{}`; the unit stays unless another is given."""
+        """Return the template with this expression in place of `{}`, in the same unit unless another is given."""
         return Expr(template.replace("{}", self.text), unit or self.unit)
 
-    def measured(self, unit: str) -> Expr:
-        """Return the same values in another unit: a sum of shares is a count."""
+    def with_unit(self, unit: str) -> Expr:
+        """Return the same values in another unit, for example a sum of shares as a count."""
         return Expr(self.text, unit)
 
     def by(self, *labels: str, operator: str = "sum") -> Expr:
-        """Aggregate to the labels, or to one series."""
+        """Return the aggregation to the labels, or to one series."""
         kept = f" by ({', '.join(labels)})" if labels else ""
         return self.then(f"{operator}{kept} ({{}})")
 
@@ -63,19 +63,19 @@ def _matcher(label: str, value: str) -> str:
 
 
 def braced(labels: Mapping[str, str]) -> str:
-    """Return the labels as a selector behind a name, nothing if there are none; a value may begin with an operator."""
+    """Return the label matchers in braces, or "" if there are none; a value may begin with an operator."""
     return f"{{{','.join(_matcher(*label) for label in labels.items())}}}" if labels else ""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a dashboard's variables choose: labels of the scrape, and labels of ours where a metric has them."""
+    """Label matchers from a dashboard's variables: `scrape` for every metric, `own` where a metric has the label."""
 
     scrape: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, name: str, **labels: str) -> str:
-        """Return a selector; raises UnknownMetricError for a name or label that the catalogue does not have."""
+        """Return a selector. Raises UnknownMetricError for a name or label that is not in the catalogue."""
         row = _row(name)
         unknown = labels.keys() - set(row.labels)
         if unknown:
@@ -84,31 +84,31 @@ class Scope:
         return name + braced({**self.scrape, **own, **labels})
 
     def read(self, name: str, **labels: str) -> Expr:
-        """Return the values as they are, timestamps in the milliseconds that Grafana wants."""
+        """Return the values; timestamps in milliseconds, as Grafana expects them."""
         unit = _row(name).unit
         return Expr(self.select(name, **labels) + (" * 1000" if unit == TIMESTAMP else ""), _UNITS[unit])
 
     def age(self, name: str) -> Expr:
-        """Return the seconds since the time that a timestamp tells."""
+        """Return the seconds since a timestamp."""
         if _row(name).unit != TIMESTAMP:
-            raise UnknownMetricError(f"{name} is no timestamp")
+            raise UnknownMetricError(f"{name} is not a timestamp")
         return Expr(f"time() - {self.select(name)}", "s")
 
     def rate(self, name: str, window: str = "$__rate_interval", **labels: str) -> Expr:
-        """Return the rise a second; of a histogram's buckets and count, how often a second."""
+        """Return the increase per second; for buckets and count of a histogram, the events per second."""
         unit = NONE if name.endswith(("_bucket", "_count")) else _row(name).unit
         return Expr(f"rate({self.select(name, **labels)}[{window}])", _RATES[unit])
 
     def increase(self, name: str, window: str = "$__range", **labels: str) -> Expr:
-        """Return the rise in the window, which is that of the dashboard unless said otherwise."""
+        """Return the increase in the window, by default the time range of the dashboard."""
         return Expr(f"increase({self.select(name, **labels)}[{window}])", _UNITS[_row(name).unit])
 
     def scraped(self, name: str) -> Expr:
-        """Return what Prometheus itself tells of the scrapes."""
-        return Expr(name + braced(self.scrape), _OF_PROMETHEUS[name])
+        """Return a series that Prometheus itself records for each scrape."""
+        return Expr(name + braced(self.scrape), _SCRAPE_UNITS[name])
 
-    def of(self, **own: str) -> Scope:
-        """Return the scope with further labels of ours."""
+    def with_labels(self, **own: str) -> Scope:
+        """Return the scope with further `own` matchers."""
         return replace(self, own={**self.own, **own})
 
 
@@ -119,27 +119,27 @@ def _recordings() -> frozenset[str]:
 
 
 def recorded(name: str, **labels: str) -> Expr:
-    """Return a series that our rules record; raises UnknownMetricError for another."""
+    """Return a series that the rules record. Raises UnknownMetricError if they do not."""
     if name not in _recordings():
         raise UnknownMetricError(f"{name} is not recorded by the rules")
     return Expr(name + braced(labels), _RECORDED_UNITS[name.rpartition(":")[2]])
 
 
 def share(part: Expr, whole: Expr, *labels: str) -> Expr:
-    """Return one sum by the labels divided by the other, absent where the whole is nothing."""
+    """Return one sum by the labels divided by the other; absent where `whole` is 0."""
     return Expr(f"{part.by(*labels)}\n/ ({whole.by(*labels)} > 0)", SHARE)
 
 
-DEVICE = "{{instance}} · {{index}} · {{short_uuid}}"
+DEVICE_LEGEND = "{{instance}} · {{index}} · {{short_uuid}}"
 
 
 def devices(scope: Scope) -> str:
-    """Return the GPUs with the names that legends show: the index, and the beginning of the uuid."""
+    """Return the GPUs with the labels of the legend: the index, and the beginning of the uuid."""
     named = f"max by (instance, uuid, index) ({scope.select('gpu_info')})"
     return f'label_replace({named}, "short_uuid", "$1", "uuid", "(.{{12}}).*")'
 
 
 def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
-    """Aggregate to GPUs and the labels, and name the GPUs; the legend for it is `GPU`."""
+    """Return the aggregation to GPUs and the labels, with the labels that DEVICE_LEGEND needs."""
     one = expr.by("instance", "uuid", *labels, operator=operator)
     return one.then(f"{{}}\n* on (instance, uuid) group_left (index, short_uuid) {devices(scope)}")

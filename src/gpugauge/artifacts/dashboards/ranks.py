@@ -1,14 +1,15 @@
-"""The rows of a job's dashboard about its ranks, their memory, and the host under them."""
+"""The rows of a job's dashboard about its ranks, their memory, GPUs and hosts."""
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.board import NODE, link
+from gpugauge.artifacts.dashboards.common import NODE, link
 from gpugauge.artifacts.dashboards.panels import Panel, Query, bars, timeseries
-from gpugauge.artifacts.dashboards.queries import COUNT, DEVICE, Expr, by_device, share
+from gpugauge.artifacts.dashboards.queries import COUNT, DEVICE_LEGEND, Expr, by_device, share
 from gpugauge.artifacts.dashboards.tables import Column, table
-from gpugauge.artifacts.dashboards.workloads import CHOSEN as _S
+from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
 from gpugauge.artifacts.dashboards.workloads import (
-    RANK,
+    RANK_LEGEND,
+    WINDOW,
     by_process,
     by_rank,
     of_job,
@@ -16,31 +17,28 @@ from gpugauge.artifacts.dashboards.workloads import (
 from gpugauge.artifacts.rules.recording import JOB as IDENTITY
 from gpugauge.artifacts.rules.recording import RANK_WORK
 
-_MINUTES = "over the last 15 minutes"
-
 
 def every_rank(title: str, text: str, expr: Expr, *labels: str, highest: float | None = None) -> Panel:
-    """Return a line for each rank, and each of the labels."""
-    legend = RANK + "".join(f" · {{{{{label}}}}}" for label in labels)
+    """Return a graph with a line for each rank and each value of the labels."""
+    legend = RANK_LEGEND + "".join(f" · {{{{{label}}}}}" for label in labels)
     return timeseries(title, text, Query(by_rank(expr, *labels), legend), highest=highest)
 
 
 def ranks() -> list[Panel]:
-    """Return what sets the ranks apart."""
+    """Return the panels that compare the ranks."""
     run = f"{IDENTITY}, run_id, world_size"
     work = of_job(RANK_WORK)
-    middle = f"quantile by ({run}) (0.5, {work})"
-    relative = Expr(f"{work}\n/ on ({run}) group_left () ({middle} > 0)", COUNT)
+    median = f"quantile by ({run}) (0.5, {work})"
+    relative = Expr(f"{work}\n/ on ({run}) group_left () ({median} > 0)", COUNT)
     step = Expr(f"{_S.rate('torch_step_duration_seconds_sum')} / {_S.rate('torch_step_duration_seconds_count')}", "s")
     own = Expr(f"{_S.rate('torch_local_work_seconds_total')} / {_S.rate('torch_steps_total')}", "s")
     held = _S.read("gpu_process_memory_used_bytes").by("process", "instance")
     lost = _S.rate("training_lost_seconds_total", "15m").by("process")
     return [
         bars(
-            "Own work, against the rank in the middle",
-            "1 is as much as the others; the rank above 1.25 is the one that the others wait for: look at its node "
-            "and its data. Needs "
-            "DistributedDataParallel under the hook.",
+            "Own work, relative to the median rank",
+            "The other ranks wait for a rank above 1.25: check its node and its data. Needs DistributedDataParallel "
+            "under the hook.",
             Query(
                 relative.by("instance", "rank", "process", operator="max").then("sort_desc({})"),
                 "{{instance}} · rank {{rank}}",
@@ -52,14 +50,14 @@ def ranks() -> list[Panel]:
         ),
         table(
             "Ranks",
-            "Each process that reports: how long its steps take, how much of that is its own work, what it waits "
-            "for, and what it loses.",
+            "The processes that report through the hook: duration of a step, own work in it, waits for data, and GPU "
+            "time lost.",
             Column("Rank", "rank", size=60),
             Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
             Column("Step", by_rank(step)),
             Column("Own work", by_rank(own)),
             Column("Data wait", by_rank(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True),
-            Column("GPUs lost", by_rank(lost).measured(COUNT)),
+            Column("GPUs lost", by_rank(lost).with_unit(COUNT)),
             Column("GPU memory", by_rank(held)),
             Column("Last step ago", by_rank(_S.age("training_last_step_timestamp_seconds"))),
             Column("process", "process"),
@@ -70,46 +68,46 @@ def ranks() -> list[Panel]:
         ),
         timeseries(
             "Own work of each rank",
-            f"Share of its time that a rank works itself and does not wait for others, {_MINUTES}. One line above "
+            f"Share of its time that a rank works itself and does not wait for other ranks, {WINDOW}. A line above "
             "the others is a straggler.",
-            Query(work.by("instance", "rank", "process", operator="max"), RANK),
+            Query(work.by("instance", "rank", "process", operator="max"), RANK_LEGEND),
             width=24,
         ),
     ]
 
 
 def memory() -> list[Panel]:
-    """Return who holds the memory."""
+    """Return the panels about memory."""
 
     def total(name: str) -> Expr:
         return by_process(_S.read(name), "uuid").by()
 
-    troubles = [("torch_memory_alloc_retries_total", "retries"), ("torch_memory_ooms_total", "out of memory")]
+    failures = [("torch_memory_alloc_retries_total", "retries"), ("torch_memory_ooms_total", "out of memory")]
     return [
         timeseries(
             "Memory of all ranks",
-            "Tensors, what the caching allocator holds, and what the processes hold of the GPUs. Held by PyTorch "
-            "and not by tensors is cache, "
-            "not a leak; a large part in split blocks is fragmentation.",
+            "Memory of tensors, memory that the caching allocator holds, and memory that the processes hold on the "
+            "GPUs. Memory held by PyTorch and not by tensors is cache, not a leak. A large part in split blocks is "
+            "fragmentation.",
             Query(total("torch_memory_allocated_bytes"), "tensors"),
             Query(total("torch_memory_allocated_peak_bytes"), "tensors, peak"),
             Query(total("torch_memory_reserved_bytes"), "held by PyTorch"),
             Query(total("torch_memory_inactive_split_bytes"), "in split blocks"),
-            Query(total("gpu_process_memory_used_bytes"), "held of the GPUs"),
+            Query(total("gpu_process_memory_used_bytes"), "held on the GPUs"),
         ),
         every_rank(
             "Memory of tensors",
-            "By rank and GPU. Ranks of a data-parallel training should be alike.",
+            "By rank and GPU. The ranks of a data-parallel training should have similar values.",
             _S.read("torch_memory_allocated_bytes"),
         ),
         timeseries(
-            "Allocations that did not succeed at once",
-            "A second. Retries give the cache back first, which stalls the GPU; out-of-memory errors that the "
-            "program catches slow it silently.",
-            *(Query(by_process(_S.rate(name), "uuid").by(), legend) for name, legend in troubles),
+            "Allocation retries and failures",
+            "Per second. Before a retry the allocator returns its cache to the driver, which stalls the GPU. "
+            "Out-of-memory errors that the program catches slow it down without a message.",
+            *(Query(by_process(_S.rate(name), "uuid").by(), legend) for name, legend in failures),
         ),
         timeseries(
-            "Parameters, by where they live",
+            "Parameters, by device",
             "A training whose parameters are on the CPU does not use the GPU.",
             Query(by_process(_S.read("torch_parameter_bytes"), "device").by("device"), "{{device}}"),
         ),
@@ -117,7 +115,7 @@ def memory() -> list[Panel]:
 
 
 def host() -> list[Panel]:
-    """Return the GPUs and the host under the job."""
+    """Return the panels about the GPUs and the hosts of the job."""
     part, whole = (_S.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
     held = by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(
         "instance", "uuid", operator="max"
@@ -130,30 +128,27 @@ def host() -> list[Panel]:
     return [
         timeseries(
             "Busy GPUs",
-            "The GPUs that its processes hold: share of time in which something ran, of whichever process.",
-            Query(by_device(_S, used), DEVICE),
+            "Share of the time in which a kernel of any process ran, for the GPUs that the job's processes hold.",
+            Query(by_device(_S, used), DEVICE_LEGEND),
             highest=1,
         ),
         timeseries(
             "CPUs used",
-            "By the training thread, the whole processes, and their children such as loader workers. A training "
-            "thread at 1 is what limits a "
-            "training with gaps on the GPU.",
-            Query(cpus.measured(COUNT), "{{part}}"),
+            "By the training threads, the whole processes, and their children, such as loader workers. A training "
+            "thread at 1 limits a training that has gaps on the GPU.",
+            Query(cpus.with_unit(COUNT), "{{part}}"),
         ),
         timeseries(
             "Waiting on the host",
-            "Share of the time, summed over the processes: held back by the CPU quota of the cgroup, and the main "
-            "thread inside the kernel. Give more CPUs, or look at "
-            "the storage.",
+            "Share of the time, summed over the processes: throttled by the CPU quota of the cgroup, and main thread "
+            "inside the kernel. Raise the CPU quota, or check the storage.",
             Query(by_process(_S.rate("gpu_process_cgroup_throttled_seconds_total")).by(), "CPU quota"),
             Query(by_process(_S.rate("gpu_process_uninterruptible_seconds_total")).by(), "inside the kernel"),
         ),
         timeseries(
             "Pressure in its cgroups",
-            "Share of the time in which something waited for the resource (PSI), the worst of its processes. io: "
-            "the storage; memory: reclaim and "
-            "swap; cpu: too few of them.",
+            "Share of the time in which a task waited for the resource (PSI), for the worst of its processes. io: "
+            "storage; memory: reclaim and swap; cpu: too few CPUs.",
             Query(pressure, "{{resource}}"),
         ),
     ]

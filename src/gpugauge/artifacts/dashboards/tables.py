@@ -1,4 +1,4 @@
-"""Tables of Grafana as plain data: a line for each combination of labels, a column for each query or label."""
+"""Grafana's tables as plain data: a line for each combination of labels, a column for each query or label."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from gpugauge.artifacts.dashboards.queries import Expr
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, from a query or from a label; steps colour its text, a mapping changes it."""
+    """A column of a table, from a query or from a label. `steps` are thresholds that colour its text; `texts`
+    replaces values by texts.
+    """
 
     title: str
     source: Expr | str
@@ -31,9 +33,9 @@ def table(
     ascending: bool = False,
     width: int = 24,
     height: int = 8,
-    nothing: str = "",
+    empty_text: str = "",
 ) -> Panel:
-    """Return a table of now with a line for each combination of labels; `nothing` stands there, and in empty cells."""
+    """Return a table of current values. `empty_text` is shown in empty cells and in an empty table."""
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
 
@@ -63,8 +65,8 @@ def table(
         "sortBy": [{"displayName": sort, "desc": not ascending}] if sort else [],
     }
     defaults: Json = {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}}
-    if nothing:
-        defaults["noValue"] = nothing
+    if empty_text:
+        defaults["noValue"] = empty_text
     overrides = [found for found in map(_override, columns) if found["properties"]]
     body = panel("table", title, description, targets, options, defaults, overrides, width=width, height=height)
     return Panel({**body.body, "transformations": transformations}, width, height)
@@ -73,8 +75,8 @@ def table(
 def _override(column: Column) -> Json:
     properties: list[Json] = []
 
-    def add(what: str, value: object) -> None:
-        properties.append({"id": what, "value": value})
+    def add(name: str, value: object) -> None:
+        properties.append({"id": name, "value": value})
 
     if isinstance(column.source, Expr):
         add("unit", column.source.unit)

@@ -1,11 +1,12 @@
-"""What an alerting rule is, and the texts of its annotations: numbers and names are there, never in labels."""
+"""The alerting rule, and templates for its annotations. Numbers and names are in annotations, never in labels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpugauge.artifacts.rules.options import Parameters, Severity, duration
+from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.recording import LOST
+from gpugauge.duration import format_duration
 
 _MATCH = (
     'workload_namespace=%q,workload_job_id=%q,workload_user=%q}{tail}" $labels.workload_namespace '
@@ -13,18 +14,18 @@ _MATCH = (
 )
 
 
-def each(query: str, tail: str, text: str) -> str:
-    """Write `text` for each series of the job that the query finds."""
+def for_each_series(query: str, tail: str, text: str) -> str:
+    """Return a template that writes `text` for each series of the alert's job in the result of the query."""
     return '{{ range printf "' + query + "{" + _MATCH.replace("{tail}", tail) + " }}" + text + "{{ end }}"
 
 
-WHO = (
+JOB_NAME = (
     "{{ $labels.workload_kind }} {{ $labels.workload_namespace }}{{ if $labels.workload_namespace }}/{{ end }}"
     "{{ $labels.workload_job_id }}{{ $labels.workload_user }}"
 )
-# Prometheus 3 gives what it finds in no order, and another one each time.
-CAUSES_TOLD = each(f"sort_desc({LOST}", " >= 0.05)", " {{ .Labels.cause }} {{ .Value | humanizePercentage }};")
-# A pod's job id is its uid: people know it by its name. Where there is a job, its processes are of any user.
+# sort_desc, because the order of the result of a query in Prometheus 3 is random.
+LOST_TO = for_each_series(f"sort_desc({LOST}", " >= 0.05)", " {{ .Labels.cause }} {{ .Value | humanizePercentage }};")
+# With the pod's name, because the job id of a pod is its uid. The processes of a job may belong to several users.
 PROGRAMS = (
     'Programs:{{ range printf "count by (workload_pod, workload_command) (gpu_process_host_info'
     '{workload_namespace=%q,workload_job_id=%q,workload_user=~%q})" $labels.workload_namespace '
@@ -37,7 +38,7 @@ NODE = '{{ range printf "gpu_up{uuid=%q}" $labels.uuid | query }} {{ .Labels.ins
 
 @dataclass(frozen=True)
 class Alert:
-    """An alerting rule; `hold` is the pause in evaluations that `for` asks for, seconds."""
+    """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires."""
 
     name: str
     expr: str
@@ -47,12 +48,12 @@ class Alert:
     hold: int = 0
 
     def as_dict(self, p: Parameters) -> dict[str, object]:
-        """Return the rule as Prometheus reads it."""
+        """Return the rule in the form of a Prometheus rule file."""
         return {
             "alert": self.name,
             "expr": self.expr,
-            **({"for": duration(self.hold)} if self.hold else {}),
-            "keep_firing_for": duration(p.keep_firing),
+            **({"for": format_duration(self.hold)} if self.hold else {}),
+            "keep_firing_for": format_duration(p.keep_firing),
             "labels": {"severity": p.severities.get(self.name, self.severity)},
             "annotations": {
                 "summary": self.summary,

@@ -1,9 +1,9 @@
-"""The alerts whose identity is a job: its load, what it is lost to, and its progress."""
+"""Alerts about jobs: their load, its causes, and their progress."""
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.alert import CAUSES_TOLD, PROGRAMS, WHO, Alert, each
-from gpugauge.artifacts.rules.options import Parameters, Severity, duration
+from gpugauge.artifacts.rules.alert import JOB_NAME, LOST_TO, PROGRAMS, Alert, for_each_series
+from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
     ARMED,
@@ -18,10 +18,11 @@ from gpugauge.artifacts.rules.recording import (
     by_process,
     jobs_with,
 )
+from gpugauge.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, Cause
 
-_ON_CPU = "~no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu"
-_NOT_OF_LOAD = frozenset({*_ON_CPU[1:].split("|"), "unknown"})
+_CPU_CAUSES = "~no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu"
+_CAUSES_WITHOUT_ALERT = frozenset({*_CPU_CAUSES[1:].split("|"), "unknown"})
 
 
 def of_jobs(p: Parameters) -> list[Alert]:
@@ -30,12 +31,12 @@ def of_jobs(p: Parameters) -> list[Alert]:
 
 
 def of_processes(p: Parameters) -> list[Alert]:
-    """Return the alerts about how the processes of jobs go on."""
+    """Return the alerts about the progress of the processes of jobs."""
     return [_straggler(p), *_progress(p)]
 
 
 def of_use(p: Parameters) -> list[Alert]:
-    """Return the alerts about how jobs use what they hold, were given or could have."""
+    """Return the alerts about how jobs use the GPUs that they hold, were allocated or could use."""
     return [*_idle(p), *_on_cpu(p), _memory(p), _unused(p)]
 
 
@@ -49,8 +50,8 @@ def _load(p: Parameters) -> list[Alert]:
             name,
             f"{LOAD} < {below:g}\nand on ({JOB}) {ARMED}",
             severity,
-            f"Training {WHO} uses {{{{ $value | humanizePercentage }}}} of its GPU time",
-            f"Mean over {duration(p.patience)}, below {below:.0%}. Lost to:{CAUSES_TOLD} {PROGRAMS}",
+            f"Training {JOB_NAME} uses {{{{ $value | humanizePercentage }}}} of its GPU time",
+            f"Mean over {format_duration(p.patience)}, below {below:.0%}. Lost to:{LOST_TO} {PROGRAMS}",
             p.settle,
         )
         for name, below, severity in levels
@@ -58,12 +59,12 @@ def _load(p: Parameters) -> list[Alert]:
 
 
 def alert_of_cause(cause: str) -> str:
-    """Return the name of the alert about a main cause."""
+    """Return the name of the alert about a cause."""
     return "TrainingLimitedBy" + "".join(part.capitalize() for part in cause.split("_"))
 
 
 def severity_of_cause(cause: Cause) -> Severity:
-    """A cause that was never seen outside of a simulation informs and no more."""
+    """Return `info` for a cause that was proven in simulation only, otherwise `warning`."""
     return "warning" if set(cause.proven) - {"simulated"} else "info"
 
 
@@ -74,39 +75,39 @@ def _causes(p: Parameters) -> list[Alert]:
             alert_of_cause(cause.name),
             f'sum by ({JOB}) ({DOMINANT}{{cause="{cause.name}"}})\n{low}',
             severity_of_cause(cause),
-            f"Training {WHO} loses {{{{ $value | humanizePercentage }}}} of its GPU time to {cause.name}",
-            f"Seen: {cause.evidence}. Advice: {cause.advice}. Lost to:{CAUSES_TOLD} {PROGRAMS}",
+            f"Training {JOB_NAME} loses {{{{ $value | humanizePercentage }}}} of its GPU time to {cause.name}",
+            f"Evidence: {cause.evidence}. Advice: {cause.advice}. Lost to:{LOST_TO} {PROGRAMS}",
             p.settle,
         )
         for cause in CAUSES.values()
-        if cause.name not in _NOT_OF_LOAD
+        if cause.name not in _CAUSES_WITHOUT_ALERT
     ]
 
 
 def _straggler(p: Parameters) -> Alert:
-    # Ranks of one run do the same work; a job may hold several runs.
+    # Within a run, because only its ranks do the same work; a job may contain several runs.
     run = f"{JOB}, run_id, world_size"
     slower = f"max by ({run}) ({RANK_WORK})\n/ (quantile by ({run}) (0.5, {RANK_WORK}) > 0)"
-    slowest = each(
+    slowest = for_each_series(
         f"topk(1, {RANK_WORK}",
         ")",
         " rank {{ .Labels.rank }} on {{ .Labels.instance }} works {{ .Value | humanizePercentage }} of the time;",
     )
-    middle = each(f"quantile(0.5, {RANK_WORK}", ")", " {{ .Value | humanizePercentage }}")
+    median = for_each_series(f"quantile(0.5, {RANK_WORK}", ")", " {{ .Value | humanizePercentage }}")
     return Alert(
         "TrainingStraggler",
         f"max by ({JOB}) ({slower}) > {p.straggler_above:g}\nand on ({JOB}) {ARMED}\nand on ({JOB}) {ALIVE}",
         "warning",
-        f"A rank of training {WHO} needs {{{{ $value | humanize }}}} times as long as the others",
-        f"Slow:{slowest} the rank in the middle{middle}, over {duration(p.patience)}. {PROGRAMS}",
+        f"A rank of training {JOB_NAME} works {{{{ $value | humanize }}}} times as long as the median rank",
+        f"Slowest:{slowest} the median rank{median}, over {format_duration(p.patience)}. {PROGRAMS}",
         p.settle,
     )
 
 
 def _idle(p: Parameters) -> list[Alert]:
     s = Selectors(p)
-    # Of the time that is known, which is nearly all: a restart takes nothing away, and a young process has not been
-    # idle for long. A short use in every half hour is use.
+    # Relative to the observed time, so that a restart of the exporter does not count as use; >= 0.9, so that a young
+    # process is left out. A process that uses its GPU for 5 % of the window is not idle.
     idle = by_process(f"rate({s('training_seconds_total', p.idle_patience, state='held_idle')})")
     known = f"sum by (process) (rate({s('training_seconds_total', p.idle_patience)}))"
     return [
@@ -114,8 +115,9 @@ def _idle(p: Parameters) -> list[Alert]:
             "GpuHeldIdle",
             by_job("max", f"({idle} / ({known} >= 0.9) >= 0.95)"),
             "warning",
-            f"{WHO} holds GPUs and does not use them",
-            f"Idle for {{{{ $value | humanizePercentage }}}} of the last {duration(p.idle_patience)}. {PROGRAMS}",
+            f"{JOB_NAME} holds GPUs without using them",
+            f"Idle for {{{{ $value | humanizePercentage }}}} of the last {format_duration(p.idle_patience)}. "
+            f"{PROGRAMS}",
             p.settle,
         )
     ]
@@ -123,10 +125,10 @@ def _idle(p: Parameters) -> list[Alert]:
 
 def _on_cpu(p: Parameters) -> list[Alert]:
     s = Selectors(p)
-    # The exporter names one of these causes only where the host has a GPU.
-    on_cpu = jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=_ON_CPU)})")
+    # The exporter reports these causes only on hosts with a GPU.
+    on_cpu = jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=_CPU_CAUSES)})")
     share = by_job("max", f"(rate({s('training_seconds_total', p.patience, state='training_on_cpu')}) >= 0.8)")
-    # Each process once, and only where the machine has a GPU that answers.
+    # Each process once, and only on machines with a GPU that answers.
     build = f"max_over_time({s('gpu_process_host_info', p.patience, torch_build='cpu')})"
     cpu_build = f"({build} and on (instance) max_over_time({s('gpu_up', p.patience)}) == 1)"
     cpus = f"rate({s('gpu_process_cpu_seconds_total', p.patience, part='process')})"
@@ -137,16 +139,18 @@ def _on_cpu(p: Parameters) -> list[Alert]:
             "TrainingOnCpu",
             f"{share}\nand on ({JOB}) {on_cpu}",
             "warning",
-            f"Training {WHO} runs on the CPU while a GPU is there",
-            f"On the CPU for {{{{ $value | humanizePercentage }}}} of the last {duration(p.patience)}. {PROGRAMS}",
+            f"Training {JOB_NAME} runs on the CPU of a machine with a GPU",
+            f"On the CPU for {{{{ $value | humanizePercentage }}}} of the last {format_duration(p.patience)}. "
+            f"{PROGRAMS}",
             p.settle,
         ),
         Alert(
             "TorchCpuBuildBusy",
             f"{busy} >= 1\nunless on ({JOB}) {hooked}",
             "info",
-            f"{WHO} computes with a CPU build of PyTorch on a machine with GPUs",
-            f"{{{{ $value | humanize }}}} CPUs busy for {duration(p.idle_patience)}; perhaps no training. {PROGRAMS}",
+            f"{JOB_NAME} computes with a CPU build of PyTorch on a machine with GPUs",
+            f"{{{{ $value | humanize }}}} CPUs busy for {format_duration(p.idle_patience)}, perhaps no training. "
+            f"{PROGRAMS}",
             p.idle_patience,
         ),
     ]
@@ -154,24 +158,24 @@ def _on_cpu(p: Parameters) -> list[Alert]:
 
 def _progress(p: Parameters) -> list[Alert]:
     s = Selectors(p)
-    there = f"\nand on ({JOB}) {ALIVE}"
+    alive = f"\nand on ({JOB}) {ALIVE}"
     memory = s("gpu_process_memory_used_bytes", p.lookback)
     devices = f"(last_over_time({memory}) > 0 and on (uuid) {DEVICE_BUSY} >= 0.9)"
     return [
         Alert(
             "TrainingStalled",
-            jobs_with(STALLED) + there,
+            jobs_with(STALLED) + alive,
             "warning",
-            f"Training {WHO} makes no steps any more",
-            f"No step or batch for more than {duration(p.stall_patience)}. {PROGRAMS}",
+            f"Training {JOB_NAME} makes no progress",
+            f"No step or batch for more than {format_duration(p.stall_patience)}. {PROGRAMS}",
             p.stall_patience,
         ),
         Alert(
             "TrainingBusyWithoutProgress",
-            jobs_with(f"{STALLED} and on (process) {devices}") + there,
+            jobs_with(f"{STALLED} and on (process) {devices}") + alive,
             "warning",
-            f"Training {WHO} keeps its GPUs busy and makes no steps",
-            "The GPUs are more than 90 % busy and no step ends: most likely a collective that waits for a lost rank.",
+            f"Training {JOB_NAME} keeps its GPUs busy without progress",
+            "The GPUs are more than 90 % busy and no step ends: most likely a collective waits for a lost rank.",
             p.stall_patience,
         ),
     ]
@@ -180,29 +184,29 @@ def _progress(p: Parameters) -> list[Alert]:
 def _memory(p: Parameters) -> Alert:
     s = Selectors(p)
     name = "torch_memory_ooms_total"
-    # A process that begins with an error has nothing to rise from.
-    first = f"{s(name)} > 0 unless on (process) count_over_time({s(name, 3600)} offset {duration(p.patience)})"
+    # The first value of a new series, which increase() does not count.
+    first = f"{s(name)} > 0 unless on (process) count_over_time({s(name, 3600)} offset {format_duration(p.patience)})"
     rise = by_process(f"increase({s(name, p.patience)}) > 0 or ({first})")
     return Alert(
         "TrainingOutOfMemory",
         by_job("sum", rise),
         "warning",
-        f"Training {WHO} ran out of GPU memory",
-        f"{{{{ $value | humanize }}}} out-of-memory errors in {duration(p.patience)}, caught ones included.",
+        f"Training {JOB_NAME} ran out of GPU memory",
+        f"{{{{ $value | humanize }}}} out-of-memory errors in {format_duration(p.patience)}, caught ones included.",
     )
 
 
 def _unused(p: Parameters) -> Alert:
     s = Selectors(p)
-    given = f"max by (uuid, {JOB}) ({s('gpu_allocation_info')})"
-    keyed = f'label_replace({given}, "workload_user", "", "workload_job_id", ".+")'
+    allocated = f"max by (uuid, {JOB}) ({s('gpu_allocation_info')})"
+    keyed = f'label_replace({allocated}, "workload_user", "", "workload_job_id", ".+")'
     busy = f"max by (uuid) (rate({s('gpu_busy_seconds_total', p.idle_patience, engine='gpu')}))"
-    seen = f"max by (uuid) (rate({s('gpu_observed_seconds_total', p.idle_patience, engine='gpu')}))"
+    observed = f"max by (uuid) (rate({s('gpu_observed_seconds_total', p.idle_patience, engine='gpu')}))"
     return Alert(
         "AllocatedGpuUnused",
-        f"count by ({JOB}) (\n  {keyed}\n  and on (uuid) ({busy} / ({seen} >= 0.8) < 0.01)\n)",
+        f"count by ({JOB}) (\n  {keyed}\n  and on (uuid) ({busy} / ({observed} >= 0.8) < 0.01)\n)",
         "info",
-        f"{WHO} was given GPUs that it does not use",
-        f"{{{{ $value }}}} of its GPUs were idle for {duration(p.idle_patience)}.",
+        f"{JOB_NAME} does not use all GPUs that it was allocated",
+        f"{{{{ $value }}}} of its GPUs were idle for {format_duration(p.idle_patience)}.",
         p.settle,
     )

@@ -1,79 +1,92 @@
-"""The parameters of the Prometheus rules, from flags or a file."""
+"""The parameters of the Prometheus rules, from flags and a YAML file."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+from gpugauge.duration import format_duration, parse_duration
+from gpugauge.settings.kinds import ConfigError
+from gpugauge.settings.nearest import hint
+from gpugauge.settings.yaml_model import YamlModel
+from gpugauge.settings.yaml_text import Document
+
 _MATCHER = r'[a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}]*"'
 Severity = Literal["info", "warning", "critical"]
 
 
-class RulesError(Exception):
-    """Parameters that cannot be used; the message is one sentence that names the key."""
+class RulesError(ConfigError):
+    """Parameters that cannot be used. The message is one sentence with file, line and key."""
 
 
-def parse_duration(value: object) -> object:
-    """Read `15m` as seconds; raises ValueError on text that is no duration of one unit."""
+class UnknownAlertError(RulesError):
+    """A severity for an alert that does not exist."""
+
+    def __init__(self, alert: str, known: Iterable[str]) -> None:
+        super().__init__(f"severities.{alert}: there is no such alert{hint(alert, known)}")
+        self.alert = alert
+
+
+def _seconds(value: object) -> object:
+    """Return the seconds of text such as 1h30m, and any other value as it is. Raises ValueError."""
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"(\d+)([smhd])", value)
-    if not found:
-        raise ValueError("a duration is written like 30s, 15m or 2h")
-    return int(found[1]) * _UNITS[found[2]]
+    seconds = parse_duration(value)
+    if not seconds.is_integer():
+        raise ValueError(f"must be whole seconds, not {value!r}")
+    return int(seconds)
 
 
-def duration(seconds: int) -> str:
-    """Write seconds as Prometheus does, in the largest unit that divides them."""
-    unit = next(unit for unit in "dhms" if seconds % _UNITS[unit] == 0)
-    return f"{seconds // _UNITS[unit]}{unit}"
-
-
-Duration = Annotated[int, BeforeValidator(parse_duration), Field(gt=0)]
+Duration = Annotated[int, BeforeValidator(_seconds), Field(gt=0)]
 
 
 class Parameters(BaseModel):
-    """What the rules depend on; durations in seconds, or as text such as `15m`."""
+    """The parameters; durations in seconds, or as text such as `15m` or `1h30m`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     info_below: float = Field(
-        default=0.8, gt=0, lt=1, description="Training load below which TrainingLoadLow fires, 0 to 1."
+        default=0.8, gt=0, lt=1, description="Training load, 0 to 1, below which TrainingLoadLow fires."
     )
     warning_below: float = Field(
-        default=0.5, gt=0, lt=1, description="Training load below which TrainingLoadVeryLow fires, 0 to 1."
+        default=0.5, gt=0, lt=1, description="Training load, 0 to 1, below which TrainingLoadVeryLow fires."
     )
-    patience: Duration = Field(default=900, description="Time over which load and causes are averaged.")
-    idle_patience: Duration = Field(default=1800, description="Time for which GPUs may be held without being used.")
-    stall_patience: Duration = Field(default=600, description="Time for which a training may stand still.")
-    min_job_age: Duration = Field(default=900, description="Age from which the load of a training is judged.")
+    patience: Duration = Field(
+        default=900, description="Time over which the training load and its causes are averaged."
+    )
+    idle_patience: Duration = Field(default=1800, description="Time for which a job may hold GPUs without using them.")
+    stall_patience: Duration = Field(default=600, description="Time for which a training may make no progress.")
+    min_job_age: Duration = Field(
+        default=900, description="Age of a training from which alerts about its load can fire."
+    )
     keep_firing: Duration = Field(
-        default=900, description="Time for which an alert stays after its last sign: gaps do not resolve it."
+        default=900,
+        description="Time for which an alert keeps firing after its condition ends, so that gaps do not resolve it.",
     )
     settle: Duration = Field(
-        default=300, description="Time for which most conditions must hold before they fire: blips are nothing to tell."
+        default=300, description="Time for which most conditions must hold before their alert fires."
     )
     straggler_above: float = Field(
-        default=1.25, gt=1, description="Own work of the slowest rank over that of the one in the middle: a straggler."
+        default=1.25,
+        gt=1,
+        description="Own work of the slowest rank, as a multiple of the median rank's, above which it is a straggler.",
     )
     release_patience: Duration = Field(
-        default=1800, description="Time for which the driver may be released before somebody is told."
+        default=1800, description="Time for which the driver may be released before DriverReleasedLong fires."
     )
     scrape_interval: Duration = Field(default=15, description="The longest scrape interval of the exporters.")
     evaluation_interval: Duration = Field(
         default=60,
-        description="Time between two evaluations of the rules; of those about what jobs lose twice that, up to 2m.",
+        description="Time between two evaluations of the rules. It is doubled, up to 2m, for the rules about the lost "
+        "time of jobs.",
     )
     matchers: str = Field(
         default="",
         pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
-        description='Label matchers for every selector, such as cluster="a",env!="test".',
+        description='Label matchers that are added to every selector, such as cluster="a",env!="test".',
     )
     up_matchers: str = Field(
         default='job=~".*gpugauge.*"',
@@ -83,10 +96,10 @@ class Parameters(BaseModel):
     training_matchers: str = Field(
         default="",
         pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
-        description="Label matchers of gpu_process_host_info that say which processes without the hook are trainings, "
-        'such as workload_namespace="train"; their load is judged from outside.',
+        description="Label matchers of gpu_process_host_info for processes that count as trainings without the hook, "
+        'such as workload_namespace="train"; their load is measured from outside.',
     )
-    runbook: str = Field(default="docs/runbook.md", description="Address of the runbook.")
+    runbook: str = Field(default="docs/runbook.md", description="Address of the runbook, for links in the alerts.")
     severities: Mapping[str, Severity] = Field(default_factory=dict, description="Severities by alert.")
 
     @model_validator(mode="after")
@@ -95,7 +108,7 @@ class Parameters(BaseModel):
             raise ValueError("warning_below must be smaller than info_below")
         if 4 * self.scrape_interval > self.shortest:
             raise ValueError(
-                f"scrape_interval is too long: the shortest of the windows, {duration(self.shortest)}, must hold 4"
+                f"scrape_interval is too long: four must fit into the shortest range, {format_duration(self.shortest)}"
             )
         return self
 
@@ -106,28 +119,32 @@ class Parameters(BaseModel):
 
     @property
     def memory(self) -> int:
-        """How long an ended process still tells whose it was and since when its job trains, seconds."""
+        """Time for which the owner and the start of an ended process count for its job, seconds."""
         return 4 * self.patience
 
     @property
     def lookback(self) -> int:
-        """How long a gauge may be missing before its value is forgotten, seconds: as in Prometheus itself."""
+        """Time after which the last value of a gauge is no longer used, seconds, as in Prometheus itself."""
         return max(300, 4 * self.scrape_interval)
 
 
+_FILE = YamlModel(Parameters, "rules file", RulesError)
+
+
+def read(file: Path | None, flags: Mapping[str, object]) -> Document:
+    """Return the parameters that a file and flags give; a flag takes precedence. Raises RulesError."""
+    document = _FILE.read(file) if file else Document()
+    for name, value in flags.items():
+        document.tree[name] = value
+        document.places[(name,)] = "--severity" if name == "severities" else "--" + name.replace("_", "-")
+    return document
+
+
 def load(file: Path | None, flags: Mapping[str, object]) -> Parameters:
-    """Return the parameters, flag over file over default; raises RulesError."""
-    tree: Any = {}
-    if file:
-        try:
-            tree = yaml.safe_load(file.read_text()) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise RulesError(f"{file}: {' '.join(str(error).split())}") from None
-        if not isinstance(tree, dict):
-            raise RulesError(f"{file}: keys and values are expected")
-    try:
-        return Parameters.model_validate(tree | dict(flags))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise RulesError(f"{key}: {first['msg']}" if key else str(first["msg"])) from None
+    """Return the parameters that a file and flags give. Raises RulesError."""
+    return validate(read(file, flags))
+
+
+def validate(document: Document) -> Parameters:
+    """Return the parameters of a document. Raises RulesError."""
+    return _FILE.validate(document)

@@ -1,7 +1,7 @@
-"""Busy seconds of one engine, integrated from every sample that the driver kept.
+"""Busy seconds of one engine, integrated from all samples that the driver keeps.
 
-The driver's sample clock is trusted for the time between two neighbouring samples and for nothing else: our own
-monotonic clock bounds what is credited, so a clock that jumps neither makes time nor loses it silently.
+The driver's sample clock is used only for the time between two consecutive samples. The daemon's monotonic clock bounds
+the sum, so that a clock that jumps neither adds time nor loses time without counting it as unobserved.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from math import inf
 
 from gpugauge.metric import HistogramValue
 
-# Bounds of the distribution of samples: idle, nearly idle, and the last tenth in steps.
+# Bounds of the distribution of samples: idle, nearly idle, and finer steps in the last tenth.
 BUCKETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.8, 0.9, 0.95, 1.0)
 _BUCKET = tuple(bisect_left(BUCKETS, percent / 100) for percent in range(101))
 
-_FIRST_PERIOD = 1 / 6  # until the ring tells its own: nvml.h names 1/6 s to 1 s by product
-_LONGEST_PERIOD = 1.25  # samples further apart are no neighbours
-_LONGEST_POLL = 120.0
-_GAP = 2.5  # sample periods between two samples that still tile time
-_IDLE_GAP = 1.5  # the same after a sample of zero, where a driver that stops keeping zeros leaves the gap
-_STEP = 0.25  # sample periods by which Unix time must move to be a clock that was set
-_RING = 64  # sample periods that a ring surely holds: the smallest known has 72 entries
-_REMEMBERED = 31  # distances between neighbours, of which the lower quartile is the period: gaps only lengthen them
-_RELEARN = 16  # new distances after which the period is taken again
-_BLIND = 30.0  # seconds; by then the worker has read the whole ring again
-_RECENT = 5.0  # seconds of the mean that is shown as a gauge
+_INITIAL_PERIOD_SECONDS = 1 / 6  # until it is learned from the samples: 1/6 s to 1 s by product, see nvml.h
+_MAX_PERIOD_SECONDS = 1.25  # samples further apart are not consecutive
+_MAX_POLL_PERIOD_SECONDS = 120.0
+_GAP_PERIODS = 2.5  # a longer distance between two samples is a gap
+_IDLE_GAP_PERIODS = 1.5  # the same after a sample of zero: some drivers do not keep further zeros
+_CLOCK_STEP_PERIODS = 0.25  # a larger change of Unix time against monotonic time is a clock that was set
+_RING_PERIODS = 64  # capacity of a sample ring, at least: the smallest known ring has 72 entries
+_MAX_DISTANCES = 31  # of samples; the lower quartile of the last ones is the period, since gaps only lengthen them
+_RELEARN_DISTANCES = 16  # new distances after which the period is computed again
+_DISTRUST_SECONDS = 30.0  # after an empty ring of a busy engine; by then the worker has read the whole ring again
+_MEAN_SECONDS = 5.0  # interval of the mean that is exported as a gauge
 
-# [µs on the driver's clock, percent], as the worker sends them.
+# [µs on the driver's clock, percent], as in the worker's replies.
 Samples = Sequence[list[int]]
 
 
 class EngineAccount:
-    """Seconds in which one engine was busy, was observed, and was not. All three only rise, and the last two add up to
-    the time since the first drain, within one sample period.
+    """Seconds in which one engine was busy, was observed, and was not observed. All three only rise. The last two add
+    up to the time since the first drain, within one sample period.
     """
 
     def __init__(self, *, polled: bool = False, distribution: bool = True) -> None:
-        """`distribution`: whether anybody will ask for the histogram."""
+        """`distribution`: whether the histogram is computed."""
         self.busy = self.observed = self.unobserved = 0.0
         self._distribution = distribution
         self._counts = [0] * (len(BUCKETS) + 1)
@@ -52,24 +52,26 @@ class EngineAccount:
         self.restart(polled=polled)
 
     def restart(self, *, polled: bool) -> None:
-        """Go on from another source: a sample ring, or the driver's last percentage polled. The next drain seeds."""
-        self._longest = _LONGEST_POLL if polled else _LONGEST_PERIOD
+        """Continue with another source: a sample ring, or the driver's last percentage polled. Counting starts behind
+        the samples of the next drain.
+        """
+        self._max_period = _MAX_POLL_PERIOD_SECONDS if polled else _MAX_PERIOD_SECONDS
         self._seeded = False
         self._last, self._level = 0, 100  # of the last sample: µs on the driver's clock, percent
-        self._period = _FIRST_PERIOD
-        self._distances: deque[float] = deque(maxlen=_REMEMBERED)
+        self._period = _INITIAL_PERIOD_SECONDS
+        self._distances: deque[float] = deque(maxlen=_MAX_DISTANCES)
         self._unlearned, self._learned = 0, False
         self._presumed = 0.0  # idle seconds counted since the last sample
-        self._idle = False  # since the last sample a dry ring and a percentage of 0 agreed
-        self._blind_until = 0.0  # the ring was dry although the engine worked: it is not believed for a while
+        self._idle = False  # since the last sample, the ring had no new samples and the percentage was 0
+        self._distrusted_until = 0.0  # the ring had no new samples although the engine was busy
         self._offset: float | None = None  # Unix time less monotonic time
-        self._hidden_until = 0.0  # a clock set back hides new samples behind old ones until then
-        self._hidden = False  # it did so since the drain before
-        self._stepped = 0  # drains in which a clock that was set may show between two samples
+        self._hidden_until = 0.0  # after a clock was set back, new samples have old stamps until then
+        self._hidden = False  # that was so since the last drain
+        self._stepped = 0  # drains whose samples can contain the step of a clock that was set
 
     @property
     def histogram(self) -> HistogramValue:
-        """The samples as ratios by BUCKETS; observed idle gaps count as samples of zero."""
+        """The samples as ratios by BUCKETS; observed idle gaps are counted as samples of zero."""
         cumulative, total = [], 0
         for count in self._counts:
             total += count
@@ -78,41 +80,41 @@ class EngineAccount:
 
     @property
     def _next(self) -> float:
-        """Seconds that the next sample is left to tell: one period, none while its length is not known."""
+        """Seconds that the next sample covers: one period, 0 while the period is not known."""
         return self._period if self._learned else 0.0
 
     def mean(self, now: float) -> float | None:
-        """Return the busy share of about the last 5 s observed, None if nothing was observed in them."""
+        """Return the busy share of the last 5 s, 0 to 1; None if nothing was observed in them."""
         recent = self._recent
-        while len(recent) > 1 and recent[1][0] <= now - _RECENT:
+        while len(recent) > 1 and recent[1][0] <= now - _MEAN_SECONDS:
             recent.popleft()
         if not recent or self.observed <= recent[0][2]:
             return None
         return min(1.0, (self.busy - recent[0][1]) / (self.observed - recent[0][2]))
 
     def poll(self, percent: int, now: float) -> None:
-        """Take one polled percentage for the time since the poll before; `now` in monotonic seconds."""
+        """Count one polled percentage for the time since the last poll. `now` is in monotonic seconds."""
         self.drain([[round(now * 1e6), percent]], now, percent)
 
     def drain(
-        self, samples: Samples, now: float, percent: int | None, unix: float | None = None, *, anew: bool = False
+        self, samples: Samples, now: float, percent: int | None, unix: float | None = None, *, reopened: bool = False
     ) -> None:
-        """Take the samples of one drain, whole rings again included; `percent` is what the driver says of its last
-        sample period, None if it does not; `now` and `unix` are the drain's monotonic and Unix time in seconds. `anew`
-        tells that a new worker opened the driver and read its whole ring, which may be another than before.
+        """Count the samples of one drain; samples that were counted before are skipped. `percent` is the driver's value
+        for its last sample period, None without one. `now` and `unix` are the monotonic and Unix time of the drain in
+        seconds. `reopened` is true if a new worker opened the driver and read its whole ring, possibly a new ring.
         """
         if self._start is None:
             self._start = self._drained = now
         self._watch_clock(now, unix)
-        # A late drain may have found the ring overrun: what stood before its oldest sample is lost.
-        timely = now - self._drained <= _RING * self._period
-        trusted = timely and not (anew or self._hidden or self._stepped)
+        # In a late drain the ring may have wrapped: samples are missing before its oldest one.
+        timely = now - self._drained <= _RING_PERIODS * self._period
+        trusted = timely and not (reopened or self._hidden or self._stepped)
         self._drained = now
-        if anew and all(s[0] != self._last for s in samples):
-            self._last = 0  # another ring, with a clock of its own
+        if reopened and all(s[0] != self._last for s in samples):
+            self._last = 0  # a new ring, with its own clock
         last = self._last
         fresh = [s for s in samples if s[0] > last and 0 <= s[1] <= 100] if samples else []
-        mixed = self._hidden and any(b[0] < a[0] for a, b in pairwise(fresh))  # from before and after a clock was set
+        mixed = self._hidden and any(b[0] < a[0] for a, b in pairwise(fresh))  # the clock was set between them
         fresh.sort()
         if not self._seeded:
             self._idle = not fresh and percent == 0
@@ -125,72 +127,72 @@ class EngineAccount:
             gaps, idle_gaps = self._credit(fresh, now - self._start)
             if gaps:
                 self._settle_gaps(now, gaps, idle_gaps if trusted else 0.0)
-            self._presumed, self._idle, self._blind_until = 0.0, False, 0.0
-            self._settle_rest(now, percent, fresh=True, trusted=trusted)
-        elif self._begun_anew(samples):
+            self._presumed, self._idle, self._distrusted_until = 0.0, False, 0.0
+            self._settle_tail(now, percent, fresh=True, trusted=trusted)
+        elif self._was_reset(samples):
             self._idle = False
             self._decide(self._missing(now), idle=False)
         else:
-            self._settle_rest(now, percent, fresh=False, trusted=trusted)
+            self._settle_tail(now, percent, fresh=False, trusted=trusted)
         self._recent.append((now, self.busy, self.observed))
         if len(self._recent) > 8:
-            self.mean(now)  # forgets what is too old
+            self.mean(now)  # drops old entries
 
     def _watch_clock(self, now: float, unix: float | None) -> None:
-        """Sample clocks that follow Unix time are set with it. Set back, the ring then looks dry for as long; set
-        forward, two neighbours look further apart than they are.
+        """Detect that Unix time was set: some sample clocks follow it. Set back, the ring seems to have no new samples
+        for as long; set forward, two consecutive samples seem further apart than they are.
         """
         if unix is None:
             return
         offset, before = unix - now, self._offset
         self._offset = offset
         self._stepped = max(0, self._stepped - 1)
-        if before is not None and abs(before - offset) > _STEP * self._period:
+        if before is not None and abs(before - offset) > _CLOCK_STEP_PERIODS * self._period:
             self._stepped = 2
             if offset < before:
                 self._hidden_until = now + before - offset
         self._hidden = self._drained < self._hidden_until
 
     def _learn(self, distances: list[float]) -> None:
-        """Take in the distances between neighbours, and from time to time the period that they tell."""
+        """Add distances between consecutive samples, and compute the period again when there are enough new ones."""
         self._distances += distances
         self._unlearned += len(distances)
-        if self._unlearned and (self._unlearned >= _RELEARN or len(self._distances) < _REMEMBERED):
-            self._unlearned, self._learned = 0, len(self._distances) > 1  # one may be across a clock that was set
+        if self._unlearned and (self._unlearned >= _RELEARN_DISTANCES or len(self._distances) < _MAX_DISTANCES):
+            self._unlearned, self._learned = 0, len(self._distances) > 1  # a single one may contain a clock step
             self._period = sorted(self._distances)[len(self._distances) // 4]
 
-    def _learn_first(self, samples: Samples) -> None:
-        """Learn the period before the first samples are counted."""
+    def _learn_initial(self, samples: Samples) -> None:
+        """Learn the period before samples are counted for the first time."""
         distances = [(b[0] - a[0]) * 1e-6 for a, b in pairwise(samples)]
-        self._learn([distance for distance in distances if 0 < distance <= self._longest])
+        self._learn([distance for distance in distances if 0 < distance <= self._max_period])
 
     def _seed(self, samples: Samples) -> None:
-        """Start behind the samples that are there already."""
+        """Start behind the samples that are already there."""
         self._seeded = True
         if samples:
-            self._learn_first(samples)
+            self._learn_initial(samples)
             self._learned = bool(self._distances)
             self._last, self._level = samples[-1]
 
     def _credit(self, fresh: Samples, wall: float) -> tuple[float, float]:
-        """Count each sample for the time since its neighbour, or for one period after a gap, within the wall time.
-        Return the seconds of all gaps and of those that are idle, by the driver's clock.
+        """Count each sample for the time since the one before, or for one period after a gap, bounded by the wall time.
+        Return the seconds of all gaps and of the idle gaps, by the driver's clock.
         """
         before, level, idle, counts = self._last or -inf, self._level, self._idle, self._counts
         learned = self._learned
         if not learned:
-            self._learn_first([[self._last, level], *fresh] if self._last else fresh)
+            self._learn_initial([[self._last, level], *fresh] if self._last else fresh)
         if not (self._last and self._learned):
-            level, idle = 100, False  # how much time there was before this sample, nobody can say
-        period, longest = self._period, self._longest
-        idle_limit = _IDLE_GAP * period
-        limit = idle_limit if self._stepped else _GAP * period
+            level, idle = 100, False  # the time before this sample is not known
+        period, longest = self._period, self._max_period
+        idle_limit = _IDLE_GAP_PERIODS * period
+        limit = idle_limit if self._stepped else _GAP_PERIODS * period
         seconds = weighted = gaps = idle_gaps = 0.0
         distances, percents, distributed = [], 0, self._distribution
         for ts, percent in fresh:
             width = (ts - before) * 1e-6
             if width <= 0:
-                continue  # the same sample twice
+                continue  # a duplicate
             if width <= longest:
                 distances.append(width)
             if width > idle_limit and (width > limit or not level):
@@ -208,17 +210,17 @@ class EngineAccount:
         self._last, self._level = fresh[-1]
         if learned:
             self._learn(distances)
-        room = max(0.0, wall + self._next - self.observed - self.unobserved)
-        counted = min(seconds, room)
-        # What was already presumed idle turns out to be busy: it is observed, but was not counted as busy.
+        available = max(0.0, wall + self._next - self.observed - self.unobserved)
+        counted = min(seconds, available)
+        # Seconds that were presumed idle but have samples: they are observed already, and now counted as busy.
         corrected = min(seconds - counted, self._presumed)
         self.observed += counted
         self.busy += weighted / 100 * (counted + corrected) / seconds
         return gaps, idle_gaps
 
-    def _begun_anew(self, samples: Samples) -> bool:
-        """Whether all samples are behind the last: the driver was loaded again, or its clock was set back.
-        Goes on from the newest then. A new worker reads the whole ring again, but the last sample with it.
+    def _was_reset(self, samples: Samples) -> bool:
+        """Return whether all samples are older than the last one counted: the driver was loaded again, or its clock was
+        set back. Counting then continues from the newest. A ring that a new worker reads again contains the last one.
         """
         newest = max((s[0] for s in samples if s[0] > 0 and 0 <= s[1] <= 100), default=self._last)
         if newest >= self._last:
@@ -227,26 +229,26 @@ class EngineAccount:
         return True
 
     def _missing(self, now: float) -> float:
-        """Seconds of the wall time that are neither observed nor unobserved yet."""
+        """Return the seconds of wall time that are neither observed nor unobserved yet."""
         assert self._start is not None
         return max(0.0, now - self._start - self.observed - self.unobserved)
 
     def _settle_gaps(self, now: float, gaps: float, idle: float) -> None:
-        """Decide what lies before the newest sample: `gaps` seconds, `idle` of them idle."""
+        """Count the time before the newest sample: `gaps` seconds, of which `idle` seconds are idle."""
         gaps, idle = max(0.0, gaps - self._presumed), max(0.0, idle - self._presumed)
         decided = min(gaps, self._missing(now))
         self._decide(min(idle, decided), idle=True)
         self._decide(max(0.0, decided - idle), idle=False)
 
-    def _settle_rest(self, now: float, percent: int | None, *, fresh: bool, trusted: bool) -> None:
-        """Decide what lies behind the newest sample, but for the one period that the next sample ends: a ring that is
-        dry while the driver says 0 percent is an idle engine's. What else is older is not observed; should a sample
-        come for it after all, it is counted in full and the wall time bounds the sum.
+    def _settle_tail(self, now: float, percent: int | None, *, fresh: bool, trusted: bool) -> None:
+        """Count the time since the newest sample, except the period that the next sample covers. Without new samples
+        and with a percentage of 0 the engine is idle; otherwise the time is unobserved. If a sample comes for it later,
+        it is counted in full, bounded by the wall time.
         """
         older = self._missing(now) - self._next
         if older <= 0:
             return
-        if percent == 0 and trusted and now >= self._blind_until:
+        if percent == 0 and trusted and now >= self._distrusted_until:
             self._idle = True
             self._presumed += older
             self._decide(older, idle=True)
@@ -254,10 +256,11 @@ class EngineAccount:
         if older > self._period and not (fresh and trusted):
             self._idle = False
             if percent and not fresh:
-                self._blind_until = now + _BLIND
+                self._distrusted_until = now + _DISTRUST_SECONDS
         self._decide(older, idle=False)
 
     def _decide(self, seconds: float, *, idle: bool) -> None:
+        """Count seconds without samples as observed and idle, or as unobserved."""
         if not idle:
             self.unobserved += seconds
             return

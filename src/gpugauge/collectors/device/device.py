@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import RELEASED, Device, DeviceReading
 from gpugauge.metric import (
     BYTES,
@@ -32,17 +32,17 @@ def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
     return {(str(d.index), minor, *text): 1}
 
 
-# Read from every GPU ever seen, also while it is down.
+# Exported for every GPU that was ever listed, also while it is down.
 IDENTITY: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_up",
-        "1 while the GPU answers, 0 while it is lost, hanging or gone; absent while the driver is released.",
+        "1 while the GPU responds, 0 while it is lost, hangs or is removed; absent while the driver is released.",
         NONE,
         lambda d: None if d.reason == RELEASED else int(d.up),
     ),
     _device.gauge(
         "gpu_info",
-        "Identity of the GPU; always 1. An index shifts when another GPU is lost, the uuid does not.",
+        "Identity of the GPU; always 1. The index can change when another GPU is lost, the uuid cannot.",
         NONE,
         lambda d: _info(d.reading),
         *("index", "minor_number", "name", "pci_bus_id", "compute_capability", "vbios_version", "serial"),
@@ -55,7 +55,7 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 READINGS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_memory_total_bytes",
-        "Device memory of the GPU.",
+        "Total device memory of the GPU.",
         BYTES,
         lambda d: d.memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
@@ -69,14 +69,14 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_memory_free_bytes",
-        "Device memory that nobody has allocated.",
+        "Device memory that is not allocated.",
         BYTES,
         lambda d: d.memory_free_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
     _device.gauge(
         "gpu_memory_reserved_bytes",
-        "Device memory that the driver and firmware keep for themselves.",
+        "Device memory reserved by the driver and the firmware.",
         BYTES,
         lambda d: d.memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
@@ -84,21 +84,21 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_bar1_total_bytes",
-        "Size of the window (BAR1) through which the host and other devices map device memory.",
+        "Size of the BAR1 window, through which the host and other devices map device memory.",
         BYTES,
         lambda d: d.bar1_total_bytes,
         source="nvmlDeviceGetBAR1MemoryInfo",
     ),
     _device.gauge(
         "gpu_bar1_used_bytes",
-        "Part of the BAR1 window that is mapped.",
+        "Mapped part of the BAR1 window.",
         BYTES,
         lambda d: d.bar1_used_bytes,
         source="nvmlDeviceGetBAR1MemoryInfo",
     ),
     _device.gauge(
         "gpu_power_watts",
-        "Board power draw, as the driver reports it: a mean over a second on Ampere and newer, except GA100.",
+        "Board power draw as reported by the driver: a mean over one second on Ampere and newer, except GA100.",
         WATTS,
         lambda d: scaled(d.power_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerUsage",
@@ -113,14 +113,14 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_power_limit_watts",
-        "Power limit in force for the board.",
+        "Power limit in force.",
         WATTS,
         lambda d: scaled(d.power_limit_milliwatts, 1e-3),
         source="nvmlDeviceGetEnforcedPowerLimit",
     ),
     _device.gauge(
         "gpu_power_limit_default_watts",
-        "Power limit that the board has unless somebody sets another.",
+        "Default power limit.",
         WATTS,
         lambda d: scaled(d.power_limit_default_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementDefaultLimit",
@@ -141,7 +141,7 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.counter(
         "gpu_energy_joules_total",
-        "Energy that the board drew since the driver was loaded.",
+        "Energy consumed since the driver was loaded.",
         JOULES,
         lambda d: scaled(d.energy_millijoules, 1e-3),
         source="nvmlDeviceGetTotalEnergyConsumption",
@@ -158,7 +158,7 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_temperature_limit_celsius",
-        "Temperature at which the GPU slows down, shuts down, or that it should stay under (gpu_max, memory_max).",
+        "Temperature limit: slowdown, shutdown, or maximum operating temperature (gpu_max, memory_max).",
         CELSIUS,
         lambda d: by(
             slowdown=d.temperature_slowdown_celsius,
@@ -171,7 +171,7 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_fan_speed_ratio",
-        "Fan speed that the GPU wants, as a share of the maximum; may exceed 1.",
+        "Intended fan speed as a share of the maximum; can exceed 1.",
         RATIO,
         lambda d: each(d.fan_speed_percent, lambda percent: percent / 100),
         "fan",
@@ -180,7 +180,7 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_fan_rpm",
-        "Measured fan speed in rotations a minute.",
+        "Measured fan speed in rotations per minute.",
         NONE,
         lambda d: d.fan_rpm,
         "fan",
@@ -189,21 +189,21 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_performance_state",
-        "Performance state, 0 (P0, highest) to 15.",
+        "Performance state, from 0 (P0, highest performance) to 15.",
         NONE,
         lambda d: d.performance_state,
         source="nvmlDeviceGetPerformanceState",
     ),
     _device.gauge(
         "gpu_encoder_sessions",
-        "Video encoder sessions that are open.",
+        "Open video encoder sessions.",
         NONE,
         lambda d: d.encoder_sessions,
         source="nvmlDeviceGetEncoderStats",
     ),
     _device.gauge(
         "gpu_compute_mode",
-        "Who may compute on the GPU: 1 for the mode in force, 0 for the others.",
+        "Compute mode: 1 for the mode in force, 0 for the others.",
         NONE,
         lambda d: states(_COMPUTE_MODES, d.compute_mode),
         "mode",
@@ -211,21 +211,21 @@ READINGS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_persistence_mode",
-        "1 when the driver stays loaded while nobody uses the GPU.",
+        "1 if the driver stays loaded while no process uses the GPU.",
         NONE,
         lambda d: flag(d.persistence_mode),
         source="nvmlDeviceGetPersistenceMode",
     ),
     _device.gauge(
         "gpu_accounting_mode",
-        "1 when the driver keeps statistics of ended processes.",
+        "1 if the driver keeps statistics of ended processes.",
         NONE,
         lambda d: flag(d.accounting_mode),
         source="nvmlDeviceGetAccountingMode",
     ),
     _device.gauge(
         "gpu_display_active",
-        "1 when the GPU drives a display.",
+        "1 if the GPU drives a display.",
         NONE,
         lambda d: flag(d.display_active),
         source="nvmlDeviceGetDisplayActive",
@@ -247,14 +247,14 @@ READINGS: tuple[Metric, ...] = (
 )
 
 
-class DeviceCollector(ByDevice):
-    """A GPU that is down keeps gpu_up 0 and its identity, and loses everything else."""
+class DeviceCollector(ReadingsCollector):
+    """Rows by uuid. A GPU that is down keeps `gpu_up` 0 and `gpu_info`; its other series are absent."""
 
     name = "device"
     metrics = IDENTITY + READINGS
     groups = ("static", "normal", "slow")
 
     def section(self, devices: tuple[Device, ...]) -> Section:
-        """Return the identity of every GPU and the readings of those that answer."""
+        """Return the identity of every GPU and the readings of those that are up."""
         identity = families(IDENTITY, [((d.uuid,), d) for d in devices])
         return Section(self.name, identity + families(READINGS, [((d.uuid,), d.reading) for d in devices if d.up]))

@@ -1,4 +1,4 @@
-"""What happens to a GPU: Xid errors, from the driver's events and the kernel log, and changes of its MIG layout."""
+"""Events of GPUs: Xid errors, from the driver's events and the kernel log, and changes of the MIG layout."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpugauge.collectors.base import Tick
-from gpugauge.collectors.device.kmsg import KernelLog, pci_address
-from gpugauge.driver.api import Device
+from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.kmsg import KernelLog, pci_address
+from gpugauge.driver.api import XID_EVENT, Device
 from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
 from gpugauge.snapshot import Section
 
 log = logging.getLogger("gpugauge.events")
 
-# What an Xid code asks for, after NVIDIA's catalogue. https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
+# Xid codes by the action that NVIDIA's catalogue recommends.
+# https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 XID_CLASSES: dict[str, frozenset[int]] = {
-    # The program did something wrong, or one of its engines failed: restart it.
+    # Error of the application, or of an engine that it uses: restart the application.
     "application": frozenset(
         {8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 69, 70, 71, 72, 75, 76, 77, 80, 85, 94},
     ),
-    # Nothing to do, unless others follow.
+    # No action, unless other errors follow.
     "ignorable": frozenset({37, 38, 43, 44, 63, 66, 67, 92, 93, 121, 137, 141, 157, 160, 161}),
     # Reset the GPU.
     "reset": frozenset({46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}),
-    # A workflow of its own: memory, NVLink.
+    # Specific workflow in the catalogue: memory, NVLink.
     "workflow": frozenset({48, 74, 144, 145, 146, 147, 148, 149, 150}),
-    # Look at the machine: off the bus, power, firmware.
+    # Check the machine: GPU off the bus, power, firmware.
     "node": frozenset({54, 79, 151}),
-    # The recovery action changed: see gpu_recovery_action.
+    # Change of the recovery action: see gpu_recovery_action.
     "recovery": frozenset({154}),
-    # A consequence of the error before it.
+    # Consequence of an earlier error.
     "follow_up": frozenset({45}),
     # Not in this table.
     "other": frozenset(),
 }
 _CLASS = {xid: name for name, codes in XID_CLASSES.items() for xid in codes}
-_XID_EVENT = 0x8  # in DeviceReading.event_types
-# Both sources tell of the same error within this time; what one tells twice happened twice.
-_SAME_SECONDS = 10.0
+# Both sources report an error within this time. Two reports by the same source are two errors.
+_DUPLICATE_SECONDS = 10.0
 
 
 def xid_class(xid: int) -> str:
@@ -48,17 +48,17 @@ def xid_class(xid: int) -> str:
 
 @dataclass(slots=True)
 class _State:
-    """What happened to one GPU since the daemon started."""
+    """Events of one GPU since the daemon started."""
 
     classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(XID_CLASSES, 0))
     last: dict[str, float] = field(default_factory=dict)
     mig_changes: int = 0
-    # Told by one source and not yet by the other: code, source, monotonic seconds.
+    # Errors that only one source has reported so far: code, source, monotonic seconds.
     unpaired: list[tuple[int, str, float]] = field(default_factory=list)
 
     def count(self, xid: int, source: str, now: float, timestamp: float) -> bool:
-        """Count an error, unless the other source has told of it already; return whether it is new."""
-        self.unpaired = [known for known in self.unpaired if now - known[2] <= _SAME_SECONDS]
+        """Count an error unless the other source has reported it already. Return whether it was counted."""
+        self.unpaired = [known for known in self.unpaired if now - known[2] <= _DUPLICATE_SECONDS]
         for known in self.unpaired:
             if known[0] == xid and known[1] != source:
                 self.unpaired.remove(known)
@@ -75,7 +75,7 @@ _exporter = Table()
 DEVICE: tuple[Metric, ...] = (
     _device.counter(
         "gpu_xid_errors_total",
-        "Xid errors by what they ask for; 0 from the start for every class.",
+        "Xid errors by class of the recommended action; every class starts at 0.",
         NONE,
         lambda c: c.classes,
         "class",
@@ -83,7 +83,7 @@ DEVICE: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_xid_last_timestamp_seconds",
-        "Unix time of the last Xid error by code, seen since the exporter started.",
+        "Unix time of the last Xid error by code since the exporter started.",
         TIMESTAMP,
         lambda c: c.last,
         "xid",
@@ -100,7 +100,7 @@ DEVICE: tuple[Metric, ...] = (
 SOURCES: tuple[Metric, ...] = (
     _exporter.gauge(
         "gpugauge_event_source_up",
-        "1 while Xid errors can be read from the source: nvml (the driver's events), kmsg (the kernel log).",
+        "1 while Xid errors can be read from the source: nvml (driver events), kmsg (kernel log).",
         NONE,
         lambda sources: sources,
         "source",
@@ -108,38 +108,43 @@ SOURCES: tuple[Metric, ...] = (
 )
 
 
-class EventsCollector:
-    """Rows by uuid, of lost GPUs too: their last error is why. `kernel` is None where the log is not to be read, for
-    example beside a simulated driver.
+class EventsCollector(RegisteredCollector):
+    """Rows by uuid, of lost GPUs as well: their last Xid error is the reason. `kernel_log` is None where the log is not
+    read, as with a simulated driver.
     """
 
     name = "events"
     metrics = DEVICE + SOURCES
 
-    def __init__(self, kernel: KernelLog | None) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel_log: KernelLog | None) -> None:
+        self._kernel_log = kernel_log
         self._kernel_error = ""
         self._states: dict[str, _State] = {}
         self._sources: dict[str, int] = {}
         self._section = Section(self.name, ())
 
+    @classmethod
+    def create(cls, node: Node) -> EventsCollector:
+        """Return a collector that reads the node's kernel log."""
+        return cls(node.kernel_log)
+
     def collect(self, tick: Tick) -> Section:
-        """Count what happened since the tick before; the same section when nothing did."""
+        """Count the events since the last tick; the same section if there are none."""
         devices = tick.driver.devices
         new = [d.uuid for d in devices if d.uuid not in self._states]
         self._states.update((uuid, _State()) for uuid in new)
-        happened = [self._take(*event, tick) for event in (*self._driver_events(tick), *self._kernel_events(tick))]
-        sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & _XID_EVENT for d in devices))}
-        if self._kernel:
-            sources["kmsg"] = int(self._kernel.up)
-        if new or any(happened) or sources != self._sources:
+        counted = [self._count(*event, tick) for event in (*self._driver_events(tick), *self._kernel_events(tick))]
+        sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & XID_EVENT for d in devices))}
+        if self._kernel_log:
+            sources["kmsg"] = int(self._kernel_log.up)
+        if new or any(counted) or sources != self._sources:
             self._sources = sources
             states = families(DEVICE, [((uuid,), state) for uuid, state in self._states.items()])
             self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
         return self._section
 
-    def _take(self, uuid: str, xid: int | None, source: str, tick: Tick) -> bool:
-        """Count one event, `xid` None for a change of the MIG layout; return whether it is news."""
+    def _count(self, uuid: str, xid: int | None, source: str, tick: Tick) -> bool:
+        """Count one event; `xid` is None for a change of the MIG layout. Return whether it was counted."""
         state = self._states.get(uuid)
         if state is None:
             return False
@@ -161,18 +166,18 @@ class EventsCollector:
                     yield uuid, event["xid"], "nvml"
 
     def _kernel_events(self, tick: Tick) -> Iterator[tuple[str, int | None, str]]:
-        if self._kernel is None:
+        if self._kernel_log is None:
             return
-        found = self._kernel.read(tick.monotonic)
-        if self._kernel.error != self._kernel_error:
-            self._kernel_error = self._kernel.error
+        found = self._kernel_log.read(tick.monotonic)
+        if self._kernel_log.error != self._kernel_error:
+            self._kernel_error = self._kernel_log.error
             if self._kernel_error:
-                log.info("Xid errors that the driver does not report will be missed: %s", self._kernel_error)
+                log.info("kernel log not readable, only Xid errors from the driver are counted: %s", self._kernel_error)
         addresses = _addresses(tick.driver.devices) if found else {}
         for address, xid in found:
             yield addresses.get(address, ""), xid, "kmsg"
 
 
 def _addresses(devices: tuple[Device, ...]) -> dict[str, str]:
-    """Return uuids by PCI address; lost GPUs keep theirs."""
+    """Return uuids by PCI address, of lost GPUs as well."""
     return {pci_address(d.reading.pci_bus_id): d.uuid for d in devices if d.reading.pci_bus_id}

@@ -1,8 +1,8 @@
-"""Memory errors, worn-out rows and pages, and what the driver wants done about them."""
+"""ECC errors, remapped rows, retired pages, and the recovery action of GPUs."""
 
 from __future__ import annotations
 
-from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import NONE, Metric, Table, by, flag, states
 
@@ -24,8 +24,8 @@ def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
 METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_ecc_errors_total",
-        "Memory errors by type (corrected, uncorrected) and scope: volatile since the driver was loaded, aggregate "
-        "over the GPU's life.",
+        "ECC memory errors by type (corrected, uncorrected) and scope: volatile since the driver was loaded, aggregate "
+        "over the lifetime of the GPU.",
         NONE,
         _ecc,
         *("type", "scope"),
@@ -34,7 +34,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_ecc_mode",
-        "1 when ECC is on (current), or will be after the next reboot (pending).",
+        "1 if ECC is enabled now (current), or after the next reboot (pending).",
         NONE,
         lambda d: by(current=flag(d.ecc_mode), pending=flag(d.ecc_mode_pending)),
         "when",
@@ -43,7 +43,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_remapped_rows",
-        "Rows of memory that were replaced by spare ones, by the kind of error that caused it.",
+        "Memory rows replaced by spare rows, by type of the error.",
         NONE,
         lambda d: d.remapped_rows,
         "cause",
@@ -52,7 +52,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_remapped_rows_pending",
-        "1 when a row will be replaced at the next reset of the GPU.",
+        "1 if a row will be remapped at the next reset of the GPU.",
         NONE,
         lambda d: flag(d.remapped_rows_pending),
         source="field 144",
@@ -60,7 +60,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_remapped_rows_failure",
-        "1 when replacing a row has failed: the GPU should be exchanged.",
+        "1 if remapping a row has failed: the GPU should be replaced.",
         NONE,
         lambda d: flag(d.remapped_rows_failure),
         source="field 145",
@@ -68,7 +68,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_row_remapper_banks",
-        "Banks of memory by how many spare rows they have left (max, high, partial, low, none).",
+        "Memory banks by number of spare rows left (max, high, partial, low, none).",
         NONE,
         lambda d: d.row_remapper_banks,
         "available",
@@ -77,7 +77,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_retired_pages",
-        "Pages of memory taken out of use, by the kind of error that caused it.",
+        "Retired memory pages, by type of the error.",
         NONE,
         lambda d: d.retired_pages,
         "cause",
@@ -86,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_retired_pages_pending",
-        "1 when pages will be taken out of use at the next reboot.",
+        "1 if pages will be retired at the next reboot.",
         NONE,
         lambda d: flag(d.retired_pages_pending),
         source="field 31",
@@ -94,7 +94,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_recovery_action",
-        "What the driver wants done to recover from an error: 1 for that action, 0 for the others.",
+        "Action that the driver requires to recover from an error: 1 for that action, 0 for the others.",
         NONE,
         lambda d: states(RECOVERY_ACTIONS, d.recovery_action),
         "action",
@@ -104,7 +104,7 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-class HealthCollector(ByDevice):
+class HealthCollector(ReadingsCollector):
     """Rows by uuid."""
 
     name = "health"

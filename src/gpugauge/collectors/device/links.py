@@ -1,8 +1,8 @@
-"""PCIe and NVLink: how wide and fast, and what goes wrong on them."""
+"""PCIe and NVLink: width, speed, errors."""
 
 from __future__ import annotations
 
-from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.metric import BYTES, NONE, Metric, Table, by, each
 
 _device = Table("uuid")
@@ -12,7 +12,7 @@ _MIB = 1 << 20
 METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_pcie_generation",
-        "PCIe generation of the link: in use now, and the highest that GPU and slot can do. It falls while idle.",
+        "PCIe generation of the link: current, and the maximum of GPU and slot. An idle GPU lowers the current one.",
         NONE,
         lambda d: by(current=d.pcie_generation, max=d.pcie_generation_max),
         "when",
@@ -20,7 +20,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_pcie_width",
-        "PCIe lanes of the link: in use now, and the most that GPU and slot can do.",
+        "PCIe lanes of the link: current, and the maximum of GPU and slot.",
         NONE,
         lambda d: by(current=d.pcie_width, max=d.pcie_width_max),
         "when",
@@ -28,7 +28,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.counter(
         "gpu_pcie_replays_total",
-        "Packets that the GPU had to send again over PCIe.",
+        "PCIe packets that were sent again.",
         NONE,
         lambda d: d.pcie_replays,
         source="nvmlDeviceGetPcieReplayCounter",
@@ -44,7 +44,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_nvlink_active",
-        "1 when the NVLink is up.",
+        "1 if the NVLink is up.",
         NONE,
         lambda d: each(d.nvlink_active, int),
         "link",
@@ -53,7 +53,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_nvlink_speed_bytes",
-        "Speed of the NVLink in bytes a second, one direction.",
+        "Speed of the NVLink in bytes per second in one direction.",
         BYTES,
         lambda d: each(d.nvlink_speed_mib_per_second, lambda speed: speed * _MIB),
         "link",
@@ -88,7 +88,7 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-class LinksCollector(ByDevice):
+class LinksCollector(ReadingsCollector):
     """Rows by uuid."""
 
     name = "links"

@@ -1,8 +1,8 @@
-"""MIG: parts of a GPU that are devices of their own, with names of their own, so that no sum counts twice."""
+"""MIG devices. They have their own uuids and metric families, so that no sum counts a GPU twice."""
 
 from __future__ import annotations
 
-from gpugauge.collectors.device.bydevice import ByDevice
+from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import Device, MigReading
 from gpugauge.metric import BYTES, NONE, RATIO, Metric, Table, by, families, flag, scaled
 from gpugauge.snapshot import Section
@@ -21,7 +21,7 @@ def _info(subject: tuple[str, MigReading]) -> dict[tuple[str, ...], int]:
 DEVICE: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_mig_mode",
-        "1 when MIG is on (current), or will be after the next reset (pending).",
+        "1 if MIG is enabled now (current), or after the next reset (pending).",
         NONE,
         lambda d: by(current=flag(d.mig_mode), pending=flag(d.mig_mode_pending)),
         "when",
@@ -30,11 +30,11 @@ DEVICE: tuple[Metric, ...] = (
     ),
 )
 
-# The subject is (the parent's uuid, the instance's reading).
+# The subject is (uuid of the parent GPU, reading of the instance).
 INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_info",
-        "A MIG device: its GPU (parent_uuid), profile, and the numbers of its GPU and compute instance; always 1.",
+        "Identity of a MIG device: GPU (parent_uuid), profile, ids of its GPU instance and compute instance; always 1.",
         NONE,
         _info,
         *("parent_uuid", "profile", "gpu_instance", "compute_instance"),
@@ -51,7 +51,7 @@ INSTANCES: tuple[Metric, ...] = (
     ),
     _instance.gauge(
         "gpu_mig_memory_total_bytes",
-        "Device memory of the MIG device.",
+        "Total device memory of the MIG device.",
         BYTES,
         lambda s: s[1].memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
@@ -67,7 +67,7 @@ INSTANCES: tuple[Metric, ...] = (
     ),
     _instance.gauge(
         "gpu_mig_memory_reserved_bytes",
-        "Device memory of the MIG device that the driver keeps for itself.",
+        "Device memory of the MIG device reserved by the driver.",
         BYTES,
         lambda s: s[1].memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
@@ -83,7 +83,7 @@ INSTANCES: tuple[Metric, ...] = (
     ),
     _instance.gauge(
         "gpu_mig_sm_occupancy_ratio",
-        "Resident warps of the MIG device as a share of the most that fit.",
+        "Resident warps of the MIG device as a share of the maximum.",
         RATIO,
         lambda s: scaled(s[1].sm_occupancy_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 3",
@@ -91,7 +91,7 @@ INSTANCES: tuple[Metric, ...] = (
     ),
     _instance.gauge(
         "gpu_mig_tensor_active_ratio",
-        "Share of time in which the MIG device's tensor cores were busy.",
+        "Share of cycles in which the tensor cores of the MIG device were active.",
         RATIO,
         lambda s: scaled(s[1].tensor_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 5",
@@ -99,7 +99,7 @@ INSTANCES: tuple[Metric, ...] = (
     ),
     _instance.gauge(
         "gpu_mig_dram_active_ratio",
-        "Share of the memory bandwidth that the MIG device used.",
+        "Share of the memory bandwidth of the MIG device in use.",
         RATIO,
         lambda s: scaled(s[1].dram_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 10",
@@ -108,15 +108,15 @@ INSTANCES: tuple[Metric, ...] = (
 )
 
 
-class MigCollector(ByDevice):
-    """The mode by the GPU's uuid; everything else by the MIG device's own."""
+class MigCollector(ReadingsCollector):
+    """`gpu_mig_mode` by uuid of the GPU; all other rows by uuid of the MIG device."""
 
     name = "mig"
     metrics = DEVICE + INSTANCES
     groups = ("slow", "mig")
 
     def section(self, devices: tuple[Device, ...]) -> Section:
-        """Return the GPUs' modes and the rows of all MIG devices."""
+        """Return the mode of each GPU and the rows of all MIG devices."""
         up = [d for d in devices if d.up]
         instances = [((m.uuid,), (d.uuid, m)) for d in up for m in d.reading.mig_instances or ()]
         return Section(

@@ -1,11 +1,11 @@
-"""How well a GPU is used while it is busy: the GPU's own performance counters (GPM), Hopper and newer."""
+"""Performance counters of GPUs (GPM), Hopper and newer: activity of multiprocessors, pipes, memory and links."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.api import DeviceReading, Reply
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, LabelValues, Metric, Table, families, scaled
 from gpugauge.snapshot import Section
@@ -14,17 +14,18 @@ _SOURCE = "nvmlGpmMetricsGet"
 _DEVICES = "Hopper and newer"
 _MIB = 1 << 20
 
-# By the middle of the metrics' names: the field of the reading, GPM's number, and what the ratio is.
+# Number of the GPM metric and help text, by the middle part of the metric name, which is also the field's name.
 _SHARES = {
     "graphics_active": (1, "Share of time in which any compute or graphics engine was active."),
-    "sm_active": (2, "Share of multiprocessors, over time, with at least one warp resident: how full the GPU is."),
-    "sm_occupancy": (3, "Resident warps, over time, as a share of what the multiprocessors can hold."),
+    "sm_active": (2, "Share of time, averaged over the multiprocessors, in which at least one warp was resident."),
+    "sm_occupancy": (3, "Resident warps as a share of the maximum that the multiprocessors can hold."),
     "tensor_active": (5, "Share of cycles in which the tensor cores were active."),
-    "dram_active": (10, "Share of the memory's bandwidth that was used."),
+    "dram_active": (10, "Share of the memory bandwidth in use."),
     "fp64_active": (11, "Share of cycles in which the FP64 pipe was active."),
     "fp32_active": (12, "Share of cycles in which the FP32 pipe was active."),
-    "fp16_active": (13, "Share of cycles in which the FP16 pipe was active, tensor cores left out."),
+    "fp16_active": (13, "Share of cycles in which the FP16 pipe was active, without tensor cores."),
 }
+# Field of the reading, number of the GPM metric and help text, by metric name.
 _RATES = {
     "gpu_pcie_transmitted_bytes_total": ("pcie_transmit_mib_per_second", 20, "Bytes that the GPU sent over PCIe"),
     "gpu_pcie_received_bytes_total": ("pcie_receive_mib_per_second", 21, "Bytes that the GPU received over PCIe"),
@@ -39,11 +40,12 @@ _RATES = {
         "Bytes received over all NVLinks",
     ),
 }
-# A kernel without a single active cycle is impossible; one window may straddle the beginning of the work.
-_BUSY_PERCENT = 50
-_ZERO_WINDOWS = 3
-# Windows in a row that may lack a measure before it counts as gone.
-_PATIENCE = 10
+# A busy GPU has active cycles: after this many windows of zeros at this utilization the counters are invalid. One
+# window alone can begin before the work.
+_BUSY_UTILIZATION_PERCENT = 50
+_MAX_ZERO_WINDOWS = 3
+# Consecutive windows that may lack a counter before the GPU counts as not having it any more.
+_MAX_INCOMPLETE_WINDOWS = 10
 
 
 class _State:
@@ -54,55 +56,55 @@ class _State:
         self.active: dict[str, float] = {}
         self.bytes: dict[str, float] = {}
         self.reading = DeviceReading()
-        self._measures: frozenset[str] = frozenset()
-        self._lacking = self._zero = 0
+        self._counters: frozenset[str] = frozenset()
+        self._incomplete = self._zero = 0  # consecutive windows
 
     @property
     def valid(self) -> bool:
         """Whether the counters agree with the utilization."""
-        return self._zero < _ZERO_WINDOWS
+        return self._zero < _MAX_ZERO_WINDOWS
 
-    def take(self, window: Mapping[str, Any], utilization: int | None) -> None:
-        """Add one window: means over its `profiling_seconds`."""
+    def add(self, window: Mapping[str, Any], utilization: int | None) -> None:
+        """Add one window of means over `profiling_seconds`."""
         seconds = window.get("profiling_seconds")
         if not seconds or not 0 < seconds < 3600:
             return
-        told = {name: window.get(f"{name}_percent") for name in _SHARES}
-        shares: dict[str, float] = {name: value for name, value in told.items() if _is_share(value)}
-        if (utilization or 0) >= _BUSY_PERCENT and shares and not any(shares.values()):
+        percents = {name: window.get(f"{name}_percent") for name in _SHARES}
+        shares: dict[str, float] = {name: value for name, value in percents.items() if _is_percentage(value)}
+        if (utilization or 0) >= _BUSY_UTILIZATION_PERCENT and shares and not any(shares.values()):
             self._zero += 1
             return
         self._zero = 0
         for name, (key, _, _) in _RATES.items():
             if (rate := window.get(key)) is not None and 0 <= rate < float("inf"):
                 self.bytes[name] = self.bytes.get(name, 0.0) + rate * _MIB * seconds
-        if self._whole(shares):
+        if self._is_complete(shares):
             self.seconds += seconds
             for name, percent in shares.items():
                 self.active[name] = self.active.get(name, 0.0) + percent / 100 * seconds
 
-    def _whole(self, shares: Mapping[str, float]) -> bool:
-        """Whether a window has every measure that the GPU has: all sums must be over the same time."""
-        if not self._measures <= shares.keys():
-            self._lacking += 1
-            if self._lacking < _PATIENCE:
+    def _is_complete(self, shares: Mapping[str, float]) -> bool:
+        """Return whether a window has every counter of the GPU: all integrals must cover the same time."""
+        if not self._counters <= shares.keys():
+            self._incomplete += 1
+            if self._incomplete < _MAX_INCOMPLETE_WINDOWS:
                 return False
-        self._lacking, self._measures = 0, frozenset(shares)
+        self._incomplete, self._counters = 0, frozenset(shares)
         return bool(shares)
 
     def active_seconds(self, name: str) -> float | None:
-        """Return the integral of a share; nothing for one that the GPU has no more."""
-        return self.active.get(name) if name in self._measures else None
+        """Return the integral of a ratio, None for one that the GPU does not have."""
+        return self.active.get(name) if name in self._counters else None
 
 
-def _is_share(value: Any) -> TypeGuard[float]:
+def _is_percentage(value: Any) -> TypeGuard[float]:
     return value is not None and 0 <= value <= 100  # false for NaN
 
 
 def _ratio(name: str) -> Callable[[_State], float | None]:
     def read(state: _State) -> float | None:
         value = getattr(state.reading, f"{name}_percent")
-        return scaled(value, 0.01) if _is_share(value) and state.valid else None
+        return scaled(value, 0.01) if _is_percentage(value) and state.valid else None
 
     return read
 
@@ -135,7 +137,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.counter(
         "gpu_profiled_seconds_total",
-        "Time that the integrals of the performance counters cover.",
+        "Time covered by the integrals of the performance counters.",
         SECONDS,
         lambda c: c.seconds if c.active else None,
         source=_SOURCE,
@@ -144,7 +146,7 @@ METRICS: tuple[Metric, ...] = (
     *(
         _device.counter(
             name,
-            f"{text}, integrated from the rates of the performance counters; what no window covers is missing.",
+            f"{text}, integrated from the rates of the performance counters. Time without a window is not included.",
             BYTES,
             _bytes(name),
             source=f"{_SOURCE} {number}",
@@ -154,8 +156,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_profiling_valid",
-        "0 while the performance counters see nothing run although the driver says that the GPU is busy, 1 otherwise; "
-        "the ratios are withheld meanwhile. Another profiler on the GPU can be the reason.",
+        "0 while all performance counters are zero although the driver reports a busy GPU, 1 otherwise. The ratios are "
+        "absent while it is 0. Another profiler on the GPU can be the reason.",
         NONE,
         lambda c: int(c.valid) if c.active or not c.valid else None,
         source=f"{_SOURCE}, nvmlDeviceGetUtilizationRates",
@@ -164,8 +166,8 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-class ProfilingCollector:
-    """Rows by uuid, new with every window of a GPU. Counters stay when a GPU is lost and comes back."""
+class ProfilingCollector(RegisteredCollector):
+    """Rows by uuid, new with every window of a GPU. Counters continue when a lost GPU is back."""
 
     name = "profiling"
     metrics = METRICS
@@ -176,14 +178,14 @@ class ProfilingCollector:
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
-        """Add the windows since the tick before; the same section when there is none."""
+        """Add the windows since the last tick; the same section if there are none."""
         devices = {d.uuid: d for d in tick.driver.devices}
         for reply in tick.replies:
             window = reply.values.get("profiling")
             if window and reply.uuid:
                 device = devices.get(reply.uuid)
                 reading = device.reading if device else DeviceReading()
-                self._states.setdefault(reply.uuid, _State()).take(window, _utilization(reply, reading))
+                self._states.setdefault(reply.uuid, _State()).add(window, _utilization(reply, reading))
         seen = [(d.uuid, d.up, d.generations.get("profiling", 0)) for d in tick.driver.devices]
         if seen != self._seen:
             subjects: list[tuple[LabelValues, _State]] = []

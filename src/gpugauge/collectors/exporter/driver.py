@@ -1,18 +1,18 @@
-"""What asking the driver costs, and what it refuses."""
+"""Calls of the driver: number, duration, errors."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.api import UNSUPPORTED, Reply, code_name
 from gpugauge.metric import NONE, SECONDS, Metric, Table, families
 from gpugauge.snapshot import Section
 
 _driver = Table()
-# Seconds. The figures change with every tick; told every few seconds they cost nothing. A little less than five: ticks
-# are up to so far apart, and never exactly.
-_INTERVAL = 4.5
+# The figures change with every tick; exporting them every few seconds saves CPU time. A little less than 5 s: ticks are
+# up to 5 s apart, and not exactly periodic.
+_INTERVAL_SECONDS = 4.5
 
 METRICS: tuple[Metric, ...] = (
     _driver.counter(
@@ -31,21 +31,21 @@ METRICS: tuple[Metric, ...] = (
     ),
     _driver.gauge(
         "gpugauge_driver_call_longest_seconds",
-        "Longest call of the driver by function, since the daemon started.",
+        "Duration of the longest call of the driver by function since the daemon started.",
         SECONDS,
         lambda a: a.longest,
         "call",
     ),
     _driver.counter(
         "gpugauge_driver_errors_total",
-        "Readings that failed, by reading and the driver's code; not what a GPU does not support.",
+        "Failed readings by reading and error code of the driver, without readings that a GPU does not support.",
         NONE,
         lambda a: a.errors,
         *("reading", "code"),
     ),
     _driver.gauge(
         "gpugauge_driver_unsupported",
-        "Readings that a GPU does not support, by uuid: asked once by each worker, then left out.",
+        "Readings that a GPU does not support, by uuid. Each worker tries them once.",
         NONE,
         lambda a: {uuid: len(names) for uuid, names in a.unsupported.items()},
         "uuid",
@@ -77,8 +77,8 @@ class _Account:
             self.errors["all", code_name(reply.failed)] += 1
 
 
-class DriverCollector:
-    """Accounts for every answer; tells every few seconds."""
+class DriverCollector(RegisteredCollector):
+    """Adds up all replies; exports the sums every few seconds."""
 
     name = "driver"
     metrics = METRICS
@@ -89,10 +89,10 @@ class DriverCollector:
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
-        """Return the sums of all answers so far."""
+        """Return the sums of all replies; the same section until the next export."""
         for reply in tick.replies:
             self._account.add(reply)
         if tick.replies and tick.monotonic >= self._due:
-            self._due = tick.monotonic + _INTERVAL
+            self._due = tick.monotonic + _INTERVAL_SECONDS
             self._section = Section(self.name, families(METRICS, [((), self._account)]))
         return self._section

@@ -1,4 +1,4 @@
-"""The exporter about itself: what runs, what fails, and since when."""
+"""Metrics of the exporter itself: build, driver connection, collectors, resource usage, reloads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from gpugauge import buildinfo
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.exporter.ownuse import use
+from gpugauge.collectors.exporter.own_usage import read_usage
 from gpugauge.driver.api import RELEASED
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, Metric, Table, families
 from gpugauge.snapshot import Health, Section
 
-_OWN_INTERVAL = 4.5  # seconds; a little less than five: ticks are up to so far apart, and never exactly
+_USAGE_INTERVAL_SECONDS = 4.5  # a little less than 5: ticks are up to 5 s apart, and not exactly periodic
 
 _exporter = Table()
 _collector = Table("collector")
@@ -29,53 +29,53 @@ def _build(tick: Tick) -> dict[tuple[str, ...], float]:
 EXPORTER: tuple[Metric, ...] = (
     _exporter.gauge(
         "gpugauge_build_info",
-        "Versions in use, and the commit; always 1. simulated is true when the devices come from a scenario, not from "
-        "a driver.",
+        "Versions of the exporter, Python and driver, and the commit; always 1. simulated is true if the devices come "
+        "from a scenario and not from a driver.",
         NONE,
         _build,
         *("version", "revision", "python", "driver_version", "simulated"),
     ),
     _exporter.gauge(
         "gpugauge_snapshot_timestamp_seconds",
-        "Unix time at which these values were put together.",
+        "Unix time at which the values were collected.",
         TIMESTAMP,
         lambda t: t.timestamp,
     ),
     _exporter.gauge(
         "gpugauge_driver_up",
-        "1 while the driver answers; otherwise 0, with what is missing as the reason.",
+        "1 while the driver responds, otherwise 0 with the reason.",
         NONE,
         lambda t: {t.driver.reason: int(t.driver.up)},
         "reason",
     ),
     _exporter.gauge(
         "gpugauge_driver_released",
-        "1 while the driver was given back on request: no worker runs, and nothing is known of the GPUs.",
+        "1 while the driver is released on request: no worker runs, and series of GPUs are absent.",
         NONE,
         lambda t: int(t.driver.reason == RELEASED),
     ),
     _exporter.gauge(
         "gpugauge_driver_released_until_timestamp_seconds",
-        "Unix time at which the driver is taken back; absent when it is not released.",
+        "Unix time at which the release of the driver ends; absent if it is not released.",
         TIMESTAMP,
         lambda t: t.driver.released_until,
     ),
     _exporter.counter(
         "gpugauge_worker_recycles_total",
-        "Workers replaced although they worked: memory or age at its limit, GPUs that came, or settings changed.",
+        "Working workers that were replaced, by reason: limit of memory or age reached, new GPUs, changed settings.",
         NONE,
         lambda t: t.driver.worker_recycles,
         "reason",
     ),
     _exporter.counter(
         "gpugauge_worker_restarts_total",
-        "Workers replaced because they ended or did not answer in time.",
+        "Workers replaced because they ended or did not reply in time.",
         NONE,
         lambda t: t.driver.worker_restarts,
     ),
     _exporter.gauge(
         "gpugauge_worker_unkillable",
-        "Former workers that hang inside the kernel and that no signal ends.",
+        "Former workers that hang inside the kernel and cannot be killed.",
         NONE,
         lambda t: t.driver.workers_unkillable,
     ),
@@ -84,25 +84,25 @@ EXPORTER: tuple[Metric, ...] = (
 COLLECTORS: tuple[Metric, ...] = (
     _collector.gauge(
         "gpugauge_collector_success",
-        "1 when the collector's last run went well.",
+        "1 if the last run of the collector succeeded.",
         NONE,
         lambda h: int(h.success),
     ),
     _collector.gauge(
         "gpugauge_collector_duration_seconds",
-        "Duration of the collector's last run.",
+        "Duration of the last run of the collector.",
         SECONDS,
         lambda h: h.duration,
     ),
     _collector.gauge(
         "gpugauge_collector_last_success_timestamp_seconds",
-        "Unix time of the collector's last good run; absent if it never had one.",
+        "Unix time of the last successful run of the collector; absent if there was none.",
         TIMESTAMP,
         lambda h: h.last_success or None,
     ),
     _collector.counter(
         "gpugauge_collector_failures_total",
-        "Runs of the collector that failed.",
+        "Failed runs of the collector.",
         NONE,
         lambda h: h.failures,
     ),
@@ -114,28 +114,28 @@ _config = Table()
 PARTS: tuple[Metric, ...] = (
     _part.counter(
         "gpugauge_cpu_seconds_total",
-        "CPU time of the daemon and of its present worker.",
+        "CPU time of the daemon and of its current worker.",
         SECONDS,
         lambda u: u.cpu,
         source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_resident_memory_bytes",
-        "Resident memory of the daemon and of its present worker.",
+        "Resident memory of the daemon and of its current worker.",
         BYTES,
         lambda u: u.resident,
         source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_open_fds",
-        "Open file descriptors of the daemon and of its present worker.",
+        "Open file descriptors of the daemon and of its current worker.",
         NONE,
         lambda u: u.descriptors,
         source="/proc/PID/fd",
     ),
     _part.gauge(
         "gpugauge_start_timestamp_seconds",
-        "Unix time at which the daemon and its present worker were started.",
+        "Unix time at which the daemon and its current worker were started.",
         TIMESTAMP,
         lambda u: u.started,
         source="/proc/PID/stat",
@@ -146,14 +146,14 @@ PARTS: tuple[Metric, ...] = (
 WEB: tuple[Metric, ...] = (
     _web.gauge(
         "gpugauge_web_config_last_reload_successful",
-        "1 when the last reading of the web configuration file could be used, 0 while a former one stays in use; "
-        "absent without such a file.",
+        "1 if the last reload of the web configuration file succeeded, 0 while an older one stays in use; absent "
+        "without such a file.",
         NONE,
         lambda w: int(w[0]),
     ),
     _web.gauge(
         "gpugauge_web_config_last_reload_success_timestamp_seconds",
-        "Unix time at which the web configuration in use was read, the files that it names included.",
+        "Unix time at which the web configuration in use was read, including the files that it names.",
         TIMESTAMP,
         lambda w: w[1],
     ),
@@ -162,7 +162,7 @@ WEB: tuple[Metric, ...] = (
 CONFIG: tuple[Metric, ...] = (
     _config.gauge(
         "gpugauge_config_last_reload_successful",
-        "1 when the last reading of the settings could be used, 0 while former ones stay in use.",
+        "1 if the last reload of the settings succeeded, 0 while older ones stay in use.",
         NONE,
         lambda c: int(c[0]),
     ),
@@ -178,7 +178,7 @@ _Reload = tuple[bool, float] | None
 
 
 class ExporterCollector:
-    """Runs last in each tick: it tells how the others went."""
+    """Runs last in each tick, since it exports the health of the other collectors."""
 
     name = "exporter"
     metrics = EXPORTER + COLLECTORS + PARTS + WEB + CONFIG
@@ -186,26 +186,25 @@ class ExporterCollector:
     def __init__(
         self, web_config: Callable[[], _Reload] = lambda: None, config: Callable[[], _Reload] = lambda: None
     ) -> None:
-        """Both tell how the last reading of those settings went, and the Unix time of the last good one."""
-        self._read = ((WEB, web_config), (CONFIG, config))
-        self._own: tuple[Family, ...] = ()
-        self._own_due = 0.0
+        """Both return whether the last reload succeeded, and the Unix time of the last successful one."""
+        self._reloads = ((WEB, web_config), (CONFIG, config))
+        self._usage: tuple[Family, ...] = ()
+        self._usage_due = 0.0
 
     def collect(self, tick: Tick) -> Section:
-        """Return the exporter's own families; new every tick, they hold its time."""
+        """Return the exporter's own families; a new section in every tick, since it contains the time of the tick."""
         healths: list[tuple[tuple[str, ...], Health]] = [((name,), health) for name, health in tick.health.items()]
-        told = families(EXPORTER, [((), tick)]) + families(COLLECTORS, healths)
-        for rows, last in self._read:
-            found = last()
-            told += families(rows, [((), found)] if found else [])
-        return Section(self.name, told + self._own_use(tick))
+        found = families(EXPORTER, [((), tick)]) + families(COLLECTORS, healths)
+        for rows, last_reload in self._reloads:
+            reload = last_reload()
+            found += families(rows, [((), reload)] if reload else [])
+        return Section(self.name, found + self._usage_families(tick))
 
-    def _own_use(self, tick: Tick) -> tuple[Family, ...]:
-        """Read what daemon and worker use, every few seconds: it lists all their descriptors."""
-        if tick.monotonic >= self._own_due:
-            self._own_due = tick.monotonic + _OWN_INTERVAL
+    def _usage_families(self, tick: Tick) -> tuple[Family, ...]:
+        """Return the usage of daemon and worker, read every few seconds: reading it lists all their descriptors."""
+        if tick.monotonic >= self._usage_due:
+            self._usage_due = tick.monotonic + _USAGE_INTERVAL_SECONDS
             pids = {"daemon": os.getpid(), "worker": tick.driver.worker_pid}
-            found = [((part,), use(pid)) for part, pid in pids.items() if pid]
-            # Of a worker that is gone nothing is found, and then nothing is told.
-            self._own = families(PARTS, [(labels, used) for labels, used in found if used])
-        return self._own
+            usages = [((part,), read_usage(pid)) for part, pid in pids.items() if pid]
+            self._usage = families(PARTS, [(labels, usage) for labels, usage in usages if usage])
+        return self._usage

@@ -1,4 +1,4 @@
-"""Work that can block inside the kernel, done where nobody waits for it."""
+"""Work that can block inside the kernel, done in a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-# Seconds that a piece of work is waited for when it begins: most is done by then.
-PATIENCE = 0.2
+# Time for which start() waits for the result: most work ends within it.
+START_WAIT_SECONDS = 0.2
 
 
 class Background(Generic[T]):
-    """Runs one piece of work at a time in a thread of its own. Reading a process that hangs may never end: then no
-    other work begins. The thread stays: to start one waits for ever when there is no memory for its first step.
+    """Runs one piece of work at a time in its own thread. Reading a process that hangs may never return; no other work
+    is started then. The thread is kept: starting a thread blocks forever if there is no memory for its first step.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,11 +30,11 @@ class Background(Generic[T]):
 
     @property
     def running(self) -> float | None:
-        """Seconds for which the work has been going on, None if there is none or its result waits to be taken."""
+        """Seconds since the start of the work, None if none is running."""
         return time.monotonic() - self._began if self._busy and not self._done.is_set() else None
 
     def start(self, work: Callable[[], T]) -> None:
-        """Begin, and wait a moment for the end. Only while nothing is running."""
+        """Start `work` and wait up to START_WAIT_SECONDS for its end. Must not be called while work is running."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -42,10 +42,10 @@ class Background(Generic[T]):
         self._done.clear()
         self._busy = True
         self._todo.put(work)
-        self._done.wait(PATIENCE)
+        self._done.wait(START_WAIT_SECONDS)
 
     def take(self) -> T | None:
-        """Return the result once, None if there is none (yet). Raises what the work raised."""
+        """Return the result once, None if there is none (yet). Raises the exception of the work."""
         if not self._busy or not self._done.is_set():
             return None
         self._busy = False

@@ -1,4 +1,4 @@
-"""How the processes that use a GPU or have torch mapped get on, as the machine sees them from outside."""
+"""Processes that use a GPU or have torch mapped: CPU time, I/O, affinity and cgroup figures from /proc."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.process.background import Background
-from gpugauge.collectors.process.hostscan import HostProcess, HostScan
+from gpugauge.collectors.process.host_scan import HostProcess, HostScan
 from gpugauge.metric import BYTES, NONE, SECONDS, LabelValues, Metric, Table, by, families
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
-_INTERVAL = 9.5  # seconds; a little less than ten: ticks are up to five apart, and never exactly
-# Scans follow each other so slowly that they take no more than this share of a core, however many processes there are.
-_SHARE = 1 / 400
-_HANGS = 60.0
+_INTERVAL_SECONDS = 9.5  # a little less than 10: ticks are up to 5 s apart, and not exactly periodic
+# The interval between scans is extended so that scans take at most this share of a core.
+_MAX_CPU_SHARE = 1 / 400
+_HANGING_SECONDS = 60.0  # after which a scan counts as hanging
 
 _process = Table("process")
 _scan = Table()
 
 
 class HostError(Exception):
-    """The processes of the machine cannot be looked at; the message says why."""
+    """A scan of the processes hangs; the message contains the reason."""
 
 
 def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
@@ -36,8 +36,8 @@ def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
 PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_host_info",
-        "A process that uses a GPU or has torch mapped, whether it reports through the hook or not; always 1. "
-        "torch_build is what it has mapped: cpu, cuda, rocm or empty; cuda_visible_devices is none if set to nothing.",
+        "A process that uses a GPU or has torch mapped, with or without the hook; always 1. torch_build is the mapped "
+        "build: cpu, cuda, rocm or empty. cuda_visible_devices is none if the variable is set to an empty value.",
         NONE,
         _info,
         *("pid", "container_pid", "torch_build", "cuda_visible_devices", *LABELS),
@@ -45,7 +45,7 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.counter(
         "gpu_process_cpu_seconds_total",
-        "CPU time of its main thread, of the whole process (main thread included), and of its children, such as data "
+        "CPU time of the main thread, of the whole process (main thread included), and of its children, such as data "
         "loader workers.",
         SECONDS,
         lambda p: by(main=p.main_cpu, process=p.stat.cpu, children=p.children_cpu),
@@ -54,21 +54,21 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.counter(
         "gpu_process_uninterruptible_seconds_total",
-        "Time in which the main thread waited inside the kernel (state D), by looking every few seconds.",
+        "Time in which the main thread was in uninterruptible sleep (state D), sampled at every scan.",
         SECONDS,
         lambda p: p.uninterruptible,
         source="/proc/PID/stat",
     ),
     _process.counter(
         "gpu_process_major_faults_total",
-        "Page faults that had to read from storage.",
+        "Page faults that required a read from storage.",
         NONE,
         lambda p: p.stat.major_faults,
         source="/proc/PID/stat",
     ),
     _process.counter(
         "gpu_process_io_bytes_total",
-        "What the process made the storage read and write.",
+        "Bytes that storage read and wrote for the process.",
         BYTES,
         lambda p: p.io,
         "direction",
@@ -83,28 +83,28 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "gpu_process_affinity_cpus",
-        "CPUs that the process may run on.",
+        "CPUs on which the process can run.",
         NONE,
         lambda p: p.affinity,
         source="/proc/PID/status",
     ),
     _process.gauge(
         "gpu_process_cgroup_cpus",
-        "CPUs' worth of time that the quota of the process's cgroup allows; absent without a quota.",
+        "CPUs that the quota of the process's cgroup allows; absent without a quota.",
         NONE,
         lambda p: p.cgroup.cpus,
         source="cpu.max, cpu.cfs_quota_us",
     ),
     _process.counter(
         "gpu_process_cgroup_throttled_seconds_total",
-        "Time for which the quota of the process's cgroup held it back.",
+        "Time for which the process's cgroup was throttled by its quota.",
         SECONDS,
         lambda p: p.cgroup.throttled,
         source="cpu.stat",
     ),
     _process.counter(
         "gpu_process_cgroup_pressure_seconds_total",
-        "Time in which something in the process's cgroup waited for the resource (PSI, some).",
+        "Time in which at least one task of the process's cgroup waited for the resource (PSI, some).",
         SECONDS,
         lambda p: p.cgroup.pressure,
         "resource",
@@ -121,8 +121,8 @@ PROCESSES: tuple[Metric, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Cost:
-    """What the scans took and what they could not look at."""
+class _ScanStats:
+    """CPU seconds of all scans, and processes that the last scan could not read or left out."""
 
     seconds: float
     denied: int
@@ -132,27 +132,27 @@ class _Cost:
 SCAN: tuple[Metric, ...] = (
     _scan.counter(
         "gpugauge_host_scan_cpu_seconds_total",
-        "CPU time of looking at the machine's processes.",
+        "CPU time of the scans of all processes.",
         SECONDS,
         lambda c: c.seconds,
     ),
     _scan.gauge(
         "gpugauge_host_processes_denied",
-        "Processes that may have torch mapped but may not be looked into: that needs root or CAP_SYS_PTRACE.",
+        "Processes that may have torch mapped but are not readable without root or CAP_SYS_PTRACE.",
         NONE,
         lambda c: c.denied,
     ),
     _scan.gauge(
         "gpugauge_host_processes_left_out",
-        "Processes on GPUs or with torch that are not told about because there are too many.",
+        "Processes on GPUs or with torch that are not exported because there are too many.",
         NONE,
         lambda c: c.left_out,
     ),
 )
 
 
-class HostCollector:
-    """Rows by process, new with every scan. Raises HostError while a scan hangs."""
+class HostCollector(RegisteredCollector):
+    """Rows by process, new with every scan."""
 
     name = "host"
     metrics = PROCESSES + SCAN
@@ -169,26 +169,31 @@ class HostCollector:
         self._seconds = self._due = 0.0
         self._section = Section(self.name, ())
 
+    @classmethod
+    def create(cls, node: Node) -> HostCollector:
+        """Return a collector of the node's processes."""
+        return cls(node.procfs, node.workloads)
+
     def collect(self, tick: Tick) -> Section:
-        """Return what the last scan found; begin another when it is time."""
+        """Return the result of the last scan; start a new scan when it is due. Raises HostError while a scan hangs."""
         running = self._background.running
         if running is None and tick.monotonic >= self._due:
-            self._due = tick.monotonic + _INTERVAL
+            self._due = tick.monotonic + _INTERVAL_SECONDS
             pids = {p.pid for d in tick.driver.devices if d.up for p in d.reading.processes or ()}
-            self._background.start(lambda: self._look(pids, tick.monotonic))
-        elif running is not None and running > _HANGS:
-            raise HostError(f"a process hangs inside the kernel: looking at it takes {running:.0f} s so far")
+            self._background.start(lambda: self._run_scan(pids, tick.monotonic))
+        elif running is not None and running > _HANGING_SECONDS:
+            raise HostError(f"a process hangs inside the kernel: reading it has taken {running:.0f} s so far")
         self._section = self._background.take() or self._section
         return self._section
 
-    def _look(self, pids: set[int], now: float) -> Section:
-        """Scan; runs in the background."""
+    def _run_scan(self, pids: set[int], now: float) -> Section:
+        """Return the section of a new scan; runs in the background."""
         begin = self._clock()
         found = self._scan.scan(pids, now)
         subjects: list[tuple[LabelValues, HostProcess]] = [((p.process,), p) for p in found]
-        described = families(PROCESSES, subjects)
+        processes = families(PROCESSES, subjects)
         spent = self._clock() - begin
         self._seconds += spent
-        self._due = max(self._due, now + spent / _SHARE)
-        cost = _Cost(self._seconds, self._scan.denied, self._scan.left_out)
-        return Section(self.name, described + families(SCAN, [((), cost)]))
+        self._due = max(self._due, now + spent / _MAX_CPU_SHARE)
+        stats = _ScanStats(self._seconds, self._scan.denied, self._scan.left_out)
+        return Section(self.name, processes + families(SCAN, [((), stats)]))

@@ -1,24 +1,26 @@
-"""Which process holds and uses what on which GPU."""
+"""Processes on GPUs: memory and busy seconds by process and GPU, and the identity of each process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.background import Background
-from gpugauge.collectors.process.busysplit import UNCERTAIN, BusySplit, Rows
-from gpugauge.collectors.process.deviceprocesses import KINDS, OTHER, DeviceProcesses, Use, merge
+from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
+from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge
 from gpugauge.driver.api import Device
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, LabelValues, Metric, Table, families
+from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
-from gpugauge.workload.identity import LABELS, Workload
-from gpugauge.workload.owners import Owner, Owners
+from gpugauge.workload.identity import LABELS, Workload, device_names
+from gpugauge.workload.pids import PidOwner, PidTable
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
-_REMEMBERED = 60.0  # seconds for which a process is known that nothing is shown of
-_AGAIN = 60.0  # seconds after which workloads are asked about the same processes once more
+_IDENTITY_SECONDS = 60.0  # for which the identity of a process without a series is kept
+_RESOLVE_SECONDS = 60.0  # after which the workloads of the same processes are resolved again
 _LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses_v3"
 _SAMPLES = "nvmlDeviceGetProcessUtilization"
 
@@ -29,9 +31,9 @@ _device = Table("uuid")
 
 @dataclass(slots=True)
 class _Identity:
-    """What describes a process, kept as long as a counter of it is shown."""
+    """Facts about a process, kept as long as one of its counters is exported."""
 
-    owner: Owner
+    owner: PidOwner
     kind: str = ""
     container_pid: int | None = None
     workload: Workload = field(default_factory=Workload)
@@ -46,15 +48,15 @@ class _Identity:
 USES: tuple[Metric, ...] = (
     _use.gauge(
         "gpu_process_memory_used_bytes",
-        'Device memory that the process holds on the GPU; process="other" is the sum of those that are not shown.',
+        'Device memory that the process holds on the GPU; process="other" is the sum of the hidden processes.',
         BYTES,
         lambda u: u.memory,
         source=_LISTS,
     ),
     _use.counter(
         "gpu_process_busy_seconds_total",
-        "Time in which the process kept the GPU busy; those of a GPU never add up to more than its own "
-        'gpu_busy_seconds_total{engine="gpu"}. Stays for some minutes after the process has ended.',
+        "Time in which the process kept the GPU busy. The sum over the processes of a GPU never exceeds its "
+        'gpu_busy_seconds_total{engine="gpu"}. Kept for some minutes after the process has ended.',
         SECONDS,
         lambda u: u.busy,
         source=_SAMPLES,
@@ -63,7 +65,7 @@ USES: tuple[Metric, ...] = (
 PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_info",
-        "A process that uses a GPU, to be joined by process; always 1. Workload labels are empty where unknown.",
+        "Identity of a process that uses a GPU, to be joined on process; always 1. Unknown workload labels are empty.",
         NONE,
         _Identity.info,
         *("pid", "container_pid", "kind", *LABELS),
@@ -71,7 +73,7 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "gpu_process_start_timestamp_seconds",
-        "Unix time at which the process began.",
+        "Unix time at which the process started.",
         TIMESTAMP,
         lambda i: i.started_at,
         source="/proc/PID/stat",
@@ -80,27 +82,27 @@ PROCESSES: tuple[Metric, ...] = (
 DEVICES: tuple[Metric, ...] = (
     _device.counter(
         "gpu_unaccounted_busy_seconds_total",
-        "Time in which the GPU was busy and that no process can be given: it had just ended or begun, its pid cannot "
-        "be seen or may have been another's, or the driver did not name it.",
+        "Busy time of the GPU that cannot be assigned to a process: the process had just ended or started, its pid "
+        "cannot be seen or may have been another's, or the driver did not report it.",
         SECONDS,
         lambda c: c.split.unaccounted if c.split else None,
         source=_SAMPLES,
     ),
     _device.gauge(
         "gpu_process_hidden",
-        'Processes that are not shown one by one but as process="other".',
+        'Processes on the GPU that are not exported one by one but summed up as process="other".',
         NONE,
-        lambda c: len(c.here) - len(c.shown) if c.listed else None,
+        lambda c: len(c.present) - len(c.shown) if c.listed else None,
         source=_LISTS,
     ),
 )
 
 
-class ProcessCollector:
-    """Rows by (process, uuid) and by process, new with every answer about processes.
+class ProcessCollector(RegisteredCollector):
+    """Rows by (process, uuid) and by process, new with every reply about processes.
 
-    `device_busy` returns a GPU's own busy seconds so far, None if they are not counted; it is asked after they were
-    brought up to the same tick.
+    `device_busy` returns the busy seconds of a GPU so far, None if they are not counted; it must be up to date with the
+    same tick.
     """
 
     name = "process"
@@ -114,63 +116,72 @@ class ProcessCollector:
         max_per_device: int = 128,
         linger_seconds: float = 300.0,
     ) -> None:
-        self._owners = Owners(procfs)
+        self._pids = PidTable(procfs)
         self._device_busy, self._workloads = device_busy, workloads
         self.max_per_device, self._linger = max_per_device, linger_seconds
         self._states: dict[str, DeviceProcesses] = {}
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
-        self._question: tuple[dict[str, list[str]], object] = ({}, None)
-        self._asked = 0.0
-        self._asking: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
-        self._described: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())
+        self._resolved: tuple[dict[str, list[str]], object] = ({}, None)  # processes with GPUs, and the allocations
+        self._resolved_at = 0.0
+        self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
+        self._process_families: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())  # processes, families
         self._section = Section(self.name, ())
 
+    @classmethod
+    def create(cls, node: Node) -> ProcessCollector:
+        """Return a collector that shares out the busy seconds that the utilization collector counts."""
+        return cls(node.procfs, node.collector(UtilizationCollector).busy_seconds, node.workloads)
+
+    def configure(self, settings: Settings) -> None:
+        """Apply `process.max_per_device`."""
+        self.max_per_device = settings.process.max_per_device
+
     def collect(self, tick: Tick) -> Section:
-        """Return what each process holds and used; the same section until there is something new."""
+        """Return memory and busy seconds of each process; the same section until there is something new."""
         self._now = tick.monotonic
-        self._owners.begin(self._now)
+        self._pids.begin(self._now)
         for device in tick.driver.devices:
             self._states.setdefault(device.uuid, DeviceProcesses())
-        used, listed = self._drain(tick), self._list(tick)
-        self._owners.end()
-        # While a GPU is not seen nobody knows which of its processes have left: a counter would begin again at 0.
-        left = [
-            self._states[device.uuid].forget(tick.monotonic, self._linger, self.max_per_device)
+        used, listed = self._add_samples(tick), self._add_lists(tick)
+        self._pids.end()
+        # The processes of a GPU that is down may still be there: an expired counter would start again at 0.
+        expired = [
+            self._states[device.uuid].expire(tick.monotonic, self._linger, self.max_per_device)
             for device in tick.driver.devices
             if device.up
         ]
         if listed:
-            self._describe(tick.driver.devices)
-        answered = self._take_answers()
-        if used or listed or answered or any(left):
-            self._section = Section(self.name, self._families(tick.driver.devices, anew=listed or answered))
+            self._resolve_workloads(tick.driver.devices)
+        resolved = self._take_workloads()
+        if used or listed or resolved or any(expired):
+            self._section = Section(self.name, self._families(tick.driver.devices, changed=listed or resolved))
         return self._section
 
-    def _drain(self, tick: Tick) -> bool:
-        """Take the samples of use; tell whether there were any."""
+    def _add_samples(self, tick: Tick) -> bool:
+        """Add the samples of processes; return whether there were any."""
         if tick.driver.worker_starts != self._worker_starts:
             self._worker_starts = tick.driver.worker_starts
             for state in self._states.values():
                 if state.split:
                     state.split.restart()
         batches: dict[str, list[Rows]] = {}
-        came: dict[str, float] = {}
+        received: dict[str, float] = {}
         for reply in tick.replies:
             if reply.uuid in self._states and "process" in reply.samples:
                 batches.setdefault(reply.uuid, []).append(reply.samples["process"])
-                came[reply.uuid] = reply.received or tick.monotonic
+                received[reply.uuid] = reply.received or tick.monotonic
         for uuid, rows in batches.items():
             state = self._states[uuid]
             state.split = state.split or BusySplit()
-            given = state.split.drain(rows, came[uuid], self._device_busy(uuid), self._owner)
-            state.credit(given, tick.monotonic, self.max_per_device)
+            given = state.split.drain(rows, received[uuid], self._device_busy(uuid), self._owner)
+            state.add_busy(given, tick.monotonic, self.max_per_device)
         return bool(batches)
 
     def _owner(self, pid: int, since: float) -> str | None:
-        """Name the process that has had the pid all the time since then."""
-        owner = self._owners.of(pid)
+        """Return the process that has had the pid since `since`. See `BusySplit.drain`."""
+        owner = self._pids.owner(pid)
         if owner.since is None:
             return None
         if owner.since > since:
@@ -178,15 +189,15 @@ class ProcessCollector:
         self._identity(owner)
         return owner.process
 
-    def _identity(self, owner: Owner) -> _Identity:
+    def _identity(self, owner: PidOwner) -> _Identity:
         known = self._identities.get(owner.process)
         if known is None:
-            known = self._identities[owner.process] = _Identity(owner, started_at=self._owners.started_at(owner))
+            known = self._identities[owner.process] = _Identity(owner, started_at=self._pids.started_at(owner))
         known.seen = self._now
         return known
 
-    def _list(self, tick: Tick) -> bool:
-        """Take the lists of processes that are new; tell whether there are any."""
+    def _add_lists(self, tick: Tick) -> bool:
+        """Set the lists of processes that are new; return whether there are any."""
         changed = False
         for device in tick.driver.devices:
             state, reading = self._states[device.uuid], (device.up, device.generations.get("processes", 0))
@@ -195,61 +206,62 @@ class ProcessCollector:
             changed, state.reading, state.listed = True, reading, device.reading.processes is not None
             uses: dict[str, Use] = {}
             for listed in merge(device.reading.processes or ()):
-                identity = self._identity(self._owners.of(listed.pid))
+                identity = self._identity(self._pids.owner(listed.pid))
                 identity.kind = min(listed.kind, identity.kind or listed.kind, key=KINDS.index)
                 uses[identity.owner.process] = Use(listed.used_memory_bytes, seen=tick.monotonic)
-            state.take_list(uses, tick.monotonic, self.max_per_device)
+            state.set_list(uses, tick.monotonic, self.max_per_device)
         return changed
 
-    def _describe(self, devices: Sequence[Device]) -> None:
-        """Ask who the processes on the GPUs are, and forget those that nothing is shown of any more."""
+    def _resolve_workloads(self, devices: Sequence[Device]) -> None:
+        """Start to resolve the workloads of the processes on the GPUs, and drop identities without a series."""
         names: dict[str, list[str]] = {}
         for device in devices:
-            minor = device.reading.minor_number
-            for process in self._states[device.uuid].here:
-                names.setdefault(process, []).extend([device.uuid] + ([] if minor is None else [f"nvidia{minor}"]))
+            on_device = device_names(device.uuid, minor=device.reading.minor_number)
+            for process in self._states[device.uuid].present:
+                names.setdefault(process, []).extend(on_device)
         lasting = names.keys() | {process for state in self._states.values() for process in state.gone}
         for process in [
-            p for p, i in self._identities.items() if p not in lasting and self._now - i.seen > _REMEMBERED
+            p for p, i in self._identities.items() if p not in lasting and self._now - i.seen > _IDENTITY_SECONDS
         ]:
             del self._identities[process]
         workloads = self._workloads
-        if workloads is None or self._asking.running is not None:
+        if workloads is None or self._resolving.running is not None:
             return
-        # Answers are others when the processes are, or when the orchestrators told something new.
-        given, (before, given_before) = workloads.allocations(), self._question
-        if names == before and given is given_before and self._now - self._asked < _AGAIN:
+        # The result changes with the processes and with the orchestrators' allocations.
+        allocations, (before, allocations_before) = workloads.allocations(), self._resolved
+        recent = self._now - self._resolved_at < _RESOLVE_SECONDS
+        if names == before and allocations is allocations_before and recent:
             return
-        self._question, self._asked = (names, given), self._now
+        self._resolved, self._resolved_at = (names, allocations), self._now
         identities = [(self._identities[process], tuple(on)) for process, on in names.items()]
-        self._asking.start(lambda: [_who(workloads, identity.owner, on) for identity, on in identities])
+        self._resolving.start(lambda: [_resolve(workloads, identity.owner, on) for identity, on in identities])
 
-    def _take_answers(self) -> bool:
-        """Put in what was found out about processes; tell whether that is new."""
+    def _take_workloads(self) -> bool:
+        """Store the resolved workloads; return whether any has changed."""
         changed = False
-        for process, workload, container_pid in self._asking.take() or ():
+        for process, workload, container_pid in self._resolving.take() or ():
             identity = self._identities.get(process)
-            # Of a process that has just ended nothing is known any more.
+            # The workload of a process that has just ended is empty.
             if identity is not None and workload != Workload() and identity.workload != workload:
                 identity.workload, identity.container_pid, changed = workload, container_pid, True
         return changed
 
-    def _families(self, devices: Sequence[Device], *, anew: bool) -> tuple[Family, ...]:
-        """Return everything; what describes the processes is made anew only if asked for, or if they are others."""
+    def _families(self, devices: Sequence[Device], *, changed: bool) -> tuple[Family, ...]:
+        """Return all families; those of PROCESSES are reused unless `changed`, or the processes are others."""
         uses = [((process, uuid), use) for uuid, state in self._states.items() for process, use in state.rows()]
         names = dict.fromkeys(process for (process, _), _ in uses)
         names.pop(OTHER, None)
-        if anew or names.keys() != self._described[0]:
-            described: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
-            self._described = (names.keys(), families(PROCESSES, described))
+        if changed or names.keys() != self._process_families[0]:
+            subjects: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
+            self._process_families = (names.keys(), families(PROCESSES, subjects))
         states: list[tuple[LabelValues, DeviceProcesses]] = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
-        return families(USES, uses) + self._described[1] + families(DEVICES, states)
+        return families(USES, uses) + self._process_families[1] + families(DEVICES, states)
 
 
-def _who(workloads: Workloads, owner: Owner, devices: tuple[str, ...]) -> tuple[str, Workload, int | None]:
-    """Ask about one process; runs in the background. A pid that cannot be seen is asked for as none at all: here it may
-    be the number of another process.
+def _resolve(workloads: Workloads, owner: PidOwner, devices: tuple[str, ...]) -> tuple[str, Workload, int | None]:
+    """Return process, workload and container pid; runs in the background. A pid that /proc does not show is resolved as
+    pid 0: in this pid namespace the number may belong to another process.
     """
     pid = owner.pid if owner.start is not None else 0
-    workload = workloads.of(pid, devices, start=owner.start)
+    workload = workloads.resolve(pid, devices, start=owner.start)
     return owner.process, workload, workloads.container_pid(pid, start=owner.start) if pid else None

@@ -1,40 +1,41 @@
-"""Is each training process using its GPUs, and if not, why: gauges of the present verdict, and its integrals."""
+"""Verdict on each training process: gauges of the current verdict, and integrals over its lifetime."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
 
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.logline import fields
 from gpugauge.metric import NONE, RATIO, SECONDS, LabelValues, Metric, Table, families
+from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.facts import WANTED, Progress, evidence, processes
-from gpugauge.verdict.judge import LEAST_SECONDS, STALLED_SECONDS, Verdict, judge
+from gpugauge.verdict.facts import FAMILIES, Progress, evidence, processes
+from gpugauge.verdict.judge import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, Verdict, judge
 from gpugauge.verdict.summary import Summary
 from gpugauge.verdict.window import Window
 
 log = logging.getLogger("gpugauge.verdict")
 
 _process = Table("process")
-_INTERVAL = 5.0  # seconds between two verdicts
-_EARLY = 0.5  # by which a look may come earlier than that: ticks come from one to five seconds apart, and never exactly
-_DWELL = 10.0 - _EARLY  # seconds for which a new state must hold before it is told
-_LINGER = 300.0  # seconds for which the integrals of an ended process stay
+_INTERVAL_SECONDS = 5.0  # between two verdicts
+_TOLERANCE_SECONDS = 0.5  # by which a verdict can be earlier: ticks are 1 s to 5 s apart, and not exactly periodic
+_DWELL_SECONDS = 10.0 - _TOLERANCE_SECONDS  # time for which a new state must hold before it is exported
+_LINGER_SECONDS = 300.0  # time for which the integrals of an ended process are exported
 
 
-_ONE_OF = {state: {other: int(other == state) for other in STATES} for state in STATES}
+_STATE_VALUES = {state: {other: int(other == state) for other in STATES} for state in STATES}
 
 
 @dataclass(slots=True)
 class _Account:
-    """What one process has been told to be so far."""
+    """The exported verdict on one process, and its integrals. Times are monotonic seconds."""
 
     verdict: Verdict
-    since: float  # of the candidate below, monotonic seconds
-    candidate: str
+    since: float  # start of `candidate`
+    candidate: str  # state of the last verdict, exported once it has held for a while
     held: int = 0  # GPUs
     progress: Progress | None = None
     started: float = 0.0
@@ -43,7 +44,7 @@ class _Account:
     summary: Summary = field(default_factory=Summary)
 
     def states(self) -> dict[str, int]:
-        return _ONE_OF[self.verdict.state]
+        return _STATE_VALUES[self.verdict.state]
 
     def limited_by(self) -> dict[str, int]:
         return {self.verdict.limited_by: 1} if self.verdict.limited_by else {}
@@ -55,29 +56,29 @@ class _Account:
 LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "training_state",
-        "What the process does; exactly one state is 1.",
+        "State of the process; exactly one state is 1.",
         NONE,
         lambda a: a.states(),
         "state",
     ),
     _process.gauge(
         "training_limited_by",
-        "1 for the cause that the lost GPU time should be blamed on first; absent when nothing is worth naming.",
+        "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
         NONE,
         lambda a: a.limited_by(),
         "cause",
     ),
     _process.gauge(
         "training_limited_by_ratio",
-        "Share of the GPU time held that each cause cost over the last minute.",
+        "Share of the held GPU time that each cause cost over the last minute.",
         RATIO,
         lambda a: a.verdict.causes,
         "cause",
     ),
     _process.gauge(
         "training_verdict_info",
-        "How sure the verdict is: inside with the hook, outside without; undecidable are causes that the GPU cannot "
-        "show; always 1.",
+        "Confidence of the verdict: inside with the hook, outside without. undecidable are the causes that need "
+        "performance counters which the GPU does not have. Always 1.",
         NONE,
         lambda a: a.info(),
         *("confidence", "undecidable"),
@@ -87,20 +88,20 @@ LIVE: tuple[Metric, ...] = (
 LASTING: tuple[Metric, ...] = (
     _process.counter(
         "training_seconds_total",
-        "Time that the process spent in each state.",
+        "Time of the process in each state.",
         SECONDS,
         lambda a: a.summary.seconds,
         "state",
     ),
     _process.counter(
         "training_gpu_held_seconds_total",
-        "GPU time that the process held: GPUs times seconds.",
+        "GPU time held by the process: number of GPUs times seconds.",
         SECONDS,
         lambda a: a.summary.held,
     ),
     _process.counter(
         "training_lost_seconds_total",
-        "GPU time lost by cause; all causes, unknown included, add up to the GPU time lost.",
+        "Lost GPU time by cause; the sum over all causes, including unknown, is the total lost GPU time.",
         SECONDS,
         lambda a: a.summary.lost,
         "cause",
@@ -108,9 +109,9 @@ LASTING: tuple[Metric, ...] = (
 )
 
 
-class VerdictCollector:
-    """Runs after all others: it reads what they exported, every few seconds, over a window of a minute. See judge()
-    for `stalled_seconds`.
+class VerdictCollector(RegisteredCollector):
+    """Runs after all others, since it reads their sections: every five seconds, over a window of a minute. For
+    `stalled_seconds` see `judge`.
     """
 
     name = "verdict"
@@ -118,19 +119,23 @@ class VerdictCollector:
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
-        self._window = Window(WANTED)
+        self._window = Window(FAMILIES)
         self._accounts: dict[str, _Account] = {}
         self._due = 0.0
         self._before: float | None = None
         self._section = Section(self.name, ())
 
+    def configure(self, settings: Settings) -> None:
+        """Apply `verdict.stalled_seconds`."""
+        self.stalled_seconds = settings.verdict.stalled_seconds
+
     def collect(self, tick: Tick) -> Section:
-        """Return the verdicts; the same section until the next look."""
+        """Return the verdicts; the same section until the next verdict."""
         if tick.monotonic < self._due:
             return self._section
-        self._due = tick.monotonic + _INTERVAL - _EARLY
+        self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
         self._window.add(tick.monotonic, tick.sections)
-        elapsed = 0.0 if self._before is None else min(tick.monotonic - self._before, 3 * _INTERVAL)
+        elapsed = 0.0 if self._before is None else min(tick.monotonic - self._before, 3 * _INTERVAL_SECONDS)
         self._before = tick.monotonic
         present = processes(self._window)
         for process in present:
@@ -155,7 +160,7 @@ class VerdictCollector:
         summary = account.summary
         summary.seconds[verdict.state] += elapsed
         summary.held += elapsed * account.held
-        summary.saw_load([device.busy for device in found.devices if device.busy is not None], elapsed)
+        summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         summary.peak_memory = max(summary.peak_memory, self._memory(process))
         if account.held and not summary.lost:
             summary.lost = dict.fromkeys(CAUSES, 0.0)
@@ -163,7 +168,7 @@ class VerdictCollector:
             summary.lost[cause] += elapsed * account.held * share
 
     def _memory(self, process: str) -> float:
-        peaks = self._window.now("torch_memory_allocated_peak_bytes", "process", process)
+        peaks = self._window.samples("torch_memory_allocated_peak_bytes", "process", process)
         return sum(float(value) for _, value in peaks if isinstance(value, (int, float)))
 
     def _progress(self, process: str, before: Progress | None, tick: Tick) -> Progress | None:
@@ -174,35 +179,34 @@ class VerdictCollector:
         if before and before.count == count:
             return before
         last = self._window.last("training_last_step_timestamp_seconds", process)
-        # A daemon that has just started asks how long the process has stood still already.
+        # After a start of the daemon, the time without progress includes the time before the start.
         age = max(0.0, tick.timestamp - last) if before is None and last is not None else 0.0
         return Progress(count, tick.monotonic - age)
 
     def _settle(self, account: _Account, verdict: Verdict, found: Evidence, now: float) -> Verdict:
-        """Tell a new state only when there is enough evidence and it has held for a while."""
-        old = found.age is not None and found.age > LEAST_SECONDS
-        state = "unknown" if old and self._window.span < LEAST_SECONDS else verdict.state
+        """Return the verdict to export: a new state needs enough evidence and must have held for a while."""
+        old = found.age is not None and found.age > MIN_EVIDENCE_SECONDS
+        state = "unknown" if old and self._window.span < MIN_EVIDENCE_SECONDS else verdict.state
         if state != account.candidate:
             account.candidate, account.since = state, now
         first = account.verdict.state == "unknown" and state != "unknown"
-        if state == account.verdict.state or first or now - account.since >= _DWELL:
+        if state == account.verdict.state or first or now - account.since >= _DWELL_SECONDS:
             if state == verdict.state:
                 return verdict
             return Verdict(state, verdict.confidence)
-        # The causes belong to the state that is told: they wait for it.
-        return account.verdict
+        return account.verdict  # its causes belong to the exported state
 
     def _end(self, present: set[str], tick: Tick) -> None:
         for process, account in list(self._accounts.items()):
             if process not in present and account.live:
                 account.live = False
-                _tell_end(process, account, tick.monotonic)
-            if tick.monotonic - account.seen > _LINGER:
+                _log_end(process, account, tick.monotonic)
+            if tick.monotonic - account.seen > _LINGER_SECONDS:
                 del self._accounts[process]
 
 
-def _tell_end(process: str, account: _Account, now: float) -> None:
-    """One line about a process that trained, when it has ended."""
+def _log_end(process: str, account: _Account, now: float) -> None:
+    """Log the summary of a process that has ended, if it was training."""
     if account.summary.seconds.keys() & {"training", "training_on_cpu"}:
-        told = account.summary.line()
-        log.info("a training has ended", extra=fields(process=process, seconds=round(now - account.started), **told))
+        line = account.summary.line()
+        log.info("training ended", extra=fields(process=process, seconds=round(now - account.started), **line))

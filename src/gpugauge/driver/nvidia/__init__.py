@@ -1,3 +1,3 @@
-"""Everything that knows NVML."""
+"""The NVML backend."""
 
 WORKER = "gpugauge.driver.nvidia.worker"  # the module that a worker process runs

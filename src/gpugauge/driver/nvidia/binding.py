@@ -1,5 +1,5 @@
-"""NVIDIA's binding of the driver's library, without what it imports and never calls: `ctypes.util`, for whose sake
-subprocess, tempfile and shutil would be 1 MB of each worker. The only module that imports pynvml.
+"""The import of pynvml, NVIDIA's binding of NVML, without `ctypes.util`: pynvml imports that module but never calls it,
+and it would load subprocess, tempfile and shutil, 1 MB per worker. No other module imports pynvml.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _UNUSED = "ctypes.util"
 
 
 def _find_library(name: str) -> str | None:
-    """What the real module does, loaded should anybody ever ask."""
-    from ctypes.util import find_library  # noqa: PLC0415  (only if asked)
+    """Return the path of a shared library; imports the real module."""
+    from ctypes.util import find_library  # noqa: PLC0415  (only if it is called)
 
     return find_library(name)
 

@@ -1,4 +1,4 @@
-"""Which GPUs the kernel's driver has, without asking the library: it never shows one that came after it was opened."""
+"""The GPUs of the kernel driver. The library does not enumerate a GPU that was added after the library was opened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def bound_devices(procfs: Path) -> frozenset[str] | None:
-    """Return the PCI addresses of the GPUs that the NVIDIA kernel driver is bound to; None if it does not tell."""
+    """Return the PCI addresses of the GPUs that the NVIDIA kernel driver is bound to; None if they are unknown."""
     try:
         return frozenset(entry.name for entry in (procfs / "driver/nvidia/gpus").iterdir())
     except OSError:

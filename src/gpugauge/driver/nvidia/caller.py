@@ -1,4 +1,4 @@
-"""One call of the driver's library: counted, timed, and its failure turned into DriverError."""
+"""Calls of the NVML library: counted, timed, and with DriverError for failures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from gpugauge.driver.codes import FUNCTION_NOT_FOUND, IMPLAUSIBLE, DriverError
 
-# member(structure, name): the binding's structures look at each attribute in Python, for the few that are text. Numbers
-# need none of that, and they are read every second. put(structure, name, value) likewise.
+# member(structure, name) and put(structure, name, value) access a number in a structure of the binding. They bypass its
+# Python hooks, which decode text and slow down each access.
 member = object.__getattribute__
 put = object.__setattr__
-# Symbols whose function in the binding has another name.
+# Symbols whose function has another name in the binding.
 _BOUND_AS = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
     "nvmlDeviceGetHandleByIndex_v2": "nvmlDeviceGetHandleByIndex",
@@ -22,23 +22,23 @@ _BOUND_AS = {
 
 
 class Buffer:
-    """An array of one of the binding's structures that calls fill: one for all GPUs, and empty before each call."""
+    """An array of structures of the binding, shared by all GPUs; it is zero before each call that fills it."""
 
-    def __init__(self, kind: Any, room: int) -> None:
-        self.room = room = max(1, room)
-        self.array = (kind * room)()
+    def __init__(self, kind: Any, capacity: int) -> None:
+        self.capacity = capacity = max(1, capacity)
+        self.array = (kind * capacity)()
         self._bytes, self._size = memoryview(self.array).cast("B"), ctypes.sizeof(kind)
 
-    def take(self, count: int, most: int) -> bytes:
-        """Return what the first `count` entries hold, of more than `most` the last; the array is empty again then."""
-        end = min(count, self.room) * self._size
-        taken = bytes(self._bytes[max(0, end - most * self._size) : end])
+    def take(self, count: int, max_count: int) -> bytes:
+        """Return the bytes of the first `count` entries, at most of the last `max_count` of them; clear the array."""
+        end = min(count, self.capacity) * self._size
+        taken = bytes(self._bytes[max(0, end - max_count * self._size) : end])
         self._bytes[:end] = bytes(end)
         return taken
 
 
 class Caller:
-    """Calls functions of a binding (pynvml) by the symbol that the library exports."""
+    """Calls the functions of a binding (pynvml) by the symbols that the library exports."""
 
     def __init__(self, binding: Any) -> None:
         self.binding = binding
@@ -47,20 +47,20 @@ class Caller:
         self._buffers: dict[str, Buffer] = {}
 
     def __call__(self, function: str, *arguments: Any, **more: Any) -> Any:
-        """Call; a binding too old to have the function is like a library without the symbol. Raises DriverError."""
+        """Call a function. A binding without it is treated as a library without the symbol. Raises DriverError."""
         bound = getattr(self.binding, _BOUND_AS.get(function, function), None)
         if bound is None:
             raise DriverError(FUNCTION_NOT_FOUND, function)
         return self.timed(function, bound, *arguments, **more)
 
     def timed(self, function: str, bound: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-        """The same with what does the work of a function that the binding has not, or not well."""
+        """Call `bound` in place of a function that the binding lacks or implements badly. Raises DriverError."""
         began = time.perf_counter()
         try:
             return bound(*arguments, **more)
         except self.binding.NVMLError as error:
             raise DriverError(error.value, function) from None
-        except self.binding.NVMLLibraryMismatchError:  # no NVMLError: the library lacks a versioned symbol
+        except self.binding.NVMLLibraryMismatchError:  # not an NVMLError: the library lacks a versioned symbol
             raise DriverError(FUNCTION_NOT_FOUND, function) from None
         except UnicodeDecodeError:
             raise DriverError(IMPLAUSIBLE, function) from None
@@ -68,12 +68,11 @@ class Caller:
             self._count(function, time.perf_counter() - began)
 
     def code(self, function: str, *arguments: Any) -> int:
-        """Call the library itself, with the buffers of the caller, and return its code: what is asked many times a
-        second must neither size and allocate each time, nor raise where nothing is new. Raises DriverError if the
-        library lacks the function.
+        """Call the library directly, with buffers of the caller, and return its code. For frequent calls: the binding
+        allocates each time, and raises where nothing is new. Raises DriverError if the library lacks the function.
         """
         try:
-            symbol = self.binding._nvmlGetFunctionPointer(function)  # noqa: SLF001  (the binding has no public way)
+            symbol = self.binding._nvmlGetFunctionPointer(function)  # noqa: SLF001  (the binding has no public function)
         except self.binding.NVMLError as error:
             raise DriverError(error.value, function) from None
         began = time.perf_counter()
@@ -82,17 +81,17 @@ class Caller:
         return code
 
     def structure(self, name: str) -> Any:
-        """Return the one instance of a large structure of the binding, for calls that fill it anew."""
+        """Return the shared instance of a large structure of the binding; each call overwrites it."""
         found = self._structures.get(name)
         if found is None:
             found = self._structures[name] = getattr(self.binding, name)()
         return found
 
-    def buffer(self, kind: str, room: int) -> Buffer:
-        """Return the one buffer for structures of a kind, made larger if it has no room for so many."""
+    def buffer(self, kind: str, capacity: int) -> Buffer:
+        """Return the shared buffer for structures of a kind, with at least this capacity."""
         found = self._buffers.get(kind)
-        if found is None or found.room < room:
-            found = self._buffers[kind] = Buffer(getattr(self.binding, kind), room)
+        if found is None or found.capacity < capacity:
+            found = self._buffers[kind] = Buffer(getattr(self.binding, kind), capacity)
         return found
 
     def take_counts(self) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""What is read from a GPU by a call of its own: one row for each.
+"""Values that are read with a call of their own: one row for each.
 
 https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -27,6 +27,7 @@ from gpugauge.driver.nvidia.plausible import (
     MILLIWATTS_LIMIT,
     MODE,
     NODE,
+    NOT_AVAILABLE,
     NUMBER,
     P_STATE,
     PERCENT,
@@ -36,21 +37,19 @@ from gpugauge.driver.nvidia.plausible import (
     each,
 )
 
-_NOT_AVAILABLE = 0xFFFFFFFF  # what NVML writes into 32 bits when it has no answer
-
-# NVML's numbers: nvmlTemperatureSensors_t, nvmlClockType_t, nvmlTemperatureThresholds_t.
+# nvmlTemperatureSensors_t, nvmlClockType_t, nvmlTemperatureThresholds_t.
 _GPU_SENSOR = 0
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
 _SHUTDOWN, _SLOWDOWN, _MEMORY_MAX, _GPU_MAX = range(4)
 _MAX_LINKS = 18
 _MAX_FANS = 16
 
-# How to read a handle: one value, or one for each field of the row; None is what the source cannot tell.
+# Reads a device handle: one value, or one for each field of the row; None for a value that the source does not have.
 Source: TypeAlias = Callable[[Caller, Any], Any]
 
 
 class Call:
-    """One row: how often, which fields with their checks, and the sources; the first supported one is used."""
+    """One row: the group, the fields with their checks, and the sources, of which the first supported one is used."""
 
     __slots__ = ("fields", "group", "sources")
 
@@ -59,26 +58,26 @@ class Call:
 
 
 def _plain(function: str, *arguments: Any) -> Source:
-    """A function that returns the value."""
+    """Return the source for a function that returns the value."""
     return lambda call, handle: call(function, handle, *arguments)
 
 
 def _flag(function: str) -> Source:
-    """A function that returns 0 or 1."""
+    """Return the source for a function that returns 0 or 1."""
     return lambda call, handle: _as_flag(call(function, handle))
 
 
 def _as_flag(value: int) -> bool | int:
-    return bool(value) if FLAG(value) else value  # what is neither is left for the check to refuse
+    return bool(value) if FLAG(value) else value  # the check rejects other values
 
 
 def _first(function: str) -> Source:
-    """A function that returns the value and something else."""
+    """Return the source for a function that returns the value first, and other values."""
     return lambda call, handle: call(function, handle)[0]
 
 
 def _pci_bus_id(call: Caller, handle: Any) -> Any:
-    """The binding decodes the text only when it is asked for."""
+    """Return the bus id; the binding decodes it on access, so that the access may fail like a call."""
     return call.timed("nvmlDeviceGetPciInfo_v3", lambda: call.binding.nvmlDeviceGetPciInfo_v3(handle).busId)
 
 
@@ -88,13 +87,13 @@ def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
 
 
 def memory(call: Caller, handle: Any) -> tuple[int, int, int, int]:
-    """Total, used, free and reserved bytes of a GPU or of a MIG device."""
+    """Return total, used, free and reserved bytes of a GPU or of a MIG device."""
     found = call("nvmlDeviceGetMemoryInfo_v2", handle, version=call.binding.nvmlMemory_v2)
     return member(found, "total"), member(found, "used"), member(found, "free"), member(found, "reserved")
 
 
 def _memory_v1(call: Caller, handle: Any) -> tuple[int, int, int, None]:
-    """Before R510: `used` includes what the driver itself reserves, and the two cannot be told apart."""
+    """Return the same with drivers before R510, where `used` includes the reserved bytes."""
     found = call("nvmlDeviceGetMemoryInfo", handle)
     return found.total, found.used, found.free, None
 
@@ -114,7 +113,7 @@ def _row_remapper(call: Caller, handle: Any) -> dict[str, int]:
 
 
 def _two_flags(function: str) -> Source:
-    """A mode now and after the next reset."""
+    """Return the source for a mode, now and after the next reset."""
 
     def read(call: Caller, handle: Any) -> tuple[bool | int, bool | int]:
         current, pending = call(function, handle)
@@ -124,7 +123,7 @@ def _two_flags(function: str) -> Source:
 
 
 def _fans(read: Callable[[Caller, Any, int], int]) -> Source:
-    """Something of each fan, by its number from 0; None without fans."""
+    """Return the source for a value of each fan by number, counted from 0; its value is None without fans."""
 
     def read_all(call: Caller, handle: Any) -> dict[str, int] | None:
         count = call("nvmlDeviceGetNumFans", handle)
@@ -138,12 +137,12 @@ def _fan_speed(call: Caller, handle: Any, fan: int) -> int:
 
 
 def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
-    """The binding's own function knows the first fan only."""
+    """Return the speed of any fan; the function of the binding reads the first fan only."""
     binding = call.binding
     info = binding.c_nvmlFanSpeedInfo_t(version=binding.nvmlFanSpeedInfo_v1, fan=fan)
 
     def ask() -> int:
-        code = binding._nvmlGetFunctionPointer("nvmlDeviceGetFanSpeedRPM")(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no function for it)
+        code = binding._nvmlGetFunctionPointer("nvmlDeviceGetFanSpeedRPM")(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no public function)
         if code:
             raise binding.NVMLError(code)
         return info.speed  # type: ignore[no-any-return]  # ctypes
@@ -152,13 +151,13 @@ def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
 
 
 def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:
-    """Whether each link is up, by its number from 0."""
+    """Return whether each link is up, by number, counted from 0."""
     states: dict[str, bool] = {}
     try:
         for link in range(_MAX_LINKS):
             states[str(link)] = bool(call("nvmlDeviceGetNvLinkState", handle, link))
     except DriverError as error:
-        # The first refusal tells how many there are.
+        # The first link that does not exist ends the list.
         if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:
             raise
         if not states:
@@ -167,6 +166,8 @@ def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:
 
 
 def _processes(kind: str, function: str) -> Source:
+    """Return the source for the processes of a kind."""
+
     def read(call: Caller, handle: Any) -> list[dict[str, Any]]:
         return [
             {
@@ -175,10 +176,10 @@ def _processes(kind: str, function: str) -> Source:
                 "used_memory_bytes": p.usedGpuMemory
                 if p.usedGpuMemory is not None and BYTES(p.usedGpuMemory)
                 else None,
-                "gpu_instance_id": None if p.gpuInstanceId == _NOT_AVAILABLE else p.gpuInstanceId,
+                "gpu_instance_id": None if p.gpuInstanceId == NOT_AVAILABLE else p.gpuInstanceId,
             }
             for p in call(function, handle)
-            if 0 < p.pid < _NOT_AVAILABLE
+            if 0 < p.pid < NOT_AVAILABLE
         ]
 
     return read

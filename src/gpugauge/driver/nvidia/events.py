@@ -1,4 +1,4 @@
-"""Events that the driver reports of a GPU, polled. What happened before the GPU was registered is never reported."""
+"""Driver events of a GPU, polled. Events before the registration of the GPU are not reported."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ from contextlib import suppress
 from ctypes import byref
 from typing import Any
 
-from gpugauge.driver.codes import DriverError
+from gpugauge.driver.codes import (
+    ECC_DOUBLE_BIT_EVENT,
+    GPU_UNAVAILABLE_EVENT,
+    MIG_EVENT,
+    RECOVERY_ACTION_EVENT,
+    XID_EVENT,
+    DriverError,
+)
 from gpugauge.driver.nvidia.caller import Caller
+from gpugauge.driver.nvidia.plausible import NOT_AVAILABLE
 
-_NOT_AVAILABLE = 0xFFFFFFFF
-
-XID = 0x8
-MIG_CHANGE = 0x100
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlEventType.html
 _NAMES = {
-    0x2: "ecc_double_bit",
-    XID: "xid",
-    MIG_CHANGE: "mig",
-    0x4000: "gpu_unavailable",
-    0x8000: "recovery_action",
+    ECC_DOUBLE_BIT_EVENT: "ecc_double_bit",
+    XID_EVENT: "xid",
+    MIG_EVENT: "mig",
+    GPU_UNAVAILABLE_EVENT: "gpu_unavailable",
+    RECOVERY_ACTION_EVENT: "recovery_action",
 }
-_WANTED = sum(_NAMES)
-_MOST = 64  # in one poll: a GPU that reports without end must not hold up the others
+_REGISTERED_TYPES = sum(_NAMES)
+_MAX_EVENTS_PER_POLL = 64  # a GPU that reports without end must not delay the others
 
 
 class Events:
-    """The event set of one GPU: a set of its own, so that a lost GPU does not silence its neighbours. Call `free`
-    before the library is shut down.
+    """The event set of one GPU. Each GPU has its own, so that a lost GPU does not block the events of the others. Call
+    `free` before the library is shut down.
     """
 
     def __init__(self, call: Caller) -> None:
@@ -36,8 +40,8 @@ class Events:
         self._data: Any = None
 
     def register(self, handle: Any) -> int:
-        """Ask for what the GPU supports and we want; returns it as NVML's bits. Raises DriverError."""
-        types: int = self._call("nvmlDeviceGetSupportedEventTypes", handle) & _WANTED
+        """Register the events that the GPU supports; return them as a bit mask. Raises DriverError."""
+        types: int = self._call("nvmlDeviceGetSupportedEventTypes", handle) & _REGISTERED_TYPES
         if types:
             self._set, self._data = self._call("nvmlEventSetCreate"), self._call.binding.c_nvmlEventData_t()
             try:
@@ -48,10 +52,10 @@ class Events:
         return types
 
     def poll(self) -> list[dict[str, Any]]:
-        """Return what has happened since the last poll, oldest first, without waiting."""
+        """Return the events since the last poll, oldest first, without waiting."""
         found: list[dict[str, Any]] = []
-        for _ in range(_MOST if self._set is not None else 0):
-            # Another code than success is as a rule the time-out; what else is wrong with the GPU, its readings tell.
+        for _ in range(_MAX_EVENTS_PER_POLL if self._set is not None else 0):
+            # A code other than success usually is the time-out. Failures of the GPU show in its readings.
             try:
                 code = self._call.code("nvmlEventSetWait_v2", self._set, byref(self._data), 0)
             except DriverError:
@@ -64,7 +68,7 @@ class Events:
         return found
 
     def free(self) -> None:
-        """Give the set back; what the driver says to it no longer matters."""
+        """Free the event set; failures are ignored."""
         events, self._set = self._set, None
         if events is not None:
             with suppress(DriverError):
@@ -73,7 +77,7 @@ class Events:
 
 def _plain(event: Any) -> dict[str, Any]:
     plain = {"type": _NAMES[event.eventType]}
-    if event.eventType == XID:  # eventData means something else, or nothing, with the other types
+    if event.eventType == XID_EVENT:  # eventData has another meaning, or none, for the other types
         plain["xid"] = event.eventData
     instance = {"gpu_instance_id": event.gpuInstanceId, "compute_instance_id": event.computeInstanceId}
-    return plain | {key: value for key, value in instance.items() if value != _NOT_AVAILABLE}
+    return plain | {key: value for key, value in instance.items() if value != NOT_AVAILABLE}

@@ -1,6 +1,7 @@
-"""Field values: numbers with ids of their own, of which a GPU gives any number in one call.
+"""Field values: numbers with an id (NVML_FI_* in nvml.h), any number of which one call returns.
 
-Ids are those of nvml.h; where the driver's version changes an id, `field_values` chooses.
+A row names the field of `DeviceReading` that it fills. A field that only metric rows read is not declared there: they
+read it with `DeviceReading.value`.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from collections.abc import Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
-from gpugauge.driver.codes import IMPLAUSIBLE, DriverError, Group
+from gpugauge.driver.codes import IMPLAUSIBLE, SUCCESS, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.plausible import CELSIUS, COUNTER, FLAG, MILLIWATTS, MODE, Check
+from gpugauge.driver.nvidia.plausible import CELSIUS, COUNTER, FLAG, MILLIWATTS, MODE, NOT_AVAILABLE, Check
 
-_ALL_LINKS = _NOT_AVAILABLE = 0xFFFFFFFF
-_UNSIGNED_INT = 1
-_LINKS = 18  # NVML_NVLINK_MAX_LINKS of what has them today
+UNSIGNED_INT = 1  # of nvmlValueType_t
+_ALL_LINKS = 0xFFFFFFFF  # as the scope
+_LINK_COUNT = 18  # NVML_NVLINK_MAX_LINKS
 _KIB = 1024
-_MEGABYTE = 1e6 / 2**20  # NVML's "MBps" of a link's speed is decimal: 26562 is 26.5625 GB/s
+_MEGABYTE = 1e6 / 2**20  # the "MBps" of a link's speed are decimal: 26562 is 26.5625 GB/s
 
-# From which driver on the ids of three throttle counters are what they are. In R570 and before, and again in today's
-# header, 251 to 253 are settings of power smoothing; between 580.65 and 580.82 nothing is known.
+# The drivers in which 251 to 253, and 269 to 271, are the ids of three throttle counters. Up to R570, and in current
+# headers, 251 to 253 are settings of power smoothing. Nothing is known about drivers between 580.65 and 580.82.
 _THROTTLE_251 = ((575, 0), (580, 65))
 _THROTTLE_269 = (580, 82)
 
 
 class FieldValue(NamedTuple):
-    """One row: NVML's id and scope. `key` is the entry of a field that is a mapping. Of the rows of the same field and
-    key the first that the GPU supports is used.
+    """One row: the id and the scope of a value, and the field that it fills; `key` is the entry of a field that is a
+    mapping. Of the rows with the same field and key, the first one that the GPU supports is used.
     """
 
     group: Group
@@ -38,17 +39,17 @@ class FieldValue(NamedTuple):
     scope: int = 0
     key: str | None = None
     flag: bool = False
-    factor: float = 1  # into the unit of the field's name
+    factor: float = 1  # to the unit of the field
 
 
 def _counters(group: Group, field: str, ids: dict[str, int], scope: int = 0) -> tuple[FieldValue, ...]:
-    """The entries of a field that counts by kind."""
+    """Return the rows of a field that is a mapping of counters."""
     return tuple(FieldValue(group, field, COUNTER, number, scope, key) for key, number in ids.items())
 
 
 def field_values(driver_version: str | None) -> tuple[FieldValue, ...]:
-    """Return the rows for a driver; without a version those that every driver understands."""
-    return _ROWS + _counters("normal", "clocks_event_nanoseconds", _throttle_ids(_major_minor(driver_version)))
+    """Return the rows for a driver version; without one, those with the same meaning in every driver."""
+    return FIELD_VALUES + _counters("normal", "clocks_event_nanoseconds", _throttle_ids(_major_minor(driver_version)))
 
 
 def _throttle_ids(version: tuple[int, int]) -> dict[str, int]:
@@ -63,12 +64,12 @@ def _throttle_ids(version: tuple[int, int]) -> dict[str, int]:
 
 
 def _major_minor(version: str | None) -> tuple[int, int]:
-    """`580.82.07` is (580, 82); (0, 0) if there is nothing to compare."""
+    """Return (580, 82) for `580.82.07`; (0, 0) for None and for other text."""
     parts = (version or "").split(".")
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and all(p.isdigit() for p in parts[:2]) else (0, 0)
 
 
-_ROWS: tuple[FieldValue, ...] = (
+FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue("normal", "memory_temperature_celsius", CELSIUS, 82),
     FieldValue("normal", "power_instant_milliwatts", MILLIWATTS, 186),
     *_counters(
@@ -83,7 +84,7 @@ _ROWS: tuple[FieldValue, ...] = (
             "reliability": 79,
         },
     ),
-    # NVLink 5 counts bytes; before it the counters are in KiB. A Blackwell GPU may know both.
+    # NVLink 5 counts bytes, NVLink 4 and older KiB. A Blackwell GPU may support both.
     FieldValue("normal", "nvlink_transmitted_bytes", COUNTER, 202, _ALL_LINKS),
     FieldValue("normal", "nvlink_received_bytes", COUNTER, 204, _ALL_LINKS),
     FieldValue("normal", "nvlink_transmitted_bytes", COUNTER, 138, _ALL_LINKS, factor=_KIB),
@@ -119,11 +120,11 @@ _ROWS: tuple[FieldValue, ...] = (
             "lane": 183,
         },
     ),
-    # Totals over all links up to NVLink 4 ...
+    # Totals over all links, up to NVLink 4 …
     *_counters(
         "slow", "nvlink_errors", {"crc_flit": 38, "crc_data": 45, "replay": 52, "recovery": 59, "ecc_data": 160}
     ),
-    # ... and of NVLink 5.
+    # … and of NVLink 5.
     *_counters(
         "slow",
         "nvlink_errors",
@@ -142,9 +143,9 @@ _ROWS: tuple[FieldValue, ...] = (
     ),
     *(
         FieldValue("slow", "nvlink_speed_mib_per_second", COUNTER, 164, link, str(link), factor=_MEGABYTE)
-        for link in range(_LINKS)
+        for link in range(_LINK_COUNT)
     ),
-    # The same before R515: ids of their own for each link.
+    # The same before R515, with an id for each link.
     *(
         FieldValue(
             "slow",
@@ -158,19 +159,19 @@ _ROWS: tuple[FieldValue, ...] = (
     ),
 )
 
-# How NVML's union holds the value, by NVML's value type.
+# The format of the value in nvmlValue_t, by nvmlValueType_t.
 _UNION = {0: "=d", 1: "=I4x", 2: "=Q", 3: "=Q", 4: "=q", 5: "=i4x", 6: "=H6x"}
 _ANSWER = struct.Struct("=IIqqII8s")  # nvmlFieldValue_t: id, scope, time, latency, type, code, value
 
 
 def decoded(value_type: int, union: bytes) -> int | float:
-    """Return the number in NVML's union; -1 if it is what NVML writes into 32 bits when it has no answer."""
+    """Return the number in an nvmlValue_t; -1 for 32 bits without an answer."""
     value: int | float = struct.unpack(_UNION.get(value_type, "=Q"), union)[0]
-    return -1 if value_type == _UNSIGNED_INT and value == _NOT_AVAILABLE else value
+    return -1 if value_type == UNSIGNED_INT and value == NOT_AVAILABLE else value
 
 
-class Question:
-    """Rows that are asked in one call, again and again."""
+class FieldValueRequest:
+    """Rows that are read with one call; the request is reused."""
 
     def __init__(self, binding: Any, rows: Sequence[FieldValue]) -> None:
         self.rows = rows
@@ -179,17 +180,17 @@ class Question:
             value.fieldId, value.scopeId = row.id, row.scope
         self._bytes = memoryview(self._values).cast("B")
 
-    def ask(self, call: Caller, handle: Any) -> list[tuple[FieldValue, int, int | float]]:
-        """Return each row with its NVML code and its value. Raises DriverError."""
+    def read(self, call: Caller, handle: Any) -> list[tuple[FieldValue, int, int | float]]:
+        """Return each row with its return code and its value. Raises DriverError."""
         failed = call.code("nvmlDeviceGetFieldValues", handle, len(self.rows), byref(self._values))
-        if failed:
+        if failed != SUCCESS:
             raise DriverError(failed, "nvmlDeviceGetFieldValues")
         answers = zip(self.rows, _ANSWER.iter_unpack(self._bytes), strict=True)
         return [(row, code, 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
 
 
 def keep(row: FieldValue, value: int | float, found: dict[str, Any], errors: dict[str, int]) -> None:
-    """Keep a value under its field's name if it can be true."""
+    """Add a value to `found` under the name of its field, or IMPLAUSIBLE to `errors`."""
     if not row.check(value):
         errors[row.field] = IMPLAUSIBLE
         return

@@ -1,4 +1,4 @@
-"""GPM, the GPU's own performance counters (Hopper and newer): what changed between two samples of them."""
+"""GPM, the performance counters of a GPU (Hopper and newer): means between two samples of the counters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import suppress
 from ctypes import byref
 from typing import Any
 
-from gpugauge.driver.codes import DriverError
+from gpugauge.driver.codes import SUCCESS, DriverError
 from gpugauge.driver.nvidia.caller import Caller, put
 from gpugauge.driver.nvidia.plausible import MIB_PER_SECOND, PERCENT, Check
 
-# By field: NVML's metric id, and what its value can be.
+# By field: the id of the metric in NVML, and the check of its value.
 _METRICS: dict[str, tuple[int, Check]] = {
     "graphics_active_percent": (1, PERCENT),
     "sm_active_percent": (2, PERCENT),
@@ -26,31 +26,31 @@ _METRICS: dict[str, tuple[int, Check]] = {
     "nvlink_receive_mib_per_second": (60, MIB_PER_SECOND),
     "nvlink_transmit_mib_per_second": (61, MIB_PER_SECOND),
 }
-_HEADER = struct.Struct("IIPP")  # nvmlGpmMetricsGet_t: version, number of metrics, two samples; then the metrics
+_HEADER = struct.Struct("IIPP")  # nvmlGpmMetricsGet_t: version, number of metrics, two samples; followed by the metrics
 _METRIC = struct.Struct("IIdPPP")  # nvmlGpmMetric_t: id, code, value, texts
 _REQUEST = _HEADER.pack(0, len(_METRICS), 0, 0) + b"".join(
     _METRIC.pack(number, 0, 0.0, 0, 0, 0) for number, _ in _METRICS.values()
 )
 FIELDS = ("profiling_seconds", *_METRICS)
-# Values over less than 0.1 s are not valid. A second, less what a tick may come early.
-_SHORTEST_SECONDS = 0.9
+# The smallest gap between two samples: a second, less the jitter of ticks. Below 0.1 s the values are not valid.
+_MIN_GAP_SECONDS = 0.9
 
 
 class Gpm:
-    """The samples of one GPU, or of one GPU instance of it. Call `free` before the library is shut down."""
+    """The samples of a GPU, or of one of its GPU instances. Call `free` before the library is shut down."""
 
     def __init__(self, call: Caller, handle: Any, gpu_instance: int | None = None) -> None:
         self._call, self._handle, self._gpu_instance = call, handle, gpu_instance
-        self._samples: list[Any] = []  # the last one, and the one to fill next
+        self._samples: list[Any] = []  # the latest one, and the one to fill next
         self._since: float | None = None
         self.latest: dict[str, float] = {}
 
     def read(self, now: float) -> dict[str, float] | None:
-        """Return the means since the last reading, None when it is less than a second ago or the first.
-        Seconds of any steady clock. Raises DriverError.
+        """Return the means since the last reading; None for the first one, and within 0.9 s of the last one. `now` is
+        in seconds of a steady clock. Raises DriverError.
         """
-        since, self._since = self._since, None  # a reading that fails leaves nothing to start from
-        if since is not None and now - since < _SHORTEST_SECONDS:
+        since, self._since = self._since, None  # after a failed reading there is no start
+        if since is not None and now - since < _MIN_GAP_SECONDS:
             self._since = since
             return None
         while len(self._samples) < 2:
@@ -68,14 +68,14 @@ class Gpm:
         return self.latest
 
     def free(self) -> None:
-        """Give the samples back; what the driver says to it no longer matters."""
+        """Free the samples; failures are ignored."""
         for sample in self._samples:
             with suppress(DriverError):
                 self._call("nvmlGpmSampleFree", sample)
         self._samples, self._since = [], None
 
     def _metrics(self) -> dict[str, float]:
-        """One call for all metrics; each has a code of its own."""
+        """Return all metrics with one call; each has its own return code."""
         request = self._call.structure("c_nvmlGpmMetricsGet_t")
         data = memoryview(request).cast("B")
         data[: len(_REQUEST)] = _REQUEST
@@ -88,6 +88,6 @@ class Gpm:
         found = {}
         answers = _METRIC.iter_unpack(data[_HEADER.size : len(_REQUEST)])
         for (field, (_, check)), (_, code, value, *_) in zip(_METRICS.items(), answers, strict=True):
-            if code == 0 and check(value):
+            if code == SUCCESS and check(value):
                 found[field] = value
         return found

@@ -1,4 +1,4 @@
-"""The MIG devices of a GPU: what each is, its memory, and the performance counters of its GPU instance."""
+"""The MIG devices of a GPU: their identity, memory, and the performance counters of their GPU instance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROFILING = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percen
 
 
 class Mig:
-    """The MIG devices of one GPU. Call `free` before the library is shut down."""
+    """The MIG devices of a GPU. Call `free` before the library is shut down."""
 
     def __init__(self, call: Caller, handle: Any) -> None:
         self._call, self._handle = call, handle
@@ -23,7 +23,7 @@ class Mig:
         self._profiling = True
 
     def read(self, now: float) -> list[dict[str, Any]]:
-        """Return one mapping for each MIG device, none while MIG is off. Raises DriverError."""
+        """Return a mapping for each MIG device; an empty list while MIG is off. Raises DriverError."""
         current, _pending = self._call("nvmlDeviceGetMigMode", self._handle)
         instances = self._instances() if current == 1 else []
         ids = {instance["gpu_instance_id"] for instance in instances}
@@ -35,7 +35,7 @@ class Mig:
         return instances
 
     def free(self) -> None:
-        """Give back what the library holds for us."""
+        """Free the samples of all GPU instances."""
         for gpm in self._gpms.values():
             gpm.free()
         self._gpms.clear()
@@ -47,7 +47,7 @@ class Mig:
                 handle = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, index)
             except DriverError as error:
                 if error.code in {NOT_FOUND, INVALID_ARGUMENT}:
-                    continue  # the numbers have holes
+                    continue  # the numbers have gaps
                 raise
             uuid = self._ask("nvmlDeviceGetUUID", handle, TEXT)
             if uuid:
@@ -69,7 +69,7 @@ class Mig:
         }
 
     def _profile(self, gpu_instance: int, now: float) -> dict[str, float]:
-        """The counters of a GPU instance: the latest ones if a second has not passed."""
+        """Return the counters of a GPU instance, the latest ones within a second of the last reading."""
         if not self._profiling:
             return {}
         gpm = self._gpms.setdefault(gpu_instance, Gpm(self._call, self._handle, gpu_instance))
@@ -83,7 +83,7 @@ class Mig:
         return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
 
     def _ask(self, function: str, handle: Any, check: Callable[[Any], bool]) -> Any:
-        """One fact of a MIG device; None if it is not known."""
+        """Return a value of a MIG device; None if it is missing or implausible."""
         value = self._optional(lambda: self._call(function, handle))
         return value if value is not None and check(value) else None
 

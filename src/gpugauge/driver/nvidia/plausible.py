@@ -1,4 +1,4 @@
-"""Whether a value can be true. GPUs have been seen to answer SUCCESS with 0xFFFFFFFF, 255 % or an empty text."""
+"""Checks of values. GPUs have been observed to return SUCCESS with 0xFFFFFFFF, 255 % or an empty text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Check: TypeAlias = Callable[[Any], bool]
+
+NOT_AVAILABLE = 0xFFFFFFFF  # NVML's value of 32 bits where it has none
 
 
 def _between(low: float, high: float) -> Check:
@@ -25,22 +27,22 @@ def _major_and_minor(value: tuple[int, int]) -> bool:
 
 
 def each(check: Check) -> Check:
-    """A check of every value of a mapping."""
+    """Return a check of every value of a mapping."""
     return lambda values: all(check(value) for value in values.values())
 
 
-ANY: Check = _anything  # the reader has checked it already
+ANY: Check = _anything  # checked by its reader
 TEXT: Check = _some_text
 CAPABILITY: Check = _major_and_minor
 FLAG = _between(0, 1)
 PERCENT = _between(0, 100)
-FAN_PERCENT = _between(0, 250)  # of the maximum at which noise is acceptable, so more than 100 happens
+FAN_PERCENT = _between(0, 250)  # of the highest speed with acceptable noise; more than 100 is possible
 RPM = _between(0, 100_000)
 BYTES = _between(0, 1 << 50)
 MILLIWATTS = _between(0, 10_000_000)
 MILLIWATTS_LIMIT = _between(1, 10_000_000)
 COUNTER = _between(0, (1 << 63) - 1)
-CELSIUS = _between(1, 200)  # 0 is what boards without the sensor answer
+CELSIUS = _between(1, 200)  # GPUs without the sensor return 0
 MEGAHERTZ = _between(0, 100_000)
 MIB_PER_SECOND = _between(0, 1e8)
 COUNT = _between(1, 1 << 24)

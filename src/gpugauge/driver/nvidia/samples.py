@@ -1,4 +1,4 @@
-"""The samples that the driver keeps of a GPU: a ring for each engine, and one for processes."""
+"""The sample rings of a GPU: one for each engine, and one for processes."""
 
 from __future__ import annotations
 
@@ -8,41 +8,48 @@ from ctypes import byref, c_uint, c_ulonglong
 from functools import partial
 from typing import Any
 
-from gpugauge.driver.codes import ENGINES, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, UNSUPPORTED, DriverError
+from gpugauge.driver.codes import (
+    ENGINES,
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    SUCCESS,
+    UNSUPPORTED,
+    DriverError,
+)
 from gpugauge.driver.messages import PERCENT_UNKNOWN, SAMPLE, packed
 from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.fieldvalues import decoded
-
-_SUCCESS = 0
-_UNSIGNED_INT = 1  # nvmlValueType_t
+from gpugauge.driver.nvidia.fieldvalues import UNSIGNED_INT, decoded
 
 _PROCESS = "process"
 _TYPES = dict(zip(ENGINES, (1, 2, 3, 4, 8, 9), strict=True))  # nvmlSamplingType_t
 _ANY_SAMPLE = struct.Struct("Q8s")  # nvmlSample_t with its union
 _PROCESS_SAMPLE = struct.Struct("I4xQ4I")  # nvmlProcessUtilizationSample_t: pid, time, SM, memory, encoder, decoder
-# Rings have about 100 entries. A broken driver once returned garbage without end.
-_MOST = 512
-_MOST_ROOM = 1 << 16
-# A ring may rest for minutes on an idle GPU; it also looks dry while the driver's clock is behind the cursor.
+# Entries of a ring that are used, and that are read at once. Rings have about 100; a broken driver returned garbage
+# without end.
+_MAX_SAMPLES = 512
+_MAX_CAPACITY = 1 << 16
+# A ring without new entries for this long is read whole: the driver's clock may have been set back behind the cursor.
+# On an idle GPU, minutes without entries are normal.
 _DRY_SECONDS = 15.0
 
 
 class Samples:
-    """The rings of one GPU, each drained from where it was left: the driver's own time of the last sample, since
-    nothing says which clock the driver uses.
+    """The rings of a GPU. The cursor of each is the driver's own time of the last sample, because it is not documented
+    which clock the driver uses.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._cursors = dict.fromkeys((*ENGINES, _PROCESS), 0)
-        self._rooms: dict[str, int] = {}  # how many entries a ring has
-        self._fresh: dict[str, float] = {}
-        # What calls take and fill: made once, since they are made for each ring, several times a second.
+        self._capacities: dict[str, int] = {}  # entries of a ring
+        self._fresh: dict[str, float] = {}  # time of the last new entry
+        # Arguments of the calls, allocated once: each ring is read several times a second.
         self._since, self._type, self._count = c_ulonglong(), c_uint(), c_uint()
         self._type_out, self._count_out = byref(self._type), byref(self._count)
 
     def drain(self, call: Caller, handle: Any) -> tuple[dict[str, Any], list[tuple[str, DriverError]]]:
-        """Return what is new by engine, packed, and under "process" in rows; and the failures by the same names."""
+        """Return the new samples, packed by engine and as rows under "process", and the failures by the same names."""
         found: dict[str, Any] = {}
         failures: list[tuple[str, DriverError]] = []
         now = self._clock()
@@ -60,73 +67,73 @@ class Samples:
         cursor = self._cursors[engine]
         samples = self._read(call, handle, engine, cursor)
         if not samples and now - self._fresh.setdefault(engine, now) > _DRY_SECONDS:
-            # Only a whole reading tells a GPU that rests from a clock that was set back.
+            # Only a reading of the whole ring distinguishes an idle GPU from a clock that was set back.
             self._fresh[engine] = now
             samples = self._read(call, handle, engine, 0)
             if _newest(samples, cursor) == cursor:
                 return ""
         if samples:
-            # Samples without a time, 0, leave the cursor where it is.
+            # Samples without a time (0) do not move the cursor.
             self._cursors[engine], self._fresh[engine] = _newest(samples, cursor) or cursor, now
         return samples.hex()
 
     def _read(self, call: Caller, handle: Any, engine: str, cursor: int) -> bytes:
-        """Return the samples after `cursor`, packed. How many there can be is asked the first time, and after a time in
-        which there were as many. Without a cursor it is the whole ring.
+        """Return the samples after `cursor`, packed; the whole ring for 0. The capacity of the ring is read the first
+        time, and again after a reading that used all of it.
         """
         function, count, self._since.value = "nvmlDeviceGetSamples", self._count, cursor
         ask = partial(call.code, function, handle, _TYPES[engine], self._since, self._type_out, self._count_out)
-        code, taken, room = INSUFFICIENT_SIZE, b"", self._rooms.pop(engine, 0)
+        code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.pop(engine, 0)
         for _ in range(2):
-            if not room:
+            if not capacity:
                 code = ask(None)
-                room = 0 if code else min(count.value, _MOST_ROOM)
-            if room:
-                buffer, count.value = call.buffer("c_nvmlSample_t", room), room
+                capacity = 0 if code else min(count.value, _MAX_CAPACITY)
+            if capacity:
+                buffer, count.value = call.buffer("c_nvmlSample_t", capacity), capacity
                 code = ask(buffer.array)
-                taken = buffer.take(0 if code else count.value, _MOST)
+                taken = buffer.take(0 if code else count.value, _MAX_SAMPLES)
             if code != INSUFFICIENT_SIZE:
                 break
-            room = 0
-        if room and (code or count.value < room or not cursor):
-            self._rooms[engine] = room
+            capacity = 0
+        if capacity and (code or count.value < capacity or not cursor):
+            self._capacities[engine] = capacity
         if code == NOT_FOUND:
             return b""
         _check(code, function)
-        return taken if self._type.value == _UNSIGNED_INT else _as_percents(self._type.value, taken)
+        return taken if self._type.value == UNSIGNED_INT else _as_percents(self._type.value, taken)
 
     def _drain_processes(self, call: Caller, handle: Any, name: str, _now: float) -> list[list[int]]:
         cursor, function = self._cursors[name], "nvmlDeviceGetProcessUtilization"
         count, self._since.value = self._count, cursor
-        code, taken, room = INSUFFICIENT_SIZE, b"", self._rooms.get(name, 0)
+        code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.get(name, 0)
         for _ in range(2):
-            count.value = room
-            buffer = call.buffer("c_nvmlProcessUtilizationSample_t", room)
-            code = call.code(function, handle, buffer.array if room else None, self._count_out, self._since)
-            taken = buffer.take(0 if code or not room else count.value, _MOST)
+            count.value = capacity
+            buffer = call.buffer("c_nvmlProcessUtilizationSample_t", capacity)
+            code = call.code(function, handle, buffer.array if capacity else None, self._count_out, self._since)
+            taken = buffer.take(0 if code or not capacity else count.value, _MAX_SAMPLES)
             if code != INSUFFICIENT_SIZE:
                 break
-            room = self._rooms[name] = min(count.value, _MOST_ROOM)
+            capacity = self._capacities[name] = min(count.value, _MAX_CAPACITY)
         if code == NOT_FOUND:
             return []
         _check(code, function)
         rows = [[time, pid, *percents] for pid, time, *percents in _PROCESS_SAMPLE.iter_unpack(taken)]
         self._cursors[name] = max((row[0] for row in rows), default=cursor)
-        # The first reading is a mean over the whole ring, processes that ended long ago included.
+        # The first reading is a mean over the whole ring, which includes processes that have ended.
         return rows if cursor else []
 
 
 def _check(code: int, function: str) -> None:
-    if code:
+    if code != SUCCESS:
         raise DriverError(code, function)
 
 
 def _newest(samples: bytes, otherwise: int) -> int:
-    """The latest time of packed samples."""
+    """Return the latest time of packed samples; `otherwise` without samples."""
     return max(struct.unpack("Q8x" * (len(samples) // SAMPLE.size), samples), default=otherwise)
 
 
 def _as_percents(value_type: int, samples: bytes) -> bytes:
-    """Pack samples whose values are of another type as those that all GPUs of today have."""
+    """Return samples with values of another type, packed as percentages."""
     values = [(stamp, decoded(value_type, value)) for stamp, value in _ANY_SAMPLE.iter_unpack(samples)]
     return packed([(stamp, int(v) if 0 <= v <= 100 else PERCENT_UNKNOWN) for stamp, v in values])

@@ -1,4 +1,4 @@
-"""The worker that owns NVML: `python -m gpugauge.driver.nvidia.worker --fd N --bell M`."""
+"""The worker process with the NVML backend: `python -m gpugauge.driver.nvidia.worker --fd N --bell M`."""
 
 from __future__ import annotations
 

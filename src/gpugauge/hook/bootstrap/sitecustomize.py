@@ -1,8 +1,8 @@
-"""Loads the hook of gpugauge at the start of an interpreter, then the sitecustomize that would have run without it.
+"""Loads the hook of gpugauge at the start of an interpreter, then the next sitecustomize on the module path.
 
-`gpugauge run` puts this directory, which holds nothing else, on PYTHONPATH. Any version of Python may find it there.
+`gpugauge run` puts this directory on PYTHONPATH. It has no other file. Any version of Python may run this file.
 """
-# ruff: noqa: PLC0415, UP036 - runs before the program, under any version: only what is loaded already
+# ruff: noqa: PLC0415, UP036 - runs before the program, under any version, and imports only loaded modules
 
 import os
 import sys
@@ -10,7 +10,7 @@ import sys
 
 def _arm():
     # type: () -> None
-    # The package is loaded from beside this file, and leaves no trace on the module path of the program.
+    # The package is loaded from the folder above. The module path of the program stays unchanged.
     root = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
     sys.path.insert(0, root)
     try:
@@ -22,7 +22,7 @@ def _arm():
 
 def _chain():
     # type: () -> None
-    # Python loads the first sitecustomize on the path only; ours steps aside for the next one.
+    # Python loads only the first sitecustomize on the path, so this one imports the next one.
     ours = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # type: ignore[import-not-found] # noqa: F401

@@ -1,1 +1,1 @@
-"""The simulated GPUs: what they do over time."""
+"""Simulated GPUs as functions of time."""

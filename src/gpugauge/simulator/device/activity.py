@@ -1,4 +1,4 @@
-"""What runs on simulated GPUs, as pure functions of the second of the scenario."""
+"""Work on simulated GPUs, as pure functions of the second of the scenario."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpugauge.simulator.device.rhythm import Rhythm, Working
 
 
 class Activity:
-    """Work on a GPU between two seconds of the scenario. `intensity` and `traffic` say how much of the power and of
-    the memory's time a second of it takes: a kernel that only waits for a peer keeps a GPU busy and cold. `engines`
-    says the same of the video engines, `sm_active`, `tensor_active` and `link` (of what PCIe carries into the GPU) of
-    what the performance counters show; None stands for what is usual at that intensity. A training step as a pipeline
-    says all that by itself.
+    """Work on a GPU between two seconds of the scenario. Per busy second, `intensity` is the share of the full power
+    and `traffic` the share of memory time: a kernel that only waits for a peer keeps a GPU busy at low power. `engines`
+    has the shares of the video engines; `sm_active`, `tensor_active` and `link` (of the PCIe bandwidth into the GPU)
+    are those of the performance counters, None for the usual share at that intensity. A pipeline determines all of
+    them.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class Activity:
         self._load: Load | None = load(plain["load"]) if plain["load"] else None
         if self.pipeline:
             self._derive()
-        # How much of each engine's time a busy second takes, by the names of their sample rings.
+        # The share of the time of each engine per busy second, by the name of its sample ring.
         self.engines: dict[str, float] = {"gpu": 1.0, "memory": self.traffic, **plain["engines"]}
         self._before = self._load.integral(self.start) if self._load else 0.0
 
@@ -47,20 +47,20 @@ class Activity:
         self.link = shown.transfer / busy
 
     def alive(self, t: float) -> bool:
-        """Whether it is there at `t`."""
+        """Return whether the activity runs at `t`."""
         return self.start <= t < self.end
 
     def busy(self, t: float) -> float:
-        """Seconds in which it kept a GPU busy, from its start to `t`."""
+        """Return the busy seconds of a GPU from the start of the activity to `t`."""
         if self._load is None or t <= self.start:
             return 0.0
         return self._load.integral(min(t, self.end)) - self._before
 
 
 class Process:
-    """A process of a job on some of the GPUs; `memory` in bytes on each, None if the driver does not tell. On GPUs
-    with MIG it runs on the instance of that number. It is number `rank` of the job's `ranks` processes, and holds those
-    of its GPUs that are not in `works_on` without using them.
+    """A process of a job on some of the GPUs, `rank` of `ranks` processes. `memory` is in bytes on each GPU, None if
+    the driver does not report it. On a GPU with MIG the process runs on the MIG device with the number `instance`. GPUs
+    that are not in `works_on` are held but not used.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Process:
         self.rank, self.ranks = rank, ranks
         self.activity = Activity(plain)
         self.works_on = gpus if plain["works_on"] is None else tuple(plain["works_on"])
-        self._rest = Activity({**plain, "load": None, "pipeline": None})
+        self._idle = Activity({**plain, "load": None, "pipeline": None})
         self.kind: str = plain["kind"]
         self.memory: int | None = plain["memory"]
         self.instance: int | None = plain["instance"]
@@ -87,5 +87,5 @@ class Process:
         self.environment: dict[str, str] = plain["environment"]
 
     def on(self, gpu: int) -> Activity:
-        """What it does on one of its GPUs."""
-        return self.activity if gpu in self.works_on else self._rest
+        """Return the activity on one of its GPUs."""
+        return self.activity if gpu in self.works_on else self._idle

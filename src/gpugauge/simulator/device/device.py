@@ -1,4 +1,4 @@
-"""One simulated GPU: everything that it tells is a pure function of the second of the scenario."""
+"""One simulated GPU. Every reading is a pure function of the second of the scenario."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from functools import lru_cache
 from operator import mul
 from typing import Any
 
+from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, MIG_EVENT
 from gpugauge.simulator.device.activity import Activity, Process
-from gpugauge.simulator.device.health import REASONS, Health
+from gpugauge.simulator.device.health import Health
 from gpugauge.simulator.device.instance import MIG_LACKS, Instance, instances
 from gpugauge.simulator.device.presets import PRESETS, WITHOUT
 from gpugauge.simulator.device.rings import UPTIME, Ring
 
-_SAMPLE_PERIOD = 1 / 6  # of the utilization rates; nvml.h says 1/6 s to 1 s by product
-_COOLING = 20.0  # seconds of work that the temperature remembers
-NVLINK_BYTES = 120e9  # what all links send in a second that does nothing else but move memory
-PCIE_BYTES = 4e9  # what a GPU reads from the host in a busy second, if nothing else is said
-_SENT = 0.25  # of what it reads it writes back
-# Bytes a second of a PCIe lane by generation, in one direction.
+_SAMPLE_PERIOD_SECONDS = 1 / 6  # of the utilization rates; nvml.h: 1/6 s to 1 s by product
+_COOLING_SECONDS = 20.0  # the temperature depends on the work in this time
+NVLINK_BYTES = 120e9  # sent by all links in a second of memory traffic
+PCIE_BYTES = 4e9  # read from the host in a busy second, by default
+_SENT_RATIO = 0.25  # bytes written to the host per byte read
+# Bytes per second of a PCIe lane by generation, in one direction.
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _THROTTLES = {"thermal": "sw_thermal_slowdown", "power_cap": "sw_power_cap"}
-MIG_CHANGE = 0x100
 
 
 class Device:
-    """One GPU and what runs on it."""
+    """A GPU and the processes on it."""
 
     def __init__(self, plain: Mapping[str, Any], index: int, seed: str, processes: tuple[Process, ...]) -> None:
         given = {key: value for key, value in plain.items() if value is not None}
@@ -69,130 +69,132 @@ class Device:
             "traffic": 0.4,
             "engines": {},
         }
-        # A MIG instance is a part of the GPU, and so is its work.
+        # The work on a MIG device is a part of the work of the GPU.
         self._parts = [
             *([(Activity(background), 1.0)] if own else []),
             *((p.on(index), self._share(p)) for p in self.processes),
         ]
-        # Rings, counters and rates ask for the same seconds; a ring's entries are asked for by engine.
+        # Rings, counters and rates use the same seconds; the entries of a ring are read once per engine.
         self._spent = lru_cache(maxsize=self.ring.capacity + 2)(self._busy_by_part)
-        # What all NVLinks have sent; as much is received. It is asked for by link.
+        # Bytes that all NVLinks have sent; as many are received. It is read once per link.
         self.nvlink_bytes = lru_cache(maxsize=1)(self._sent_by_links)
         used = {name for a, _ in self._parts for name, share in a.engines.items() if share}
         self._engines = {name: self._counter(name) for name in used}
-        # What the driver reports by itself, in order: second, NVML's type, data.
+        # Driver events in order: second, type, data.
         self.events = self._all_events()
 
     def supports(self, function: str) -> bool:
-        """Whether the GPU answers a function of the library."""
+        """Return whether the GPU supports a function of the library."""
         return not any(fnmatchcase(function, pattern) for pattern in self._unsupported)
 
     def present(self, t: float) -> bool:
-        """Whether the bus shows the GPU; a library that was opened before it came or came back does not."""
+        """Return whether the GPU is on the bus. A library that was opened before it was added does not enumerate it."""
         return self.plugged_at <= t and not self.lost_at <= t < self.back_at
 
     def busy(self, t: float) -> float:
-        """Seconds in which a kernel ran, from the start of the scenario to `t`."""
+        """Return the seconds in which a kernel ran, from the start of the scenario to `t`."""
         return sum(self._spent(t))
 
     def engine(self, name: str) -> Callable[[float], float] | None:
-        """Return what counts the busy seconds of an engine; None if nothing ever uses it."""
+        """Return the function that counts the busy seconds of an engine; None if nothing uses the engine."""
         return self._engines.get(name)
 
     def utilization(self, t: float, engine: str = "gpu") -> int:
-        """Percent of the last sample period in which an engine was busy."""
+        """Return the percentage of the last sample period in which an engine was busy."""
         busy = self.engine(engine)
-        return 0 if busy is None else min(100, round(100 * (busy(t) - busy(t - _SAMPLE_PERIOD)) / _SAMPLE_PERIOD))
+        if busy is None:
+            return 0
+        return min(100, round(100 * (busy(t) - busy(t - _SAMPLE_PERIOD_SECONDS)) / _SAMPLE_PERIOD_SECONDS))
 
     def power(self, t: float) -> int:
-        """Milliwatts, the mean over the last second."""
+        """Return the power in milliwatts, the mean over the last second."""
         return round(1000 * (self.idle_watts + self._dynamic_watts * (self.work(t) - self.work(t - 1))))
 
     def power_now(self, t: float) -> int:
-        """Milliwatts, the mean over a tenth of a second."""
+        """Return the power in milliwatts, the mean over the last 0.1 s."""
         return round(1000 * (self.idle_watts + self._dynamic_watts * 10 * (self.work(t) - self.work(t - 0.1))))
 
     def energy(self, t: float) -> int:
-        """Millijoules since the driver was loaded."""
+        """Return the energy in millijoules since the driver was loaded."""
         return round(
             self.since_reset(lambda s: 1000 * (self.idle_watts * (UPTIME + s) + self._dynamic_watts * self.work(s)), t)
         )
 
     def temperature(self, t: float) -> int:
-        """Degrees Celsius: 32 when idle, 45 more after a while at full power."""
-        return round(32 + 45 * (self.work(t) - self.work(t - _COOLING)) / _COOLING)
+        """Return degrees Celsius: 32 when idle, up to 45 more at full power."""
+        return round(32 + 45 * (self.work(t) - self.work(t - _COOLING_SECONDS)) / _COOLING_SECONDS)
 
     def clock(self, domain: int, t: float) -> int | None:
-        """Megahertz of NVML's clock domain: graphics, SM, memory, video; None for an unknown domain."""
+        """Return megahertz of a clock domain (graphics, SM, memory, video); None for an unknown domain."""
         if not 0 <= domain < len(self._clocks):
             return None
         busy, idle = map(int, self._clocks[domain])
         if not self.occupied(t):
             return idle
-        # Heat and power limits lower the clocks of the multiprocessors, not those of the memory.
+        # Thermal and power limits lower the clocks of the multiprocessors, not those of the memory.
         slowed = [p.clock for process, p in self._slowed if process.activity.alive(t)] if domain < 2 else []
         return round(busy * min(slowed, default=1.0))
 
     def clock_max(self, domain: int) -> int | None:
-        """The same, the highest that there is."""
+        """Return the highest megahertz of a clock domain; None for an unknown domain."""
         return self._clocks[domain][0] if 0 <= domain < len(self._clocks) else None
 
     def performance_state(self, t: float) -> int:
-        """0 with a process on the GPU."""
+        """Return the performance state: 0 with a process on the GPU."""
         return 0 if self.occupied(t) else self.figures["idle_performance_state"]
 
     def clocks_event_reasons(self, t: float) -> int:
-        """NVML's bits: what the scenario says, and that the GPU rests."""
-        return self.health.throttled(t) | (0 if self.occupied(t) else REASONS["idle"])
+        """Return the bit mask of the reasons in the scenario, and of `gpu_idle`."""
+        return self.health.throttled(t) | (0 if self.occupied(t) else CLOCKS_EVENT_REASONS["gpu_idle"])
 
     def memory_used(self, t: float) -> int:
-        """Bytes that processes hold, without what the driver reserves."""
+        """Return the bytes that processes hold, without those that the driver reserves."""
         return sum(p.memory or 0 for p in self.processes if p.activity.alive(t))
 
     def running(self, kind: str, t: float) -> list[Process]:
-        """The processes of one of NVML's kinds: compute, graphics, mps."""
+        """Return the processes of a kind: compute, graphics, mps."""
         return [p for p in self.processes if p.kind == kind and p.activity.alive(t)]
 
     def _sent_by_links(self, t: float) -> int:
         return round(self.since_reset(lambda s: self.moved(s) * NVLINK_BYTES, t)) if self.figures["nvlinks"] else 0
 
     def work(self, t: float) -> float:
-        """Seconds at full power."""
+        """Return the seconds at full power."""
         return sum(busy * a.intensity * share for busy, (a, share) in self._each(t))
 
     def moved(self, t: float) -> float:
-        """Seconds in which memory was read or written."""
+        """Return the seconds in which memory was read or written."""
         return sum(busy * a.traffic * share for busy, (a, share) in self._each(t))
 
     def sm_active(self, t: float) -> float:
-        """Seconds in which all multiprocessors were in use, or more in which some were."""
+        """Return the seconds in which multiprocessors were in use, each second weighted by their share."""
         return sum(
             busy * (0.2 + 0.8 * a.intensity if a.sm_active is None else a.sm_active) for busy, (a, _) in self._each(t)
         )
 
     def tensor_active(self, t: float) -> float:
-        """Seconds of work of the tensor cores."""
+        """Return the seconds of work of the tensor cores."""
         return sum(
             busy * (0.6 * a.intensity if a.tensor_active is None else a.tensor_active) for busy, (a, _) in self._each(t)
         )
 
     def received(self, t: float) -> float:
-        """Bytes that came over PCIe."""
+        """Return the bytes received over PCIe."""
         carried = self.link_bytes
         return sum(busy * (PCIE_BYTES if a.link is None else a.link * carried) for busy, (a, _) in self._each(t))
 
     def sent(self, t: float) -> float:
-        """Bytes that went over PCIe."""
-        return _SENT * self.received(t)
+        """Return the bytes sent over PCIe."""
+        return _SENT_RATIO * self.received(t)
 
     @property
     def link_bytes(self) -> float:
-        """What the PCIe link carries in a second, in one direction."""
+        """Bytes per second of the PCIe link in one direction."""
         generation, width = self.figures["pcie"]
         return _LANE_BYTES[self.health.pcie_generation or generation] * (self.health.pcie_width or width)
 
     def since_reset(self, total: Callable[[float], float], t: float) -> float:
-        """A hardware counter: it starts again when the scenario says so."""
+        """Return a hardware counter, which starts again at `counters_reset_at` of the scenario."""
         at = self.health.counters_reset_at
         return total(t) - total(at) if at is not None and t >= at else total(t)
 
@@ -200,24 +202,24 @@ class Device:
         return tuple([a.busy(t) for a, _ in self._parts])
 
     def _each(self, t: float) -> Iterable[tuple[float, tuple[Activity, float]]]:
-        """The parts, with their busy seconds until `t`."""
+        """Return the parts with their busy seconds until `t`."""
         return zip(self._spent(t), self._parts, strict=True)
 
     def _counter(self, name: str) -> Callable[[float], float]:
-        """What counts the busy seconds of an engine."""
+        """Return the function that counts the busy seconds of an engine."""
         shares = [a.engines.get(name, 0.0) for a, _ in self._parts]
         return lambda t: sum(map(mul, self._spent(t), shares))
 
     def _all_events(self) -> list[tuple[float, int, int]]:
         changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
-        return sorted([*self.health.events(), *((at, MIG_CHANGE, 0) for at in changes)])
+        return sorted([*self.health.events(), *((at, MIG_EVENT, 0) for at in changes)])
 
     def occupied(self, t: float) -> bool:
-        """Whether a process is there, or work without one."""
+        """Return whether a process is alive, or the GPU has work without one."""
         return any(a.alive(t) for a, _ in self._parts)
 
     def _with_throttling(self, health: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add the spells in which a training runs at lower clocks."""
+        """Return `health` with the periods in which a training runs at lower clocks."""
         spells = {
             p.throttle: {"reason": _THROTTLES[p.throttle], "start": on.activity.start, "end": on.activity.end}
             for on, p in self._slowed

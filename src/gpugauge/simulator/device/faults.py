@@ -1,4 +1,4 @@
-"""What goes wrong in the simulated library, and when."""
+"""Faults of the simulated library."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 
 class Fault:
-    """A rule of the scenario: which calls, on which GPU, from when to when (seconds), how often in this process, and
-    what happens: an NVML code, a delay in seconds, a hang, a crash, bytes that are never freed, a look at a file that
-    does not come back from the kernel, or a value in the place of every answer, or of one member of structures.
+    """A fault of the scenario: the calls, the GPU, the first and last second, the number of times in this process, and
+    the effect: an NVML return code, a delay in seconds, a hang, a crash, bytes that are never freed, a stat of a file
+    that blocks in the kernel, or a value that replaces all outputs, or one member of structures.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -37,14 +37,14 @@ class Fault:
         self.member: str | None = plain["member"]
 
     def concerns(self, function: str) -> bool:
-        """Whether it can strike a function at all."""
+        """Return whether the fault can apply to a function."""
         return self._call is None or fnmatchcase(function, self._call)
 
     def due(self, t: float, index: int | None, uuid: str | None) -> bool:
-        """Whether it strikes now; counts the strike."""
+        """Return whether the fault applies to a call at `t`, and count it."""
         if not self._start <= t < self._end or self._left <= 0:
             return False
-        if self._call is None and index is None:  # no call about a GPU
+        if self._call is None and index is None:  # not a call about a GPU
             return False
         if self._gpu is not None and self._gpu not in (index, uuid):
             return False
@@ -53,8 +53,8 @@ class Fault:
         self._left -= 1
         return True
 
-    def strike(self) -> int | None:
-        """Let it happen; returns the code that the call is to answer, None if it goes on as usual."""
+    def apply(self) -> int | None:
+        """Apply the effect; return the return code of the call, None if the call proceeds."""
         if self._delay is not None:
             time.sleep(self._delay)
         if self._hang:
@@ -70,8 +70,8 @@ class Fault:
 
 
 def _hang() -> NoReturn:
-    """Never return. A call stuck in the kernel lets Python run no signal handler, so only SIGKILL helps here too; but a
-    simulated one ends with its parent and leaves nothing behind.
+    """Never return. Signals except SIGKILL have no effect, as for a call that blocks in the kernel; but the process
+    ends together with its parent.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     parent = os.getppid()
@@ -81,8 +81,9 @@ def _hang() -> NoReturn:
 
 
 def spoil(arguments: Sequence[Any], value: int, member: str | None = None) -> None:
-    """Write `value` over every number that a call has answered, and bytes that are no UTF-8 over every text. The count
-    of a list stays, since the binding allocates as much as it says. With `member` only that of structures changes.
+    """Write `value` into every number that a call has returned, and bytes that are not UTF-8 into every text. The
+    length of a list stays, because the binding allocates that much. With `member`, only that member of structures
+    changes.
     """
     targets = [getattr(argument, "_obj", argument) for argument in arguments]
     is_list = any(isinstance(t, ctypes.Array) and issubclass(t._type_, ctypes.Structure) for t in targets)
@@ -100,7 +101,7 @@ def spoil(arguments: Sequence[Any], value: int, member: str | None = None) -> No
 
 
 def _is_number(target: Any) -> bool:
-    """No pointer: a handle that leads nowhere is not what garbage means."""
+    """Return whether a target is a number: pointers stay, because an invalid handle would crash the caller."""
     return hasattr(target, "value")
 
 
@@ -111,16 +112,16 @@ def _spoil_structure(structure: ctypes.Structure, value: int, member: str | None
             setattr(structure, member, value)
         return
     union = next((name for name, kind in fields.items() if issubclass(kind, ctypes.Union)), None)
-    if union:  # a field value or a sample: its type, its code and its time stay true
+    if union:  # a field value or a sample: its type, code and time stay
         getattr(structure, union).ullVal = value
         return
     metrics = getattr(structure, "metrics", None)
-    if metrics is not None:  # a request for GPM metrics: what was asked stays true
+    if metrics is not None:  # a request for GPM metrics: its inputs stay
         for metric in metrics:
             metric.value = value
         return
     for name, kind in fields.items():
         if issubclass(kind, ctypes.Array):
             setattr(structure, name, b"\xff")
-        elif name != "version" and not hasattr(kind, "contents"):  # no pointer
+        elif name != "version" and not hasattr(kind, "contents"):  # not a pointer
             setattr(structure, name, value)

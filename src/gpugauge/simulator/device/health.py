@@ -1,29 +1,15 @@
-"""What ails a simulated GPU, over time: errors, throttling, links, changes of its MIG layout."""
+"""Errors, throttling and link states of a simulated GPU over time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# nvmlClocksEventReasons by name; those with a counter of nanoseconds have the same name there.
-REASONS = {
-    "idle": 0x1,
-    "applications_clocks": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-    "display_clocks": 0x100,
-    "board_limit": 0x200,
-    "reliability": 0x400,
-}
-_XID, _DOUBLE_BIT = 0x8, 0x2
+from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, ECC_DOUBLE_BIT_EVENT, XID_EVENT
 
 
 class Health:
-    """The `health` of a GPU in a scenario; what is not said is in order."""
+    """The `health` of a GPU in a scenario; a missing entry means no fault."""
 
     def __init__(self, plain: Mapping[str, Any] | None) -> None:
         plain = plain or {}
@@ -42,26 +28,26 @@ class Health:
         self._throttling: list[Mapping[str, Any]] = plain.get("throttling") or []
 
     def ecc_errors(self, kind: str, after: float, t: float) -> int:
-        """How many corrected or uncorrected errors came between two seconds."""
+        """Return the number of corrected or uncorrected errors between two seconds."""
         return sum(e["count"] for e in self._ecc if e["kind"] == kind and after <= e["at"] <= t)
 
     def throttled(self, t: float) -> int:
-        """The reasons that hold at `t`, as NVML's bits."""
+        """Return the clocks event reasons at `t` as a bit mask."""
         bits = 0
         for spell in self._throttling:
             if spell["start"] <= t < _end(spell):
-                bits |= REASONS[spell["reason"]]
+                bits |= CLOCKS_EVENT_REASONS[spell["reason"]]
         return bits
 
     def throttled_seconds(self, reason: str, t: float) -> float:
-        """How long a reason has held until `t`."""
+        """Return the seconds until `t` in which a reason was active."""
         spells = (spell for spell in self._throttling if spell["reason"] == reason)
         return float(sum(max(0.0, min(t, _end(spell)) - spell["start"]) for spell in spells))
 
     def events(self) -> Iterable[tuple[float, int, int]]:
-        """What the driver reports by itself: second, NVML's type, data."""
-        yield from ((xid["at"], _XID, xid["xid"]) for xid in self._xids)
-        yield from ((e["at"], _DOUBLE_BIT, 0) for e in self._ecc if e["kind"] == "uncorrected")
+        """Return the driver events: second, type, data."""
+        yield from ((xid["at"], XID_EVENT, xid["xid"]) for xid in self._xids)
+        yield from ((e["at"], ECC_DOUBLE_BIT_EVENT, 0) for e in self._ecc if e["kind"] == "uncorrected")
 
 
 def _end(spell: Mapping[str, Any]) -> float:

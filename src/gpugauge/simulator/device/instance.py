@@ -10,19 +10,19 @@ from typing import Any
 from gpugauge.simulator.device.activity import Process
 
 PROFILE = re.compile(r"([1-7])g\.(\d+)gb")
-# What a GPU with MIG enabled no longer tells of itself.
+# Features that a GPU with MIG enabled lacks.
 MIG_LACKS = ("utilization",)
-_FIRST_ID = 7  # of the GPU instances; with profiles of one slice the numbers begin there
+_FIRST_INSTANCE_ID = 7  # of a GPU instance with a profile of one slice
 
 
 class Instance:
-    """One MIG device between two seconds of the scenario."""
+    """A MIG device between two seconds of the scenario."""
 
     def __init__(self, plain: Mapping[str, Any], figures: Mapping[str, Any], seed: str, number: int) -> None:
         self.slices = int(plain["profile"][0])
         self.start: float = plain["start"]
         self.end: float = float("inf") if plain["end"] is None else plain["end"]
-        self.gpu_instance_id, self.compute_instance_id = _FIRST_ID + number, 0
+        self.gpu_instance_id, self.compute_instance_id = _FIRST_INSTANCE_ID + number, 0
         digest = hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()
         self.uuid = f"MIG-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
         self.name = f"{figures['name']} MIG {plain['profile']}"
@@ -32,33 +32,33 @@ class Instance:
         self.processes: tuple[Process, ...] = ()
 
     def alive(self, t: float) -> bool:
-        """Whether it is there at `t`."""
+        """Return whether the MIG device exists at `t`."""
         return self.start <= t < self.end
 
     def memory_used(self, t: float) -> int:
-        """Bytes that processes hold, without what the driver reserves."""
+        """Return the bytes that processes hold, without those that the driver reserves."""
         return sum(p.memory or 0 for p in self.processes if p.activity.alive(t))
 
     def busy(self, t: float) -> float:
-        """Seconds in which a kernel ran on it."""
+        """Return the seconds in which a kernel ran."""
         return sum(p.activity.busy(t) for p in self.processes)
 
     def work(self, t: float) -> float:
-        """Seconds at full power."""
+        """Return the seconds at full power."""
         return sum(p.activity.busy(t) * p.activity.intensity for p in self.processes)
 
     def moved(self, t: float) -> float:
-        """Seconds in which its memory was read or written."""
+        """Return the seconds in which the memory was read or written."""
         return sum(p.activity.busy(t) * p.activity.traffic for p in self.processes)
 
 
 def memory_of(profile: str) -> int:
-    """Bytes of a profile like 1g.10gb, which the model has checked."""
+    """Return the memory in bytes of a valid profile like 1g.10gb."""
     return int(profile.split(".")[1].removesuffix("gb")) * 1000 << 20
 
 
 def instances(figures: Mapping[str, Any], seed: str, processes: tuple[Process, ...]) -> tuple[Instance, ...]:
-    """Make the MIG devices of a GPU; `count` in the layout repeats one."""
+    """Return the MIG devices of a GPU; `count` in the layout repeats an entry."""
     layout = [plain for plain in figures["mig"] for _ in range(plain["count"])]
     made = tuple(Instance(plain, figures, seed, number) for number, plain in enumerate(layout))
     for number, instance in enumerate(made):

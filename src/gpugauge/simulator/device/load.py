@@ -1,4 +1,4 @@
-"""Loads as functions of time, known by their integrals: a mean over any window is then exact and needs no history."""
+"""Loads as functions of time with exact integrals, so that a mean over any window needs no history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Load(Protocol):
 
 
 class Constant:
-    """The same level all the time."""
+    """A constant level."""
 
     def __init__(self, level: float) -> None:
         self._level = level
@@ -53,7 +53,7 @@ class Sine:
 
 
 class Points:
-    """Straight lines through [second, level] points; constant outside them, or repeated with the last as the period."""
+    """Straight lines through [second, level] points; constant outside them, or repeated after the last one."""
 
     def __init__(self, points: list[list[float]], repeat: bool) -> None:
         self._times = [t for t, _ in points]
@@ -72,7 +72,7 @@ class Points:
         return periods * self._whole + self._from_first(rest) - self._at_zero
 
     def _from_first(self, t: float) -> float:
-        """The integral from the first point to `t`."""
+        """Return the integral from the first point to `t`."""
         i = bisect_right(self._times, t) - 1
         if i < 0:
             return self._levels[0] * (t - self._times[0])
@@ -84,7 +84,7 @@ class Points:
 
 
 class Noise:
-    """A wobble of at most `amount` up and down around nothing: three sines whose pace and phase the seed decides."""
+    """Noise around 0 of at most `amount`: three sines whose rates and phases depend on the seed."""
 
     def __init__(self, amount: float, seed: int) -> None:
         self._amount = amount / 3
@@ -107,7 +107,7 @@ _SHAPES = {"constant": Constant, "square": Square, "sine": Sine, "points": Point
 
 
 def load(plain: Mapping[str, Any]) -> Load:
-    """Make a load out of its plain form: a shape, its own numbers, `noise` and `seed`."""
+    """Return the load for plain data: a shape, its numbers, `noise` and `seed`."""
     numbers = {key: value for key, value in plain.items() if key not in {"shape", "noise", "seed"}}
     shape: Load = _SHAPES[plain["shape"]](**numbers)
     return _Sum([shape, Noise(plain["noise"], plain["seed"])]) if plain.get("noise") else shape

@@ -1,4 +1,4 @@
-"""The GPUs that a scenario can name: figures of NVIDIA's data sheets, and what each is known not to support."""
+"""The GPU models of scenarios: figures of NVIDIA's data sheets, and the features that each model lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 _MIB = 1 << 20
 
-# By what a GPU may lack: the functions (patterns) and the field ids that it then does not support.
+# By feature: the functions (patterns) and the field ids that a GPU without it does not support.
 WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "ecc": ((), tuple(range(1, 7))),
     "fans": (("nvmlDeviceGetNumFans", "nvmlDeviceGetFan*"), ()),
@@ -27,7 +27,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "row_remapping": (("nvmlDeviceGetRowRemapperHistogram",), tuple(range(142, 146))),
     "serial": (("nvmlDeviceGetSerial", "nvmlDeviceGetBoardPartNumber"), ()),
     "throttle_counters": ((), tuple(range(74, 80))),
-    # What MIG takes away from the GPU as a whole.
+    # Not supported for a whole GPU with MIG enabled.
     "utilization": (
         (
             "nvmlDeviceGetUtilizationRates",
@@ -41,7 +41,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
 }
 
 _RING = {"period": 1 / 6, "capacity": 72, "jitter": 0.1, "dry_when_idle": False, "clock_steps": []}
-_BOARD: dict[str, Any] = {
+_COMMON: dict[str, Any] = {
     "ring": _RING,
     "fans": 0,
     "nvlinks": 0,
@@ -52,9 +52,9 @@ _BOARD: dict[str, Any] = {
     "unsupported_fields": (),
     "idle_performance_state": 0,
 }
-_DATACENTER = {**_BOARD, "nvlinks": 18, "lacks": ("fans", "nvlink_5", "page_retirement")}
+_DATACENTER = {**_COMMON, "nvlinks": 18, "lacks": ("fans", "nvlink_5", "page_retirement")}
 
-# Architectures are NVML's numbers: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell.
+# Architectures are those of nvmlDeviceArchitecture_t: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell.
 PRESETS: dict[str, dict[str, Any]] = {
     "h100": {
         **_DATACENTER,
@@ -135,7 +135,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lacks": ("fans", "nvlink_before_5", "page_retirement"),
     },
     "geforce": {
-        **_BOARD,
+        **_COMMON,
         "name": "NVIDIA GeForce RTX 4090",
         "vbios": "95.02.18.00.01",
         "architecture": 8,
@@ -157,7 +157,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ),
     },
     "t4": {
-        **_BOARD,
+        **_COMMON,
         "name": "Tesla T4",
         "vbios": "90.04.38.00.03",
         "architecture": 6,

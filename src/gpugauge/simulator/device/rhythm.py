@@ -1,4 +1,4 @@
-"""When a training trains, and when it compiles, evaluates, writes a checkpoint or stands still: functions of time."""
+"""The phases of a training as functions of time: compiling, training, evaluating, checkpointing, stalled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gpugauge.simulator.device.load import Load
 
 
 class Rhythm:
-    """It compiles first; then in every period it trains, evaluates, and writes a checkpoint; at `stalled_at` it stands
-    still for good, where it trains. Times are seconds of the scenario.
+    """A training compiles first; in each period it then trains, evaluates and writes a checkpoint. From `stalled_at` on
+    it makes no progress. Times are seconds of the scenario.
     """
 
     def __init__(self, plain: Mapping[str, Any] | None, start: float, end: float) -> None:
@@ -27,25 +27,25 @@ class Rhythm:
         self._stalled_at = float("inf") if plain["stalled_at"] is None else max(self._begin, plain["stalled_at"])
 
     def seconds(self, t: float) -> dict[str, float]:
-        """Return the seconds spent in each phase until `t`; the standstill belongs to the training."""
+        """Return the seconds in each phase until `t`; a stall counts as training."""
         t = max(self.start, min(t, self._end))
         found = self._until(min(t, self._stalled_at))
         found["training"] += max(0.0, t - self._stalled_at)
         return found
 
     def progress(self, t: float, phase: str = "training") -> float:
-        """Return the seconds until `t` in which a phase got on."""
+        """Return the seconds until `t` in which a phase made progress."""
         return self._until(max(self.start, min(t, self._end, self._stalled_at)))[phase]
 
     def moment(self, progress: float) -> float:
-        """Return the second at which it had trained for so long: the first that progress() is true of."""
+        """Return the first second at which the progress of the training is `progress`."""
         periods, rest = divmod(progress, self._training)
         if periods and not rest:
             periods, rest = periods - 1, self._training
         return self._begin + (periods * self._period if periods else 0.0) + rest
 
     def phase(self, t: float) -> tuple[str, float]:
-        """Return the phase at `t`, and since when."""
+        """Return the phase at `t` and the second of its start."""
         t = min(t, self._end, self._stalled_at)
         if t < self._begin:
             return "compiling", self.start
@@ -58,7 +58,7 @@ class Rhythm:
         return "training", since
 
     def pauses(self, t: float) -> int:
-        """Return how often the training was interrupted and went on, until `t`."""
+        """Return the number of interruptions of the training that ended before `t`."""
         interrupted = sum(seconds for _, seconds in self._parts[1:])
         return int(max(0.0, min(t, self._end, self._stalled_at) - self._begin) // self._period) if interrupted else 0
 
@@ -72,8 +72,8 @@ class Rhythm:
 
 
 class Working(Load):
-    """The load of a training: in each step the GPU works for `busy` seconds of `step`, then waits; with `smooth` its
-    work is spread, as that of processes which take turns. Evaluation keeps it as busy as training, on average.
+    """The load of a training: in each step the GPU is busy for `busy` seconds of `step`. With `smooth`, the busy time
+    is spread evenly, like that of processes which share a GPU. Evaluation has the same mean load as training.
     """
 
     def __init__(self, rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> None:

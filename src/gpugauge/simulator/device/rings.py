@@ -1,4 +1,4 @@
-"""The sample rings of a simulated GPU: entries at a period with jitter, of which only the last are kept."""
+"""The sample rings of a simulated GPU: the latest entries of a series with a period and jitter."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-# How long the machine had been up, idle, when the scenario began: 10 days. The driver counts from boot.
+# Seconds from boot to the start of the scenario, idle: 10 days. The driver counts from boot.
 UPTIME = 864_000.0
 
 
 class Ring:
-    """`capacity` entries at most, `period` seconds apart, each up to half of `jitter` periods early or late.
-    With `dry_when_idle` nothing is entered while the GPU has no process; at each of `clock_steps` the driver's clock
-    jumps by so many seconds.
+    """At most `capacity` entries, `period` seconds apart, each up to half of `jitter` periods early or late. With
+    `dry_when_idle` there are no entries while the GPU has no process. `clock_steps` are steps of the driver's clock,
+    each [second, seconds].
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -23,34 +23,34 @@ class Ring:
         self._jitter: float = plain["jitter"]
         self._dry_when_idle: bool = plain["dry_when_idle"]
         self._steps: list[list[float]] = plain["clock_steps"]
-        # All rings of a GPU are drained at once.
-        self._marks = lru_cache(maxsize=2)(self._made_marks)
+        # All rings of a GPU are read at the same second.
+        self._marks = lru_cache(maxsize=2)(self._compute_marks)
 
     @property
     def span(self) -> float:
-        """Seconds that it holds."""
+        """The seconds that a full ring covers."""
         return self.capacity * self._period
 
     def stamp(self, t: float) -> int:
-        """The driver's microseconds at a second of the scenario."""
+        """Return the time of the driver in microseconds at a second of the scenario."""
         jumps = sum(jump for second, jump in self._steps if second <= t) if self._steps else 0.0
         return round(1e6 * (UPTIME + t + jumps))
 
     def samples(
         self, after: int, t: float, busy: Callable[[float], float] | None, occupied: Callable[[float], bool]
     ) -> list[tuple[int, int]]:
-        """Return the entries with later stamps than `after`, oldest first: stamp, and percent of the time since the
-        entry before. `busy` counts busy seconds; None stands for none ever.
+        """Return the entries after the time `after`, oldest first: time of the driver, and busy percent since the entry
+        before. `busy` counts busy seconds, None for an engine that is never used.
         """
         last = int(t / self._period) if t >= 0 else int(t / self._period) - 1
         if self._time(last) > t:
             last -= 1
-        # Without steps of the clock the newest that the caller has seen tells where to begin.
+        # Without clock steps, the entries up to `after` need not be computed.
         first = last - self.capacity + 1
         if not self._steps and after:
             first = max(first, int((after / 1e6 - UPTIME) / self._period) - 1)
         found = []
-        counted, until = 0.0, None  # busy seconds, and the second until which they are counted
+        counted, until = 0.0, None  # busy seconds until a second
         for (before, _), (time, stamp) in pairwise(self._marks(first, last)):
             if stamp <= after or (self._dry_when_idle and not occupied(time)):
                 continue
@@ -62,12 +62,12 @@ class Ring:
             found.append((stamp, percent))
         return found
 
-    def _made_marks(self, first: int, last: int) -> list[tuple[float, int]]:
-        """The second and the stamp of entries, and before them those of the entry before."""
+    def _compute_marks(self, first: int, last: int) -> list[tuple[float, int]]:
+        """Return the second and the time of the driver of entries, preceded by those of the entry before."""
         times = [self._time(number) for number in range(first - 1, last + 1)]
         return [(time, self.stamp(time)) for time in times]
 
     def _time(self, number: int) -> float:
-        """The second of an entry. Multiplying by a large odd number scatters the low bits: the same jitter each run."""
+        """Return the second of an entry. The product with a large odd number is a reproducible jitter."""
         scattered = (number * 2654435761 & 0xFFFF) / 0xFFFF - 0.5
         return (number + self._jitter * scattered) * self._period

@@ -1,6 +1,6 @@
-"""What is true at a second of a scenario: GPUs and processes as pure functions of the time since its start.
+"""The GPUs and processes of a scenario as pure functions of the time since its start.
 
-A restarted worker that is given the same start therefore sees the same GPUs, counters included, and goes on.
+Another worker with the same start therefore simulates the same GPUs, and its counters continue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["UPTIME", "Device", "Process", "World"]
 
 
 class World:
-    """The machine of a scenario. `simulation` is plain data, made by `Scenario.simulation`."""
+    """The machine of a scenario. `simulation` is the plain data of `Scenario.simulation`."""
 
     def __init__(self, simulation: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         scenario = simulation["scenario"]
@@ -40,20 +40,20 @@ class World:
         self.faults = [Fault(plain) for plain in scenario["faults"]]
 
     def now(self) -> float:
-        """Seconds since the scenario began."""
+        """Return the seconds since the start of the scenario."""
         return self.second(self._clock())
 
     def second(self, monotonic: float) -> float:
-        """The second of the scenario at a time of CLOCK_MONOTONIC, which all processes of a machine share."""
+        """Return the second of the scenario at a time of CLOCK_MONOTONIC, which is the same in all processes."""
         return monotonic - self._start if self.frozen_at is None else self.frozen_at
 
     def lacks(self, function: str) -> bool:
-        """Whether the library of this driver does not export a function."""
+        """Return whether the library of the driver does not export a function."""
         return self.generation.lacks(function) or any(fnmatchcase(function, pattern) for pattern in self._missing)
 
 
 def _processes(job: Mapping[str, Any], gpu_count: int) -> Iterator[Process]:
-    """A job is one process on all its GPUs, or `per_gpu` processes on each, numbered upwards from its pid."""
+    """Yield the processes of a job: one on all its GPUs, or `per_gpu` on each GPU, with consecutive pids."""
     gpus = tuple(range(gpu_count)) if job["gpus"] == "all" else tuple(job["gpus"])
     groups = [gpus] if job["per_gpu"] is None else [(gpu,) for gpu in gpus for _ in range(job["per_gpu"])]
     for i, group in enumerate(groups):

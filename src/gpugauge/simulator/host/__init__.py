@@ -1,1 +1,1 @@
-"""The double of `/proc`, and of the hook in each simulated training."""
+"""The doubles of `/proc`, and of the hook in each simulated training."""

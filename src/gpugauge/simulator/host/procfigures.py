@@ -1,4 +1,4 @@
-"""What the kernel counts about a simulated training: CPU time, and what its cgroup withholds from it."""
+"""The accounts of the kernel for a simulated training: CPU time, throttling and pressure of its cgroup."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from gpugauge.simulator.device.pipeline import observe
 from gpugauge.simulator.device.world import Process
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_FAULTS = 200.0  # major faults a second of waiting for pages
-_PERIOD = 100_000  # microseconds of cpu.max
+_MAJOR_FAULTS_PER_SECOND = 200.0  # while it waits for pages
+_QUOTA_PERIOD_MICROSECONDS = 100_000  # in cpu.max
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Until a second of the scenario; in seconds, if nothing else is said."""
+    """Totals until a second of the scenario, in seconds unless a comment has another unit."""
 
     main: float = 0.0  # CPU time of the main thread
-    workers: float = 0.0  # of loader workers, which begin anew with every epoch: children that were waited for
+    workers: float = 0.0  # CPU time of loader workers, as ended children: they start again in every epoch
     throttled: float = 0.0
-    stalled: float = 0.0  # waiting for memory or storage
+    stalled: float = 0.0  # waits for memory or storage
     faults: int = 0
-    cpus: float | None = None  # CPUs' worth of time that the quota allows
+    cpus: float | None = None  # the CPU quota
 
     def stat(self) -> dict[int, int]:
-        """Return the fields of proc_pid_stat(5), counted from 0, that they are in: majflt, utime, cutime."""
+        """Return the fields majflt, utime and cutime of proc_pid_stat(5) by position, counted from 0."""
         return {11: self.faults, 13: round(self.main * _TICKS), 15: round(self.workers * _TICKS)}
 
 
 def figures(process: Process, t: float) -> Figures:
-    """Return what is counted of a process; nothing of one without a pipeline."""
+    """Return the totals of a process; zeros for one without a pipeline."""
     activity = process.activity
     p = activity.pipeline
     if p is None:
         return Figures()
-    seen, seconds = observe(p), activity.rhythm.progress(t)
+    observed, seconds = observe(p), activity.rhythm.progress(t)
     main = p.host + (0.0 if p.pinned else p.copy) + (0.0 if p.workers else p.load)
     workers = p.load if p.workers else 0.0
     return Figures(
-        main=main / seen.step * seconds,
-        workers=workers / seen.step * seconds,
-        throttled=seen.cpu_throttled * seconds,
-        stalled=seen.memory_pressure * seconds,
-        faults=round(p.paging * _FAULTS * seconds),
-        cpus=(main + workers) / seen.step if p.cpu_quota < 1.0 else None,
+        main=main / observed.step * seconds,
+        workers=workers / observed.step * seconds,
+        throttled=observed.cpu_throttled * seconds,
+        stalled=observed.memory_pressure * seconds,
+        faults=round(p.paging * _MAJOR_FAULTS_PER_SECOND * seconds),
+        cpus=(main + workers) / observed.step if p.cpu_quota < 1.0 else None,
     )
 
 
 def cgroup_folder(root: Path, process: Process) -> Path | None:
-    """Return where the cgroup of a process is below `root`; None for a path that would lead elsewhere, or of v1."""
+    """Return the folder of the cgroup of a process below `root`; None for a path out of `root`, and for cgroup v1."""
     path = PurePosixPath(process.cgroup)
     return root / path.relative_to("/") if path.is_absolute() and ".." not in path.parts else None
 
 
 def cgroup_files(found: list[Figures]) -> dict[str, str]:
-    """Return the files of a cgroup by the figures of those in it; the one that is held back most speaks for all."""
+    """Return the files of a cgroup for the totals of its processes. Throttling and pressure are the highest of them."""
     throttled, stalled = (max(figure) for figure in zip(*((f.throttled, f.stalled) for f in found), strict=True))
     used = sum(f.main + f.workers for f in found)
     quotas = [f.cpus for f in found if f.cpus is not None]
-    quota = f"{round(sum(quotas) * _PERIOD)}" if quotas else "max"
+    quota = f"{round(sum(quotas) * _QUOTA_PERIOD_MICROSECONDS)}" if quotas else "max"
     return {
         "cpu.stat": f"usage_usec {round(used * 1e6)}\nthrottled_usec {round(throttled * 1e6)}\n",
-        "cpu.max": f"{quota} {_PERIOD}\n",
+        "cpu.max": f"{quota} {_QUOTA_PERIOD_MICROSECONDS}\n",
         "cpu.pressure": _pressure(throttled),
         "memory.pressure": _pressure(stalled),
         "io.pressure": _pressure(stalled),
@@ -72,4 +72,4 @@ def cgroup_files(found: list[Figures]) -> dict[str, str]:
 
 def _pressure(seconds: float) -> str:
     total = round(seconds * 1e6)
-    return "".join(f"{who} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n" for who in ("some", "full"))
+    return "".join(f"{share} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n" for share in ("some", "full"))

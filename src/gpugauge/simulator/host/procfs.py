@@ -1,4 +1,4 @@
-"""A small /proc for the processes of a scenario, so that code which reads a proc file system runs on it unchanged."""
+"""The double of /proc: files for the processes of a scenario, which code that reads /proc reads unchanged."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from gpugauge.simulator.host.procfigures import Figures, cgroup_files, cgroup_fo
 from gpugauge.simulator.scenario.model import Scenario
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# What a process has mapped that trains with a CUDA build of torch.
+# The mapped libraries of a process that trains with a CUDA build of torch.
 _LIBRARIES = ("libtorch_python.so", "libtorch_cpu.so", "libtorch_cuda.so", "libc10_cuda.so")
 
 
 class ProcTree:
-    """Keeps a folder in step with a scenario; the folder is the caller's and should begin empty. Below it, `cgroup`
-    shows the cgroups of the trainings as the cgroup file system does.
+    """Writes the processes of a scenario into an empty folder of the caller. Its subfolder `cgroup` has the cgroups of
+    the trainings, as in the cgroup file system.
     """
 
     def __init__(self, root: Path, scenario: Scenario) -> None:
         self._root, self.cgroup_root = root, root / "cgroup"
         self._world = World(scenario.simulation())
-        self._shown: set[int] = set()
+        self._written: set[int] = set()
         self._write_machine()
 
     def update(self, now: float) -> None:
-        """Show the processes that are alive at a time of CLOCK_MONOTONIC. Raises OSError."""
+        """Write the processes that are alive at a time of CLOCK_MONOTONIC. Raises OSError."""
         t = self._world.second(now)
         alive = {p.pid: p for p in self._world.processes if p.activity.alive(t)}
-        for pid in self._shown - alive.keys():
+        for pid in self._written - alive.keys():
             shutil.rmtree(self._root / str(pid))
         counted = {pid: figures(process, t) for pid, process in alive.items()}
         for pid, process in alive.items():
-            if pid not in self._shown:
+            if pid not in self._written:
                 self._write_process(process, counted[pid])
             elif process.activity.pipeline:
                 self._write_stat(self._root / str(pid), process, counted[pid])
-        self._shown = set(alive)
+        self._written = set(alive)
         self._write_cgroups([(process, counted[pid]) for pid, process in alive.items() if process.activity.pipeline])
 
     def _write_machine(self) -> None:
@@ -51,7 +51,7 @@ class ProcTree:
         (self._root / "stat").write_text(f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {int(self._world.start_unix - UPTIME)}\n")
 
     def _write_process(self, process: Process, counted: Figures) -> None:
-        """Write beside, then rename: a reader never meets half a process."""
+        """Write a folder and rename it, so that a reader never finds an incomplete process."""
         folder = self._root / f".{process.pid}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -87,19 +87,19 @@ class ProcTree:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file anew: a reader finds the old one or the new one, and never a part."""
+    """Replace a file atomically: a reader finds the old or the new content."""
     beside = path.with_name(f".{path.name}")
     beside.write_text(text)
     beside.rename(path)
 
 
 def _strings(strings: list[str]) -> bytes:
-    """Each ended by a NUL, as the kernel keeps them."""
+    """Return strings that are terminated by NUL each, as the kernel writes them."""
     return b"".join(s.encode() + b"\0" for s in strings)
 
 
 def _stat(process: Process, name: str, counted: Figures) -> str:
-    """The 52 fields of proc_pid_stat(5); unknown ones are 0."""
+    """Return the 52 fields of proc_pid_stat(5); fields without a value are 0."""
     fields: list[object] = [0] * 52
     fields[0], fields[1], fields[2], fields[3] = process.pid, f"({name})", "S", 1
     fields[4] = fields[5] = process.pid

@@ -1,4 +1,4 @@
-"""What the hook would tell from inside the trainings of a scenario, beside what real ones tell."""
+"""The sessions of the trainings of a scenario: the messages that a hook in them would send."""
 
 from __future__ import annotations
 
@@ -7,41 +7,30 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
-from gpugauge.sessions.session import ENDS, REJECTIONS, Counters, Session
+from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session, SessionSource
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.simulator.device.world import Process, World
 from gpugauge.simulator.scenario.model import Scenario
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import PHASES, Page
+from gpugauge.wire.record import PHASES, SharedRecord
 
 _DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
-# Of the memory that a process holds on a GPU: the parameters, tensors, and what the allocator keeps.
+# Shares of the memory of a process on a GPU: parameters, tensors, and memory reserved by the allocator.
 _PARAMETERS, _ALLOCATED, _ACTIVE, _RESERVED = 0.1, 0.8, 0.85, 0.95
-_HOST_BYTES = 1 << 30  # of a model that lives on the CPU
-
-
-class Heard(Protocol):
-    """Sessions of real trainings."""
-
-    def view(self) -> tuple[Session, ...]:
-        """See sessions.Sessions."""
-
-    def counters(self) -> Counters:
-        """See sessions.Sessions."""
+_HOST_BYTES = 1 << 30  # of a model on the CPU
 
 
 class SimulatedSessions:
-    """The sessions of a scenario's trainings, and those of `real`; what a hook sends once a second changes that often.
-    Ended ones stay for `linger` seconds.
+    """The sessions of the trainings of a scenario, and those of `real`. Simulated ones change once a second, and stay
+    for `linger` seconds after their end.
     """
 
     def __init__(
         self,
         scenario: Scenario,
-        real: Heard | None = None,
+        real: SessionSource | None = None,
         linger: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,39 +38,39 @@ class SimulatedSessions:
         self._devices = {device.index: device for device in self._world.devices}
         self._trainings = {_id(self._world, p): p for p in self._world.processes if p.activity.pipeline and p.hook}
         self._real, self.linger_seconds, self._clock = real, linger, clock
-        self._seen: tuple[float, tuple[Session, ...] | None] | None = None
+        self._view_key: tuple[float, tuple[Session, ...]] | None = None
         self._view: tuple[Session, ...] = ()
-        self._told: tuple[int, Counters | None] | None = None
+        self._counters_key: tuple[int, Counters | None] | None = None
         self._counters = Counters({}, {})
 
     def view(self) -> tuple[Session, ...]:
-        """Return all sessions; the same object as before if nothing changed. Raises SessionsError as `real` does."""
+        """Return all sessions; the same object as before if nothing changed. Raises what `real` raises."""
         t = float(math.floor(self._world.second(self._clock())))
-        heard = self._real.view() if self._real else ()
-        if self._seen is None or self._seen[0] != t or self._seen[1] is not heard:
-            self._seen = (t, heard)
-            self._view = (*heard, *self._simulated(t))
+        real = self._real.view() if self._real else ()
+        if self._view_key is None or self._view_key[0] != t or self._view_key[1] is not real:
+            self._view_key = (t, real)
+            self._view = (*real, *self._simulated(t))
         return self._view
 
     def counters(self) -> Counters:
-        """Return what was rejected and what ended; the same object as before if nothing changed."""
+        """Return the rejected messages and ended sessions; the same object as before if nothing changed."""
         t = self._world.second(self._clock())
         ended = sum(0 <= p.activity.end <= t for p in self._trainings.values())
-        heard = self._real.counters() if self._real else None
-        if self._told is None or self._told[0] != ended or self._told[1] is not heard:
-            self._told = (ended, heard)
-            found = heard or Counters(dict.fromkeys(REJECTIONS, 0), dict.fromkeys(ENDS, 0))
+        real = self._real.counters() if self._real else None
+        if self._counters_key is None or self._counters_key[0] != ended or self._counters_key[1] is not real:
+            self._counters_key = (ended, real)
+            found = real or Counters(dict.fromkeys(REJECTION_REASONS, 0), dict.fromkeys(SESSION_END_REASONS, 0))
             self._counters = replace(found, ended={**found.ended, "finished": found.ended.get("finished", 0) + ended})
         return self._counters
 
     def owns(self, session: Session) -> bool:
-        """Whether a session is of the scenario, where its pid belongs."""
+        """Return whether a session, and thus its pid, belongs to the scenario."""
         return session.hello.session in self._trainings
 
     def _simulated(self, t: float) -> Iterator[Session]:
         for name, process in self._trainings.items():
             begin, end = process.activity.start, process.activity.end
-            # Like a hook, which connects when the program has got somewhere: its pid can be seen before.
+            # A hook connects some time after the start of the process.
             if begin + 1 <= t < end + self.linger_seconds:
                 devices = [self._devices[gpu] for gpu in process.gpus]
                 yield _session(name, self._world.start_unix, devices, process, min(t, end))
@@ -103,12 +92,12 @@ def _session(name: str, start_unix: float, devices: list[Device], process: Proce
         facts=_facts(process, activity.pipeline),
     )
     progress = _Progress(start_unix, process, activity.pipeline, t)
-    snap, page = progress.snap(name, devices), progress.page()
-    return Session(hello, process.pid, process.uid, start_unix + t, snap, ended, "finished" if ended else "", page)
+    snap, record = progress.snap(name, devices), progress.record()
+    return Session(hello, process.pid, process.uid, snap, ended, "finished" if ended else "", record)
 
 
 def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
-    """Return what the hook finds out, hello and later together."""
+    """Return the facts that the hook sends, in the hello and later."""
     world_size = max(pipeline.world_size, process.ranks)
     script = next((word for word in process.command if word.endswith(".py")), process.command[0])
     distributed = {"rank": str(process.rank), "local_rank": str(process.rank), "world_size": str(world_size)}
@@ -130,21 +119,21 @@ def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
 
 
 class _Progress:
-    """How far a training has come at a second of the scenario."""
+    """The progress of a training at a second of the scenario."""
 
     def __init__(self, start_unix: float, process: Process, pipeline: Pipeline, t: float) -> None:
         self._unix, self._process, self._pipeline, self._t = start_unix, process, pipeline, t
         self._rhythm = process.activity.rhythm
         self._observed = observe(pipeline)
         self._trained = self._rhythm.progress(t)
-        # A hair more, so that a step that ends right now is not lost to rounding.
+        # The addend keeps a step that ends at this second from being lost to rounding.
         self._steps = int(self._trained / self._observed.step + 1e-6)
 
     def snap(self, session: str, devices: list[Device]) -> wire.Snap:
-        """Return everything that the hook has counted."""
-        seen, trained = self._observed, self._trained
+        """Return the snapshot that the hook sends."""
+        observed, trained = self._observed, self._trained
         steps = self._durations()
-        waits = max(0.0, seen.step - self._pipeline.own_step) * max(0, self._steps - 1)
+        waits = max(0.0, observed.step - self._pipeline.own_step) * max(0, self._steps - 1)
         device = "cuda" if devices else "cpu"
         return wire.Snap(
             session=session,
@@ -157,26 +146,26 @@ class _Progress:
             errors=0,
             step_source="optimizer" if self._steps else None,
             optimizer_state=self._tensors(device, devices, 2 * _PARAMETERS),
-            exposed_wait_seconds=seen.data_wait_exposed * trained if devices else None,
+            exposed_wait_seconds=observed.data_wait_exposed * trained if devices else None,
             local_work_seconds=max(0.0, steps.seconds - waits) if self._shared else None,
             compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
         )
 
-    def page(self) -> Page:
-        """Return what the page of shared memory says."""
+    def record(self) -> SharedRecord:
+        """Return the values of the shared record."""
         phase, since = self._rhythm.phase(self._t)
         steps = int(self._rhythm.progress(since) / self._observed.step + 1e-6)
         seconds = dict.fromkeys(PHASES, 0.0) | self._rhythm.seconds(self._t)
         loading = self._observed.data_wait * self._trained
         seconds |= {"loading": loading, "training": seconds["training"] - loading}
-        return Page(phase, round(self._unix + since, 2), steps, steps + 1, seconds)
+        return SharedRecord(phase, round(self._unix + since, 2), steps, steps + 1, seconds)
 
     @property
     def _shared(self) -> bool:
         return max(self._pipeline.world_size, self._process.ranks) > 1
 
     def _durations(self) -> wire.Progress:
-        """Steps, from the end of one to the end of the next: the interruptions are in the steps that they lengthen."""
+        """Return the steps, each from the end of the step before; an interruption lengthens the step that it is in."""
         if not self._steps:
             return wire.Progress(log2=(0,) * wire.LOG2_BUCKETS)
         step = self._observed.step
@@ -191,7 +180,7 @@ class _Progress:
         return wire.Progress(self._steps, last - first, self._unix + last, tuple(log2))
 
     def _batches(self) -> wire.Progress:
-        """Each step begins with its batch."""
+        """Return the batches; each step begins with one."""
         count = self._steps + 1 if self._trained > 0 else 0
         log2 = [0] * wire.LOG2_BUCKETS
         log2[wire.log2_bucket(round(self._observed.data_wait * self._observed.step * 1e9))] = count

@@ -1,1 +1,1 @@
-"""The double of the NVML library."""
+"""The double of the NVML library, and recordings."""

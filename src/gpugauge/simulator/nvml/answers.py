@@ -1,8 +1,8 @@
-"""How simulated functions answer: NVML's codes, and writing into what the caller passed.
+"""Helpers of simulated functions: they write into the arguments of the caller and return NVML return codes.
 
-Arguments come as pynvml passes them: numbers, buffers, and references made by `byref`, whose target is `_obj`.
+Arguments have the types that pynvml passes: numbers, buffers, and references made by `byref`, whose target is `_obj`.
 """
-# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF
 
 _POINTER = struct.Struct("@P")
 
-# NVML's value types.
-DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
+# nvmlValueType_t.
+UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 
-DeviceFunction: TypeAlias = Callable[..., int]  # (GPU or MIG device, second, the call's other arguments)
+DeviceFunction: TypeAlias = Callable[..., int]  # (GPU or MIG device, second, other arguments)
 
 
 def number(answer: Callable[[Any, float], int | None]) -> DeviceFunction:
-    """A function that writes one number; None is not supported."""
+    """Return a function that writes a number; None means not supported."""
 
     def function(device: Any, t: float, out: Any) -> int:
         value = answer(device, t)
@@ -38,7 +38,7 @@ def number(answer: Callable[[Any, float], int | None]) -> DeviceFunction:
 
 
 def numbers(answer: Callable[[Any, float], tuple[int, ...]]) -> DeviceFunction:
-    """A function that writes several."""
+    """Return a function that writes several numbers."""
 
     def function(device: Any, t: float, *outs: Any) -> int:
         for out, value in zip(outs, answer(device, t), strict=True):
@@ -49,7 +49,7 @@ def numbers(answer: Callable[[Any, float], tuple[int, ...]]) -> DeviceFunction:
 
 
 def chosen(answer: Callable[[Any, float, int], int | None]) -> DeviceFunction:
-    """A function with a choice before the number that it writes; None is a choice that there is not."""
+    """Return a function with an argument before the number that it writes; None means an invalid argument."""
 
     def function(device: Any, t: float, choice: Any, out: Any) -> int:
         value = answer(device, t, plain(choice))
@@ -62,7 +62,7 @@ def chosen(answer: Callable[[Any, float, int], int | None]) -> DeviceFunction:
 
 
 def text(answer: Callable[[Any], str]) -> DeviceFunction:
-    """A function that fills a buffer."""
+    """Return a function that writes text into a buffer."""
 
     def function(device: Any, _t: float, buffer: Any, length: Any) -> int:
         return fill(buffer, length, answer(device))
@@ -71,7 +71,7 @@ def text(answer: Callable[[Any], str]) -> DeviceFunction:
 
 
 def structure(answer: Callable[[Any, float], dict[str, Any]]) -> DeviceFunction:
-    """A function that fills a structure."""
+    """Return a function that fills a structure."""
 
     def function(device: Any, t: float, out: Any) -> int:
         for name, value in answer(device, t).items():
@@ -82,7 +82,7 @@ def structure(answer: Callable[[Any, float], dict[str, Any]]) -> DeviceFunction:
 
 
 def fill(buffer: Any, length: Any, content: str) -> int:
-    """Write a text into a buffer, if it is long enough."""
+    """Write text into a buffer; return INSUFFICIENT_SIZE if the buffer is too short."""
     data = content.encode()
     if len(data) >= plain(length):
         return INSUFFICIENT_SIZE
@@ -91,16 +91,16 @@ def fill(buffer: Any, length: Any, content: str) -> int:
 
 
 def plain(value: Any) -> int:
-    """Return a number that came as a ctypes object or as an int."""
+    """Return the value of a number, a ctypes object or an int."""
     return int(getattr(value, "value", value))
 
 
 def point(target: Any, value: int) -> None:
-    """Let an opaque pointer be a number."""
+    """Store a number in an opaque pointer."""
     ctypes.c_void_p.from_buffer(target).value = value
 
 
 def pointed(pointer: Any) -> int:
-    """The number in an opaque pointer."""
+    """Return the number in an opaque pointer."""
     number: int = _POINTER.unpack_from(pointer)[0]
     return number

@@ -1,5 +1,5 @@
-"""The field values of a simulated GPU, by NVML's ids."""
-# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+"""The field values of a simulated GPU by id (NVML_FI_* in nvml.h)."""
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpugauge.simulator.device.rings import UPTIME
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.nvml.answers import UNSIGNED_INT, UNSIGNED_LONG_LONG, plain
 
-# nvmlFieldValue_t: id, scope, time, latency, type, code, value. The binding's structures take longer one by one.
+# nvmlFieldValue_t: id, scope, time, latency, type, code, value. Access to the structures of the binding is slower.
 _VALUE = struct.Struct("=IIQqIIQ")
-_BITS = (1 << 64) - 1  # larger numbers of a scenario lose their high bits
+_BITS = (1 << 64) - 1  # numbers of a scenario lose higher bits
 _ALL_LINKS = 0xFFFFFFFF
-_POWER_SMOOTHING = range(251, 269)  # settings; in some drivers three of these ids are throttle counters
+_POWER_SMOOTHING = range(251, 269)  # settings; in some drivers, three of these ids are throttle counters
 
-# What a field tells: GPU, second, scope; None is not supported.
+# Returns the value for (GPU, second, scope); None means not supported.
 _Answer: TypeAlias = Callable[[Device, float, int], int | None]
 
 
 def field_values(world: World, device: Device, t: float, count: Any, values: Any) -> int:
-    """nvmlDeviceGetFieldValues: each value has a code of its own, and the time of day in microseconds."""
+    """Implement nvmlDeviceGetFieldValues: each value has its own return code, and the Unix time in microseconds."""
     array, stamp = values._obj, round(1e6 * (world.start_unix + t)) & _BITS
     for offset in range(0, plain(count) * _VALUE.size, _VALUE.size):
         number, scope, *_ = _VALUE.unpack_from(array, offset)
@@ -35,12 +35,12 @@ def field_values(world: World, device: Device, t: float, count: Any, values: Any
 
 
 def _answer(generation: Generation, device: Device, t: float, number: int, scope: int) -> tuple[int, int, int]:
-    if not generation.knows_field(number):
+    if not generation.has_field(number):
         return INVALID_ARGUMENT, 0, 0
     reason = generation.throttle_reason(number)
     if reason is not None:
         return SUCCESS, UNSIGNED_LONG_LONG, _throttled(device, t, reason)
-    known = _FIELDS.get(number)
+    known = FIELDS.get(number)
     if known is None or number in device.unsupported_fields:
         return NOT_SUPPORTED, 0, 0
     value_type, answer = known
@@ -57,7 +57,7 @@ def _throttle(reason: str) -> _Answer:
 
 
 def _ecc(kind: str, *, volatile: bool) -> _Answer:
-    """Volatile counters begin when the driver is loaded, and again at a reset."""
+    """Return the answer of an ECC counter. Volatile ones start when the driver is loaded, and again at a reset."""
     if not volatile:
         return lambda device, t, _scope: device.health.ecc_errors(kind, -UPTIME, t)
     return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.ecc_errors(kind, 0.0, s), t))
@@ -82,13 +82,14 @@ def _nvlink_speed(device: Device, _t: float, link: int) -> int | None:
 
 
 def _counter(kind: str, source: str) -> _Answer:
-    """A number of the scenario's health, which is what it has come to when the scenario begins."""
+    """Return the answer of a counter of the scenario, which is constant until a reset."""
     return lambda device, t, _scope: round(
         device.since_reset(lambda _s: getattr(device.health, source).get(kind, 0), t)
     )
 
 
-_FIELDS: dict[int, tuple[int, _Answer]] = {
+# Value type and answer by id. An id is required here for each row of driver/nvidia/fieldvalues.py.
+FIELDS: dict[int, tuple[int, _Answer]] = {
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in (1, 2)},  # ECC mode now and pending
     3: (UNSIGNED_LONG_LONG, _ecc("corrected", volatile=True)),
     4: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=True)),
@@ -139,6 +140,6 @@ _FIELDS: dict[int, tuple[int, _Answer]] = {
     202: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
     204: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
     230: (UNSIGNED_INT, lambda device, _t, _scope: device.health.recovery_action),
-    # A reader that takes these for nanoseconds of throttling is wrong by what they mean instead.
+    # Wrong nanoseconds for a reader that takes these ids for throttle counters.
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in _POWER_SMOOTHING},
 }

@@ -1,13 +1,21 @@
-"""The library's functions about one GPU or MIG device that only read. Every function returns an NVML code."""
-# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+"""The functions of the library that read one GPU or MIG device. Each returns an NVML return code."""
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.driver.codes import INSUFFICIENT_SIZE, INVALID_ARGUMENT, SUCCESS
-from gpugauge.simulator.device.device import MIG_CHANGE, Device
-from gpugauge.simulator.device.health import REASONS
+from gpugauge.driver.codes import (
+    CLOCKS_EVENT_REASONS,
+    ECC_DOUBLE_BIT_EVENT,
+    ECC_SINGLE_BIT_EVENT,
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
+    MIG_EVENT,
+    SUCCESS,
+    XID_EVENT,
+)
+from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.instance import Instance
 from gpugauge.simulator.nvml.answers import (
     NOT_AVAILABLE_32,
@@ -23,7 +31,7 @@ from gpugauge.simulator.nvml.answers import (
 _BAR1_BYTES = 64 << 30
 _SAMPLING_MICROSECONDS = 166_667
 _THRESHOLDS = (95, 92, 95, 87)  # shutdown, slowdown, memory, GPU
-_EVENTS = 0x8 | 0x2 | 0x1
+_EVENTS = XID_EVENT | ECC_DOUBLE_BIT_EVENT | ECC_SINGLE_BIT_EVENT
 
 
 def _memory(device: Device | Instance, t: float) -> dict[str, Any]:
@@ -33,7 +41,7 @@ def _memory(device: Device | Instance, t: float) -> dict[str, Any]:
 
 
 def _memory_v1(device: Device, t: float) -> dict[str, Any]:
-    """The older structure: what the driver reserves counts as used."""
+    """Return the older structure, in which reserved bytes count as used."""
     used = device.memory_used(t) + device.memory_reserved
     return {"total": device.memory_total, "used": used, "free": device.memory_total - used}
 
@@ -59,7 +67,7 @@ def _temperature_v(device: Device, t: float, out: Any) -> int:
 
 
 def _fan(device: Device, t: float, fan: int) -> int | None:
-    """Percent of the maximum: with the temperature from 60 degrees on."""
+    """Return percent of the maximum speed, which rises with the temperature from 60 degrees on."""
     return max(30, min(100, 30 + 3 * (device.temperature(t) - 60))) if fan < device.figures["fans"] else None
 
 
@@ -76,13 +84,13 @@ def _nvlink(device: Device, _t: float, link: int) -> int | None:
 
 
 def _processes(kind: str) -> DeviceFunction:
-    """A list of processes: without an array, or with one too small, only their number."""
+    """Return a function that lists processes; without an array, or with one too small, it writes their number only."""
 
     def function(device: Device, t: float, count: Any, array: Any) -> int:
         running = device.running(kind, t)
-        room = 0 if array is None else count._obj.value
+        capacity = 0 if array is None else count._obj.value
         count._obj.value = len(running)
-        if len(running) > room:
+        if len(running) > capacity:
             return INSUFFICIENT_SIZE
         for entry, process in zip(array or (), running, strict=False):
             entry.pid = process.pid
@@ -96,7 +104,7 @@ def _processes(kind: str) -> DeviceFunction:
     return function
 
 
-_REASONS_SUPPORTED = sum(REASONS.values())
+_REASONS_SUPPORTED = sum(CLOCKS_EVENT_REASONS.values())
 
 DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetUUID": text(lambda device: device.uuid),
@@ -164,14 +172,14 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetGraphicsRunningProcesses_v3": _processes("graphics"),
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": _processes("mps"),
     "nvmlDeviceGetSupportedEventTypes": number(
-        lambda device, _t: _EVENTS | (MIG_CHANGE if device.figures["mig_slice_sms"] else 0)
+        lambda device, _t: _EVENTS | (MIG_EVENT if device.figures["mig_slice_sms"] else 0)
     ),
     "nvmlGpmQueryDeviceSupport": structure(
         lambda device, _t: {"isSupportedDevice": int("gpm" not in device.figures["lacks"])}
     ),
 }
 
-# What answers to the handle of a MIG device too.
+# The functions that accept the handle of a MIG device.
 MIG_FUNCTIONS: dict[str, DeviceFunction] = {
     **{name: DEVICE_FUNCTIONS[name] for name in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")},
     "nvmlDeviceGetMemoryInfo_v2": DEVICE_FUNCTIONS["nvmlDeviceGetMemoryInfo_v2"],

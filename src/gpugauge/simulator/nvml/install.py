@@ -1,4 +1,4 @@
-"""Puts a simulated library in the place of the real one, in this process."""
+"""Installation of a simulated library in place of the real one, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def install(simulation: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> Library | Replay:
-    """Make pynvml talk to the simulation, made by `Scenario.simulation`, and return the library."""
+    """Make pynvml call a simulation, made by `Scenario.simulation`; return the library."""
     recording = simulation["scenario"]["replay"]
     library = _replay(recording) if recording else Library(World(simulation, clock))
     use_library(library)
@@ -23,8 +23,8 @@ def install(simulation: Mapping[str, Any], clock: Callable[[], float] = time.mon
 
 
 def _replay(recording: str) -> Replay:
-    from pathlib import Path  # noqa: PLC0415  (it loads much that a simulated machine does not need)
+    from pathlib import Path  # noqa: PLC0415  (loads modules that other simulations do not need)
 
-    from gpugauge.simulator.nvml.replay import Replay  # noqa: PLC0415  (as above)
+    from gpugauge.simulator.nvml.replay import Replay  # noqa: PLC0415  (likewise)
 
     return Replay(Path(recording))

@@ -1,5 +1,5 @@
-"""The C library over a simulated world, with the world's faults around every function."""
-# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+"""The double of the C library for a simulated world, with the faults of the world in each function."""
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpugauge.simulator.nvml.objects import Objects
 from gpugauge.simulator.nvml.ringfunctions import process_utilization, samples
 
 _BEFORE_INIT = {"nvmlInitWithFlags"}
-_MIG_SHIFT = 16  # a handle is the number of a GPU, counted from 1, and above it that of a MIG device
+_MIG_SHIFT = 16  # a handle is the number of a GPU, from 1, and in the higher bits that of a MIG device
 
 
 class Library:
-    """Stands where `ctypes.CDLL("libnvidia-ml.so.1")` stands: an attribute is a C function."""
+    """Replaces `ctypes.CDLL("libnvidia-ml.so.1")`: an attribute is a C function."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -31,7 +31,7 @@ class Library:
         self.objects = Objects(frozen=world.frozen_at is not None)
 
     def __getattr__(self, function: str) -> Callable[..., int]:
-        """Return the function, with the faults that concern it; AttributeError where the driver does not export it."""
+        """Return a function with its faults. Raises AttributeError if the driver does not export it."""
         if function not in FUNCTIONS or self._world.lacks(function):
             raise AttributeError(function)
         if function in SYSTEM_FUNCTIONS:
@@ -45,7 +45,7 @@ class Library:
             if self._devices is None and function not in _BEFORE_INIT:
                 return UNINITIALIZED
             device = None
-            if function == "nvmlDeviceGetHandleByIndex_v2":  # about a GPU before there is a handle
+            if function == "nvmlDeviceGetHandleByIndex_v2":  # concerns a GPU, but has no handle yet
                 device = self._device(plain(arguments[0]) + 1)
             return self._faulty(function, device, lambda t: answer(t, *arguments), arguments)
 
@@ -64,7 +64,7 @@ class Library:
                 instance = (device.instances or ())[position - 1]
                 return of_instance(instance, t, *arguments) if of_instance else NOT_SUPPORTED
             if answer is None:
-                return INVALID_ARGUMENT  # only a MIG device has it
+                return INVALID_ARGUMENT  # for MIG devices only
             return answer(device, t, *arguments) if device.index in supported else NOT_SUPPORTED
 
         def call(handle: Any, *arguments: Any) -> int:
@@ -81,7 +81,7 @@ class Library:
         return call
 
     def _answer(self, function: str) -> Callable[..., int] | None:
-        """What a function does about a GPU, without faults; None if it is about MIG devices only."""
+        """Return the function for a GPU without faults; None for a function of MIG devices only."""
         if function in DEVICE_FUNCTIONS:
             return DEVICE_FUNCTIONS[function]
         bound = _BOUND_FUNCTIONS.get(function)
@@ -94,12 +94,12 @@ class Library:
     def _faulty(
         self, function: str, device: Device | None, normal: Callable[[float], int], arguments: tuple[Any, ...]
     ) -> int:
-        """Let the faults of this moment happen around the normal answer."""
+        """Call `normal` and apply the faults that are due."""
         t = self._world.now()
         index, uuid = (device.index, device.uuid) if device else (None, None)
         due = [f for f in self._world.faults if f.concerns(function) and f.due(t, index, uuid)]
         for fault in due:
-            code = fault.strike()
+            code = fault.apply()
             if code is not None:
                 return code
         result = normal(self._world.now())
@@ -109,7 +109,7 @@ class Library:
         return result
 
     def init(self, t: float, _flags: Any) -> int:
-        """Initialise, and enumerate the GPUs that are there now; without GPUs too."""
+        """Initialise and enumerate the GPUs that are on the bus now; also without GPUs."""
         self._devices = [device for device in self._world.devices if device.present(t)]
         self._opened = t
         return SUCCESS
@@ -132,7 +132,7 @@ class Library:
         return SUCCESS
 
     def mig_handle(self, device: Device, t: float, index: Any, out: Any) -> int:
-        """Write the handle of a MIG device; their numbers have holes."""
+        """Write the handle of a MIG device; their numbers have gaps."""
         position = plain(index)
         instances = device.instances or ()
         if position >= len(instances) or not instances[position].alive(t):
@@ -146,7 +146,7 @@ class Library:
         return fill(buffer, length, self._world.driver_version)
 
     def nvml_version(self, _t: float, buffer: Any, length: Any) -> int:
-        """Write the version of the library, which carries the CUDA major version in front."""
+        """Write the version of the library, which begins with the CUDA major version."""
         return fill(buffer, length, f"{self._world.cuda_version // 1000}.{self._world.driver_version}")
 
     def cuda_version(self, _t: float, out: Any) -> int:
@@ -156,11 +156,11 @@ class Library:
 
     @property
     def world(self) -> World:
-        """What it shows."""
+        """The simulated world."""
         return self._world
 
 
-# About the driver, or about what the library has made: (library, second, the call's arguments).
+# Functions of the driver, of samples and of event sets: (library, second, arguments).
 SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlInitWithFlags": Library.init,
     "nvmlShutdown": Library.shutdown,
@@ -176,7 +176,7 @@ SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlEventSetFree": lambda library, *arguments: library.objects.event_set_free(*arguments),
     "nvmlEventSetWait_v2": lambda library, *arguments: library.objects.event_set_wait(*arguments),
 }
-# About a GPU, with something of the library's own: bound to it, (GPU, second, the call's other arguments).
+# Functions of a GPU that use the library. Bound to it they are (GPU, second, other arguments).
 _BOUND_FUNCTIONS: dict[str, Callable[[Library], Callable[..., int]]] = {
     "nvmlDeviceGetMigDeviceHandleByIndex": lambda library: library.mig_handle,
     "nvmlDeviceGetFieldValues": lambda library: partial(field_values, library.world),

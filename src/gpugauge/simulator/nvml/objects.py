@@ -1,5 +1,5 @@
-"""What the simulated library makes and keeps for its caller: GPM samples and event sets, by numbers for pointers."""
-# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+"""Objects that the simulated library creates for its caller: GPM samples and event sets. Pointers are numbers."""
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.instance import Instance
 from gpugauge.simulator.nvml.answers import NOT_AVAILABLE_32, plain, point, pointed
 
-_SHORTEST_SECONDS = 0.1
+_MIN_GAP_SECONDS = 0.1  # between two samples
 _MIB = 2**20
 _NVLINK_MIB = NVLINK_BYTES / _MIB
 
@@ -24,12 +24,14 @@ class _Sample:
 
 @dataclass(slots=True)
 class _EventSet:
-    devices: list[tuple[Device, int, float]] = field(default_factory=list)  # with types, and since when
-    told: set[tuple[int, float, int, int]] = field(default_factory=set)
+    devices: list[tuple[Device, int, float]] = field(
+        default_factory=list
+    )  # with event types and the time of registration
+    reported: set[tuple[int, float, int, int]] = field(default_factory=set)
 
 
 class Objects:
-    """Counts from 1, so that no pointer is null. With `frozen` time the caller is taken to have been there always."""
+    """Numbers start at 1, so that no pointer is null. With `frozen` time, samples and event sets start in the past."""
 
     def __init__(self, *, frozen: bool) -> None:
         self._frozen = frozen
@@ -39,18 +41,18 @@ class Objects:
 
     @property
     def alive(self) -> int:
-        """How many have not been given back."""
+        """The number of objects that have not been freed."""
         return len(self._samples) + len(self._sets)
 
     def sample_alloc(self, _t: float, out: Any) -> int:
-        """Make an empty sample."""
+        """Create an empty sample."""
         self._made += 1
         self._samples[self._made] = _Sample()
         point(out._obj, self._made)
         return SUCCESS
 
     def sample_free(self, _t: float, sample: Any) -> int:
-        """Take a sample back."""
+        """Free a sample."""
         return SUCCESS if self._samples.pop(pointed(sample), None) else INVALID_ARGUMENT
 
     def sample_get(self, device: Device, t: float, sample: Any) -> int:
@@ -65,7 +67,7 @@ class Objects:
         return NOT_FOUND
 
     def metrics_get(self, _t: float, out: Any) -> int:
-        """Write what lies between two samples: each metric has a code of its own."""
+        """Write the metrics between two samples; each has its own return code."""
         request = out._obj
         first, second = self._samples.get(pointed(request.sample1)), self._samples.get(pointed(request.sample2))
         if first is None or second is None or first.source is None or first.source is not second.source:
@@ -79,18 +81,18 @@ class Objects:
         return SUCCESS
 
     def event_set_create(self, _t: float, out: Any) -> int:
-        """Make an empty event set."""
+        """Create an empty event set."""
         self._made += 1
         self._sets[self._made] = _EventSet()
         point(out._obj, self._made)
         return SUCCESS
 
     def event_set_free(self, _t: float, events: Any) -> int:
-        """Take an event set back."""
+        """Free an event set."""
         return SUCCESS if self._sets.pop(pointed(events), None) else INVALID_ARGUMENT
 
     def register_events(self, device: Device, t: float, types: Any, events: Any) -> int:
-        """Add a GPU to an event set: what was before is not reported."""
+        """Add a GPU to an event set; earlier events are not reported."""
         found = self._sets.get(pointed(events))
         if found is None:
             return INVALID_ARGUMENT
@@ -105,8 +107,8 @@ class Objects:
         for device, types, since in found.devices:
             for at, kind, data in device.events:
                 mark = (device.index, at, kind, data)
-                if since < at <= t and kind & types and mark not in found.told:
-                    found.told.add(mark)
+                if since < at <= t and kind & types and mark not in found.reported:
+                    found.reported.add(mark)
                     out._obj.eventType, out._obj.eventData = kind, data
                     out._obj.gpuInstanceId = out._obj.computeInstanceId = NOT_AVAILABLE_32
                     return SUCCESS
@@ -121,9 +123,9 @@ class Objects:
 
 
 def _metrics(source: Device | Instance, begin: float, end: float) -> dict[int, float]:
-    """The means between two seconds by metric id; too close together nothing is a number."""
+    """Return the means between two seconds by metric id; NaN if they are too close."""
     seconds = end - begin
-    if seconds < _SHORTEST_SECONDS:
+    if seconds < _MIN_GAP_SECONDS:
         return dict.fromkeys((1, 2, 3, 5, 10, 11, 12, 13), float("nan"))
     busy, work, moved = ((count(end) - count(begin)) / seconds for count in (source.busy, source.work, source.moved))
     found = {

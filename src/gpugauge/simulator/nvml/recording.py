@@ -1,8 +1,8 @@
-"""A recording of the driver's library: every call with its arguments, its code, what it wrote, and how long it took.
+"""Recordings of the NVML library: every call with its arguments, return code, outputs and duration.
 
-JSON lines. The first has the facts of the machine; each other one is a call: `f` the function, `a` its arguments
-(numbers; a pointer as a number; bytes that it may write to as they were before, in hexadecimal without trailing zeros),
-`r` the code, `o` what those bytes were afterwards, by position, and `us` microseconds.
+The format is JSON lines. The first line has the facts of the machine. Every other line is a call: `f` the function, `a`
+its arguments (numbers; pointers as numbers; buffers with their content before the call, in hexadecimal without trailing
+zeros), `r` the return code, `o` the content of the buffers after the call by position, `us` the microseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 class Recorder:
-    """Stands where the library stands, calls it, and writes down what was said."""
+    """Replaces the library: it calls the library and writes each call to `file`."""
 
     def __init__(self, library: Any, file: TextIO, driver_version: str) -> None:
         self._library, self._file = library, file
@@ -33,7 +33,7 @@ class Recorder:
         self._write(facts)
 
     def __getattr__(self, function: str) -> Callable[..., int]:
-        """Return the library's function, with the recording around it; AttributeError if it has none."""
+        """Return a function of the library that is recorded. Raises AttributeError if the library lacks it."""
         inner = getattr(self._library, function)
 
         def call(*arguments: Any) -> int:
@@ -52,13 +52,13 @@ class Recorder:
 
 
 def target(argument: Any) -> Any:
-    """What a call may write to through an argument; None for arguments that only go in."""
+    """Return the object that a call may write to through an argument; None for input arguments."""
     referenced = getattr(argument, "_obj", argument)
     return referenced if referenced is not argument or isinstance(argument, ctypes.Array) else None
 
 
 def argument_of(argument: Any) -> int | str | None:
-    """An argument as it stands in a recording."""
+    """Return an argument as it is recorded."""
     written = target(argument)
     if written is not None:
         return content(written)
@@ -70,5 +70,5 @@ def argument_of(argument: Any) -> int | str | None:
 
 
 def content(written: Any) -> str:
-    """The bytes of a ctypes object, in hexadecimal without trailing zeros."""
+    """Return the bytes of a ctypes object in hexadecimal without trailing zeros."""
     return bytes(memoryview(written).cast("B") if written is not None else b"").rstrip(b"\0").hex()

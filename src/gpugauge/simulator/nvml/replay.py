@@ -1,4 +1,4 @@
-"""Answers from a recording of a real driver: each call as it was answered then, in order, and then the last again."""
+"""Replay of a recording: each call returns what it returned in the recording, in order; the last result is repeated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-from gpugauge.driver.codes import NOT_SUPPORTED
+from gpugauge.driver.codes import NOT_SUPPORTED, SUCCESS
 from gpugauge.simulator.nvml.recording import FORMAT, argument_of, target
 
-_MOST_FIELD_VALUES = 1000  # in one call; the binding asks for some dozens
-# What a line that no recorder wrote may end in.
-_GARBAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
+_MAX_FIELD_VALUES = 1000  # per call; the driver's tables have some dozens
+# The exceptions that a line which is not a recorded call may cause.
+_LINE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
 _FIELD_VALUES = "nvmlDeviceGetFieldValues"
 _FIELD_VALUE = struct.Struct("=IIqqII8s")  # id, scope, time, latency, type, code, value
-# Arguments that differ each time: the time of the last sample seen.
-_VARYING = {"nvmlDeviceGetSamples": {2}, "nvmlDeviceGetProcessUtilization": {3}}
+# Positions of arguments that differ in each call: the time of the last sample.
+_VARYING_ARGUMENTS = {"nvmlDeviceGetSamples": {2}, "nvmlDeviceGetProcessUtilization": {3}}
 
 
 def check_recording(path: Path) -> str:
-    """Return the version of the driver that was recorded. Raises OSError, or ValueError if this is no recording."""
+    """Return the driver version of a recording. Raises OSError, or ValueError if the file is not a recording."""
     with path.open(encoding="utf-8") as lines:
         try:
             facts = json.loads(lines.readline())
@@ -31,11 +31,11 @@ def check_recording(path: Path) -> str:
     match facts:
         case {"recording": int(form), "driver_version": str(version)} if form == FORMAT:
             return version
-    raise ValueError("the first line is not that of a recording: make one with python -m gpugauge.simulator.gpucheck")
+    raise ValueError("the first line is not that of a recording: record with python -m gpugauge.simulator.gpucheck")
 
 
 class _Answers:
-    """What was answered to the same question, in order."""
+    """The results of equal calls, in order."""
 
     def __init__(self) -> None:
         self._answers: list[tuple[int, dict[int, bytes]]] = []
@@ -51,7 +51,7 @@ class _Answers:
 
 
 class Replay:
-    """Stands where the shared library stands; an attribute is a C function. Raises OSError, ValueError."""
+    """Replaces the shared library; an attribute is a C function. Raises OSError or ValueError."""
 
     def __init__(self, path: Path) -> None:
         check_recording(path)
@@ -63,12 +63,12 @@ class Replay:
             number = 1
             try:
                 for number, line in enumerate(lines, 2):  # noqa: B007  (the message needs it)
-                    self._learn(**json.loads(line))
-            except _GARBAGE as error:
-                raise ValueError(f"{path}:{number}: this is no call of a recording: {error}") from None
+                    self._add(**json.loads(line))
+            except _LINE_ERRORS as error:
+                raise ValueError(f"{path}:{number}: not a recorded call: {error}") from None
 
     def __getattr__(self, function: str) -> Callable[..., int]:
-        """Return a function that was recorded; AttributeError for others."""
+        """Return a recorded function. Raises AttributeError for others."""
         if function not in self._functions:
             raise AttributeError(function)
         if function == _FIELD_VALUES:
@@ -86,16 +86,16 @@ class Replay:
 
         return call
 
-    def _learn(self, f: str, a: list[Any], r: int, o: dict[str, str], us: float) -> None:  # noqa: ARG002  (the line's keys)
+    def _add(self, f: str, a: list[Any], r: int, o: dict[str, str], us: float) -> None:  # noqa: ARG002  (the keys of a line)
         self._functions.add(f)
         outputs = {int(position): bytes.fromhex(data) for position, data in o.items()}
         if outputs and not 0 <= min(outputs) <= max(outputs) < len(a):
-            raise ValueError("outputs that are no arguments")
-        if f == _FIELD_VALUES:  # by value: another time other fields are asked together
-            if not 0 <= a[1] <= _MOST_FIELD_VALUES:
+            raise ValueError("an output is not an argument")
+        if f == _FIELD_VALUES:  # by value: other calls may read other fields together
+            if not 0 <= a[1] <= _MAX_FIELD_VALUES:
                 raise ValueError(f"{a[1]} field values in one call")
             data = outputs[2].ljust(a[1] * _FIELD_VALUE.size, b"\0")
-            for value in _FIELD_VALUE.iter_unpack(data) if r == 0 else ():
+            for value in _FIELD_VALUE.iter_unpack(data) if r == SUCCESS else ():
                 answers = self._exact.setdefault((f, a[0], value[0], value[1]), _Answers())
                 answers.add(value[5], {0: _FIELD_VALUE.pack(*value)})
             return
@@ -105,22 +105,22 @@ class Replay:
             self._similar.setdefault(similar, _Answers()).add(r, outputs)
 
     def _field_values(self, handle: Any, _count: Any, values: Any) -> int:
-        for value in values._obj:  # noqa: SLF001  (what ctypes offers)
+        for value in values._obj:  # noqa: SLF001  (`_obj` is the interface of ctypes)
             found = self._exact.get((_FIELD_VALUES, argument_of(handle), value.fieldId, value.scopeId))
             value.nvmlReturn = NOT_SUPPORTED
             if found:
                 _write(value, found.next()[1][0])
-        return 0
+        return SUCCESS
 
 
 def _key(function: str, arguments: list[Any]) -> Hashable:
-    varying = _VARYING.get(function, ())
+    varying = _VARYING_ARGUMENTS.get(function, ())
     return (function, *(None if i in varying else a for i, a in enumerate(arguments)))
 
 
 def _similar(function: str, arguments: list[Any]) -> Hashable | None:
-    """The question without what its buffers held before; None if nothing would be left of it."""
-    varying = _VARYING.get(function, ())
+    """Return the key of a call without the content of its buffers; None if nothing else identifies it."""
+    varying = _VARYING_ARGUMENTS.get(function, ())
     left = [(i, a) for i, a in enumerate(arguments) if isinstance(a, int) and i not in varying]
     return (function, *left, sum(a is None for a in arguments)) if left else None
 

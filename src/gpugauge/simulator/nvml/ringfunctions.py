@@ -1,5 +1,5 @@
-"""The functions that drain a simulated GPU's sample rings."""
-# ruff: noqa: SLF001  (`_obj` is what ctypes offers)
+"""The functions that read the sample rings of a simulated GPU."""
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpugauge.simulator.nvml.answers import UNSIGNED_INT, plain
 
 _ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "ofa"}
 _NOT_WITH_MIG = {1, 2, 3, 4}
-_SAMPLE = "QI4x"  # nvmlSample_t: the binding's structures take longer to fill one by one
-_MOST_PROCESSES = 100
+_SAMPLE = "QI4x"  # nvmlSample_t; access to the structures of the binding is slower
+_MAX_PROCESSES = 100
 
 
 def samples(
@@ -28,9 +28,9 @@ def samples(
     count: Any,
     array: Any,
 ) -> int:
-    """nvmlDeviceGetSamples; without an array the number of entries that there can be."""
+    """Implement nvmlDeviceGetSamples; without an array, write the capacity of the ring."""
     engine = _ENGINES.get(plain(kind))
-    if engine is None or not generation.knows_ring(engine):
+    if engine is None or not generation.has_ring(engine):
         return INVALID_ARGUMENT
     if (plain(kind) in _NOT_WITH_MIG and device.instances is not None) or engine in device.figures["lacks"]:
         return NOT_SUPPORTED
@@ -47,19 +47,19 @@ def samples(
 
 
 def process_utilization(device: Device, t: float, array: Any, count: Any, after: Any) -> int:
-    """nvmlDeviceGetProcessUtilization: the mean since then of each process that used anything."""
+    """Implement nvmlDeviceGetProcessUtilization: the means since a time, of each process that used the GPU."""
     if array is None:
-        count._obj.value = _MOST_PROCESSES
+        count._obj.value = _MAX_PROCESSES
         return INSUFFICIENT_SIZE
-    seen = plain(after)
-    begin = max(t - device.ring.span, t - (device.ring.stamp(t) - seen) / 1e6 if seen else 0.0)
+    since = plain(after)
+    begin = max(t - device.ring.span, t - (device.ring.stamp(t) - since) / 1e6 if since else 0.0)
     if t <= begin:
         return NOT_FOUND
     stamp, number = device.ring.stamp(t), 0
     for process in device.processes:
         activity = process.on(device.index)
         busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
-        if busy <= 0 or number == _MOST_PROCESSES:
+        if busy <= 0 or number == _MAX_PROCESSES:
             continue
         entry = array[number]
         entry.pid, entry.timeStamp = process.pid, stamp

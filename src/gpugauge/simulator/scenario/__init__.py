@@ -1,1 +1,1 @@
-"""The models of a scenario file, and how it is read."""
+"""Scenario files: their models and their loader."""

@@ -1,4 +1,4 @@
-"""The models of a scenario's GPUs: what they are, what ails them, and the spellings of sizes, codes and functions."""
+"""The models of the GPUs of a scenario, and the types of sizes, return codes, functions and throttle reasons."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gpugauge.driver.api import CODE_NAMES, IMPLAUSIBLE
+from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, LIBRARY_MISMATCH
+from gpugauge.settings.nearest import hint
 from gpugauge.simulator.device.instance import PROFILE, memory_of
 from gpugauge.simulator.device.presets import PRESETS, WITHOUT
 from gpugauge.simulator.nvml.library import FUNCTIONS
-from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel, hint
+from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE} | {"lib_rm_version_mismatch": 18}
+_CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE}
+_CODES["lib_rm_version_mismatch"] = LIBRARY_MISMATCH
+_REASONS = tuple(name for name in CLOCKS_EVENT_REASONS if name != "gpu_idle")
+# Former spellings of reasons.
+_REASON_ALIASES = {"applications_clocks": "applications_clocks_setting", "display_clocks": "display_clock_setting"}
 
 
 def _size(value: object) -> object:
@@ -25,7 +30,8 @@ def _size(value: object) -> object:
         return value
     match = _SIZE.fullmatch(value)
     if not match:
-        raise PydanticCustomError("size", "{value} is no size, write bytes as a number or like 40GiB", {"value": value})
+        message = "{value} is not a size; write a number of bytes, or a size like 40GiB"
+        raise PydanticCustomError("size", message, {"value": value})
     return round(float(match[1]) * _UNITS[match[2]])
 
 
@@ -35,7 +41,7 @@ def _code(value: object) -> object:
     name = value.lower().removeprefix("nvml_error_")
     if name not in _CODES:
         raise PydanticCustomError(
-            "code", "unknown NVML code {value} {hint}", {"value": value, "hint": hint(name, _CODES)}
+            "code", "unknown NVML code {value}{hint}", {"value": value, "hint": hint(name, _CODES)}
         )
     return _CODES[name]
 
@@ -43,7 +49,7 @@ def _code(value: object) -> object:
 def _pattern(value: str) -> str:
     if not any(fnmatchcase(function, value) for function in FUNCTIONS):
         raise PydanticCustomError(
-            "call", "no NVML function in use is called {value} {hint}", {"value": value, "hint": hint(value, FUNCTIONS)}
+            "call", "unknown NVML function {value}{hint}", {"value": value, "hint": hint(value, FUNCTIONS)}
         )
     return value
 
@@ -51,7 +57,7 @@ def _pattern(value: str) -> str:
 def _model(value: str) -> str:
     if value not in PRESETS:
         raise PydanticCustomError(
-            "model", "unknown model {value} {hint}", {"value": value, "hint": hint(value, PRESETS)}
+            "model", "unknown model {value}{hint}", {"value": value, "hint": hint(value, PRESETS)}
         )
     return value
 
@@ -59,33 +65,32 @@ def _model(value: str) -> str:
 def _feature(value: str) -> str:
     if value not in WITHOUT:
         raise PydanticCustomError(
-            "lacks", "unknown feature {value} {hint}", {"value": value, "hint": hint(value, WITHOUT)}
+            "lacks", "unknown feature {value}{hint}", {"value": value, "hint": hint(value, WITHOUT)}
         )
     return value
+
+
+def _reason(value: str) -> str:
+    reason = _REASON_ALIASES.get(value, value)
+    if reason not in _REASONS:
+        raise PydanticCustomError(
+            "reason", "unknown reason {value}{hint}", {"value": value, "hint": hint(value, _REASONS)}
+        )
+    return reason
 
 
 Bytes = Annotated[int, BeforeValidator(_size), Field(ge=0, le=1 << 50)]
 Code = Annotated[int, BeforeValidator(_code), Field(ge=1)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Reason = Literal[
-    "applications_clocks",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-    "display_clocks",
-    "board_limit",
-    "reliability",
-]
+Reason = Annotated[str, AfterValidator(_reason)]
 Counts = Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory=dict)]
 
 
 class Ring(StrictModel):
-    """The GPU's sample rings: `capacity` entries `period` seconds apart, up to half of `jitter` periods early or late.
-    `dry_when_idle`: none while no process is there. `clock_steps`: [second, seconds that the driver's clock jumps].
+    """The sample rings of a GPU: `capacity` entries `period` seconds apart, up to half of `jitter` periods early or
+    late. `dry_when_idle`: no entries without a process. `clock_steps`: steps of the driver's clock, each [second,
+    seconds].
     """
 
     period: Seconds = 1 / 6
@@ -96,7 +101,7 @@ class Ring(StrictModel):
 
 
 class EccErrors(StrictModel):
-    """`count` errors at a second; before 0 they are in the aggregate counters only."""
+    """`count` errors at a second. Errors before second 0 are in the aggregate counters only."""
 
     at: float
     kind: Literal["corrected", "uncorrected"]
@@ -111,7 +116,7 @@ class Xid(StrictModel):
 
 
 class Throttling(StrictModel):
-    """The clocks are held down for a reason, from `start` to `end`."""
+    """Lower clocks for a reason, from `start` to `end`."""
 
     reason: Reason
     start: float = 0.0
@@ -119,8 +124,8 @@ class Throttling(StrictModel):
 
 
 class Health(StrictModel):
-    """What ails a GPU. Counts are what the counters have come to when the scenario begins; at `counters_reset_at`
-    the hardware's counters begin again.
+    """Errors and states of a GPU. Counts are the values of the counters at the start of the scenario; at
+    `counters_reset_at` the hardware counters start again.
     """
 
     ecc: Annotated[list[EccErrors], Field(default_factory=list)]
@@ -144,7 +149,7 @@ class Health(StrictModel):
 
 
 class MigDevice(StrictModel):
-    """`count` MIG devices of a profile like 1g.10gb, there from `start` to `end`."""
+    """`count` MIG devices of a profile like 1g.10gb, which exist from `start` to `end`."""
 
     profile: str
     count: Annotated[int, Field(ge=1, le=7)] = 1
@@ -154,14 +159,14 @@ class MigDevice(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> MigDevice:
         if not PROFILE.fullmatch(self.profile):
-            raise PydanticCustomError("profile", "{name} is no profile like 1g.10gb", {"name": self.profile})
+            raise PydanticCustomError("profile", "{name} is not a profile like 1g.10gb", {"name": self.profile})
         return self
 
 
 class Gpu(StrictModel):
-    """`count` GPUs of a model. What is given overrides the model's figures; `load` is work without a process, `mig`
-    the layout of a GPU with MIG enabled. `lost_at` is the second from which it is gone, `back_at` that from which a
-    new worker finds it again, `plugged_at` that from which it is there at all.
+    """`count` GPUs of a model. Other keys override the figures of the model; `load` is work without a process, `mig`
+    the layout of a GPU with MIG enabled. The GPU is lost at the second `lost_at`, a new worker finds it from `back_at`
+    on, and it is on the bus from `plugged_at` on.
     """
 
     model: Annotated[str, AfterValidator(_model)]
@@ -206,12 +211,12 @@ class Gpu(StrictModel):
 
     @property
     def free_for_processes(self) -> int:
-        """Bytes that processes on one such GPU can hold."""
+        """Bytes that processes on one of the GPUs can hold."""
         return int(self._figure("memory") - self._figure("memory_reserved"))
 
     @property
-    def rooms(self) -> dict[int | None, int]:
-        """Bytes for processes by MIG device; by None on a GPU without MIG."""
+    def capacities(self) -> dict[int | None, int]:
+        """Bytes for processes by MIG device; the key is None for a GPU without MIG."""
         if self.mig is None:
             return {None: self.free_for_processes}
         layout = [device for device in self.mig for _ in range(device.count)]
@@ -219,7 +224,7 @@ class Gpu(StrictModel):
 
     @property
     def parts(self) -> str:
-        """Where a process can be, for people."""
+        """The rest of a sentence about the possible values of `instance`."""
         if self.mig is None:
             return "has no MIG devices"
-        return f"has MIG, so that instance must be one of: {', '.join(map(str, self.rooms)) or 'none'}"
+        return f"has MIG, so that instance must be one of: {', '.join(map(str, self.capacities)) or 'none'}"

@@ -1,6 +1,6 @@
-"""The models of a scenario: which GPUs a simulated machine has, what runs on them, and what goes wrong.
+"""The models of a scenario: the GPUs of a simulated machine, the processes on them, and the faults.
 
-Times are seconds since the scenario began. Everything is checked here, once; the worker is given plain data.
+Times are seconds since the start of the scenario. The models check everything; the worker receives plain data.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpugauge.simulator.scenario.pipelinespec import Phases, PipelineSpec
 
 
 class Driver(StrictModel):
-    """The driver. Its version decides which functions its library exports and what its field ids mean; `missing` are
-    functions that it does not export besides.
+    """The driver. Its version determines the functions that its library exports and the meaning of field ids; `missing`
+    are further functions that it does not export.
     """
 
     version: str = "570.124.06"
@@ -31,11 +31,11 @@ class Driver(StrictModel):
 
 
 class Job(StrictModel):
-    """One process on all of `gpus`, or with `per_gpu` so many on each, their pids counting up. `memory` (on each GPU)
-    null: the driver does not tell it. `load` is the share of each GPU's time that one process gets, `engines` how much
-    of their time a busy second takes; on GPUs with MIG, it all happens on the MIG device of that number. A training
-    has a `pipeline`, and perhaps `phases`, instead of a load, and reports through the `hook`; without GPUs it trains
-    on the CPU. What is not in `works_on` of the GPUs is held, and not used.
+    """One process on all of `gpus`, or `per_gpu` processes on each of them with consecutive pids. `memory` is that on
+    each GPU; with null, the driver does not report it. `load` is the share of the time of each GPU for one process,
+    `engines` the share of their time per busy second. On GPUs with MIG, the process uses the MIG device `instance`. A
+    training has a `pipeline`, and optionally `phases`, instead of a load, and reports through the `hook`; without GPUs
+    it trains on the CPU. GPUs that are not in `works_on` are held but not used.
     """
 
     pid: Annotated[int, Field(ge=1, lt=1 << 22)]
@@ -81,7 +81,7 @@ class Job(StrictModel):
             raise PydanticCustomError("works_on", "works_on names a GPU that is not in gpus")
         given = self.model_fields_set
         if self.pipeline is None and (given & {"phases", "hook"}):
-            raise PydanticCustomError("pipeline", "phases and hook belong to a training: they need a pipeline")
+            raise PydanticCustomError("pipeline", "phases and hook need a pipeline")
         derived = given & {"load", "intensity", "traffic"}
         if self.pipeline is not None and derived:
             raise PydanticCustomError("load", "{key} follows from the pipeline", {"key": min(derived)})
@@ -89,17 +89,17 @@ class Job(StrictModel):
 
     @property
     def peak(self) -> float:
-        """The largest share of a GPU that one of its processes takes; of a training the mean over its steps."""
+        """The largest share of a GPU that one of its processes uses; the mean over the steps of a training."""
         if self.pipeline is not None:
             return observe(self.pipeline.pipeline).own_busy
         return self.load.peak if self.load else 0.0
 
 
 class Fault(StrictModel):
-    """What goes wrong with the calls that match, and when; `times` counts within one worker process. Without `call` it
-    is every call about a GPU, without `gpu` every GPU. `member` is of the structures that are answered, with `value`.
-    With `while_exists` it is switched by hand: it strikes while there is such a file. `stat` looks at a file, of a file
-    system that hangs for example: unlike a `hang` the kernel holds the process then, and no signal ends it.
+    """A fault of the calls that match. `times` counts within one worker process. Without `call` it applies to every
+    call about a GPU, without `gpu` to every GPU. `value` replaces the outputs of a call, with `member` only that member
+    of structures. With `while_exists`, the fault applies while that file exists. `stat` is a path on a file system that
+    hangs, for example: unlike with `hang`, the process blocks in the kernel, and no signal ends it.
     """
 
     call: Pattern | None = None
@@ -131,9 +131,9 @@ class Fault(StrictModel):
 
 
 class Scenario(StrictModel):
-    """A whole scenario; it begins when it is loaded. The name seeds what is made up: uuids, serial numbers. With
-    `frozen_at` its time stands still at that second, for golden files and screenshots; with `replay`, the path of a
-    recording, it is the machine that was recorded.
+    """A scenario; it starts when it is loaded. Uuids and serial numbers are derived from the name. With `frozen_at`,
+    its time stays at that second, for golden files and screenshots. With `replay`, the path of a recording, it is the
+    recorded machine.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -147,15 +147,15 @@ class Scenario(StrictModel):
     _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
 
     def simulation(self) -> dict[str, Any]:
-        """Return the plain data for the worker's `open` request. It carries the start, so that a worker which is given
-        it later sees the same world go on.
+        """Return the plain data for the `open` request of a worker. It has the start of the scenario, so that a later
+        worker continues the same simulation.
         """
         return {"scenario": self.model_dump(mode="json", by_alias=True), "start": self._start}
 
     @field_validator("gpus", mode="before")
     @classmethod
     def _one_kind(cls, value: object) -> object:
-        """`gpus: {model: h100, count: 8}` is short for a list of one."""
+        """Return a list for a single mapping: `gpus: {model: h100, count: 8}`."""
         return [value] if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ class Scenario(StrictModel):
                 raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(devices) - 1}")
         self._check_pids(len(devices))
         for number, gpu in enumerate(devices):
-            self._check_room(number, gpu, len(devices))
+            self._check_capacity(number, gpu, len(devices))
         known = {name for device in World(self.simulation()).devices for name in (device.index, device.uuid)}
         for index, fault in enumerate(self.faults):
             if fault.gpu is not None and fault.gpu not in known:
@@ -175,20 +175,20 @@ class Scenario(StrictModel):
         return self
 
     def _check_pids(self, device_count: int) -> None:
-        seen: set[int] = set()
+        taken: set[int] = set()
         for i, job in enumerate(self.processes):
             count = len(self._gpus_of(job, device_count)) * job.per_gpu if job.per_gpu else 1
             pids = set(range(job.pid, job.pid + count))
-            if seen & pids:
-                raise _at("processes", i, "pid", f"pid {min(seen & pids)} is taken by a process above")
-            seen |= pids
+            if taken & pids:
+                raise _at("processes", i, "pid", f"pid {min(taken & pids)} is used by a process above")
+            taken |= pids
 
-    def _check_room(self, number: int, gpu: Gpu, device_count: int) -> None:
-        """What runs at the same time must fit a GPU or MIG device; it is fullest when something has just started."""
+    def _check_capacity(self, number: int, gpu: Gpu, device_count: int) -> None:
+        """Check that simultaneous processes fit a GPU or MIG device; use is highest when a process has just started."""
         here = [(i, job) for i, job in enumerate(self.processes) if number in self._gpus_of(job, device_count)]
-        rooms = gpu.rooms
+        capacities = gpu.capacities
         for i, newest in here:
-            if newest.instance not in rooms:
+            if newest.instance not in capacities:
                 raise _at("processes", i, "instance", f"gpu {number} {gpu.parts}")
             alive = [
                 job
@@ -197,18 +197,18 @@ class Scenario(StrictModel):
                 and job.start <= newest.start < (math.inf if job.end is None else job.end)
             ]
             memory = sum((job.memory or 0) * (job.per_gpu or 1) for job in alive)
-            free = rooms[newest.instance]
+            free = capacities[newest.instance]
             if memory > free:
                 raise _at(
                     "processes", i, "memory", f"processes on gpu {number} hold {memory >> 20} of {free >> 20} MiB"
                 )
             if newest.pipeline and newest.pipeline.other and len(alive) * (newest.per_gpu or 1) < 2:
-                raise _at("processes", i, "pipeline", f"other: nobody else is on gpu {number}")
+                raise _at("processes", i, "pipeline", f"other: no other process is on gpu {number}")
             working = [job for job in alive if job.works_on is None or number in job.works_on]
             loads = [job.peak * (job.per_gpu or 1) for job in working]
             peak = sum(loads) + (gpu.load.peak if gpu.load else 0.0)
             if peak > 1.000001:
-                raise _at("processes", i, "load", f"shares of gpu {number} reach {peak:.3g} in all, more than 1")
+                raise _at("processes", i, "load", f"the loads of gpu {number} add up to {peak:.3g}, more than 1")
 
     @staticmethod
     def _gpus_of(job: Job, device_count: int) -> list[int]:
@@ -216,5 +216,5 @@ class Scenario(StrictModel):
 
 
 def _at(section: str, index: int, key: str, message: str) -> PydanticCustomError:
-    """An error of the whole that is about one key."""
+    """Return an error of the scenario about one key."""
     return PydanticCustomError("scenario", "{message}", {"message": message, "at": [section, index, key]})

@@ -1,4 +1,4 @@
-"""The models of a training in a scenario: its step as a pipeline, and its rhythm."""
+"""The models of a training in a scenario: its step as a pipeline, and its phases."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from pydantic_core import PydanticCustomError
 from gpugauge.simulator.device.pipeline import Pipeline, pipeline
 from gpugauge.simulator.scenario.loadspec import Level, Seconds, StrictModel
 
-_Time = Annotated[float, Field(ge=0, le=3600)]
-_Part = Annotated[float, Field(gt=0, le=1)]
-_Loss = Annotated[float, Field(ge=0, lt=1)]
+_StepSeconds = Annotated[float, Field(ge=0, le=3600)]
+_Ratio = Annotated[float, Field(gt=0, le=1)]
+_LostRatio = Annotated[float, Field(ge=0, lt=1)]
 
 
 class PipelineSpec(StrictModel):
-    """See pipeline.Pipeline: the same fields, of which most are seconds a step."""
+    """The fields of pipeline.Pipeline, most in seconds per step."""
 
-    load: _Time = 0.04
+    load: _StepSeconds = 0.04
     workers: Annotated[int, Field(ge=0, le=1024)] = 4
-    copy_: Annotated[_Time, Field(alias="copy")] = 0.002
+    copy_: Annotated[_StepSeconds, Field(alias="copy")] = 0.002
     pinned: bool = True
-    host: _Time = 0.03
+    host: _StepSeconds = 0.03
     synchronises: bool = False
     kernels: Annotated[float, Field(gt=0, le=3600)] = 0.1
-    fill: _Part = 0.85
+    fill: _Ratio = 0.85
     precision_unused: bool = False
     tensor: Level = 0.5
-    peer: _Time = 0.0
+    peer: _StepSeconds = 0.0
     world_size: Annotated[int, Field(ge=1)] = 1
-    other: _Loss = 0.0
-    clock: _Part = 1.0
+    other: _LostRatio = 0.0
+    clock: _Ratio = 1.0
     throttle: Literal["thermal", "power_cap"] = "thermal"
-    cpu_quota: _Part = 1.0
-    paging: _Loss = 0.0
-    retries: _Time = 0.0
+    cpu_quota: _Ratio = 1.0
+    paging: _LostRatio = 0.0
+    retries: _StepSeconds = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> PipelineSpec:
         if self.peer and self.world_size < 2:
-            raise PydanticCustomError("peer", "peer is a step of another rank: it needs a world_size of at least 2")
+            raise PydanticCustomError("peer", "peer is the step of another rank: it needs a world_size of at least 2")
         return self
 
     @property
     def pipeline(self) -> Pipeline:
-        """What it describes."""
+        """The pipeline with these values."""
         return pipeline(self.model_dump(by_alias=True))
 
 
 class Phases(StrictModel):
-    """What a training does besides: it compiles at its start, and at the end of `every` so many seconds it evaluates
-    and then writes a checkpoint; at the second `stalled_at` of the scenario it stands still. All in seconds.
+    """The phases of a training: it compiles at its start; at the end of every period of `every` seconds it evaluates
+    and then writes a checkpoint; from the second `stalled_at` of the scenario on it makes no progress. All in seconds.
     """
 
-    compiling: _Time = 0.0
+    compiling: _StepSeconds = 0.0
     every: Seconds | None = None
-    evaluating: _Time = 0.0
-    checkpointing: _Time = 0.0
+    evaluating: _StepSeconds = 0.0
+    checkpointing: _StepSeconds = 0.0
     stalled_at: float | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Phases:
         if (self.every is None) != (self.evaluating + self.checkpointing == 0):
-            raise PydanticCustomError("every", "every belongs to evaluating and checkpointing, and they to every")
+            raise PydanticCustomError("every", "every and evaluating or checkpointing must be given together")
         if self.every is not None and self.evaluating + self.checkpointing >= self.every:
             raise PydanticCustomError("every", "evaluating and checkpointing leave no time to train in every period")
         return self

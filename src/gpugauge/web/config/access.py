@@ -1,4 +1,4 @@
-"""Who may connect, as the web configuration file says it now: a file that changes is read again without a restart."""
+"""The server's access control by the web configuration file. A file that changes is read again without a restart."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gpugauge.web.server import Reply, Request, sentence
 
 log = logging.getLogger("gpugauge.web")
 
-# Seconds between two looks at the files. A change is taken when the next look finds no other one: a certificate and its
-# key, or a file that an editor writes, are seldom replaced in one moment.
-_LOOK_INTERVAL = 1.0
+# A change is used once the next check finds no other one: a certificate and its key are seldom replaced at the same
+# moment, and an editor may write a file in parts.
+_CHECK_INTERVAL_SECONDS = 1.0
 
-_WHO = sentence(401, "a user name and a password are needed here")._replace(
+_LOGIN_NEEDED = sentence(401, "a user name and a password are needed here")._replace(
     headers=(("WWW-Authenticate", 'Basic realm="gpugauge", charset="UTF-8"'),)
 )
 _BUSY = sentence(429, "too many logins are being checked, try again")._replace(headers=(("Retry-After", "1"),))
@@ -36,14 +36,14 @@ _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class Reload(NamedTuple):
-    """How the last reading of the file went, and the Unix time of the last good one."""
+    """Whether the file could be used when it was last read, and the Unix time when it last could."""
 
     successful: bool
     timestamp: float
 
 
 class WebAccess:
-    """The server's `Access` by a web configuration file. What it says of new connections counts a moment later."""
+    """The server's `Access` by a web configuration file. A change applies to new connections shortly afterwards."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; raises ConfigError."""
@@ -58,12 +58,12 @@ class WebAccess:
         self.last_reload = Reload(True, time.time())
 
     def start(self) -> None:
-        """Look at the files from now on, in a thread of its own: a file system that hangs delays no scrape."""
+        """Start to check the files, in a separate thread: a file system that hangs delays no scrape."""
         self._thread = threading.Thread(target=self._watch, name="web-config", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; does not wait."""
+        """Stop to check the files. Does not wait for the thread."""
         self._stop.set()
 
     @property
@@ -77,41 +77,41 @@ class WebAccess:
         return self._config.headers
 
     def refusal(self, request: Request) -> Reply | Awaitable[Reply | None] | None:
-        """Return None for a login that is known to be right, at once; any other is awaited."""
+        """Return None if the request is allowed, or the reply that refuses it. An unknown login must be awaited."""
         config = self._config
         if config.client_names is not None and not config.client_names & _names(request.certificate):
             return _OTHER_NAME
         if config.users:
             login = parse_login(request.headers.get("Authorization"))
             if login is None:
-                return _WHO
-            if not self._logins.remembered(config.users, login):
-                return self._refusal_of(login, config, request.remote)
+                return _LOGIN_NEEDED
+            if not self._logins.is_remembered(config.users, login):
+                return self._login_refusal(login, config, request.remote)
         return self._over_rate()
 
-    async def _refusal_of(self, login: Login, config: WebConfig, remote: str) -> Reply | None:
+    async def _login_refusal(self, login: Login, config: WebConfig, remote: str) -> Reply | None:
         try:
-            right = await self._logins.right(config.users, login, remote)
+            right = await self._logins.verify(config.users, login, remote)
         except Busy:
             return _BUSY
-        return self._over_rate() if right else _WHO
+        return self._over_rate() if right else _LOGIN_NEEDED
 
     def _over_rate(self) -> Reply | None:
-        """Counted after the login: guesses of strangers take nothing away from those who may come in."""
+        """Return a refusal above the rate. Only requests after a login count: guessed passwords do not use it up."""
         return None if self._bucket.take(time.monotonic()) else _OVER_RATE
 
     def _watch(self) -> None:
-        while not self._stop.wait(_LOOK_INTERVAL):
-            self.look()
+        while not self._stop.wait(_CHECK_INTERVAL_SECONDS):
+            self.check()
 
-    def look(self) -> None:
-        """Read everything again if it has changed and is settled, or could not be used last time. Never raises."""
+    def check(self) -> None:
+        """Read the files again if they have changed and are settled, or could not be used before. Never raises."""
         try:
-            self._look()
+            self._check()
         except Exception:
-            log.exception("the web configuration was not looked at", extra=fields(file=str(self._path)))
+            log.exception("web configuration check failed", extra=fields(file=str(self._path)))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = _signature(self._config.files)
         settled, self._seen = now == self._seen, now
         if not settled or (now == self._read and self.last_reload.successful):
@@ -120,12 +120,10 @@ class WebAccess:
             config, read = _load(self._path, self._config.files)
             _refuse_less(self._config, config)
         except ConfigError as error:
-            self._problem.failing(
-                f"the web configuration is not used, the former one stays: {error}", file=str(self._path)
-            )
+            self._problem.failing(f"web configuration refused, the previous one stays: {error}", file=str(self._path))
             self.last_reload = Reload(False, self.last_reload.timestamp)
             return
-        self._problem.recovered("the web configuration can be used again")
+        self._problem.recovered("web configuration usable again")
         if config.rate_limit != self._config.rate_limit:
             self._bucket = _Bucket(config.rate_limit)
         self._config, self._read = config, read
@@ -135,7 +133,7 @@ class WebAccess:
 
 
 class _Bucket:
-    """Tokens that come one by one, as many as a burst kept; without an interval there are always some."""
+    """A token bucket: one token per interval, at most `burst` of them. Without an interval it is never empty."""
 
     def __init__(self, limit: RateLimit) -> None:
         self._limit = limit
@@ -153,7 +151,9 @@ class _Bucket:
 
 
 def _load(path: Path, files: tuple[Path, ...]) -> tuple[WebConfig, _Signature]:
-    """Read with the signature from before, so that a change meanwhile is not missed; `files` are the expected ones."""
+    """Return the configuration and the signature of its files. The signature is taken first, so that a change while
+    the files are read is not missed; `files` are the expected ones.
+    """
     while True:
         signature = _signature(files)
         config = load_web_config(path)
@@ -163,28 +163,28 @@ def _load(path: Path, files: tuple[Path, ...]) -> tuple[WebConfig, _Signature]:
 
 
 def _refuse_less(old: WebConfig, new: WebConfig) -> None:
-    """Raise ConfigError where a file that is emptied by mistake would open the door."""
+    """Raise ConfigError for a change that, made by mistake, would admit everybody."""
     if (old.tls is None) != (new.tls is None):
-        raise ConfigError("TLS is switched on and off by a restart only")
+        raise ConfigError("TLS can only be enabled or disabled by a restart")
     if old.users and not new.users:
-        raise ConfigError("the last user is taken away by a restart only")
+        raise ConfigError("the last user can only be removed by a restart")
 
 
 def _signature(files: tuple[Path, ...]) -> _Signature:
-    """Return what changes when a file or what a link leads to is replaced or written."""
+    """Return a value that changes if a file, or the target of a link, is replaced or written."""
     return tuple(map(_signature_of, files))
 
 
 def _signature_of(file: Path) -> tuple[int, int, int] | None:
     try:
-        status = os.stat(file)  # noqa: PTH116  follows links, as Kubernetes mounts secrets
+        status = os.stat(file)  # noqa: PTH116  follows links: Kubernetes mounts secrets as links
     except OSError:
         return None
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _names(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the subject's alternative names; addresses as Go and everybody write them."""
+    """Return the alternative names of a certificate's subject, addresses in their usual form."""
     names = (certificate or {}).get("subjectAltName", ())
     return frozenset(_address(name) if kind == "IP Address" else name for kind, name in names)
 

@@ -1,4 +1,4 @@
-"""The keys of the web configuration file, as Prometheus documents them.
+"""The model of the web configuration file, with the keys that Prometheus documents.
 
 https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
 """
@@ -11,29 +11,24 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-# How Go writes a duration: https://pkg.go.dev/time#ParseDuration
-_PARTS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+from gpugauge.duration import parse_duration
+
 _BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _BCRYPT_COSTS = range(4, 17)
 
 
-def _duration(value: object) -> object:
-    """Read `1m30s` as seconds; raises ValueError on anything else."""
-    if value in (0, "0"):
-        return 0.0
-    if not isinstance(value, str) or not value or _PART.sub("", value):
-        raise ValueError("expected a duration like 500ms, 1s or 1m30s")
-    return sum(float(number) * _PARTS[unit] for number, unit in _PART.findall(value))
+def _seconds(value: object) -> object:
+    """Return the seconds of a duration such as 1m30s; a number without a unit can only be 0. Raises ValueError."""
+    return parse_duration(str(value))
 
 
 def _hash(value: object) -> object:
-    """Take a bcrypt hash; raises ValueError, which never shows it."""
+    """Return a bcrypt hash as it is. Raises ValueError, which never shows the value."""
     found = _BCRYPT.fullmatch(value) if isinstance(value, str) else None
     if not found:
-        raise ValueError("expected a bcrypt hash like $2y$10$ and 53 characters (htpasswd -nBC 10 NAME makes one)")
+        raise ValueError("expected a bcrypt hash: $2y$10$ and 53 characters (htpasswd -nBC 10 NAME creates one)")
     if int(found[1]) not in _BCRYPT_COSTS:
-        raise ValueError(f"cost {int(found[1])} is not from 4 to 16: 10 to 12 is usual, each step takes twice as long")
+        raise ValueError(f"cost {int(found[1])} is not from 4 to 16; 10 to 12 is usual, and each step doubles the time")
     return value
 
 
@@ -57,13 +52,13 @@ ClientAuth = Literal[
 
 
 class Section(BaseModel):
-    """A group of keys: frozen, nothing unknown is taken."""
+    """A group of keys. It is frozen and has no other keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class TlsServer(Section):
-    """`tls_server_config`; the paths are as written."""
+    """`tls_server_config`; paths are as in the file."""
 
     cert: str = ""
     key: str = ""
@@ -81,7 +76,7 @@ class TlsServer(Section):
 
 
 class Headers(Section):
-    """`http_server_config.headers`: the ones that may be set; an empty one is not set."""
+    """`http_server_config.headers`: the headers that may be set. An empty one is not sent."""
 
     content_security_policy: HeaderText = Field(default="", alias="Content-Security-Policy")
     x_frame_options: Literal["", "deny", "sameorigin"] = Field(default="", alias="X-Frame-Options")
@@ -91,22 +86,22 @@ class Headers(Section):
 
 
 class HttpServer(Section):
-    """`http_server_config`. `http2` changes nothing: this server speaks HTTP/1.1, to which every client agrees."""
+    """`http_server_config`. `http2` has no effect: this server speaks HTTP/1.1, which every client supports."""
 
     http2: bool = True
     headers: Headers = Headers()
 
 
 class RateLimit(Section):
-    """`rate_limit`: a token every `interval` seconds, at most `burst` of them kept."""
+    """`rate_limit`: one request per `interval` seconds, and up to `burst` at once; 0 is without a limit."""
 
-    interval: Annotated[float, BeforeValidator(_duration)] = 0.0
+    interval: Annotated[float, BeforeValidator(_seconds)] = 0.0
     burst: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _some_may_pass(self) -> RateLimit:
         if self.interval and not self.burst:
-            raise ValueError("with an interval burst must be at least 1, or no request would ever be answered")
+            raise ValueError("with an interval, burst must be at least 1: otherwise every request is refused")
         return self
 
 

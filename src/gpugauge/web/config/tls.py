@@ -1,4 +1,4 @@
-"""From `tls_server_config` to OpenSSL: what Python's ssl cannot do is refused with a sentence, never left out."""
+"""The OpenSSL context of `tls_server_config`. What Python's ssl does not support is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpugauge.web.config.model import TlsServer
 
-# Go's names of the suites that it holds for safe (https://pkg.go.dev/crypto/tls#CipherSuites), and OpenSSL's. Those of
-# TLS 1.3 are always on, in Go too.
+# The suites that Go regards as secure (https://pkg.go.dev/crypto/tls#CipherSuites) and their names in OpenSSL. Those of
+# TLS 1.3 are always enabled, as in Go.
 _TLS13_SUITES = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 _SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -25,14 +25,14 @@ _SUITES = {
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
     "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
 }
-# Without a choice of the user: forward secrecy and authenticated encryption only.
+# The default: forward secrecy and authenticated encryption only.
 _DEFAULT_SUITES = [name for go, name in _SUITES.items() if "CBC" not in go]
 _CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
-# OpenSSL's own list has finite fields of up to 8192 bits for TLS 1.3, with which a handshake costs 0.1 s of CPU
-# time (D(HE)at, CVE-2022-40735). Every client knows this curve, and Python's ssl takes no list.
+# OpenSSL's default list has finite fields of up to 8192 bits for TLS 1.3, with which a handshake costs 0.1 s of CPU
+# time (D(HE)at, CVE-2022-40735). Every client supports this curve, and Python's ssl accepts no list.
 _DEFAULT_CURVE = "CurveP256"
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
-# A certificate that is only asked for and not verified lets everybody in, like none at all.
+# A certificate that is requested but not verified admits every client, as without one.
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
     "RequestClientCert": ssl.CERT_NONE,
@@ -43,15 +43,15 @@ _MAX_PEM_BYTES = 1 << 20
 
 
 class TlsConfigError(Exception):
-    """A key of `tls_server_config` with the reason why it cannot be used."""
+    """A key of `tls_server_config` that cannot be used, and the reason."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(reason)
-        self.key = f"tls_server_config.{key}"
+        self.key = key
 
 
 def tls_context(config: TlsServer, folder: Path) -> ssl.SSLContext:
-    """Return a server's context; relative paths are relative to `folder`. Raises TlsConfigError."""
+    """Return the context of a server. Relative paths are relative to `folder`. Raises TlsConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(["http/1.1"])
@@ -81,7 +81,7 @@ def _set_versions(context: ssl.SSLContext, config: TlsServer) -> None:
             raise TlsConfigError(
                 "cipher_suites", f"none of these is of {config.max_version}, the highest version allowed"
             )
-        low = ssl.TLSVersion.TLSv1_3  # nothing is left for 1.2
+        low = ssl.TLSVersion.TLSv1_3  # TLS 1.2 has no suite left
     context.minimum_version, context.maximum_version = low, high
 
 
@@ -101,7 +101,7 @@ def _set_ciphers(context: ssl.SSLContext, config: TlsServer) -> None:
 
 def _set_curves(context: ssl.SSLContext, config: TlsServer) -> None:
     if len(config.curve_preferences) > 1:
-        raise TlsConfigError("curve_preferences", "Python's ssl takes one curve only; CurveP256 is the default")
+        raise TlsConfigError("curve_preferences", "Python's ssl accepts one curve only; CurveP256 is the default")
     for name in config.curve_preferences or (_DEFAULT_CURVE,):
         context.set_ecdh_curve(_CURVES[name])
 
@@ -111,12 +111,12 @@ def _set_client_auth(context: ssl.SSLContext, config: TlsServer, folder: Path) -
     if kind not in _VERIFY:
         raise TlsConfigError(
             "client_auth_type",
-            f"{kind} would let in any certificate that a stranger makes for himself; use RequireAndVerifyClientCert",
+            f"{kind} would accept any certificate, also a self-signed one; use RequireAndVerifyClientCert",
         )
     verify = _VERIFY[kind]
     if verify == ssl.CERT_NONE and authority:
         raise TlsConfigError(
-            "client_auth_type", f"with {kind} client_ca_file keeps nobody out; use RequireAndVerifyClientCert"
+            "client_auth_type", f"with {kind}, client_ca_file has no effect; use RequireAndVerifyClientCert"
         )
     if config.client_allowed_sans is not None and verify != ssl.CERT_REQUIRED:
         raise TlsConfigError("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
@@ -124,7 +124,7 @@ def _set_client_auth(context: ssl.SSLContext, config: TlsServer, folder: Path) -
         return
     if not authority:
         raise TlsConfigError(
-            "client_ca_file", f"client_auth_type: {kind} needs it: the authority that signs the clients"
+            "client_ca_file", f"client_auth_type: {kind} needs it, the authority that signs the clients' certificates"
         )
     context.verify_mode = verify
     # As in Go, an authority in the file need not be a root.
@@ -145,10 +145,10 @@ def _load_certificate(context: ssl.SSLContext, config: TlsServer, folder: Path) 
                 _given(config, name), f"expected a {'certificate' if name == 'cert' else 'key'} in PEM form"
             )
     if b"ENCRYPTED" in key:
-        raise TlsConfigError(_given(config, "key"), "the key is encrypted; nobody is there to type a password")
+        raise TlsConfigError(_given(config, "key"), "the key is encrypted, and the daemon cannot ask for its password")
     with _as_file(certificate) as certificate_path, _as_file(key) as key_path:
         try:
-            # The password is never asked for, not even of a key whose encryption was not noticed above.
+            # With a password OpenSSL never prompts for one, not even if the check above missed an encrypted key.
             context.load_cert_chain(certificate_path, key_path, password="")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
@@ -162,13 +162,15 @@ def _given(config: TlsServer, name: str) -> str:
 
 
 def _pem(config: TlsServer, name: str, folder: Path) -> bytes:
-    """Return what is inline or in the file; empty when neither is given. Raises TlsConfigError."""
+    """Return the inline text or the content of the file; empty if neither is set. Raises TlsConfigError."""
     inline: str = getattr(config, name)
     file: Path | None = getattr(config, f"{name}_file")
     if inline and file:
         raise TlsConfigError(name, f"give either this or {name}_file")
     if file is None:
         return inline.encode(errors="replace")
+    if not str(file).isprintable():  # PEM text, which must not be shown
+        raise TlsConfigError(f"{name}_file", f"expected a path; PEM text itself is set as {name}")
     path = folder / file
     try:
         with path.open("rb") as stream:
@@ -184,7 +186,7 @@ def _pem(config: TlsServer, name: str, folder: Path) -> bytes:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Lend a path to bytes in memory: OpenSSL's loader wants one, and a key must not touch a disk."""
+    """Yield a path to bytes in memory: OpenSSL needs a path, and a key must not be written to a disk."""
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)

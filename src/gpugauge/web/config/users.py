@@ -1,4 +1,6 @@
-"""Passwords against bcrypt hashes: as long for a name that nobody has, in an own thread behind a short queue."""
+"""Verification of passwords against bcrypt hashes, in a separate thread behind a short queue. An unknown user name
+takes as long as a known one.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +19,30 @@ from typing import NamedTuple
 
 import bcrypt
 
-# Logins that were right, so that a scrape each second costs its 60 ms of CPU once.
-_MOST_REMEMBERED = 256
-# Logins that wait for the thread, of all clients and of one: strangers who guess hold up each other first.
-_MOST_WAITING = 16
-_MOST_WAITING_OF_ONE = 2
-# bcrypt takes no more of a password; what is longer is cut, as the other implementations do.
-_MOST_BYTES = 72
-# Guessing must not take CPU time from what runs on this machine; at this priority a login on a busy one is still quick.
+# Logins that were verified, so that a scrape each second costs its 60 ms of CPU time only once.
+_MAX_REMEMBERED_LOGINS = 256
+# Logins that wait for the thread, of all clients and of one: clients that guess passwords delay each other first.
+_MAX_WAITING_LOGINS = 16
+_MAX_WAITING_LOGINS_PER_CLIENT = 2
+# bcrypt uses no more of a password; a longer one is cut, as in other implementations.
+_MAX_PASSWORD_BYTES = 72
+# Guessed passwords must not take CPU time from the trainings; on a busy machine a login is still fast at this priority.
 _NICENESS = 10
 
 
 class Login(NamedTuple):
-    """A name and a password as they came, in bytes: no character set to get wrong."""
+    """A user name and a password as bytes, in the unknown character set of the client."""
 
     user: bytes
     password: bytes
 
 
-class Busy(Exception):  # noqa: N818  no error: the queue is full for now
-    """Too many logins wait already."""
+class Busy(Exception):  # noqa: N818  (no error: the queue is full for now)
+    """Too many logins are waiting."""
 
 
 def parse_login(authorization: str | None) -> Login | None:
-    """Read an Authorization header (RFC 7617); None for one that is missing or of another kind."""
+    """Return the login of an Authorization header (RFC 7617), or None for a missing header or another scheme."""
     scheme, _, encoded = (authorization or "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -52,18 +54,18 @@ def parse_login(authorization: str | None) -> Login | None:
 
 
 class Logins:
-    """Tells whether logins are right. Everything but bcrypt itself runs in the server's event loop."""
+    """Verifies logins. Everything except bcrypt itself runs in the event loop of the server."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._remembered: OrderedDict[bytes, None] = OrderedDict()  # the one not seen for longest first
+        self._remembered: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
         self._waiting: dict[bytes, asyncio.Future[bool]] = {}
         self._waiting_of: Counter[str] = Counter()
         self._jobs: SimpleQueue[tuple[bytes, bytes, asyncio.Future[bool]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def remembered(self, users: Mapping[bytes, bytes], login: Login) -> bool:
-        """Return whether this login was right before, with the hash that the user has now."""
+    def is_remembered(self, users: Mapping[bytes, bytes], login: Login) -> bool:
+        """Return whether this login was verified before, against the current hash of the user."""
         hashed = users.get(login.user)
         key = self._key(login, hashed or b"")
         if hashed is None or key not in self._remembered:
@@ -71,20 +73,20 @@ class Logins:
         self._remembered.move_to_end(key)
         return True
 
-    async def right(self, users: Mapping[bytes, bytes], login: Login, remote: str) -> bool:
-        """Compute it, which for a name that nobody has takes as long as for a user. Raises Busy."""
-        hashed = users.get(login.user) or self._nobody(users, login.user)
+    async def verify(self, users: Mapping[bytes, bytes], login: Login, remote: str) -> bool:
+        """Return whether the login is right. An unknown user name takes as long as a known one. Raises Busy."""
+        hashed = users.get(login.user) or self._unknown_user_hash(users, login.user)
         key = self._key(login, hashed)
-        future = self._waiting.get(key)  # 50 scrapers that start together cost one computation
+        future = self._waiting.get(key)  # 50 scrapers with one login that start together need one computation
         if future is None:
-            if len(self._waiting) >= _MOST_WAITING or self._waiting_of[remote] >= _MOST_WAITING_OF_ONE:
+            if len(self._waiting) >= _MAX_WAITING_LOGINS or self._waiting_of[remote] >= _MAX_WAITING_LOGINS_PER_CLIENT:
                 raise Busy
-            future = self._submit(key, hashed, login.password[:_MOST_BYTES], remote)
+            future = self._submit(key, hashed, login.password[:_MAX_PASSWORD_BYTES], remote)
         matches = await asyncio.shield(future)
         if not matches or login.user not in users:
             return False
         self._remembered[key] = None
-        if len(self._remembered) > _MOST_REMEMBERED:
+        if len(self._remembered) > _MAX_REMEMBERED_LOGINS:
             self._remembered.popitem(last=False)
         return True
 
@@ -96,11 +98,11 @@ class Logins:
         def done(_: object) -> None:
             del self._waiting[key]
             self._waiting_of[remote] -= 1
-            self._waiting_of += Counter()  # drops what is zero
+            self._waiting_of += Counter()  # drops the zeros
 
         future.add_done_callback(done)
         if self._thread is None:
-            # A daemon thread: a computation that is under way does not hold up the end of the process.
+            # A daemon thread: a running computation does not delay the end of the process.
             self._thread = threading.Thread(target=self._compute, name="bcrypt", daemon=True)
             self._thread.start()
         self._jobs.put((hashed, password, future))
@@ -113,20 +115,20 @@ class Logins:
             hashed, password, future = self._jobs.get()
             try:
                 matches = bcrypt.checkpw(password, hashed)
-            except ValueError:  # a password that this bcrypt does not take, with a NUL byte for example
+            except ValueError:  # a password that bcrypt refuses, for example with a NUL byte
                 matches = False
             with suppress(RuntimeError):  # the server has stopped
                 future.get_loop().call_soon_threadsafe(_settle, future, matches)
 
     def _key(self, login: Login, hashed: bytes) -> bytes:
-        """Return what stands for the login in memory: without the secret of this process it tells nothing."""
+        """Return the key of a login in memory. It reveals nothing without the secret of this process."""
         mac = hashlib.blake2b(key=self._secret)
         for part in (login.user, hashed, login.password):
             mac.update(len(part).to_bytes(8, "big") + part)
         return mac.digest()
 
-    def _nobody(self, users: Mapping[bytes, bytes], user: bytes) -> bytes:
-        """Return a hash that no password has, as costly as the one of a user: for the same name always the same one."""
+    def _unknown_user_hash(self, users: Mapping[bytes, bytes], user: bytes) -> bytes:
+        """Return a hash that no password matches, with the cost of a user's hash. It is always the same for a name."""
         costs = sorted(hashed[4:6] for hashed in users.values())
         drawn = int.from_bytes(hashlib.blake2b(user, key=self._secret).digest()[:8], "big")
         return b"$2b$" + costs[drawn % len(costs)] + b"$" + b"." * 53

@@ -1,1 +1,1 @@
-"""The page for people at `/`: server-side HTML from the same facts as /api/v1/status (docs/http.md)."""
+"""The page at `/`: HTML rendered on the server from the same data as /api/v1/status (docs/http.md)."""

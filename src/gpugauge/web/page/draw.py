@@ -1,4 +1,4 @@
-"""Figures and small drawings as HTML. Everything that comes from outside passes `text`."""
+"""Numbers and small charts as HTML. All text from outside is escaped by `text`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from gpugauge.text import printable
 
 ABSENT = "-"
-_SPAN = 600  # seconds that a sparkline shows, one unit of its width each
-_HEIGHT = 40
-_WORTH = ((1 << 30, "GiB"), (1 << 20, "MiB"))
+_SPARKLINE_SECONDS = 600  # also its width: one unit a second
+_SPARKLINE_HEIGHT = 40
+_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
 def text(value: object) -> str:
-    """Return what is shown of a name from outside: never markup, and no control or direction characters."""
+    """Return a value from outside as escaped text without control or direction characters."""
     shown = "" if value is None else str(value)
     return html.escape(printable(shown))
 
@@ -25,24 +25,24 @@ def percent(ratio: float | None) -> str:
 
 
 def size(amount: float | None) -> str:
-    """Return bytes in a unit for people."""
+    """Return a number of bytes with a fitting unit."""
     if amount is None:
         return ABSENT
-    for worth, unit in _WORTH:
-        if amount >= worth:
-            return f"{amount / worth:.1f} {unit}"
+    for unit_bytes, unit in _SIZE_UNITS:
+        if amount >= unit_bytes:
+            return f"{amount / unit_bytes:.1f} {unit}"
     return f"{amount / 1024:.0f} KiB"
 
 
 def of_sizes(used: float | None, total: float | None) -> str:
-    """Return `used / total` in GiB; what is not known is left out."""
+    """Return `used / total` in GiB; an unknown total is omitted."""
     if total is None:
         return size(used)
     return f"{ABSENT if used is None else f'{used / (1 << 30):.1f}'} / {total / (1 << 30):.1f} GiB"
 
 
 def of_watts(power: float | None, limit: float | None) -> str:
-    """Return `power / limit` in watts, in kilowatts from 10 kW; what is not known is left out."""
+    """Return `power / limit` in watts, in kilowatts from 10 kW; an unknown limit is omitted."""
     if power is None and limit is None:
         return ABSENT
     large = max(power or 0, limit or 0) >= 1e4
@@ -51,15 +51,15 @@ def of_watts(power: float | None, limit: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time span by its largest unit."""
-    for worth, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= worth:
-            return f"{seconds // worth:.0f} {unit}"
+    """Return a duration in its largest unit."""
+    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_seconds:
+            return f"{seconds // unit_seconds:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
 
 
 def bar(used: float | None, total: float | None) -> str:
-    """Draw how much of a total is used; the figure beside it says the same, so it is hidden from screen readers."""
+    """Return a bar for the used share of a total. It is hidden from screen readers, which read the number beside it."""
     if used is None or not total:
         return ""
     width = 100 * min(1.0, max(0.0, used / total))
@@ -70,41 +70,42 @@ def bar(used: float | None, total: float | None) -> str:
 
 
 def sparkline(history: Sequence[Sequence[float | None]]) -> str:
-    """Draw a GPU's load over the last ten minutes as steps from (seconds ago, share) points; gaps stay empty."""
+    """Return a step chart of the load over the last ten minutes from (seconds ago, share) points, with gaps."""
     known = [share for _, share in history if share is not None]
     if not known:
-        label, runs = "Load over the last 10 minutes: not known yet", []
+        label, runs = "Load over the last 10 minutes: not available yet", []
     else:
         mean = sum(known) / len(known)
         label = (
             f"Load over the last 10 minutes: mean {percent(mean)}, from {percent(min(known))} to {percent(max(known))}"
         )
         runs = _runs(history)
-    areas = "".join(f'<path class="area" d="{_path(run)}V{_HEIGHT}H{run[0][0]:g}Z"/>' for run in runs)
+    areas = "".join(f'<path class="area" d="{_path(run)}V{_SPARKLINE_HEIGHT}H{run[0][0]:g}Z"/>' for run in runs)
     lines = "".join(f'<path class="line" d="{_path(run)}"/>' for run in runs)
-    grid = "".join(f"M0 {y}H{_SPAN}" for y in (0, _HEIGHT / 2, _HEIGHT)) + "".join(
-        f"M{x} 0V{_HEIGHT}" for x in range(0, _SPAN + 1, 60)
+    width, height = _SPARKLINE_SECONDS, _SPARKLINE_HEIGHT
+    grid = "".join(f"M0 {y}H{width}" for y in (0, height / 2, height)) + "".join(
+        f"M{x} 0V{height}" for x in range(0, width + 1, 60)
     )
     return (
-        f'<svg class="spark" viewBox="0 -1 {_SPAN} {_HEIGHT + 2}" preserveAspectRatio="none" role="img" '
+        f'<svg class="spark" viewBox="0 -1 {width} {height + 2}" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}"><path class="grid" d="{grid}"/>{areas}{lines}</svg>'
     )
 
 
 def _runs(history: Sequence[Sequence[float | None]]) -> list[list[tuple[float, float, float]]]:
-    """Return the stretches without a gap, each as steps (from x, to x, y)."""
+    """Return the intervals without a gap, each as steps (from x, to x, y)."""
     runs: list[list[tuple[float, float, float]]] = []
     begin: float | None = None
-    whole = False  # whether the step before was known
+    continued = False  # whether the previous step was known
     for ago, share in history:
-        end = max(0.0, _SPAN - (ago or 0.0))
+        end = max(0.0, _SPARKLINE_SECONDS - (ago or 0.0))
         if share is not None and begin is not None:
-            step = (begin, end, round(_HEIGHT * (1 - share), 2))
-            if whole:
+            step = (begin, end, round(_SPARKLINE_HEIGHT * (1 - share), 2))
+            if continued:
                 runs[-1].append(step)
             else:
                 runs.append([step])
-        whole = share is not None and begin is not None
+        continued = share is not None and begin is not None
         begin = end
     return runs
 

@@ -1,4 +1,4 @@
-"""The page's HTML from the facts of /api/v1/status. What is not known is a dash, never 0."""
+"""HTML of the page from the data of /api/v1/status. An unknown value is a dash, never 0."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from typing import Any
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import ABSENT, bar, duration, of_sizes, of_watts, percent, size, sparkline, text
 
-_MOST_PROCESSES = 32  # shown of one GPU; the metrics have them all
+_MAX_PROCESSES_PER_GPU = 32  # the metrics have all
 _COLUMNS = ("Workload", "Process id", "GPU memory", "Load over 5 minutes", "Running for", "State")
-# How a state looks; a state's name is always written too.
-_LOOKS = {"training": "good", "evaluating": "good", "generating": "good", "checkpointing": "good", "unknown": "none"}
-_BAD = ("stalled", "training_on_cpu")
+# CSS classes of states. The name of the state is always shown, too.
+_STATE_CLASSES = {
+    "training": "good",
+    "evaluating": "good",
+    "generating": "good",
+    "checkpointing": "good",
+    "unknown": "none",
+    "stalled": "bad",
+    "training_on_cpu": "bad",
+}
 
 Facts = Mapping[str, Any]
 
 
 def page(head: str, body: str) -> str:
-    """Return a whole document; `body` is what the script replaces."""
+    """Return the whole document. The script replaces `body`."""
     return f"{head}<main>\n{body}</main>\n</body>\n</html>\n"
 
 
 def head(version: str, metrics_path: str) -> str:
-    """Return the document up to what changes. Links are relative, so that a proxy may put a path before them."""
+    """Return the constant start of the document. Links are relative, so that a proxy may add a path prefix."""
     return f"""\
 <!DOCTYPE html>
 <html lang="en" data-version="{text(version)}">
@@ -53,7 +60,7 @@ def head(version: str, metrics_path: str) -> str:
 
 
 def banner(scenario: str | None) -> str:
-    """Return the warning that nothing below is of a real GPU."""
+    """Return the warning that the GPUs are simulated, "" without a scenario."""
     if scenario is None:
         return ""
     return (
@@ -63,36 +70,35 @@ def banner(scenario: str | None) -> str:
 
 
 def unavailable(reason: str, scenario: str | None) -> str:
-    """Return what stands in the place of figures that would be old or missing."""
+    """Return the message that replaces stale or missing values."""
     return (
-        f'{banner(scenario)}<p class="banner bad"><strong>No fresh figures:</strong> {text(reason)}. '
-        "The log of the daemon says more.</p>\n"
+        f'{banner(scenario)}<p class="banner bad"><strong>No current values:</strong> {text(reason)}. '
+        "See the log of the daemon.</p>\n"
     )
 
 
 def content(facts: Facts, scenario: str | None) -> tuple[str, str]:
-    """Return what stands before and after the snapshot's age, the one thing that changes from answer to answer."""
+    """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
     gpus: Sequence[Facts] = facts["gpus"]
     before, after = _exporter(facts)
     parts = [after, _overview(gpus), *(_gpu(gpu, number, facts["timestamp"]) for number, gpu in enumerate(gpus))]
     if not gpus and facts["driver"]["up"]:
         parts.append('<p class="none">No GPU.</p>\n')
     if facts["without_gpu"]:
-        parts.append(
-            '<section class="gpu none" aria-labelledby="without"><h2 id="without">With torch, on no GPU</h2>\n'
-        )
-        parts.append(_processes(facts["without_gpu"], "With torch, on no GPU", facts["timestamp"]) + "</section>\n")
+        title = "Processes with torch that use no GPU"
+        parts.append(f'<section class="gpu none" aria-labelledby="without"><h2 id="without">{title}</h2>\n')
+        parts.append(_processes(facts["without_gpu"], title, facts["timestamp"]) + "</section>\n")
     return banner(scenario) + before, "".join(parts)
 
 
 def _exporter(facts: Facts) -> tuple[str, str]:
-    """How the exporter itself is, around the place of the snapshot's age."""
+    """Return the state of the exporter, before and after the age of the snapshot."""
     driver, failing = facts["driver"], facts["failing_collectors"]
-    state = _mark("good", "answers") if driver["up"] else _mark("bad", f"not available: {driver['reason']}")
+    state = _mark("good", "up") if driver["up"] else _mark("bad", f"not available: {driver['reason']}")
     if driver.get("released_until"):
         until = datetime.fromtimestamp(driver["released_until"], timezone.utc)
         state = _mark("poor", f"released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched")
-    collectors = _mark("bad", f"failing: {', '.join(failing)}") if failing else _mark("good", "all well")
+    collectors = _mark("bad", f"failing: {', '.join(failing)}") if failing else _mark("good", "ok")
     at = datetime.fromtimestamp(facts["timestamp"], timezone.utc)
     before = (
         '<section aria-label="Exporter"><dl class="exporter">\n'
@@ -100,16 +106,17 @@ def _exporter(facts: Facts) -> tuple[str, str]:
         f'<div><dt>Snapshot</dt><dd><time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%H:%M:%S} UTC</time>, '
     )
     after = f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(facts['version'])}</dd></div>\n</dl></section>\n"
-    troubles = {f"Collector {name}:": error for name, error in failing.items() if error}
+    problems = {f"Collector {name}:": error for name, error in failing.items() if error}
     if driver.get("advice"):
-        troubles = {"Driver:": driver["advice"], **troubles}
+        problems = {"Driver:": driver["advice"], **problems}
     return before, after + "".join(
-        f'<p class="banner bad"><strong>{text(what)}</strong> {text(why)}</p>\n' for what, why in troubles.items()
+        f'<p class="banner bad"><strong>{text(part)}</strong> {text(problem)}</p>\n'
+        for part, problem in problems.items()
     )
 
 
 def _overview(gpus: Sequence[Facts]) -> str:
-    """The sums of all GPUs; a sum of which a part is not known is not shown."""
+    """Return the totals of all GPUs. A total with an unknown part is a dash."""
     if not gpus:
         return ""
     up = [gpu for gpu in gpus if gpu["up"]]
@@ -117,7 +124,7 @@ def _overview(gpus: Sequence[Facts]) -> str:
     loads = [gpu["load_5m"] if gpu["load_5m"] is not None else gpu["load"] for gpu in up]
     load = sum(loads) / len(loads) if loads and None not in loads else None
     figures = (
-        ("GPUs", f"{len(gpus)}{f', {lost} without answer' if lost else ''}", ""),
+        ("GPUs", f"{len(gpus)}{f', {lost} down' if lost else ''}", ""),
         ("Mean load", percent(load), bar(load, 1.0)),
         ("Memory", *_pair(up, "memory_used_bytes", "memory_total_bytes", of_sizes)),
         ("Power", *_pair(up, "power_watts", "power_limit_watts", of_watts)),
@@ -137,7 +144,7 @@ def _gpu(gpu: Facts, number: int, now: float) -> str:
     title = text((gpu["name"] or "GPU").removeprefix("NVIDIA "))
     index = "?" if gpu["index"] is None else gpu["index"]
     opening = (
-        f'<section class="gpu {_look_of(gpu)}" aria-labelledby="gpu{number}">\n'
+        f'<section class="gpu {_gpu_class(gpu)}" aria-labelledby="gpu{number}">\n'
         f'<h2 id="gpu{number}"><span class="index"><span class="hidden">GPU </span>{index}</span> {title}'
         f"<small>{text(gpu['uuid'])}</small></h2>\n"
     )
@@ -167,34 +174,33 @@ def _gpu(gpu: Facts, number: int, now: float) -> str:
     )
 
 
-def _look_of(gpu: Facts) -> str:
-    """How a GPU looks at a glance: the worst of its processes decides."""
+def _gpu_class(gpu: Facts) -> str:
+    """Return the CSS class of a GPU: that of the worst of its processes."""
     if not gpu["up"]:
         return "bad"
-    looks = [_look(process) for process in gpu["processes"]]
-    return next((look for look in ("bad", "poor", "good") if look in looks), "none")
+    classes = [_process_class(process) for process in gpu["processes"]]
+    return next((name for name in ("bad", "poor", "good") if name in classes), "none")
 
 
-def _look(process: Facts) -> str:
+def _process_class(process: Facts) -> str:
     state = process["state"]
     if state is None:
         return "none"
-    if state in _BAD:
-        return "bad"
-    return "poor" if process["limited_by"] else _LOOKS.get(state, "plain")
+    state_class = _STATE_CLASSES.get(state, "plain")
+    return "poor" if process["limited_by"] and state_class != "bad" else state_class
 
 
 def _users(gpu: Facts, index: object, now: float) -> str:
-    shown = gpu["processes"][:_MOST_PROCESSES]
+    shown = gpu["processes"][:_MAX_PROCESSES_PER_GPU]
     more = len(gpu["processes"]) - len(shown) + gpu["processes_hidden"]
     rows = _processes(shown, f"Processes on GPU {index}", now) if shown else ""
     if more:
         rows += f'<p class="users">and {more} more processes</p>\n'
     if rows:
         return rows
-    owners = ", ".join(filter(None, map(_who, gpu["allocated_to"])))
+    owners = ", ".join(filter(None, map(_owner, gpu["allocated_to"])))
     if owners:
-        return f'<p class="users">{_mark("poor", "allocated, but without a process:")} {owners}</p>\n'
+        return f'<p class="users">{_mark("poor", "allocated, but no process uses it:")} {owners}</p>\n'
     return f'<p class="users">{"free" if gpu["allocation"] == "unallocated" else "no process"}</p>\n'
 
 
@@ -209,8 +215,8 @@ def _processes(processes: Sequence[Facts], caption: str, now: float) -> str:
 
 
 def _process(process: Facts, now: float) -> str:
-    who, command = _who(process["workload"]), text(process["command"])
-    name = " ".join(part for part in (f"<b>{command}</b>" if command else "", who) if part) or ABSENT
+    owner, command = _owner(process["workload"]), text(process["command"])
+    name = " ".join(part for part in (f"<b>{command}</b>" if command else "", owner) if part) or ABSENT
     pid = ABSENT if process["pid"] is None else process["pid"]
     age = ABSENT if process["started"] is None else duration(now - process["started"])
     memory, load = process.get("memory_used_bytes"), process.get("load_5m")
@@ -220,28 +226,28 @@ def _process(process: Facts, now: float) -> str:
         f"<td>{size(memory)}</td>",
         f'<td>{percent(load)} <span class="unit">load</span></td>',
         f'<td><span class="unit">for</span> {age}</td>',
-        f"<td>{_mark(_look(process), state.replace('_', ' ')) if state else ABSENT}</td>",
+        f"<td>{_mark(_process_class(process), state.replace('_', ' ')) if state else ABSENT}</td>",
     )
     return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>\n{_cause(process)}'
 
 
 def _cause(process: Facts) -> str:
-    """The limiting cause with its share and what to do about it, in a row of its own."""
+    """Return a table row with the limiting cause, its share and its advice."""
     name = process["limited_by"]
     if not name:
         return ""
     ratio = process.get("limited_by_ratio")
-    share = "" if ratio is None else f", costing {percent(ratio)} of its GPU time"
+    share = "" if ratio is None else f", which costs {percent(ratio)} of its GPU time"
     cause = CAUSES.get(name)
-    advice = f" <span>{text(cause.evidence)}. <b>To do:</b> {text(cause.advice)}</span>" if cause else ""
+    advice = f" <span>{text(cause.evidence)}. <b>Advice:</b> {text(cause.advice)}</span>" if cause else ""
     return (
         f'<tr class="cause"><td colspan="{len(_COLUMNS)}"><strong>Limited by {text(name).replace("_", " ")}</strong>'
         f"{share}:{advice}</td></tr>\n"
     )
 
 
-def _who(workload: Mapping[str, str]) -> str:
-    """Return whom a process belongs to, by the names that a person recognizes."""
+def _owner(workload: Mapping[str, str]) -> str:
+    """Return the owner of a process by names: pod or container, job, user."""
     kind, job = workload.get("kind"), workload.get("job_id", "")
     pod = "/".join(workload[key] for key in ("namespace", "pod", "container") if workload.get(key))
     if kind != "pod":
@@ -253,6 +259,6 @@ def _who(workload: Mapping[str, str]) -> str:
     return text(" · ".join(filter(None, (pod, job, f"user {user}" if user else ""))))
 
 
-def _mark(look: str, words: str) -> str:
-    """Words with a colour that repeats what they say."""
-    return f'<span class="mark {look}">{text(words)}</span>'
+def _mark(css_class: str, words: str) -> str:
+    """Return text with a coloured mark. The text alone is sufficient without the colour."""
+    return f'<span class="mark {css_class}">{text(words)}</span>'

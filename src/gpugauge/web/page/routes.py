@@ -1,4 +1,4 @@
-"""What answers at `/`: the page, made once per snapshot however many people look, and its own few files."""
+"""Routes of the page at `/`, rendered once per snapshot, and of its files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpugauge.status.node import status
 from gpugauge.web.page.render import content, head, page, unavailable
 from gpugauge.web.server import Reply, Request, Route
 
-# Nothing from elsewhere, nothing inline, no frame around the page, no address passed on.
+# No foreign or inline resources, no framing of the page, no referrer.
 HEADERS = (
     (
         "Content-Security-Policy",
@@ -37,25 +37,25 @@ def page_routes(
     telemetry_path: str,
     scenario: str | None = None,
 ) -> dict[str, Route]:
-    """Return the routes. `not_ready` gives the reason or None; `scenario` is the name of what is simulated."""
-    bodies = {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}
-    # An open page loads itself again when a daemon with other files answers.
-    version = hashlib.sha256(b"".join(bodies.values())).hexdigest()[:12]
+    """Return the routes. `not_ready` returns the reason, or None if ready; `scenario` names the simulated scenario."""
+    files = {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}
+    # An open page reloads itself when the files of the daemon have changed.
+    version = hashlib.sha256(b"".join(files.values())).hexdigest()[:12]
     opening = head(version, telemetry_path)
-    made: tuple[Snapshot | None, tuple[str, str]] = (None, ("", ""))
+    rendered: tuple[Snapshot | None, tuple[str, str]] = (None, ("", ""))
 
     def answer(_: Request) -> Reply:
-        nonlocal made
+        nonlocal rendered
         reason, current = not_ready(), snapshot()
         if reason or current is None:
             return _html(503, page(opening, unavailable(reason or "there is no snapshot yet", scenario)))
-        if current is not made[0]:
-            made = (current, content(status(current, history), scenario))
-        before, after = made[1]
+        if current is not rendered[0]:
+            rendered = (current, content(status(current, history), scenario))
+        before, after = rendered[1]
         age = max(0.0, time.monotonic() - current.monotonic)
         return _html(200, page(opening, f"{before}{age:.0f}{after}"))
 
-    return {"/": Route(answer)} | {f"/{name}": _file(Reply(200, body, _FILES[name])) for name, body in bodies.items()}
+    return {"/": Route(answer)} | {f"/{name}": _file(Reply(200, body, _FILES[name])) for name, body in files.items()}
 
 
 def _file(reply: Reply) -> Route:

@@ -1,0 +1,26 @@
+"""`gpugauge run`: a training program with the hook."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from gpugauge.cli.common import fail
+from gpugauge.hook import launch
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(words: tuple[str, ...]) -> NoReturn:
+    """Run a training program that reports to the daemon.
+
+    Example: gpugauge run -- python train.py. The program runs as without gpugauge; inside it the hook records steps,
+    waits and memory, and sends them to the daemon on this machine.
+    """
+    if obstacle := launch.obstacle(words):
+        click.echo(f"gpugauge: {obstacle}", err=True)
+    try:
+        launch.run(words)
+    except launch.LaunchError as error:
+        fail(error.exit_code, error)

@@ -1,0 +1,128 @@
+"""The processes of one GPU: which of them are shown, their memory, and their busy seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpugauge.collectors.process.busy_split import BusySplit
+from gpugauge.collectors.process.limit import choose_shown
+from gpugauge.driver.api import ProcessReading
+
+OTHER = "other"  # the `process` label of the sum of the hidden processes
+KINDS = ("compute", "mps", "graphics")  # the first of these counts if a process is listed with several kinds
+# A process without an entry in the driver's lists counts as being on the GPU for this time after its last sample.
+_SAMPLED_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Use:
+    """Use of a GPU by one process, or by the hidden processes together."""
+
+    memory: int | None = None  # bytes
+    busy: float | None = None  # seconds
+    seen: float = 0.0  # monotonic time of the last list or sample
+
+
+class DeviceProcesses:
+    """The processes of one GPU, and their accounts of busy seconds."""
+
+    def __init__(self) -> None:
+        self.split: BusySplit | None = None  # set by the first samples of processes
+        self.present: dict[str, Use] = {}
+        self.gone: dict[str, tuple[float, float]] = {}  # busy seconds, and when the process left; oldest first
+        self.shown: set[str] = set()
+        self.other_busy: float | None = None
+        self.listed = False  # whether the driver lists processes
+        self.reading: object = None
+
+    def set_list(self, uses: dict[str, Use], now: float, max_shown: int) -> None:
+        """Replace the list of the processes that are present."""
+        for process, known in self.present.items():
+            use = uses.get(process)
+            if use is not None:
+                use.busy = known.busy
+            elif known.memory is None and now - known.seen < _SAMPLED_SECONDS:
+                uses[process] = known  # it has samples, but is not in the driver's lists
+            else:
+                self._retire(process, known, now)
+        self.present = uses
+        self.shown = choose_shown(self.shown, {process: use.memory or 0 for process, use in uses.items()}, max_shown)
+        for process, use in uses.items():
+            if process not in self.shown:
+                self._retire(process, use, now)
+        self._create_counters()
+
+    def add_busy(self, given: dict[str, float], now: float, max_shown: int) -> None:
+        """Add busy seconds by process; those of hidden processes are added to one sum and stay in it."""
+        for process, seconds in given.items():
+            use = self.present.get(process)
+            if use is None:
+                use = self.present[process] = Use()
+                if len(self.shown) < max_shown:
+                    self.shown.add(process)
+            use.seen = now
+            if process in self.shown:
+                use.busy = self._busy(process, use) + seconds
+            else:
+                self.other_busy = (self.other_busy or 0.0) + seconds
+        self._create_counters()
+
+    def expire(self, now: float, linger: float, max_gone: int) -> bool:
+        """Drop the counters of processes that left at least `linger` seconds ago, and the oldest above `max_gone`.
+        Return whether any were dropped.
+        """
+        excess = len(self.gone) - max_gone
+        old = [p for i, (p, (_, left)) in enumerate(self.gone.items()) if i < excess or now - left >= linger]
+        for process in old:
+            del self.gone[process]
+        return bool(old)
+
+    def rows(self) -> Iterator[tuple[str, Use]]:
+        """Yield the shown processes, those that left, and the sum of the hidden ones."""
+        yield from ((process, use) for process, use in self.present.items() if process in self.shown)
+        yield from ((process, Use(busy=busy)) for process, (busy, _) in self.gone.items())
+        hidden = [use.memory for process, use in self.present.items() if process not in self.shown]
+        if hidden or self.other_busy is not None:
+            known = [memory for memory in hidden if memory is not None]
+            yield OTHER, Use(sum(known) if known else None, self.other_busy)
+
+    def _retire(self, process: str, use: Use, now: float) -> None:
+        """Keep the counter of a process that left or is hidden now, until it expires."""
+        if use.busy is not None:
+            self.gone[process] = (use.busy, now)
+            use.busy = None
+
+    def _busy(self, process: str, use: Use) -> float:
+        """Return the counter of a shown process: 0 for a new one, the former value for one that is back."""
+        if use.busy is None:
+            use.busy, _ = self.gone.pop(process, (0.0, 0.0))
+        return use.busy
+
+    def _create_counters(self) -> None:
+        """Create the counters of all shown processes, so that they exist before the first second is counted."""
+        if self.split is None:
+            return
+        for process in self.shown:
+            self._busy(process, self.present[process])
+        if len(self.present) > len(self.shown):
+            self.other_busy = self.other_busy or 0.0
+
+
+def merge(processes: Iterable[ProcessReading]) -> list[ProcessReading]:
+    """Return one reading per pid. A process that computes and renders is listed twice with the same memory; on several
+    MIG devices of a GPU it holds memory of each.
+    """
+    by_pid: dict[int, list[ProcessReading]] = {}
+    for process in processes:
+        by_pid.setdefault(process.pid, []).append(process)
+    return [found[0] if len(found) == 1 else _merged(found) for found in by_pid.values()]
+
+
+def _merged(found: list[ProcessReading]) -> ProcessReading:
+    memory: dict[int | None, int] = {}
+    for p in found:
+        if p.used_memory_bytes is not None:
+            memory[p.gpu_instance_id] = max(p.used_memory_bytes, memory.get(p.gpu_instance_id, 0))
+    kind = min((p.kind for p in found), key=KINDS.index)
+    return ProcessReading(found[0].pid, kind, sum(memory.values()) if memory else None)

@@ -1,0 +1,214 @@
+"""Scan of all processes of the machine: finds those with torch mapped and reads the figures of those and of the
+processes on GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpugauge.workload import processfiles
+from gpugauge.workload.command import is_helper
+from gpugauge.workload.identity import Workload, clean
+from gpugauge.workload.processfiles import Cgroup
+from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs, Stat, process_hash
+from gpugauge.workload.workloads import Workloads
+
+# Programs import torch within this time after their start. The maps of older processes are not read again.
+_TORCH_IMPORT_SECONDS = 180.0
+# Until then, maps are read again when the age of the process has grown by this share.
+_AGE_GROWTH = 1 / 3
+# Interval for files that rarely change or take long to read, and for processes that do not use a GPU.
+_SLOW_SECONDS = 60.0
+_MAX_PROCESSES = 1024  # that are exported
+_COMPILER = b"torch._inductor.compile_worker"
+
+
+@dataclass(slots=True)
+class HostProcess:
+    """A process that uses a GPU or has torch mapped. Values that cannot be read are None."""
+
+    process: str
+    pid: int
+    stat: Stat
+    torch: str = ""  # the build: cpu, cuda or rocm
+    container_pid: int | None = None
+    visible_devices: str | None = None
+    workload: Workload = field(default_factory=Workload)
+    main_cpu: float | None = None
+    children_cpu: float = 0.0
+    uninterruptible: float = 0.0
+    io: dict[str, int] | None = None
+    affinity: int | None = None
+    device_files: int | None = None
+    cgroup: Cgroup = field(default_factory=lambda: Cgroup(None, None, {}))
+    folders: tuple[Path | None, Path | None] = (None, None)
+    scanned: float | None = None
+    read_slowly: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _Known:
+    """Facts about a pid. The start time in `stat` distinguishes the process from a later one with the same pid."""
+
+    stat: Stat
+    inode: int  # of its folder in /proc; differs for a later process with the same pid
+    read: float  # monotonic time at which `stat` was read
+    started: float  # monotonic time
+    torch: str | None = None  # build, see HostProcess; None before the maps were read
+    maps_read: float = 0.0  # monotonic time
+    denied: bool = False
+    command: bytes | None = None
+
+    def is_maps_due(self, now: float) -> bool:
+        """Return whether the process may have mapped torch since its maps were read."""
+        if self.torch is None:
+            return True
+        age, age_at_read = now - self.started, self.maps_read - self.started
+        return not self.torch and age < _TORCH_IMPORT_SECONDS and age >= (1 + _AGE_GROWTH) * age_at_read
+
+
+class HostScan:
+    """Reads /proc when scan() is called. Reading maps or command lines can block on a process that hangs inside the
+    kernel: call it only in a thread that no other waits for.
+    """
+
+    def __init__(self, procfs: Procfs, workloads: Workloads | None = None) -> None:
+        self._procfs, self._workloads = procfs, workloads
+        self._shows_driver_pids = procfs.shows_machine()
+        self._known: dict[int, _Known] = {}
+        self._near: set[int] = set()  # pids of the exported processes and of their descendants
+        self._processes: dict[str, HostProcess] = {}
+        self.denied = 0  # processes whose maps are not readable
+        self.left_out = 0  # processes above _MAX_PROCESSES
+
+    def scan(self, gpu_pids: Collection[int], now: float) -> tuple[HostProcess, ...]:
+        """Return the processes on GPUs and those with torch mapped. `now` is in monotonic seconds."""
+        self._near.update(gpu_pids)
+        self._find(now)
+        self.denied = sum(known.denied for known in self._known.values())
+        stats = {pid: known.stat for pid, known in self._known.items()}
+        on_gpu = [pid for pid in gpu_pids if pid in stats] if self._shows_driver_pids else []
+        with_torch = [pid for pid, known in self._known.items() if known.torch and not self._is_worker(pid, stats)]
+        chosen = list(dict.fromkeys([*on_gpu, *with_torch]))
+        self.left_out = max(0, len(chosen) - _MAX_PROCESSES)
+        chosen = chosen[:_MAX_PROCESSES]
+        children = _children(stats, frozenset(chosen))
+        groups: dict[tuple[Path | None, Path | None], Cgroup] = {}
+        before, self._processes, self._near = self._processes, {}, set(chosen)
+        for pid in chosen:
+            process = self._process(pid, stats[pid], before)
+            self._read(process, now, groups)
+            offspring = [*children(pid)]
+            self._near.update(offspring)
+            live = sum(stats[child].cpu + stats[child].reaped_cpu for child in offspring)
+            # The time of a child that was not waited for disappears with it; the counter must not decrease.
+            process.children_cpu = max(process.children_cpu, process.stat.reaped_cpu + live)
+            self._processes[process.process] = process
+        return tuple(self._processes.values())
+
+    def _find(self, now: float) -> None:
+        """Read every process that is new or near a GPU, the others every minute, and find those with torch mapped."""
+        uptime = self._procfs.uptime()
+        before, self._known = self._known, {}
+        with os.scandir(self._procfs.root) as entries:
+            for entry in entries:
+                if not entry.name.isdigit():
+                    continue
+                pid, inode = int(entry.name), entry.inode()
+                known = before.get(pid)
+                if known is None or known.inode != inode or pid in self._near or now - known.read >= _SLOW_SECONDS:
+                    stat = self._procfs.stat(pid)
+                    if stat is None:
+                        continue
+                    if known is None or known.stat.start != stat.start:
+                        age = 0.0 if uptime is None else max(0.0, uptime - stat.start / TICKS_PER_SECOND)
+                        known = _Known(stat, inode, now, now - age)
+                    known.stat, known.inode, known.read = stat, inode, now
+                self._known[pid] = known
+                if known.is_maps_due(now):
+                    self._read_maps(pid, known, now)
+
+    def _read_maps(self, pid: int, known: _Known, now: float) -> None:
+        known.maps_read = now
+        try:
+            known.torch = processfiles.torch_build(self._procfs, pid)
+        except OSError as error:
+            known.torch, known.denied = "", isinstance(error, PermissionError)
+
+    def _is_worker(self, pid: int, stats: dict[int, Stat]) -> bool:
+        """Return whether a process with torch is a worker of another one: of a data loader or a compiler, forked or
+        spawned.
+        """
+        command = self._command(pid)
+        if is_helper(command.split(b"\0")) or _COMPILER in command:
+            return True
+        parent = stats[pid].parent
+        known = self._known.get(parent)
+        return known is not None and bool(known.torch) and self._command(parent) == command
+
+    def _command(self, pid: int) -> bytes:
+        known = self._known[pid]
+        if known.command is None:
+            try:
+                known.command = self._procfs.read(pid, "cmdline", 8192)
+            except OSError:
+                known.command = b""
+        return known.command
+
+    def _process(self, pid: int, stat: Stat, before: dict[str, HostProcess]) -> HostProcess:
+        name = process_hash(self._procfs.boot_id, str(pid), str(stat.start))
+        process = before.get(name)
+        if process is None:
+            process = HostProcess(name, pid, stat)
+        process.stat, process.torch = stat, self._known[pid].torch or ""
+        return process
+
+    def _read(self, process: HostProcess, now: float, groups: dict[tuple[Path | None, Path | None], Cgroup]) -> None:
+        """Update the figures of a process."""
+        pid = process.pid
+        if process.stat.state == "D" and process.scanned is not None:
+            process.uninterruptible += now - process.scanned
+        process.scanned = now
+        main = self._procfs.stat(pid, f"task/{pid}/stat")
+        process.main_cpu = main.cpu if main else None
+        process.io = processfiles.io_bytes(self._procfs, pid)
+        if now - process.read_slowly >= _SLOW_SECONDS:
+            process.read_slowly = now
+            self._read_slowly(process)
+        if process.folders not in groups:
+            groups[process.folders] = processfiles.cgroup(*process.folders)
+        process.cgroup = groups[process.folders]
+
+    def _read_slowly(self, process: HostProcess) -> None:
+        pid = process.pid
+        process.affinity = processfiles.affinity(self._procfs, pid)
+        process.device_files = processfiles.device_files(self._procfs, pid)
+        if process.visible_devices is None:
+            devices = processfiles.visible_devices(self._procfs, pid)
+            # An empty value hides every GPU, unlike an unset variable.
+            process.visible_devices = None if devices is None else clean(devices) or "none"
+        if self._workloads:
+            process.workload = self._workloads.resolve(pid, start=process.stat.start)
+            process.container_pid = self._workloads.container_pid(pid, start=process.stat.start)
+            folder = self._workloads.cgroup_directory
+            process.folders = (folder(pid, "cpu"), folder(pid, "memory"))
+
+
+def _children(stats: dict[int, Stat], apart: frozenset[int]) -> Callable[[int], Iterator[int]]:
+    """Return a function that yields the living descendants of a pid, without those in `apart` and their descendants."""
+    by_parent: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        by_parent.setdefault(stat.parent, []).append(pid)
+
+    def descendants(pid: int) -> Iterator[int]:
+        waiting = [pid]
+        for parent in waiting:
+            for child in by_parent.get(parent, ()):
+                if child not in apart and child != parent:
+                    yield child
+                    waiting.append(child)
+
+    return descendants

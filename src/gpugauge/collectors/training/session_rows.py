@@ -1,0 +1,210 @@
+"""Metric rows of training processes: steps, batches, memory, parameters, start and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, HistogramValue, Metric, Table
+from gpugauge.sessions.session import Session
+from gpugauge.wire import messages as wire
+
+_process = Table("process")
+
+_FACTS = ("command", "python", "torch", "cuda", "hip", "rank", "local_rank", "world_size", "run_id")
+
+# Exponents of the histogram's bounds, a part of the hook's powers of two: 1 ms to 2 minutes.
+_FIRST_POWER, _LAST_POWER = -10, 7
+STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1))
+
+
+def _info(session: Session) -> dict[tuple[str, ...], float]:
+    pid = str(session.peer_pid) if session.peer_pid > 0 else ""
+    own = str(session.hello.pid) if session.hello.pid is not None else ""
+    facts = session.facts
+    return {(pid, own, *(facts.get(name, "") for name in _FACTS)): 1}
+
+
+def _steps(session: Session) -> wire.Progress | None:
+    return session.snap.steps if session.snap else None
+
+
+def _batches(session: Session) -> wire.Progress | None:
+    return session.snap.batches if session.snap else None
+
+
+def _count(progress: wire.Progress | None) -> int | None:
+    return progress.count if progress else None
+
+
+def _step_durations(session: Session) -> HistogramValue | None:
+    steps = _steps(session)
+    if steps is None:
+        return None
+    first = _FIRST_POWER - wire.LOG2_FIRST
+    counts = [sum(steps.log2[: first + 1])]
+    for count in steps.log2[first + 1 : first + len(STEP_BUCKETS)]:
+        counts.append(counts[-1] + count)
+    counts += [counts[-1]] * (len(STEP_BUCKETS) - len(counts))
+    return HistogramValue((*counts, sum(steps.log2)), steps.seconds)
+
+
+def _step_source(session: Session) -> dict[str, int] | None:
+    source = session.snap.step_source if session.snap else None
+    # Hooks before version 1.1 of the protocol count optimizer steps only, and do not send a source.
+    return {source if source in wire.STEP_SOURCES else "optimizer": 1} if _count(_steps(session)) else None
+
+
+def _by_uuid(read: Callable[[wire.Device], int | None]) -> Callable[[Session], dict[str, int] | None]:
+    """Return a reader of one figure of every device whose uuid is known."""
+
+    def values(session: Session) -> dict[str, int] | None:
+        devices = session.snap.devices if session.snap else ()
+        return {d.uuid: value for d in devices if d.uuid is not None and (value := read(d)) is not None} or None
+
+    return values
+
+
+def _parameter_bytes(session: Session) -> dict[str, int] | None:
+    result: dict[str, int] = {}
+    for entry in session.snap.parameters if session.snap else ():
+        result[entry.device] = result.get(entry.device, 0) + entry.bytes
+    return result or None
+
+
+# Exported while the process is connected.
+LIVE: tuple[Metric, ...] = (
+    _process.gauge(
+        "torch_memory_allocated_bytes",
+        "Memory of tensors in the caching allocator of torch.",
+        BYTES,
+        _by_uuid(lambda d: d.allocated),
+        "uuid",
+        source="torch.cuda.memory_stats allocated_bytes.all.current",
+    ),
+    _process.gauge(
+        "torch_memory_allocated_peak_bytes",
+        "Peak memory of tensors since the process started or the program reset the peak.",
+        BYTES,
+        _by_uuid(lambda d: d.allocated_peak),
+        "uuid",
+        source="torch.cuda.memory_stats allocated_bytes.all.peak",
+    ),
+    _process.gauge(
+        "torch_memory_reserved_bytes",
+        "Device memory that the caching allocator of torch holds, used or not.",
+        BYTES,
+        _by_uuid(lambda d: d.reserved),
+        "uuid",
+        source="torch.cuda.memory_stats reserved_bytes.all.current",
+    ),
+    _process.gauge(
+        "torch_memory_active_bytes",
+        "Memory of blocks that are in use or wait for another stream to release them.",
+        BYTES,
+        _by_uuid(lambda d: d.active),
+        "uuid",
+        source="torch.cuda.memory_stats active_bytes.all.current",
+    ),
+    _process.gauge(
+        "torch_memory_inactive_split_bytes",
+        "Free memory in split blocks, which cannot be returned to the device: fragmentation.",
+        BYTES,
+        _by_uuid(lambda d: d.inactive_split),
+        "uuid",
+        source="torch.cuda.memory_stats inactive_split_bytes.all.current",
+    ),
+    _process.gauge(
+        "torch_parameter_bytes",
+        "Parameters of the optimizers by device, in the spelling of torch.",
+        BYTES,
+        _parameter_bytes,
+        "device",
+        source="Optimizer.param_groups",
+    ),
+    _process.gauge(
+        "torch_step_source",
+        "Event by which the steps are counted; always 1, absent before the first step.",
+        NONE,
+        _step_source,
+        "source",
+    ),
+)
+
+# Also exported for some minutes after the end of the process, so that the last interval is scraped.
+LASTING: tuple[Metric, ...] = (
+    _process.gauge(
+        "torch_process_info",
+        "Facts that a training process reports about itself, and its pid in the daemon's pid namespace; always 1.",
+        NONE,
+        _info,
+        *("pid", "container_pid", *_FACTS),
+    ),
+    _process.counter(
+        "torch_steps_total",
+        "Training steps, counted by the event in torch_step_source; of several optimizers the most frequent.",
+        NONE,
+        lambda s: _count(_steps(s)),
+        source="torch.optim.optimizer.register_optimizer_step_post_hook",
+    ),
+    _process.histogram(
+        "torch_step_duration_seconds",
+        "Time from one optimizer step to the next.",
+        SECONDS,
+        _step_durations,
+        STEP_BUCKETS,
+    ),
+    _process.counter(
+        "torch_batches_total",
+        "Batches delivered by data loaders.",
+        NONE,
+        lambda s: _count(_batches(s)),
+        source="torch.utils.data.DataLoader",
+    ),
+    _process.counter(
+        "torch_data_wait_seconds_total",
+        "Time in which the program waited for batches. The GPU can be busy in the meantime.",
+        SECONDS,
+        lambda s: b.seconds if (b := _batches(s)) else None,
+        source="torch.utils.data.DataLoader",
+    ),
+    _process.counter(
+        "torch_memory_alloc_retries_total",
+        "Allocations that succeeded only after cached memory was released.",
+        NONE,
+        _by_uuid(lambda d: d.retries),
+        "uuid",
+        source="torch.cuda.memory_stats num_alloc_retries",
+    ),
+    _process.counter(
+        "torch_memory_ooms_total",
+        "Out-of-memory errors, including caught ones.",
+        NONE,
+        _by_uuid(lambda d: d.ooms),
+        "uuid",
+        source="torch.cuda.memory_stats num_ooms",
+    ),
+    _process.gauge(
+        "training_start_timestamp_seconds",
+        "Unix time of the first step, batch or watch() call of the process.",
+        TIMESTAMP,
+        lambda s: s.hello.started,
+    ),
+    _process.gauge(
+        "training_last_step_timestamp_seconds",
+        "Unix time of the last optimizer step.",
+        TIMESTAMP,
+        lambda s: p.last if (p := _steps(s)) else None,
+    ),
+    _process.gauge(
+        "training_end_timestamp_seconds",
+        "Unix time at which the process ended or its connection was lost; absent while it is connected.",
+        TIMESTAMP,
+        lambda s: s.ended_at,
+    ),
+    _process.counter(
+        "gpugauge_hook_errors_total",
+        "Errors of the hook itself inside the process; at 10 errors it disables itself.",
+        NONE,
+        lambda s: s.snap.errors if s.snap else None,
+    ),
+)

@@ -1,0 +1,153 @@
+"""Metric rows of training processes: build, devices, data loader, experiment runs, phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
+from gpugauge.sessions.session import Session
+from gpugauge.wire import messages as wire
+from gpugauge.wire.record import PHASES
+
+_process = Table("process")
+
+_BUILD = ("build", "architectures", "driver_cuda", "kernel_driver", "cudnn", "tf32_matmul", "tf32_cudnn")
+_VISIBLE = ("cuda_visible_devices", "nvidia_visible_devices", "device_nodes", "visible_devices")
+_LOADER = ("loader_workers", "loader_batch_size", "loader_pin_memory", "loader_prefetch")
+_PARALLEL = ("backend", "parallel", "sharding", "dataparallel_devices", "compiled", "grad_scaler")
+_RUNS = ("wandb_run", "mlflow_run", "azureml_run", "torchrun_run", "tensorboard_dir")
+
+
+def _facts(names: Sequence[str]) -> Callable[[Session], dict[tuple[str, ...], int] | None]:
+    """Return a reader of an info row. It returns None if the process has reported none of the facts."""
+
+    def values(session: Session) -> dict[tuple[str, ...], int] | None:
+        facts = session.facts
+        found = tuple(facts.get(name, "") for name in names)
+        return {found: 1} if any(found) else None
+
+    return values
+
+
+def _without(prefix: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.removeprefix(prefix) for name in names)
+
+
+def _by_device_and_dtype(
+    read: Callable[[wire.Snap], Sequence[wire.Parameters]], figure: Callable[[wire.Parameters], int]
+) -> Callable[[Session], dict[tuple[str, ...], int] | None]:
+    def values(session: Session) -> dict[tuple[str, ...], int] | None:
+        entries = read(session.snap) if session.snap else ()
+        return {(entry.device, entry.dtype): figure(entry) for entry in entries} or None
+
+    return values
+
+
+def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
+    devices = session.snap.devices if session.snap else ()
+    return {(d.uuid, str(d.index), d.capability or "", d.name or ""): 1 for d in devices if d.uuid is not None} or None
+
+
+def _phase(session: Session) -> dict[str, int] | None:
+    return {phase: int(phase == session.record.phase) for phase in PHASES} if session.record else None
+
+
+LIVE: tuple[Metric, ...] = (
+    _process.gauge(
+        "torch_phase",
+        "Current phase of the training thread; exactly one phase is 1.",
+        NONE,
+        _phase,
+        "phase",
+    ),
+    _process.gauge(
+        "training_phase_since_timestamp_seconds",
+        "Unix time at which the current phase of the training thread began; also correct while the thread is blocked.",
+        TIMESTAMP,
+        lambda s: s.record.since if s.record else None,
+    ),
+    _process.gauge(
+        "torch_parameter_elements",
+        "Elements of the parameters of the optimizers; of sharded parameters, the part of this process.",
+        NONE,
+        _by_device_and_dtype(lambda snap: snap.parameters, lambda p: p.elements),
+        *("device", "dtype"),
+        source="Optimizer.param_groups",
+    ),
+    _process.gauge(
+        "torch_optimizer_state_bytes",
+        "Memory of the optimizer state, such as momenta.",
+        BYTES,
+        _by_device_and_dtype(lambda snap: snap.optimizer_state, lambda p: p.bytes),
+        *("device", "dtype"),
+        source="Optimizer.state",
+    ),
+    _process.gauge(
+        "torch_device_info",
+        "A device that is visible to the process, with its index there; always 1, absent before the process uses CUDA.",
+        NONE,
+        _devices,
+        *("uuid", "index", "capability", "name"),
+        source="torch.cuda.get_device_properties",
+    ),
+    _process.gauge(
+        "torch_loader_info",
+        "Options of the data loader of the training; always 1.",
+        NONE,
+        _facts(_LOADER),
+        *_without("loader_", _LOADER),
+        source="torch.utils.data.DataLoader",
+    ),
+)
+
+LASTING: tuple[Metric, ...] = (
+    _process.gauge(
+        "torch_build_info",
+        "Build of torch and visible devices; architectures and versions as soon as the program uses CUDA; always 1.",
+        NONE,
+        _facts((*_BUILD, *_VISIBLE)),
+        *(*_BUILD, *_VISIBLE),
+    ),
+    _process.gauge(
+        "torch_parallel_info",
+        "Distribution of the training: backend, wrapper, sharding, compilation, gradient scaling; always 1.",
+        NONE,
+        _facts(_PARALLEL),
+        *_PARALLEL,
+    ),
+    _process.gauge(
+        "torch_run_info",
+        "Ids of the run in experiment trackers; always 1.",
+        NONE,
+        _facts(_RUNS),
+        *_RUNS,
+    ),
+    _process.counter(
+        "torch_phase_seconds_total",
+        "Time of the training thread in each phase; the sum over the phases is the duration of the session.",
+        SECONDS,
+        lambda s: s.record.seconds if s.record else None,
+        "phase",
+    ),
+    _process.counter(
+        "torch_data_wait_exposed_seconds_total",
+        "Part of the waits for batches in which the device was idle; absent if that cannot be determined.",
+        SECONDS,
+        lambda s: s.snap.exposed_wait_seconds if s.snap else None,
+        source="torch.cuda.Event",
+    ),
+    _process.counter(
+        "torch_local_work_seconds_total",
+        "Time of the steps without the waits for other ranks in them; absent without DistributedDataParallel.",
+        SECONDS,
+        lambda s: s.snap.local_work_seconds if s.snap else None,
+        source="DistributedDataParallel, backward_comm_time less backward_compute_comm_overlap_time",
+    ),
+    _process.counter(
+        "torch_compilations_total",
+        "Compilations by torch.compile, including recompilations.",
+        NONE,
+        lambda s: s.snap.compilations if s.snap else None,
+        source="torch._dynamo.callback",
+    ),
+)

@@ -1,0 +1,107 @@
+"""The sources of the daemon: those of the real machine, or those of a scenario in their place."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpugauge.collectors.kmsg import KernelLog
+from gpugauge.daemon.systemd import listen_fds
+from gpugauge.driver import nvidia
+from gpugauge.driver.nvidia.bus import bound_devices
+from gpugauge.sessions.listener import Sessions, SessionsError
+from gpugauge.sessions.session import Session
+from gpugauge.settings.model import Settings
+from gpugauge.wire.messages import server_path
+from gpugauge.workload.procfs import Procfs
+
+if TYPE_CHECKING:
+    from gpugauge.simulator.host.trainings import SimulatedSessions
+
+log = logging.getLogger("gpugauge")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The sources that differ between a real and a simulated machine."""
+
+    procfs: Procfs  # shows the processes that the driver lists
+    cgroup_root: Path
+    session_sources: tuple[Sessions | SimulatedSessions, ...]  # the last one includes the sessions of the others
+    session_procfs: Callable[[Session], Procfs]  # shows the pid of a session
+    kernel_log: KernelLog | None
+    kubelet_socket: Path | None
+    pod_logs: Path | None
+    worker_module: str  # runs in the worker process
+    bus_devices: Callable[[], frozenset[str] | None]  # the GPUs on the bus, None if they cannot be listed
+    simulated_driver: dict[str, Any] | None = None  # data from which the worker simulates the driver
+    scenario: str | None = None  # its name
+    update: Callable[[], None] = lambda: None  # called before each tick
+
+
+def real_machine(settings: Settings, stack: ExitStack) -> Machine:
+    """Return the sources of this machine; `stack` closes them. Raises SessionsError."""
+    procfs = Procfs(str(settings.path.procfs))
+    sessions = _listen(settings, stack)
+    kernel_log = KernelLog(settings.path.kmsg)
+    stack.callback(kernel_log.close)
+    return Machine(
+        procfs=procfs,
+        cgroup_root=settings.path.sysfs / "fs/cgroup",
+        session_sources=(sessions,) if sessions else (),
+        session_procfs=lambda _: procfs,
+        kernel_log=kernel_log,
+        kubelet_socket=settings.kubernetes.kubelet_socket,
+        pod_logs=settings.path.pod_logs,
+        worker_module=nvidia.WORKER,
+        bus_devices=lambda: bound_devices(settings.path.procfs),
+    )
+
+
+def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Machine:
+    """Return the sources of a scenario, with the real sessions beside the simulated ones; `stack` closes them.
+    Orchestrators are used only if their settings are given. Raises ConfigError (scenario) or SessionsError.
+    """
+    from gpugauge.simulator.simulation import Simulation  # noqa: PLC0415  (not loaded on a real machine)
+
+    simulation = Simulation(scenario, stack)
+    sessions = _listen(settings, stack)
+    simulated = simulation.sessions(sessions, settings.hook.linger_seconds)
+    procfs, host_procfs = simulation.procfs, Procfs(str(settings.path.procfs))
+    return Machine(
+        procfs=procfs,
+        cgroup_root=simulation.cgroup_root,
+        session_sources=(sessions, simulated) if sessions else (simulated,),
+        session_procfs=lambda session: procfs if simulated.owns(session) else host_procfs,
+        kernel_log=None,
+        kubelet_socket=settings.kubernetes.kubelet_socket if "kubernetes.kubelet_socket" in settings.given else None,
+        pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else None,
+        worker_module=simulation.worker,
+        bus_devices=simulation.devices,
+        simulated_driver=simulation.driver(),
+        scenario=simulation.name,
+        update=simulation.update,
+    )
+
+
+def _listen(settings: Settings, stack: ExitStack) -> Sessions | None:
+    """Return the opened hook's socket, None if the default path cannot be used. Raises SessionsError if a set path
+    cannot be used.
+    """
+    path = settings.hook.socket
+    sessions = Sessions(str(path or server_path()), linger_seconds=settings.hook.linger_seconds)
+    inherited = listen_fds().get("hook")
+    try:
+        sessions.start(None if inherited is None else socket.socket(fileno=inherited))
+    except SessionsError as error:
+        if path:
+            raise
+        log.warning("training processes cannot report: %s", error)
+        return None
+    stack.callback(sessions.stop)
+    return sessions

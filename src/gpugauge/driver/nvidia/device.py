@@ -1,0 +1,204 @@
+"""One GPU: its handle, the calls and field values that it supports, and their readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpugauge.driver.codes import (
+    DEVICE_GONE,
+    IMPLAUSIBLE,
+    INVALID_ARGUMENT,
+    LIFECYCLE,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNSUPPORTED,
+    DriverError,
+)
+from gpugauge.driver.nvidia.binding import pynvml
+from gpugauge.driver.nvidia.caller import Caller
+from gpugauge.driver.nvidia.calls import CALLS, Call
+from gpugauge.driver.nvidia.events import Events
+from gpugauge.driver.nvidia.fieldvalues import FieldValue, FieldValueRequest, keep
+from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING_FIELDS
+from gpugauge.driver.nvidia.gpm import Gpm
+from gpugauge.driver.nvidia.mig import Mig
+from gpugauge.driver.nvidia.plausible import Check
+from gpugauge.driver.nvidia.samples import Samples
+
+_CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
+    group: tuple(row for row in CALLS if row.group == group) for group in {row.group for row in CALLS}
+}
+
+
+class Device:
+    """A GPU. A call that it does not support is not repeated. `clock` returns seconds of a steady clock.
+
+    The methods add values to `found` by field, and the return codes of failed fields to `errors`. They raise
+    DriverError if the GPU or the driver as a whole is gone.
+    """
+
+    def __init__(self, handle: Any, call: Caller, rows: Iterable[FieldValue], clock: Callable[[], float]) -> None:
+        self.handle = handle
+        self.uuid = ""
+        self.events = Events(call)
+        self.event_types = 0
+        self.layout_changed = False  # MIG; until the next reading
+        self._call, self._clock = call, clock
+        self._sources = {row: list(row.sources) for row in CALLS}
+        self._field_values = list(rows)
+        self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
+        self._samples = Samples(clock)
+        self._gpm: Gpm | None = Gpm(call, handle)
+        self._gpm_supported: bool | None = None
+        self._mig: Mig | None = Mig(call, handle)
+
+    def free(self) -> None:
+        """Free what the library holds for this GPU."""
+        for holder in (self._gpm, self._mig, self.events):
+            if holder:
+                holder.free()
+
+    def replacement(self, rows: Iterable[FieldValue]) -> Device:
+        """Return this GPU after a change of its MIG layout, which changes what it supports; free the old one."""
+        device = Device(self.handle, self._call, rows, self._clock)
+        device.uuid, device.event_types, device.layout_changed = self.uuid, self.event_types, True
+        # The event set stays: a new one could miss a second change soon after the first.
+        device.events, self.events = self.events, device.events
+        self.free()
+        return device
+
+    def register_events(self) -> None:
+        """Register the events of the GPU; without support for events nothing is registered."""
+        try:
+            self.event_types = self.events.register(self.handle)
+        except DriverError as error:
+            _record(error, (), {})
+
+    def read_calls(self, group: str, found: dict[str, Any], errors: dict[str, int]) -> None:
+        """Read the values of a group that have a call of their own."""
+        for row in _CALLS_BY_GROUP.get(group, ()):
+            self._read_row(row, found, errors)
+        if group == "processes":
+            _merge_processes(found, errors)
+
+    def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, int]) -> None:
+        sources = self._sources[row]
+        while sources:
+            source = sources[0]
+            try:
+                raw = source(self._call, self.handle)
+            except DriverError as error:
+                _record(error, row.fields, errors)
+                if error.code not in UNSUPPORTED:
+                    return
+                del sources[0]
+            else:
+                values = raw if len(row.fields) > 1 else (raw,)
+                for (field, check), value in zip(row.fields.items(), values, strict=True):
+                    errors.pop(field, None)  # of an unsupported source of the same row
+                    _keep(field, value, check, found, errors)
+                return
+
+    def read_field_values(self, values: dict[str, dict[str, Any]], errors: dict[str, int]) -> None:
+        """Read the field values of all groups in `values` with one call."""
+        groups = tuple(values)
+        request = self._requests.get(groups)
+        if request is None:
+            rows = [row for row in self._field_values if row.group in values]
+            request = self._requests[groups] = FieldValueRequest(pynvml, rows)
+        if not request.rows:
+            return
+        try:
+            answers = request.read(self._call, self.handle)
+        except DriverError as error:
+            _record(error, {row.field for row in request.rows}, errors)
+            if error.code in UNSUPPORTED:
+                self._field_values.clear()
+                self._requests.clear()
+            return
+        answered: set[tuple[str, str | None]] = set()
+        failures: dict[str, int] = {}
+        for row, code, value in answers:
+            name = (row.field, row.key)
+            if code in UNSUPPORTED or code == INVALID_ARGUMENT or name in answered:
+                self._field_values.remove(row)  # unsupported for good, or a row above has the value
+                self._requests.clear()
+            if name in answered:
+                continue
+            if code != SUCCESS:
+                _record(DriverError(code, "nvmlDeviceGetFieldValues"), [row.field], failures)
+                continue
+            answered.add(name)
+            keep(row, value, values[row.group], errors)
+        # A failed row is not a failure of its field if another row of the field has a value.
+        fields = {field for field, _ in answered}
+        errors |= {field: code for field, code in failures.items() if field not in fields}
+
+    def read_profiling(self, found: dict[str, Any], errors: dict[str, int]) -> bool:
+        """Read the GPM means since the last reading; return False if there are none yet."""
+        if self._gpm is None:
+            return True
+        try:
+            if self._gpm_supported is None:
+                self._gpm_supported = bool(self._call("nvmlGpmQueryDeviceSupport", self.handle).isSupportedDevice)
+                if not self._gpm_supported:
+                    raise DriverError(NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")  # noqa: TRY301  (handled like a failed call)
+            means = self._gpm.read(self._clock())
+        except DriverError as error:
+            _record(error, PROFILING_FIELDS, errors)
+            if error.code in UNSUPPORTED:
+                self._gpm.free()
+                self._gpm = None
+            return True
+        found.update(means or {})
+        return means is not None
+
+    def read_mig(self, found: dict[str, Any], errors: dict[str, int]) -> None:
+        """Read the MIG devices."""
+        if self._mig is None:
+            return
+        try:
+            found["mig_instances"] = self._mig.read(self._clock())
+        except DriverError as error:
+            _record(error, ["mig_instances"], errors)
+            if error.code in UNSUPPORTED:
+                self._mig = None
+
+    def read_samples(self, errors: dict[str, int]) -> dict[str, Any]:
+        """Return the new samples of all rings; failures are recorded as `samples_ENGINE`."""
+        found, failures = self._samples.drain(self._call, self.handle)
+        for name, error in failures:
+            _record(error, [f"samples_{name}"], errors)
+        return found
+
+
+def _record(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -> None:
+    """Record the code of a failure for the fields that were read. Raises the error if the GPU or the driver is gone."""
+    if error.code in LIFECYCLE or error.code in DEVICE_GONE:
+        raise error
+    errors.update(dict.fromkeys(fields, error.code))
+
+
+def _keep(field: str, value: Any, check: Check, found: dict[str, Any], errors: dict[str, int]) -> None:
+    """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
+    if value is None:
+        return
+    if check(value):
+        found[field] = value
+    else:
+        errors[field] = IMPLAUSIBLE
+
+
+def _merge_processes(found: dict[str, Any], errors: dict[str, int]) -> None:
+    """Replace the lists by kind by one list. An unsupported kind has no processes. If a kind failed there is no list: a
+    partial one would mean that the other processes have ended.
+    """
+    lists = dict(found)
+    found.clear()
+    codes = [errors.pop(kind) for kind in ("compute", "graphics", "mps") if kind in errors]
+    failures = [code for code in codes if code not in UNSUPPORTED]
+    if failures or (codes and not lists):
+        errors["processes"] = failures[0] if failures else codes[0]
+    elif lists:
+        found["processes"] = [process for listed in lists.values() for process in listed]

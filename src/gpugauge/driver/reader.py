@@ -1,0 +1,108 @@
+"""Readings of all GPUs through one worker: the groups that are due, the GPUs that may be read, and their replies."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from gpugauge.driver.api import LIFECYCLE, Group, Reply, code_name
+from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.inventory import Inventory
+from gpugauge.driver.quarantine import Quarantine
+from gpugauge.driver.schedule import ReadingIntervals, Schedule
+from gpugauge.forecast import ScrapeForecast
+from gpugauge.logline import Condition, fields
+
+log = logging.getLogger("gpugauge.driver")
+
+# A reading begins this long before an expected scrape, in addition to the duration of the last reading: the lead of the
+# sampler, and as much again.
+LEAD_SECONDS = 0.2
+
+
+class ReadError(Exception):
+    """The worker hung or ended while it read the GPU at `index`, None if before the first GPU."""
+
+    def __init__(self, index: int | None, cause: Exception) -> None:
+        super().__init__(f"worker failed{'' if index is None else f' while it read GPU {index}'}: {cause}")
+        self.index = index
+        self.hangs = isinstance(cause, WorkerHangsError)
+
+
+class Reader:
+    """Reads GPUs into the inventory. `receive` returns the reply with an id within a deadline in seconds; it raises
+    what Worker.receive() raises.
+    """
+
+    def __init__(
+        self, inventory: Inventory, forecast: ScrapeForecast, receive: Callable[[Worker, int, float], Reply]
+    ) -> None:
+        self._inventory, self._forecast, self._receive = inventory, forecast, receive
+        self._schedule, self._quarantine = Schedule(), Quarantine()
+        self._failures: dict[int, Condition] = {}  # by index of the GPU
+        self.lead = LEAD_SECONDS
+
+    def begin(self, worker: int, *, same_devices: bool) -> None:
+        """Record that a worker has opened the driver; `worker` is its ordinal. The quarantine ends unless the indexes
+        mean the same GPUs as before.
+        """
+        if not same_devices:
+            self._quarantine.clear()
+        self._failures.clear()
+        self._schedule.reset()
+        self._inventory.begin(worker)
+
+    def read(
+        self, worker: Worker, device_count: int, intervals: ReadingIntervals, devices: frozenset[str], now: float
+    ) -> Reply | None:
+        """Request all GPUs at once and receive the replies one by one: the first missing one identifies the GPU. Return
+        a reply after which the driver as a whole is gone, otherwise None. Raises ReadError.
+        """
+        scrape = self._forecast.is_near(now, intervals.interval, self.lead)
+        due = self._schedule.take(intervals, now, scrape=scrape)
+        included = set(range(device_count)) - self._inventory.excluded
+        readable = (index for index in included if self._quarantine.may_read(index, now))
+        indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
+        current: int | None = None
+        try:
+            numbers = worker.read([(index, self._groups(index, due, intervals)) for index in indexes])
+            for index, number in zip(indexes, numbers, strict=True):
+                current = index
+                reply = self._receive(worker, number, intervals.deadline)
+                if reply.failed in LIFECYCLE:
+                    self._inventory.queue(index, reply)  # it may have the event with the reason
+                    return reply
+                self._quarantine.record_reply(index, time.monotonic())
+                self._inventory.accept(index, reply, devices)
+                if reply.failed is not None or index in self._failures:
+                    self._log_failure(index, reply)
+        except (WorkerHangsError, WorkerGoneError) as error:
+            raise ReadError(current, error) from error
+        self.lead = LEAD_SECONDS + min(0.5 * intervals.interval, time.monotonic() - now)
+        self._inventory.expect_only(set(indexes))
+        return None
+
+    def quarantine(self, index: int, *, hangs: bool) -> None:
+        """Quarantine the GPU at `index` if it hung, or if it ended a worker for the second time."""
+        seconds = self._quarantine.record_failure(index, time.monotonic(), hangs=hangs)
+        if seconds is None:
+            return
+        uuid = self._inventory.uuid(index)
+        if uuid:
+            self._inventory.fail(uuid, "hangs" if hangs else "crashes_worker")
+        log.warning("GPU quarantined", extra=fields(index=index, uuid=uuid, retry_seconds=seconds))
+
+    def _groups(self, index: int, due: list[Group], intervals: ReadingIntervals) -> list[Group]:
+        """Return the groups to read; all of them for a GPU that this worker has not identified yet."""
+        return due if self._inventory.uuid(index) else ["static", *intervals.intervals]
+
+    def _log_failure(self, index: int, reply: Reply) -> None:
+        """Log that reading a GPU failed, once per reason, or that it succeeded again."""
+        uuid = self._inventory.uuid(index)
+        if reply.failed is None:
+            self._failures.pop(index).recovered("GPU reading recovered", index=index, uuid=uuid)
+            return
+        failure = self._failures.setdefault(index, Condition(log))
+        sentence = f"GPU reading failed: {code_name(reply.failed)}"
+        failure.failing(sentence, index=index, uuid=uuid, call=reply.failed_call)

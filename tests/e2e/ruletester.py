@@ -1,0 +1,66 @@
+"""Prometheus' rule tester, `promtool test rules`, on the rules and on the rows of stories."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from tests.artifacts.rules.rule_stories import Row
+
+Phases = list[tuple[str, int]]
+
+
+def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return an expectation: the alert fires at `count` evaluations in the `minutes` before `minute`; None is never.
+
+    The range is half a minute shorter, because it includes its begin in Prometheus 2 but not in Prometheus 3.
+    """
+    name = f'alertname="{alert}",' if alert else ""
+    expected = {"alertname": alert, "alertstate": "firing", **labels}
+    text = ",".join(f'{key}="{value}"' for key, value in sorted(expected.items()))
+    return {
+        "expr": f'count_over_time(ALERTS{{{name}alertstate="firing"}}[{minutes * 60 - 30}s])',
+        "eval_time": f"{minute}m",
+        "exp_samples": [] if count is None else [{"labels": f"{{{text}}}", "value": count}],
+    }
+
+
+def promtool(
+    tool: str,
+    folder: Path,
+    rows: Sequence[Row],
+    phases: Phases,
+    expected: list[dict[str, Any]],
+    alert: str | None = None,
+    annotated: Sequence[dict[str, Any]] = (),
+    parameters: Parameters | None = None,
+) -> None:
+    """Run the rules over the phases; with `alert`, this alert and the recording rules only, which is much faster."""
+    tree = rules.groups(parameters or Parameters())
+    for group in tree["groups"]:
+        group["rules"] = [rule for rule in group["rules"] if alert is None or rule.get("alert", alert) == alert]
+    (folder / "rules.yaml").write_text(yaml.safe_dump(tree))
+    series = {
+        row.name + "{" + ",".join(f'{k}="{v}"' for k, v in {"instance": "node-1", **row.labels}.items()) + "}": row
+        for row in rows
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": row.values(phases)} for name, row in series.items()],
+        "promql_expr_test": expected,
+        "alert_rule_test": [*annotated],
+    }
+    # In this order the series of another group are always one evaluation old.
+    order = [group["name"] for group in reversed(tree["groups"])]
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
+    (folder / "test.yaml").write_text(yaml.safe_dump(tests, width=1000))
+    done = subprocess.run(
+        [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
