@@ -1,5 +1,5 @@
-# BASE_IMAGE must have python3 (3.10 or newer). The build happens in BUILD_IMAGE, which must have the same python3, venv and
-# pip: the same image unless told otherwise. Of it only /opt/gpugauge goes into the result.
+# BASE_IMAGE must have python3 (3.10 or newer). The build runs in BUILD_IMAGE, which must have the same python3, venv
+# and pip; by default it is BASE_IMAGE. Only its /opt/gpugauge is copied into the result.
 ARG BASE_IMAGE=python:3.13-slim
 ARG BUILD_IMAGE=${BASE_IMAGE}
 
@@ -8,9 +8,9 @@ FROM ${BUILD_IMAGE} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-# The repository is not here to be asked for the commit.
+# The build context has no repository from which the commit could be read.
 ARG REVISION=unknown
-# The compiled modules are part of the image, because nothing can be written where it runs.
+# The compiled modules are part of the image, because its file system is read-only at run time.
 RUN python3 -m venv /opt/gpugauge \
     && GPUGAUGE_REVISION="${REVISION}" /opt/gpugauge/bin/pip install --no-cache-dir --disable-pip-version-check ".[kubernetes]" \
     && /opt/gpugauge/bin/pip uninstall --quiet --yes pip setuptools \
@@ -21,17 +21,17 @@ FROM ${BASE_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpugauge" \
-      org.opencontainers.image.description="Prometheus exporter that tells whether PyTorch really uses the GPU" \
+      org.opencontainers.image.description="Prometheus exporter that reports whether PyTorch really uses the GPU" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 
-# The base image's own pip is of no use here; the folder is where the hook's socket is, to be mounted.
+# The base image's own pip is not needed. The folder is the mount point for the hook's socket.
 RUN if python3 -m pip --version >/dev/null 2>&1; then python3 -m pip uninstall --quiet --yes --root-user-action=ignore pip; fi \
     && install -d -o 65532 -g 65532 /run/gpugauge
 COPY --from=build /opt/gpugauge /opt/gpugauge
 
-# NVIDIA's container runtime puts in the driver's library (utility) and the device nodes, nothing of CUDA.
+# NVIDIA's container runtime adds the driver's library (utility) and the device nodes, and no part of CUDA.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=utility \
     GPUGAUGE_WEB_LISTEN_ADDRESS=:10478 \
@@ -40,9 +40,9 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     PYTHONDONTWRITEBYTECODE=1
 
 EXPOSE 10478
-# A number, so that Kubernetes' runAsNonRoot can see that it is not root.
+# Numeric, because Kubernetes' runAsNonRoot cannot verify a name.
 USER 65532:65532
-# For the port above; Kubernetes has probes of its own.
+# For the port above. Kubernetes uses its own probes.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s --retries=3 \
     CMD ["/opt/gpugauge/bin/python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:10478/-/healthy', timeout=4)"]
 ENTRYPOINT ["gpugauge"]
