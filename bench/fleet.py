@@ -70,8 +70,8 @@ def main() -> None:
 def _note(interval: float, evaluations: int) -> list[str]:
     return [
         f"In steady operation, until each group had been evaluated {evaluations} times or more, after the nodes had"
-        f" reported their last hour (samples each {interval:g} s of what the rules look back for). Its most memory is that of"
-        " the whole run."
+        f" reported their last hour (samples each {interval:g} s of what the rules look back for). Its most memory is"
+        " that of the whole run."
     ]
 
 

@@ -15,7 +15,7 @@ BOOTED = 10_000.0  # seconds since boot when the load begins
 
 # Mean ticks between two events of a kind.
 _JOBS, _NEIGHBOURS, _LOSSES, _RESTARTS, _LAYOUTS, _XIDS = 5, 90, 720, 180, 240, 120
-_SHORTEST, _LONGEST = 2, 360  # ticks that a job and a loss last
+_MIN_TICKS, _MAX_TICKS = 2, 360  # of a job, and of a loss
 _PIDS = range(1000, 1200)  # few, so that pids are reused
 _REASONS = ("finished",) * 7 + ("killed",) * 2 + ("out_of_memory",)
 XIDS = (13, 31, 48, 63, 79, 94)
@@ -143,7 +143,7 @@ class Load:
         self.reused += pid in self._used
         self._used.add(pid)
         self.began += 1
-        ticks = round(_SHORTEST * (_LONGEST / _SHORTEST) ** r.random())
+        ticks = round(_MIN_TICKS * (_MAX_TICKS / _MIN_TICKS) ** r.random())
         last = self._ticks - self._quiet
         self.jobs[pid] = Job(
             self.began,
@@ -165,7 +165,7 @@ class Load:
         index = self._random.randrange(MIG_DEVICE)
         if self.up(index) and self.tick < self._ticks - self._quiet and self._chance(_LOSSES):
             self.losses += 1
-            until = self.tick + self._random.randrange(_SHORTEST, _LONGEST)
+            until = self.tick + self._random.randrange(_MIN_TICKS, _MAX_TICKS)
             self.devices[index].lost_until = min(until, self._ticks - self._quiet)
         taken = any(job.instance is not None for job in self.jobs.values())
         if not self.tick or (self._chance(_LAYOUTS) and not taken):

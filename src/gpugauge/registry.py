@@ -33,5 +33,7 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("allocation", "process.allocation:AllocationCollector", "The pod or job that each GPU is assigned to."),
     Entry("training", "training.training:TrainingCollector", "Reports of training processes through the hook."),
     Entry("driver", "exporter.driver:DriverCollector", "Duration and errors of the driver calls."),
-    Entry("verdict", "training.verdict:VerdictCollector", "State of each training, and what its GPU time is lost to."),
+    Entry(
+        "verdict", "training.verdict:VerdictCollector", "State of each training, and the causes of its lost GPU time."
+    ),
 )

@@ -49,8 +49,8 @@ class Web(Section):
         default=512,
         ge=8,
         le=65536,
-        description="Connections that may be open at a time. When a new one exceeds it, another is closed "
-        "(docs/http.md).",
+        description="Maximum number of open connections. If a new connection exceeds it, another connection is "
+        "closed (docs/http.md).",
     )
     config: WebConfig = WebConfig()
     enable_lifecycle: bool = setting(
@@ -85,14 +85,14 @@ class Driver(Section):
         default=2.0,
         ge=0.1,
         le=60,
-        description="Longest time of a call to the driver. After it the worker, the child process that uses the "
-        "driver, is replaced.",
+        description="Longest time that a call to the driver may take. If a call takes longer, the worker (the child "
+        "process that calls the driver) is replaced.",
     )
     worker_max_bytes: int = setting(
         default=256 * 1024 * 1024,
         ge=32 * 1024 * 1024,
-        description="Resident memory above which the worker process is replaced by a new one, in case the driver's "
-        "library leaks.",
+        description="Resident memory above which the worker process is replaced, because the driver's library may "
+        "leak memory.",
     )
     worker_max_seconds: float = setting(
         default=0.0,
@@ -102,8 +102,8 @@ class Driver(Section):
     lost_exit_seconds: float = setting(
         default=0.0,
         ge=0,
-        description="Exit with status 69 once a driver that has answered before fails for this long, so that the "
-        "container is started again with the new library; 0 means never. The image sets 300.",
+        description="Exit with status 69 if a driver that worked before fails for this long; 0 means never. The "
+        "container is then started again with the new library. The image sets 300.",
     )
 
 
@@ -118,9 +118,10 @@ class Sampling(Section):
         default=5.0,
         ge=0.1,
         le=5,
-        description="Time between two snapshots while no request is likely: in the last 15 s there were no requests "
-        "except from scrapers with a regular period of more than about two intervals. A snapshot is taken before each "
-        "scrape that is expected from them. At most 5: the driver keeps its samples for about 10 s.",
+        description="Time between two snapshots while no request is likely. This is the case if all requests of the "
+        "last 15 s came from scrapers with a regular period of more than about two intervals. A snapshot "
+        "is also taken before each scrape that is expected from these scrapers. At most 5, because the "
+        "driver keeps its samples for about 10 s.",
     )
     stale_after_seconds: float = setting(
         default=10.0,
@@ -160,8 +161,8 @@ class Verdict(Section):
         default=300.0,
         ge=5,
         le=86400,
-        description="Time without a step or a batch after which a training is stalled; longer if ten of its own slow "
-        "steps take longer.",
+        description="Time without a step or a batch after which a training is reported as stalled. If ten of its own "
+        "slow steps take longer, their time is used instead.",
     )
 
 
@@ -189,7 +190,8 @@ class Paths(Section):
     sysfs: Path = setting(default=Path("/sys"), description="Mount point of sysfs.")
     pod_logs: Path = setting(
         default=Path("/var/log"),
-        description="Folder with the kubelet's log folders `pods/` and `containers/`, which give the names of pods.",
+        description="Folder with the kubelet's log folders `pods/` and `containers/`. The names of pods are read "
+        "from the file names there.",
     )
 
 

@@ -15,9 +15,8 @@ _INTRODUCTION = """\
 
 <!-- Generated: make generate -->
 
-Each setting can be given as a flag, as an environment variable, and in a file. A flag takes precedence over an
-environment variable, that over the file, that over the default. The file is YAML; `--config.file` or
-`GPUGAUGE_CONFIG_FILE` names it:
+Each setting can be given as a flag, as an environment variable, and in a file. The order of precedence is: flag,
+environment variable, file, default. The file is YAML; `--config.file` or `GPUGAUGE_CONFIG_FILE` names it:
 
 ```yaml
 web:
@@ -26,9 +25,9 @@ log:
   format: json
 ```
 
-For a list, repeat the flag; a variable is split at commas. An empty variable counts as not set. With an unknown key
-or a value of the wrong type the daemon exits with status 2 and one sentence: file, line, key, what was expected, and
-for an unknown key the nearest valid one.
+To give a list, repeat the flag, or separate the values of the variable with commas. An empty variable counts as not
+set. With an unknown key or a value of the wrong type, the daemon exits with status 2 and prints one sentence. It names
+the file, the line, the key and what was expected. For an unknown key it also names the nearest valid key.
 """
 
 

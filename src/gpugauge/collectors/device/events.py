@@ -75,7 +75,8 @@ _exporter = Table()
 DEVICE: tuple[Metric, ...] = (
     _device.counter(
         "gpu_xid_errors_total",
-        "Xid errors by class of the recommended action; every class starts at 0.",
+        "Xid errors, by the class of action that is recommended for them. Every class is exported from the start, "
+        "with 0.",
         NONE,
         lambda c: c.classes,
         "class",

@@ -24,8 +24,8 @@ def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
 METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_ecc_errors_total",
-        "ECC memory errors by type (corrected, uncorrected) and scope: volatile since the driver was loaded, aggregate "
-        "over the lifetime of the GPU.",
+        "ECC memory errors by type (corrected, uncorrected) and scope. `volatile` counts since the driver was "
+        "loaded, `aggregate` over the lifetime of the GPU.",
         NONE,
         _ecc,
         *("type", "scope"),

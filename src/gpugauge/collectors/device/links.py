@@ -12,7 +12,8 @@ _MIB = 1 << 20
 METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_pcie_generation",
-        "PCIe generation of the link: current, and the maximum of GPU and slot. An idle GPU lowers the current one.",
+        "PCIe generation of the link: current, and the maximum of GPU and slot. The current generation is lower "
+        "while the GPU is idle.",
         NONE,
         lambda d: by(current=d.pcie_generation, max=d.pcie_generation_max),
         "when",

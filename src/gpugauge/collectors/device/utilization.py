@@ -163,14 +163,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_busy_source",
-        "Source of gpu_busy_seconds_total: the driver's samples, or its percentage polled; always 1.",
+        "Source of gpu_busy_seconds_total: the driver's samples, or its percentage, which is polled; always 1.",
         NONE,
         lambda c: c.sources(),
         *("engine", "source"),
     ),
     _device.histogram(
         "gpu_utilization_sample_ratio",
-        "Samples of the gpu engine, idle gaps as samples of zero. Distinguishes a steady 50 % from 0 and 100.",
+        "Histogram of the driver's samples of the gpu engine; idle gaps count as samples of 0. It distinguishes a "
+        "steady load of 50 % from a load that alternates between 0 and 100 %.",
         RATIO,
         lambda c: c.histogram("gpu"),
         BUCKETS,

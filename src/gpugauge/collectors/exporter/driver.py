@@ -38,14 +38,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     _driver.counter(
         "gpugauge_driver_errors_total",
-        "Failed readings by reading and error code of the driver, without readings that a GPU does not support.",
+        "Failed readings, by reading and by error code of the driver. Readings that a GPU does not support are not "
+        "counted.",
         NONE,
         lambda a: a.errors,
         *("reading", "code"),
     ),
     _driver.gauge(
         "gpugauge_driver_unsupported",
-        "Readings that a GPU does not support, by uuid. Each worker tries them once.",
+        "Number of readings that the GPU does not support. Each new worker tries them once.",
         NONE,
         lambda a: {uuid: len(names) for uuid, names in a.unsupported.items()},
         "uuid",

@@ -62,7 +62,8 @@ EXPORTER: tuple[Metric, ...] = (
     ),
     _exporter.counter(
         "gpugauge_worker_recycles_total",
-        "Working workers that were replaced, by reason: limit of memory or age reached, new GPUs, changed settings.",
+        "Workers that were replaced although they worked, by reason: limit of memory or age reached, new GPUs, "
+        "changed settings.",
         NONE,
         lambda t: t.driver.worker_recycles,
         "reason",

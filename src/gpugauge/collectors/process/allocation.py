@@ -41,8 +41,8 @@ class _Assignment:
 DEVICES: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_allocation_info",
-        "The job or pod that the GPU or MIG device is assigned to, used or not; always 1. A shared device has several "
-        "series.",
+        "The job or pod to which the GPU or MIG device is allocated, whether it is used or not; always 1. A shared "
+        "device has several series.",
         NONE,
         _Assignment.info,
         *LABELS,
@@ -50,8 +50,8 @@ DEVICES: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_allocation_state",
-        "1 for the state of the GPU or MIG device: assigned to one job or pod (allocated), to several (shared), or to "
-        "none (unallocated). Absent if no scheduler reports it.",
+        "1 for the current state of the GPU or MIG device: allocated (to one job or pod), shared (allocated to "
+        "several), or unallocated. Absent if no scheduler reports it.",
         NONE,
         _Assignment.states,
         "state",

@@ -36,8 +36,9 @@ def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
 PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_host_info",
-        "A process that uses a GPU or has torch mapped, with or without the hook; always 1. torch_build is the mapped "
-        "build: cpu, cuda, rocm or empty. cuda_visible_devices is none if the variable is set to an empty value.",
+        "A process that uses a GPU or has loaded torch, with or without the hook; always 1. torch_build is the build "
+        "of torch that it has loaded: cpu, cuda, rocm or empty. cuda_visible_devices is none if the variable is set "
+        "to an empty value.",
         NONE,
         _info,
         *("pid", "container_pid", "torch_build", "cuda_visible_devices", *LABELS),
@@ -45,8 +46,8 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.counter(
         "gpu_process_cpu_seconds_total",
-        "CPU time of the main thread, of the whole process (main thread included), and of its children, such as data "
-        "loader workers.",
+        "CPU time by part: the main thread, the whole process (including the main thread), and its children, such as "
+        "data loader workers.",
         SECONDS,
         lambda p: by(main=p.main_cpu, process=p.stat.cpu, children=p.children_cpu),
         "part",
@@ -138,7 +139,7 @@ SCAN: tuple[Metric, ...] = (
     ),
     _scan.gauge(
         "gpugauge_host_processes_denied",
-        "Processes that may have torch mapped but are not readable without root or CAP_SYS_PTRACE.",
+        "Processes that may have loaded torch but cannot be read without root or CAP_SYS_PTRACE.",
         NONE,
         lambda c: c.denied,
     ),

@@ -48,7 +48,8 @@ class _Identity:
 USES: tuple[Metric, ...] = (
     _use.gauge(
         "gpu_process_memory_used_bytes",
-        'Device memory that the process holds on the GPU; process="other" is the sum of the hidden processes.',
+        'Device memory that the process holds on the GPU; process="other" is the sum of the processes without '
+        "series of their own (gpu_process_hidden).",
         BYTES,
         lambda u: u.memory,
         source=_LISTS,
@@ -56,7 +57,7 @@ USES: tuple[Metric, ...] = (
     _use.counter(
         "gpu_process_busy_seconds_total",
         "Time in which the process kept the GPU busy. The sum over the processes of a GPU never exceeds its "
-        'gpu_busy_seconds_total{engine="gpu"}. Kept for some minutes after the process has ended.',
+        'gpu_busy_seconds_total{engine="gpu"}. The series is kept for some minutes after the process has ended.',
         SECONDS,
         lambda u: u.busy,
         source=_SAMPLES,
@@ -82,8 +83,8 @@ PROCESSES: tuple[Metric, ...] = (
 DEVICES: tuple[Metric, ...] = (
     _device.counter(
         "gpu_unaccounted_busy_seconds_total",
-        "Busy time of the GPU that cannot be assigned to a process: the process had just ended or started, its pid "
-        "cannot be seen or may have been another's, or the driver did not report it.",
+        "Busy time of the GPU that cannot be attributed to a process. The process had just started or ended, its pid "
+        "is not visible or may have been reused, or the driver did not report it.",
         SECONDS,
         lambda c: c.split.unaccounted if c.split else None,
         source=_SAMPLES,

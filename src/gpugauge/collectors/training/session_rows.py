@@ -115,7 +115,7 @@ LIVE: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "torch_parameter_bytes",
-        "Parameters of the optimizers by device, in the spelling of torch.",
+        "Memory of the optimizers' parameters, by device as torch names it.",
         BYTES,
         _parameter_bytes,
         "device",
@@ -141,7 +141,8 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_steps_total",
-        "Training steps, counted by the event in torch_step_source; of several optimizers the most frequent.",
+        "Training steps, counted by the event in torch_step_source; of several optimizers, those of the one that "
+        "steps most often.",
         NONE,
         lambda s: _count(_steps(s)),
         source="torch.optim.optimizer.register_optimizer_step_post_hook",

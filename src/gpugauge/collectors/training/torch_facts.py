@@ -68,7 +68,8 @@ LIVE: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "torch_parameter_elements",
-        "Elements of the parameters of the optimizers; of sharded parameters, the part of this process.",
+        "Number of elements in the optimizers' parameters. Of sharded parameters, only the part of this process is "
+        "counted.",
         NONE,
         _by_device_and_dtype(lambda snap: snap.parameters, lambda p: p.elements),
         *("device", "dtype"),
@@ -84,7 +85,8 @@ LIVE: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "torch_device_info",
-        "A device that is visible to the process, with its index there; always 1, absent before the process uses CUDA.",
+        "A device that is visible to the process, with its index in that process; always 1, absent before the "
+        "process uses CUDA.",
         NONE,
         _devices,
         *("uuid", "index", "capability", "name"),
@@ -103,7 +105,8 @@ LIVE: tuple[Metric, ...] = (
 LASTING: tuple[Metric, ...] = (
     _process.gauge(
         "torch_build_info",
-        "Build of torch and visible devices; architectures and versions as soon as the program uses CUDA; always 1.",
+        "Build of torch, and the devices that are visible to it; always 1. Architectures and versions are reported "
+        "as soon as the program uses CUDA.",
         NONE,
         _facts((*_BUILD, *_VISIBLE)),
         *(*_BUILD, *_VISIBLE),
@@ -124,7 +127,7 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_phase_seconds_total",
-        "Time of the training thread in each phase; the sum over the phases is the duration of the session.",
+        "Time that the training thread spent in each phase. The sum over all phases is the duration of the session.",
         SECONDS,
         lambda s: s.record.seconds if s.record else None,
         "phase",
@@ -138,7 +141,7 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_local_work_seconds_total",
-        "Time of the steps without the waits for other ranks in them; absent without DistributedDataParallel.",
+        "Time of the training steps minus the waits for other ranks; absent without DistributedDataParallel.",
         SECONDS,
         lambda s: s.snap.local_work_seconds if s.snap else None,
         source="DistributedDataParallel, backward_comm_time less backward_compute_comm_overlap_time",

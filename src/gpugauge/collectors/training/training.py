@@ -43,7 +43,8 @@ HOOK_SOCKET: tuple[Metric, ...] = (
     ),
     _hook.counter(
         "gpugauge_trainings_ended_total",
-        "Training processes that ended, by reason; killed means without a final message: by signal, crash or os._exit.",
+        "Training processes that ended, by reason; killed means that the process ended without a final message, "
+        "because of a signal, a crash or os._exit.",
         NONE,
         lambda stats: stats.counters.ended,
         "reason",

@@ -70,15 +70,15 @@ LIVE: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "training_limited_by_ratio",
-        "Share of the held GPU time that each cause cost over the last minute.",
+        "Share of the held GPU time that was lost to each cause in the last minute.",
         RATIO,
         lambda a: a.verdict.causes,
         "cause",
     ),
     _process.gauge(
         "training_verdict_info",
-        "Confidence of the verdict: inside with the hook, outside without. undecidable are the causes that need "
-        "performance counters which the GPU does not have. Always 1.",
+        "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
+        "be determined, because the GPU does not have the performance counters. Always 1.",
         NONE,
         lambda a: a.info(),
         *("confidence", "undecidable"),
