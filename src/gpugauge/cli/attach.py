@@ -14,6 +14,7 @@ def command(url: str) -> None:
     """Make the running daemon open the driver again.
 
     Ends a release before its time. Returns once the driver answers. The daemon must run with
-    --web.enable-lifecycle. If it asks for a user and a password, they come from ~/.netrc.
+    --web.enable-lifecycle. If it requires a user and a password, they are read from
+    ~/.netrc.
     """
     change(url, "/-/attach")

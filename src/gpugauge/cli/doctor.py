@@ -19,7 +19,11 @@ from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 
 @click.command("doctor")
 @click.argument("pid", type=click.IntRange(min=1), required=False)
-@click.option("--python", metavar="PATH", help="The Python that trains; by default that of the active environment.")
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="The Python interpreter that the training uses; by default that of the active environment.",
+)
 @click.option(
     "--url", default=DEFAULT_URL, show_default=True, help="Address of the running daemon's metrics; used with PID."
 )
@@ -28,14 +32,14 @@ from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
     default=True,
     help="Run a short measurement on the GPU, if no other process uses it.  [default: timed]",
 )
-@click.option("--force", is_flag=True, help="Run the measurement also while other processes use the GPU.")
+@click.option("--force", is_flag=True, help="Run the measurement even while other processes use the GPU.")
 @click.option(
     "--timeout",
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="Longest time for each program that is run with that Python.",
+    help="Time limit for each program that the doctor runs with this Python interpreter.",
 )
 @click.option(
     "--simulate",
@@ -55,7 +59,7 @@ def command(
 ) -> None:
     """Find out why PyTorch does not use the GPU.
 
-    Checks this machine, or with PID the process with this number. Exits with 0 if nothing is wrong, with 1 after a
+    Checks this machine, or, if PID is given, the process with this id. Exits with 0 if nothing is wrong, with 1 after a
     warning, with 2 after a failure.
     """
     try:

@@ -15,8 +15,8 @@ from gpugauge.hook import launch
 def command(folder: Path) -> None:
     """Copy the hook into FOLDER, for images without gpugauge.
 
-    The hook is the part of gpugauge inside a training process. It is loaded if PYTHONPATH is set as this command prints
-    it.
+    The hook is the part of gpugauge inside a training process. To load it, set PYTHONPATH to the value that this
+    command prints.
     """
     try:
         click.echo(launch.export(folder))

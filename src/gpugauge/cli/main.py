@@ -57,7 +57,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> N
 def main() -> None:
     """Report whether PyTorch uses the GPU, how well, and if not, why.
 
-    `gpugauge serve` exports Prometheus metrics, `gpugauge doctor` checks this machine once.
+    `gpugauge serve` exports Prometheus metrics. `gpugauge doctor` checks this machine once.
     """
 
 

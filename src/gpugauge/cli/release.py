@@ -23,7 +23,7 @@ def command(length: str, url: str) -> None:
     """Make the running daemon close the driver for a while.
 
     While it is closed, a GPU can be reset, MIG changed or the driver upgraded. Returns once the driver is free. The
-    daemon must run with --web.enable-lifecycle. If it asks for a user and a password, they come from ~/.netrc. The
-    environment variable SSL_CERT_FILE names the authority of its certificate.
+    daemon must run with --web.enable-lifecycle. If it requires a user and a password, they are read from
+    ~/.netrc. The environment variable SSL_CERT_FILE is the path of the authority that signed its certificate.
     """
     change(url, "/-/release?" + urlencode({"for": length}))

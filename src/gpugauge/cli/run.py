@@ -15,8 +15,8 @@ from gpugauge.hook import launch
 def command(words: tuple[str, ...]) -> NoReturn:
     """Run a training program that reports to the daemon.
 
-    Example: gpugauge run -- python train.py. The program runs as without gpugauge; inside it the hook records steps,
-    waits and memory, and sends them to the daemon on this machine.
+    Example: gpugauge run -- python train.py. The program runs as it does without gpugauge. Inside it,
+    the hook (a part of gpugauge) records steps, waits and memory, and sends them to the daemon on this machine.
     """
     if obstacle := launch.obstacle(words):
         click.echo(f"gpugauge: {obstacle}", err=True)

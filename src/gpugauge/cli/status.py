@@ -28,7 +28,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 def command(url: str, as_json: bool, watch: bool) -> None:
     """Show each GPU, its load and its processes.
 
-    The running daemon reports them.
+    The values come from the running daemon.
     """
     try:
         show(url, as_json, watch)

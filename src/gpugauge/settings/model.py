@@ -49,8 +49,8 @@ class Web(Section):
         default=512,
         ge=8,
         le=65536,
-        description="Maximum number of open connections. If a new connection exceeds it, another connection is "
-        "closed (docs/http.md).",
+        description="Maximum number of open connections. If a new connection exceeds this number, another connection "
+        "is closed (docs/http.md).",
     )
     config: WebConfig = WebConfig()
     enable_lifecycle: bool = setting(
@@ -102,8 +102,8 @@ class Driver(Section):
     lost_exit_seconds: float = setting(
         default=0.0,
         ge=0,
-        description="Exit with status 69 if a driver that worked before fails for this long; 0 means never. The "
-        "container is then started again with the new library. The image sets 300.",
+        description="Exit with status 69 when a driver that worked before has failed for this long; 0 means never. "
+        "The container is then started again with the new library. The image sets 300.",
     )
 
 
@@ -112,7 +112,10 @@ class Sampling(Section):
     """The snapshots of the GPUs."""
 
     interval_seconds: float = setting(
-        default=1.0, ge=0.1, le=60, description="Time between two snapshots while requests are likely."
+        default=1.0,
+        ge=0.1,
+        le=60,
+        description="Time between two snapshots (collections of all values) while requests are likely.",
     )
     idle_interval_seconds: float = setting(
         default=5.0,
@@ -174,7 +177,8 @@ class Process(Section):
         default=128,
         ge=1,
         le=10000,
-        description="Processes per GPU that have series of their own; the others are summed up as `other`.",
+        description="Processes per GPU that have series of their own; the values of the others are added up as "
+        "`other`.",
     )
 
 
@@ -223,7 +227,9 @@ class Slurm(Section):
 class Collector(Section):
     """Collectors that run."""
 
-    disable_defaults: bool = setting(default=False, description="Run only the collectors that are switched on by name.")
+    disable_defaults: bool = setting(
+        default=False, description="Run only the collectors that are enabled by their own setting."
+    )
 
     if TYPE_CHECKING:
 

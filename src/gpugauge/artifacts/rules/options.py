@@ -60,7 +60,7 @@ class Parameters(BaseModel):
     idle_patience: Duration = Field(default=1800, description="Time for which a job may hold GPUs without using them.")
     stall_patience: Duration = Field(default=600, description="Time for which a training may make no progress.")
     min_job_age: Duration = Field(
-        default=900, description="Age of a training from which alerts about its load can fire."
+        default=900, description="Minimum age of a training before alerts about its load can fire."
     )
     keep_firing: Duration = Field(
         default=900,
@@ -72,7 +72,8 @@ class Parameters(BaseModel):
     straggler_above: float = Field(
         default=1.25,
         gt=1,
-        description="Own work of the slowest rank, as a multiple of the median rank's, above which it is a straggler.",
+        description="The slowest rank is a straggler if its own work takes more than this multiple of the median "
+        "rank's.",
     )
     release_patience: Duration = Field(
         default=1800, description="Time for which the driver may be released before DriverReleasedLong fires."
@@ -91,13 +92,13 @@ class Parameters(BaseModel):
     up_matchers: str = Field(
         default='job=~".*gpugauge.*"',
         pattern=rf"^{_MATCHER}(,{_MATCHER})*$",
-        description="Label matchers that find the exporters among all scrape targets (`up`).",
+        description="Label matchers that select the exporters among all scrape targets (`up`).",
     )
     training_matchers: str = Field(
         default="",
         pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
-        description="Label matchers of gpu_process_host_info for processes that count as trainings without the hook, "
-        'such as workload_namespace="train"; their load is measured from outside.',
+        description="Label matchers of gpu_process_host_info that select processes without the hook as trainings, "
+        'such as workload_namespace="train". Their load is measured from outside the process.',
     )
     runbook: str = Field(default="docs/runbook.md", description="Address of the runbook, for links in the alerts.")
     severities: Mapping[str, Severity] = Field(default_factory=dict, description="Severities by alert.")
