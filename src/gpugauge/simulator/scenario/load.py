@@ -65,7 +65,7 @@ def load_scenario(name_or_path: str) -> Scenario:
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
     elif name_or_path in SHIPPED:
-        path = next(_FOLDERS.glob(f"*/{name_or_path}.yaml"))
+        path = next(_FOLDERS.glob(f"*/{name_or_path}.yaml"), _FOLDERS / f"{name_or_path}.yaml")
     else:
         raise ScenarioError(f"there is no scenario {name_or_path!r}{hint(name_or_path, SHIPPED)}")
     return _scenario(_FILE.read(path), path.stem)
