@@ -32,6 +32,7 @@ def seconds(session: Session, phase: str) -> float:
     return session.record.seconds[phase] if session.record else 0.0
 
 
+@pytest.mark.torch
 def test_phases_from_calls_of_torch_and_from_the_program(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
@@ -66,6 +67,7 @@ def test_phases_from_calls_of_torch_and_from_the_program(listener: Sessions, run
     assert (session.record.steps, session.record.batches, session.record.phase) == (24, 40, "training")
 
 
+@pytest.mark.torch
 def test_a_blocked_training_reports_its_phase(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
@@ -96,6 +98,7 @@ def test_a_blocked_training_reports_its_phase(listener: Sessions, run: Run) -> N
     assert ended(listener).record is not None
 
 
+@pytest.mark.torch
 def test_facts_of_a_training_without_a_device(listener: Sessions, run: Run) -> None:
     # A CUDA build is one also where there is no driver.
     printing = "    train(loader)\n    print('cuda' if torch.version.cuda else 'cpu')\n"
@@ -110,6 +113,7 @@ def test_facts_of_a_training_without_a_device(listener: Sessions, run: Run) -> N
     assert "architectures" not in session.facts
 
 
+@pytest.mark.torch
 def test_steps_of_a_compiled_optimizer_are_counted_by_batches(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
@@ -155,6 +159,7 @@ PEERS = """
 """
 
 
+@pytest.mark.torch
 def test_local_work_excludes_waits_for_a_slow_rank(listener: Sessions, run: Run) -> None:
     run(PEERS, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone").communicate(timeout=110)
     until(lambda: [s.connected for s in listener.view()] == [False, False])
@@ -179,6 +184,7 @@ def test_the_exported_hook_works_without_installed_packages(tmp_path: Path, fake
     assert output == f"{tmp_path}/mounted/gpugauge/__init__.py True\n"
 
 
+@pytest.mark.torch
 def test_a_nested_loader_counts_as_loading(listener: Sessions, run: Run) -> None:
     program = (
         LOOP
