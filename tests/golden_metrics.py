@@ -230,7 +230,7 @@ GOLDENS: dict[str, Callable[[Path], dict[str, str]]] = {
     "desktop": lambda folder: metrics(_own("desktop"), folder, 10),
     "released": lambda folder: metrics(load_scenario("workstation"), folder, 10, released=True),
     **{
-        name: lambda folder, name=name, second=second: metrics(load_scenario(name), folder, second)  # type: ignore[misc]
+        name: lambda folder, name=name, second=second: metrics(load_scenario(name), folder, second)  # type: ignore[misc]  # defaults
         for name, second in SHIPPED.items()
     },
 }

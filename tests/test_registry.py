@@ -64,4 +64,5 @@ def test_collectors_are_created_in_order_and_configured(tmp_path: Path) -> None:
     # A node without a source of sessions has no training collector.
     assert [collector.name for collector in created] == [name for name in NAMES if name != "training"]
     assert isinstance(node.collector(UtilizationCollector), UtilizationCollector)
+    assert created[-1].name == "verdict", "registry.py: `verdict` must be last, it reads the sections of all others"
     assert vars(created[-1])["stalled_seconds"] == 7

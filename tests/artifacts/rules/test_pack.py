@@ -87,7 +87,9 @@ def test_stories_use_rows_of_the_catalogue() -> None:
     for row in (
         row for rows in (*(s.rows for s in STORIES), *(q.rows for q in QUIET)) for row in rows if row.name != "up"
     ):
-        assert set(row.labels) - {"instance"} <= set(ROWS[row.name].labels), row.name
+        assert row.name in ROWS, f"rule_stories.py: no metric is called {row.name}"
+        unknown = set(row.labels) - {"instance"} - set(ROWS[row.name].labels)
+        assert not unknown, f"rule_stories.py: {row.name} has no label {', '.join(sorted(unknown))}"
         assert row.counter == (ROWS[row.name].kind == "counter"), row.name
 
 
