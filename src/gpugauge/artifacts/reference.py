@@ -15,12 +15,12 @@ _INTRODUCTION = """\
 <!-- Generated: make generate -->
 
 Every metric that gpugauge can export, by collector. `--no-collector.NAME` disables a collector, `--metrics.exclude`
-drops single metrics. A value that the GPU or the driver does not support has no series: never NaN, never 0 for
-unknown.
+drops single metrics. A value that the GPU or the driver does not support has no series. It is never exported as NaN or
+as 0.
 
 Device series carry the label `uuid`, process series the label `process`. The describing labels (index, name, pid,
-pod …) are in `gpu_info`, `gpu_process_info` and `torch_process_info`, for joins. MIG devices have families of their
-own: the driver returns no utilization for a GPU in MIG mode, so `gpu_utilization_ratio` is absent there, and
+pod …) are in `gpu_info`, `gpu_process_info` and `torch_process_info`, for joins. MIG devices have metrics of their own,
+because the driver returns no utilization for a GPU in MIG mode. For such a GPU `gpu_utilization_ratio` is absent;
 `gpu_mig_sm_active_ratio` reports the activity of its instances.
 """
 
