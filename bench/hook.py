@@ -26,6 +26,7 @@ from gpugauge.sessions.listener import Sessions
 # Width of the model (0: only the calls of the hook), batch, steps in a run, pairs of runs, whether it is compiled.
 LOADS = {
     "empty": (0, 0, 2000, 20, 0),
+    "small, about 100 µs": (64, 16, 1000, 20, 0),
     "small, about 1 ms": (288, 64, 100, 20, 0),
     "small, compiled": (288, 64, 100, 20, 1),
     "larger, about 10 ms": (640, 256, 10, 16, 0),

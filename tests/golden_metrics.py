@@ -83,7 +83,7 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
         steps=wire.Progress(steps, steps * 0.08, last, log2),
         batches=wire.Progress(steps + 1, steps * 0.006, last + 0.05, log2),
         parameters=weights,
-        devices=(wire.Device(number, uuid, *figures, retries=0, ooms=number, name="H100", capability="9.0"),),
+        devices=(wire.Device(number, uuid, *figures, 0, number, "H100", "9.0", device_allocs=120, device_frees=20),),
         errors=0,
         facts=later,
         step_source="optimizer",
@@ -91,6 +91,9 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
         exposed_wait_seconds=steps * 0.005,
         local_work_seconds=steps * 0.07,
         compilations=1,
+        waits={"training": steps * 0.005, "evaluating": steps * 0.001},
+        samples=32 * steps,
+        tokens=32_768 * steps,
     )
     record = SharedRecord("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
     hello = wire.Hello(session, 1, 40 + number, 4026531836, START - 50, facts)

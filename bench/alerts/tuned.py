@@ -41,7 +41,7 @@ CAUSES = (
         {"node-1": machine(training(100, "[0]", 501, "{clock: 0.4}"))},
         expectations=(low(501, "throttled"), expect(_device(0), "health", "GpuThrottled")),
     ),
-    _caused("memory_pressure", "the allocator frees its cache in every step", "{retries: 0.3}"),
+    _caused("memory_pressure", "the allocator frees its cache in every step", "{retries: 1.0, cached: 300}"),
     _caused(
         "contention",
         "another program takes seven tenths of the GPU",

@@ -29,6 +29,7 @@ from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
 from gpugauge.exposition.render import Exposition
 from gpugauge.sessions import connection as sessions_socket
+from gpugauge.sessions import ends
 from gpugauge.sessions import listener as sessions
 from gpugauge.sessions.listener import Sessions
 from gpugauge.snapshot import Snapshot
@@ -97,6 +98,8 @@ class Soak:
         self.watch = Watch(self.load)
         for module in (sessions, sessions_socket):
             stack.enter_context(patch.object(module, "time", self.clock.module()))
+        for name in ("status_in_proc", "peer_pidfd"):  # the kernel does not have these processes
+            stack.enter_context(patch.object(ends, name, lambda *_: None))
         self._proc = folder / "proc"
         (self._proc / "sys/kernel/random").mkdir(parents=True)
         (self._proc / "sys/kernel/random/boot_id").write_text(f"{BOOT_ID}\n")
@@ -168,7 +171,8 @@ class Soak:
         os.ftruncate(record, wire_record.RECORD_BYTES)
         memory = bytearray(wire_record.RECORD_BYTES)
         wire_record.write_head(memory)
-        wire_record.write(memory, 2, 2, round(1e9 * self.clock.now), 0, 0, [0] * len(wire_record.PHASES))
+        words = [2, 2, round(1e9 * self.clock.now), 0, 0, *[0] * len(wire_record.PHASES), 2]
+        wire_record.write(memory, words)
         os.pwrite(record, memory, 0)
         fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         socket.send_fds(hook, [wire.encode(hello)], [record])

@@ -141,12 +141,13 @@ def test_run_executes_the_command() -> None:
 
 
 def test_run_takes_the_commands_own_flags_without_a_separator(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[tuple[str, ...]] = []
-    monkeypatch.setattr("gpugauge.hook.launch.run", commands.append)
+    commands: list[tuple[tuple[str, ...], bool]] = []
+    monkeypatch.setattr("gpugauge.hook.launch.run", lambda words, recap: commands.append((words, recap)))
 
-    invoke("run", "train.sh", "--lr", "1", "--help")
+    invoke("run", "train.sh", "--lr", "1", "--help", "--quiet")
+    invoke("run", "--quiet", "--", "train.sh")
 
-    assert commands == [("train.sh", "--lr", "1", "--help")]
+    assert commands == [(("train.sh", "--lr", "1", "--help", "--quiet"), True), (("train.sh",), False)]
 
 
 def test_run_names_a_command_that_does_not_exist() -> None:

@@ -86,6 +86,26 @@ def test_state_and_cause() -> None:
     assert len(line) <= 80
 
 
+def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
+    facts = facts_of(snapshot(), History())
+    facts["without_gpu"][0] |= {"state": "training_on_cpu", "step_shares": {"data": 0.7, "peers": 0.1, "rest": 0.2}}
+    facts["gpus"][0]["processes"][0] |= {"step_shares": {"data": 0.4, "rest": 0.6}}
+
+    text = table(facts, False, NOW)
+
+    assert text.endswith(
+        "\n" + 16 * " " + "70 % waiting for data, 10 % waiting for other ranks, 20 % the\n" + 16 * " " + "rest\n"
+    )
+    assert "40 %" not in text  # its GPU is more important
+
+
+def test_what_makes_a_cause_decidable() -> None:
+    facts = facts_of(snapshot(), History())
+    facts["gpus"][0]["processes"][0] |= {"state": "training", "undecidable": ["data_loading", "host_bound"]}
+
+    assert "declare the loader" in " ".join(table(facts, False, NOW).split())
+
+
 def test_device_that_does_not_answer() -> None:
     assert "  0  H100 80GB HBM3          does not answer" in drawn(up=0)
 

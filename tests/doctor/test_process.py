@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.doctor import process
+from gpugauge.doctor import machine, process, reported
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.daemon import Daemon, Labels
 from gpugauge.doctor.finding import Finding
@@ -51,7 +51,7 @@ def test_a_process_that_trains_on_a_device(tmp_path: Path) -> None:
     assert process.existence(training).found == "4711: train.py"
     assert process.mapped_torch(training).found == "a CUDA build"
     assert process.open_devices(training).found == "2 open; started with CUDA_VISIBLE_DEVICES='0,3'"
-    assert process.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
+    assert reported.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,97 @@ def test_unreadable_process(tmp_path: Path) -> None:
     assert process.open_devices(unreadable).level == "skipped"
 
 
-def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
-    checks = (process.state, process.steps, process.data_wait, process.parameters, process.allocator)
+def without_gpu(root: Path, samples: Samples | None = None, **how: Any) -> Case:
+    result = known(root, samples, pci={}, **how)
+    result.driver = type(result.driver)("library_not_found")
+    return result
 
-    assert [check(known(tmp_path)).level for check in checks] == ["skipped"] * len(checks)
+
+OUTSIDE: Samples = {"torch_process_info": [], "gpu_process_info": [({"process": NAME, "pid": str(PID)}, 1)]}
+
+
+def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
+    checks = (reported.state, reported.steps, reported.data_wait, reported.parameters, reported.allocator)
+
+    findings = [check(known(tmp_path, OUTSIDE)) for check in checks]
+
+    assert [finding.level for finding in findings] == ["skipped"] * len(checks)
+    assert all("hook" in finding.found for finding in findings[1:])
+
+
+def test_a_hook_that_has_seen_no_step(tmp_path: Path) -> None:
+    for samples in ({}, rows(torch_steps_total=0)):
+        assert reported.steps(known(tmp_path, samples)).found == (
+            "the hook is loaded and has seen no step: if its optimizer is not one of torch's, call "
+            "gpugauge.hook.step() after each step"
+        )
+
+
+@pytest.mark.parametrize("samples", [OUTSIDE, {"torch_process_info": []}])
+def test_a_process_under_the_hook_that_has_not_reported_yet(tmp_path: Path, samples: Samples) -> None:
+    proc(tmp_path, "libtorch_cpu.so", environ="A=1\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap:/x\0")
+
+    finding = reported.daemon(known(tmp_path, samples))
+
+    assert reported.steps(known(tmp_path, samples)).found == "the hook has reported no step or batch"
+    assert finding.found == "the hook is loaded, and the daemon has received no step or batch."
+    assert "gpugauge.hook.step()" in finding.advice
+    assert "gpugauge run" not in finding.advice
+
+
+def test_a_process_with_the_hook_switched_off_is_told_to_use_it(tmp_path: Path) -> None:
+    proc(tmp_path, "libtorch_cpu.so", environ="GPUGAUGE_HOOK=0\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap\0")
+
+    assert "gpugauge run" in reported.daemon(known(tmp_path, OUTSIDE)).advice
+
+
+def test_an_own_loader_and_optimizer(tmp_path: Path) -> None:
+    samples = rows(training_start_timestamp_seconds=time.time() - 1000)
+
+    assert "declare the loader with gpugauge.hook.batches()" in reported.data_wait(known(tmp_path, samples)).found
+    assert reported.parameters(known(tmp_path)).found == "the hook has seen no optimizer of torch"
+
+
+def test_causes_that_are_not_decided(tmp_path: Path) -> None:
+    info = {"process": NAME, "undecidable": "data_loading,host_bound"}
+    samples: Samples = {**state("training"), "training_verdict_info": [(info, 1.0)]}
+
+    assert "is not decided: the waits for batches are not known: declare" in (
+        reported.state(known(tmp_path, samples)).found
+    )
+
+
+def test_training_on_the_cpu_is_right_where_there_is_no_gpu(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()  # a leftover
+    shares: list[tuple[Labels, float]] = [
+        ({"process": NAME, "part": part}, share) for part, share in (("data", 0.7), ("rest", 0.3))
+    ]
+    samples: Samples = {**state("training_on_cpu"), "training_step_share_ratio": shares}
+
+    assert summary(reported.state(without_gpu(tmp_path, samples))) == (
+        "pass",
+        None,
+        "training on cpu: there is no GPU here; in the last minute 70 % waiting for data, 30 % the rest",
+    )
+    assert reported.state(known(tmp_path, samples)).level == "failure"  # there is a GPU
+    (tmp_path / "dev/nvidia0").touch()
+    assert reported.state(without_gpu(tmp_path, samples)).level == "failure"
+
+
+def test_the_cause_of_the_daemon_outweighs_the_missing_gpu(tmp_path: Path) -> None:
+    samples = state("training_on_cpu", "no_cuda_build")  # the daemon simulates GPUs, or runs elsewhere
+
+    assert summary(reported.state(without_gpu(tmp_path, samples)))[:2] == ("failure", "no_cuda_build")
+
+
+def test_a_machine_without_a_gpu_is_no_fault_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    checks = (machine.graphics_devices, machine.driver, machine.devices, machine.device_files)
+
+    assert [check(without_gpu(tmp_path)).level for check in checks] == ["skipped"] * 4
+    assert machine.graphics_devices(without_gpu(tmp_path)).found == "there is no GPU here: programs train on the CPU"
 
 
 def test_no_device_open(tmp_path: Path) -> None:
@@ -106,15 +193,13 @@ def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_without_a_daemon_only_the_outside_is_checked(tmp_path: Path) -> None:
     no_daemon = known(tmp_path, problem="http://127.0.0.1:10478/metrics does not answer (refused)")
-    assert process.daemon(no_daemon).level == "skipped"
-    assert process.not_reported(no_daemon) == "not available without the daemon"
+    assert reported.daemon(no_daemon).level == "skipped"
+    assert reported.not_reported(no_daemon) == "not available without the daemon"
 
 
 def test_a_process_that_the_daemon_reports_from_outside_or_not_at_all(tmp_path: Path) -> None:
-    outside: Samples = {"torch_process_info": [], "gpu_process_info": [({"process": NAME, "pid": str(PID)}, 1)]}
-
-    assert process.daemon(known(tmp_path, outside)).found == f"it reports process {NAME} from outside only."
-    assert process.daemon(known(tmp_path, {"torch_process_info": []})).found == "it does not report this process."
+    assert reported.daemon(known(tmp_path, OUTSIDE)).found == f"it reports process {NAME} from outside only."
+    assert reported.daemon(known(tmp_path, {"torch_process_info": []})).found == "it does not report this process."
 
 
 def state(now: str, cause: str | None = None, share: float | None = None) -> Samples:
@@ -149,7 +234,7 @@ def state(now: str, cause: str | None = None, share: float | None = None) -> Sam
     ],
 )
 def test_the_verdict(tmp_path: Path, samples: Samples, expected: tuple[str, str | None, str]) -> None:
-    finding = process.state(known(tmp_path, samples))
+    finding = reported.state(known(tmp_path, samples))
 
     assert summary(finding) == expected
     assert bool(finding.advice) == (finding.level in {"warning", "failure"})
@@ -162,7 +247,7 @@ def rows(**values: float) -> Samples:
 def test_steps(tmp_path: Path) -> None:
     samples = rows(torch_steps_total=500, torch_step_duration_seconds_sum=6.0, torch_step_duration_seconds_count=480)
 
-    assert process.steps(known(tmp_path, samples)).found == "500, 12.5 ms each"
+    assert reported.steps(known(tmp_path, samples)).found == "500, 12.5 ms each"
 
 
 @pytest.mark.parametrize(
@@ -175,11 +260,12 @@ def test_steps(tmp_path: Path) -> None:
     ],
 )
 def test_waiting_for_data(tmp_path: Path, wait: float, exposed: float | None, expected: tuple[str, str | None]) -> None:
-    samples = rows(training_start_timestamp_seconds=time.time() - 1000, torch_data_wait_seconds_total=wait)
+    samples = rows(training_start_timestamp_seconds=time.time() - 1000)
+    samples["torch_data_wait_seconds_total"] = [({"process": NAME, "phase": "training"}, wait)]
     if exposed is not None:
         samples |= rows(torch_data_wait_exposed_seconds_total=exposed)
 
-    assert summary(process.data_wait(known(tmp_path, samples)))[:2] == expected
+    assert summary(reported.data_wait(known(tmp_path, samples)))[:2] == expected
 
 
 @pytest.mark.parametrize(
@@ -195,7 +281,7 @@ def test_parameters(tmp_path: Path, devices: dict[str, int], expected: tuple[str
         "torch_parameter_bytes": [({"process": NAME, "device": d}, float(size)) for d, size in devices.items()]
     }
 
-    assert summary(process.parameters(known(tmp_path, samples))) == expected
+    assert summary(reported.parameters(known(tmp_path, samples))) == expected
 
 
 def test_parameters_of_a_cpu_build_on_the_cpu_are_right(tmp_path: Path) -> None:
@@ -204,7 +290,7 @@ def test_parameters_of_a_cpu_build_on_the_cpu_are_right(tmp_path: Path) -> None:
         "torch_parameter_bytes": [({"process": NAME, "device": "cpu"}, 1 << 20)],
     }
 
-    assert summary(process.parameters(known(tmp_path, samples))) == (
+    assert summary(reported.parameters(known(tmp_path, samples))) == (
         "pass",
         None,
         "1.0 MiB on cpu, the only device that its torch supports",
@@ -215,8 +301,8 @@ def test_memory(tmp_path: Path) -> None:
     short = rows(torch_memory_ooms_total=2, torch_memory_alloc_retries_total=0)
     enough = rows(torch_memory_ooms_total=0, torch_memory_alloc_retries_total=0)
 
-    assert summary(process.allocator(known(tmp_path, short)))[:2] == ("warning", "memory_pressure")
-    assert process.allocator(known(tmp_path, enough)).level == "pass"
+    assert summary(reported.allocator(known(tmp_path, short)))[:2] == ("warning", "memory_pressure")
+    assert reported.allocator(known(tmp_path, enough)).level == "pass"
 
 
 def test_a_living_process_of_this_machine() -> None:

@@ -291,8 +291,9 @@ def test_thousand_sessions_are_distinct_and_end_with_their_connections(tmp_path:
         for client in clients:
             client.close()
         wait_for(lambda: running.series("gpugauge_hook_sessions")[()] == 0, 5, "all are gone")
-        killed = running.series("gpugauge_trainings_ended_total", "reason")["killed",]
+        # Their process continues.
+        ended = running.series("gpugauge_trainings_ended_total", "reason")["other",]
 
     assert sorted(steps.values()) == list(range(1000))
     assert seconds < 5
-    assert killed == 1000
+    assert ended == 1000

@@ -36,7 +36,7 @@ def train(steps):
             os.write(begun[1], b".")
             steps = 0
         next(batches)
-    raise SystemExit
+    sys.exit()
 
 gc.freeze()  # keeps the memory of the forked processes shared
 pids = []

@@ -97,7 +97,7 @@ SIMULATED: dict[str, tuple[str, str]] = {
     "contention": ("{other: 0.5}", "memory: 2GiB, load: 0.5"),
     "cpu_limited": ("{cpu_quota: 0.1, load: 0.3}", ""),
     "memory_swap_io": ("{paging: 0.9, load: 0.3}", ""),
-    "memory_pressure": ("{retries: 0.2}", ""),
+    "memory_pressure": ("{retries: 1.0}", ""),
 }
 
 
@@ -128,7 +128,8 @@ def read(running: Daemon) -> dict[int, Shown]:
     }
     steps = running.series("torch_step_duration_seconds_sum", "process")
     local = running.series("torch_local_work_seconds_total", "process")
-    waits = running.series("torch_data_wait_seconds_total", "process")
+    by_phase = running.series("torch_data_wait_seconds_total", "process", "phase")
+    waits = {(process,): seconds for (process, phase), seconds in by_phase.items() if phase == "training"}
     throttled = running.series("gpu_process_cgroup_throttled_seconds_total", "process")
     started = running.series("training_start_timestamp_seconds", "process")
     states = {p: s for (p, s), value in running.series("training_state", "process", "state").items() if value == 1}

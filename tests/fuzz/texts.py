@@ -52,7 +52,7 @@ def _record(data: bytes) -> None:
 def _written_record() -> bytes:
     memory = bytearray(wire_record.RECORD_BYTES)
     wire_record.write_head(memory)
-    wire_record.write(memory, 5, 2, 10**14, 100, 101, [10**9] * len(wire_record.PHASES))
+    wire_record.write(memory, [5, 2, 10**14, 100, 101, *[10**9] * len(wire_record.PHASES), 5, 10**13, 7, 8])
     return bytes(memory)
 
 

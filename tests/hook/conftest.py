@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook import launch
-from gpugauge.hook.record import RecordMemory
+from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.sessions.listener import Sessions
 
 FAKE_TORCH = """
@@ -38,9 +38,17 @@ class Optimizer:
 
 class Iterator:
     takes = 0.0
+    def __iter__(self):
+        return self
     def __next__(self):
         time.sleep(self.takes)
         return "batch"
+
+class DataLoader:
+    def __init__(self):
+        pass
+    def __iter__(self):
+        return Iterator()
 
 class Event:
     # An event of a device that runs its work in order; work(seconds) queues work.
@@ -83,7 +91,7 @@ optim = module("optim", Optimizer=Optimizer)
 module("optim.optimizer", register_optimizer_step_post_hook=hooks.append)
 module("utils")
 module("utils.data")
-module("utils.data.dataloader", _BaseDataLoaderIter=Iterator)
+module("utils.data.dataloader", _BaseDataLoaderIter=Iterator, DataLoader=DataLoader)
 _C = module(
     "_C", _cuda_isHistoryEnabled=lambda: False, _cuda_getDriverVersion=lambda: 12090,
     _current_graph_task_id=lambda: -1,

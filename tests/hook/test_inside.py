@@ -218,13 +218,13 @@ def test_a_hook_that_is_switched_off_records_nothing(run: Run, fake_torch: Path)
         ours = install.observer
         for _ in range(observer.MAX_ERRORS):
             ours.count_error()
-        before = len(ours.recorder.steps), len(ours.recorder.batches)
+        before = len(ours.recorder.ends), len(ours.recorder.waits)
         child = os.fork()
         if not child:
             before = (0, 0)  # a child starts from zero and stays switched off
         for _ in range(9):
             optimizer.step(), next(batches)
-        assert before == (len(ours.recorder.steps), len(ours.recorder.batches))
+        assert before == (len(ours.recorder.ends), len(ours.recorder.waits))
         if child:
             assert os.wait() == (child, 0)
             print("recorded nothing")

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from gpugauge.hook import phases
-from gpugauge.hook.phases import EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
-from gpugauge.hook.record import RecordMemory
+from gpugauge.hook.counts import phases
+from gpugauge.hook.counts.phases import EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
+from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import PHASES
 
@@ -17,14 +17,12 @@ def shown(record: RecordMemory, now: int = 100) -> tuple[int, int, list[int]]:
     assert record.descriptor is not None
     found = wire_record.read(os.pread(record.descriptor, wire_record.RECORD_BYTES, 0), now, now / 1e9)
     assert found is not None
-    assert record.words is not None
     return PHASES.index(found.phase), record.words[wire_record.SINCE], [round(s * 1e9) for s in found.seconds.values()]
 
 
 def tracked(record: RecordMemory) -> Phases:
     found = Phases(record)
-    found._since = 0
-    found.write(0, 0)
+    found.since = record.words[wire_record.SINCE] = 0
     return found
 
 
@@ -42,8 +40,6 @@ def test_phases_nest_and_add_up(record: RecordMemory) -> None:
     spent = {STARTING: 10, LOADING: 25, TRAINING: 30, EVALUATING: 35}
     assert shown(record) == (TRAINING, 100, [spent.get(phase, 0) for phase in range(len(PHASES))])
     assert shown(record, 110)[2][TRAINING] == 40
-    found.write(7, 8)
-    assert shown(record) == (TRAINING, 100, [spent.get(phase, 0) for phase in range(len(PHASES))])
 
 
 def test_a_step_ends_the_evaluation_but_not_an_entered_phase(record: RecordMemory) -> None:
@@ -55,6 +51,14 @@ def test_a_step_ends_the_evaluation_but_not_an_entered_phase(record: RecordMemor
     found.enter(OTHER, 4)
     found.set_base(TRAINING, 5)
     assert found.current == OTHER
+
+
+def test_a_clock_that_goes_back_takes_no_time_away(record: RecordMemory) -> None:
+    found = tracked(record)
+    found.switch(TRAINING, 50)
+    found.switch(EVALUATING, 20)
+    found.switch(TRAINING, 60)
+    assert shown(record, 60) == (TRAINING, 60, [0, 50, 0, 40, 0, 0, 0, 0])
 
 
 def test_the_thread_that_steps_is_followed() -> None:

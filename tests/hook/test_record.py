@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.hook.record import RecordMemory
+from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import PHASES, RECORD_BYTES
 
@@ -16,13 +16,27 @@ def shown(descriptor: int) -> str | None:
     return found.phase if found else None
 
 
+def begin(record: RecordMemory) -> None:
+    record.words[wire_record.PHASE] = 2
+    record.words[wire_record.SEQUENCE] = record.words[wire_record.SEQUENCE_COPY] = 1
+
+
+def test_the_words_before_open_are_kept() -> None:
+    record = RecordMemory()
+    begin(record)
+    record.open()
+    assert record.descriptor is not None
+    assert shown(record.descriptor) == PHASES[2]
+    record.close()
+
+
 def test_the_record_is_sealed_and_readable(record: RecordMemory) -> None:
     assert record.descriptor is not None
     seals = fcntl.fcntl(record.descriptor, fcntl.F_GET_SEALS)
     assert seals & fcntl.F_SEAL_SHRINK
     assert seals & fcntl.F_SEAL_GROW
     assert shown(record.descriptor) is None
-    record.write(2, 50, 1, 1, [0] * len(PHASES))
+    begin(record)
     assert shown(record.descriptor) == PHASES[2]
 
 
@@ -32,7 +46,7 @@ def test_a_reused_descriptor_is_not_closed(record: RecordMemory) -> None:
     with Path(os.devnull).open() as others:
         os.dup2(others.fileno(), descriptor)  # closes the memfd and reuses its number
     assert record.descriptor is None
-    record.write(2, 50, 1, 1, [0] * len(PHASES))
+    begin(record)
     record.close()
     os.close(descriptor)  # it is still open
     assert record.descriptor is None
@@ -45,6 +59,6 @@ def test_a_machine_without_memfd_has_no_record(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "memfd_create", refused)
     record = RecordMemory()
     record.open()
-    record.write(2, 50, 1, 1, [0] * len(PHASES))
+    begin(record)
     assert record.descriptor is None
     record.close()

@@ -41,6 +41,22 @@ def test_process_with_torch_on_no_device() -> None:
     assert (process["pid"], process["torch_build"], process["workload"]["user"]) == (77, "cpu", "ann")
 
 
+def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
+    verdict = (
+        family("torch_process_info", ({"process": "aa", "pid": "4001"}, 1)),
+        family(
+            "training_step_share_ratio",
+            ({"process": "aa", "part": "data"}, 0.7),
+            ({"process": "aa", "part": "rest"}, 0.3),
+        ),
+        family("training_verdict_info", ({"process": "aa", "undecidable": "data_loading,host_bound"}, 1)),
+    )
+    (process,) = status(Snapshot(1.7e9, 1.0, (Section("all", verdict),)), History())["without_gpu"]
+
+    assert process["step_shares"] == {"data": 0.7, "rest": 0.3}
+    assert process["undecidable"] == ["data_loading", "host_bound"]
+
+
 def test_exporter_and_driver() -> None:
     node = status(snapshot(), History())
 

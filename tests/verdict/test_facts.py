@@ -98,7 +98,7 @@ def test_interactive_programs(command: str, interactive: bool) -> None:
 
 
 def waits(seconds: float, **more: Any) -> Series:
-    return {**INFO, "torch_data_wait_seconds_total": ({}, seconds), **more}
+    return {**INFO, "torch_data_wait_seconds_total": ({"phase": "training"}, seconds), **more}
 
 
 def test_shares_refer_to_the_lifetime_of_the_process() -> None:

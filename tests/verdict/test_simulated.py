@@ -30,7 +30,7 @@ PLANTED = {
     "contention": ("{other: 0.5}", "memory: 2GiB, load: 0.5"),
     "cpu_limited": ("{cpu_quota: 0.1, load: 0.3}", ""),
     "memory_swap_io": ("{paging: 0.9, load: 0.3}", ""),
-    "memory_pressure": ("{retries: 0.2}", ""),
+    "memory_pressure": ("{retries: 1.0}", ""),
 }
 
 
@@ -90,7 +90,8 @@ def test_integrals_do_not_depend_on_the_interval_of_ticks(steps: tuple[float, ..
             verdicts[moment.second] = max(exported.values())
 
     times = sorted(verdicts)
-    assert [verdicts[time] for time in times] == pytest.approx(times)  # from the first tick on
+    # From the begin of the first process on; the sessions of the simulator change once a second.
+    assert [verdicts[time] for time in times] == pytest.approx(times, abs=1.0)
     assert max(later - earlier for earlier, later in pairwise(times)) < 10.0
     assert min(later - earlier for earlier, later in pairwise(times)) >= 4.5
 
@@ -146,7 +147,7 @@ processes:
 def test_states_follow_the_phases_and_pauses_are_not_lost_time(steps: tuple[float, ...], tmp_path: Path) -> None:
     exported: dict[int, dict[float, str]] = {1: {}, 2: {}, 3: {}}
     named = []
-    for moment in moments(scenario(RHYTHMS), tmp_path, 210, stalled_seconds=20.0, steps=steps):
+    for moment in moments(scenario(RHYTHMS), tmp_path, 210, stalled_seconds=35.0, steps=steps):
         for pid, state in moment.states.items():
             exported[pid][moment.second] = state
         named += [(moment.second, pid, cause) for pid, cause in moment.causes.items() if cause and pid != 2]
@@ -154,7 +155,7 @@ def test_states_follow_the_phases_and_pauses_are_not_lost_time(steps: tuple[floa
     def at(pid: int, second: float) -> str:
         return exported[pid][max(moment for moment in exported[pid] if moment <= second)]
 
-    # A phase is exported once it has lasted for two verdicts and the dwell time.
+    # A phase is exported once it has taken the larger part of the last 10 s.
     assert [at(1, second) for second in (38, 60, 100, 128, 160, 200)] == [
         *("compiling", "training", "evaluating", "checkpointing", "training", "evaluating")
     ]

@@ -93,3 +93,20 @@ def test_unchanged_family_is_stored_once() -> None:
 
     assert first is second
     assert third._index is first._index
+
+
+@pytest.mark.parametrize(("every", "span"), [(1.0, 10.0), (4.99, 9.98), (5.01, 10.02), (9.0, 9.0), (20.0, 20.0)])
+def test_recent_part_has_two_points_or_more(every: float, span: float) -> None:
+    window = Window(FAMILIES)
+    for tick in range(20):
+        window.add(tick * every, section(family(STEPS, p=tick * every)))
+
+    assert window.recent(10.0).span == pytest.approx(span, abs=0.1)
+    assert window.recent(10.0).rise(STEPS, "p") == pytest.approx(span)
+
+
+def test_recent_part_of_one_point() -> None:
+    window = Window(FAMILIES)
+    window.add(0.0, section(family(STEPS, p=1.0)))
+
+    assert window.recent(10.0).rise(STEPS, "p") is None

@@ -11,16 +11,18 @@ from gpugauge.hook import launch
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--quiet", is_flag=True, help="Do not print the line at the end of the training.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(words: tuple[str, ...]) -> NoReturn:
+def command(quiet: bool, words: tuple[str, ...]) -> NoReturn:
     """Run a training program that reports to the daemon.
 
     Example: gpugauge run -- python train.py. The program runs as it does without gpugauge. Inside it,
     the hook (a part of gpugauge) records steps, waits and memory, and sends them to the daemon on this machine.
+    At the end of the training it prints one line on stderr: steps, mean step, and what the time was lost to.
     """
     if obstacle := launch.obstacle(words):
         click.echo(f"gpugauge: {obstacle}", err=True)
     try:
-        launch.run(words)
+        launch.run(words, recap=not quiet)
     except launch.LaunchError as error:
         fail(error.exit_code, error)

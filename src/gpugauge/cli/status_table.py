@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from textwrap import wrap
 from typing import Any, TypeAlias
 
+from gpugauge.status.steps import loader_advice, step_sentence
 from gpugauge.text import printable
 
 _WIDTH = 80
+_NOTE_INDENT = 16
 _RESET, _BOLD, _DIM, _RED, _YELLOW, _GREEN = (f"\x1b[{code}m" for code in (0, 1, 2, 31, 33, 32))
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -27,7 +29,8 @@ def table(facts: Facts, colour: bool, now: float) -> str:
         lines += _gpu(gpu, paint, now)
     if facts.get("without_gpu"):
         lines += ["", paint("With torch, but on no GPU:", _BOLD)]
-        lines += [_process(p, paint, now) for p in facts["without_gpu"]]
+        for process in facts["without_gpu"]:
+            lines += _process(process, paint, now)
     if not facts["gpus"] and (facts.get("driver") or {}).get("up"):
         lines.append("no GPU")
     return "\n".join(lines) + "\n"
@@ -62,7 +65,8 @@ def _gpu(gpu: Facts, paint: _Paint, now: float) -> list[str]:
     degrees = _number(gpu["temperature_celsius"])
     load = paint(f"{_percent(gpu['load']):>6}{_percent(gpu['load_5m']):>7}", _load_colour(gpu))
     lines = [f"{index:>3}  {name:<24}{load}  {memory:>13}{power:>11}{degrees:>6}"]
-    lines += [_process(p, paint, now) for p in gpu["processes"]]
+    for process in gpu["processes"]:
+        lines += _process(process, paint, now)
     if gpu["processes_hidden"]:
         lines.append(paint(f"       and {gpu['processes_hidden']} more processes", _DIM))
     if not gpu["processes"]:
@@ -74,8 +78,10 @@ def _gpu(gpu: Facts, paint: _Paint, now: float) -> list[str]:
     return lines
 
 
-def _process(process: Facts, paint: _Paint, now: float) -> str:
-    """Return one line: pid, load, memory, age, owner, and the state if it is known."""
+def _process(process: Facts, paint: _Paint, now: float) -> list[str]:
+    """Return a line: pid, load, memory, age, owner, and the state if it is known. More lines show the parts of the
+    steps of a training on the CPU, and what is not known.
+    """
     pid = "-" if process["pid"] is None else str(process["pid"])
     figures = f"{_percent(process.get('load_5m')):>5}{_gib(process.get('memory_used_bytes')):>7}"
     head = f"       {pid:>8}{figures}{_age(process['started'], now):>6}  "
@@ -85,7 +91,13 @@ def _process(process: Facts, paint: _Paint, now: float) -> str:
     tail = f"  [{_cut(state, 28)}]" if state else ""
     who = " ".join(filter(None, (_who(process["workload"]), _safe(process.get("command")))))
     width = _WIDTH - len(head) - len(tail)
-    return head + _cut(who or "?", width) + (paint(tail, _YELLOW) if tail else "")
+    line = head + _cut(who or "?", width) + (paint(tail, _YELLOW) if tail else "")
+    on_cpu = process.get("state") == "training_on_cpu"
+    notes = [step_sentence(process.get("step_shares") or {}) if on_cpu else ""]
+    notes.append(loader_advice(process.get("undecidable") or ()))
+    indent = " " * _NOTE_INDENT
+    wrapped = [wrap(note, _WIDTH, initial_indent=indent, subsequent_indent=indent) for note in notes if note]
+    return [line, *(paint(part, _DIM) for note in wrapped for part in note)]
 
 
 def _who(workload: Mapping[str, str]) -> str:

@@ -79,6 +79,18 @@ class Case:
         return bool(self.driver.devices) or "NVIDIA" in self.pci
 
     @cached_property
+    def without_gpu(self) -> bool:
+        """Whether this machine has no GPU that CUDA or ROCm could use: on the PCI bus, in /dev or in the driver."""
+        if self.simulated or self.platform != "linux" or self.is_wsl or self.driver.devices:
+            return False
+        return not {"NVIDIA", "AMD"} & self.pci.keys() and not nodes.has_gpu_files(self.root / "dev")
+
+    @property
+    def trains_without_gpu(self) -> bool:
+        """Whether a process is examined on a machine without a GPU: training on the CPU is no fault of it."""
+        return self.options.pid is not None and self.without_gpu
+
+    @cached_property
     def python(self) -> tuple[str, str]:
         """Path of the examined interpreter, and the problem if there is none."""
         try:

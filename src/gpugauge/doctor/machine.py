@@ -26,6 +26,8 @@ def graphics_devices(case: Case) -> Finding:
         return ok(title, "an Apple GPU; PyTorch uses it as the device mps")
     if case.is_wsl:
         return ok(title, "WSL: the GPUs of Windows, through /dev/dxg")
+    if case.trains_without_gpu:
+        return skipped(title, "there is no GPU here: programs train on the CPU")
     on_bus = case.pci.get("NVIDIA", 0)
     if not case.pci and not case.driver.devices:
         return failure(title, "no GPU on the PCI bus", _NO_GPU_ADVICE)
@@ -47,7 +49,7 @@ def graphics_devices(case: Case) -> Finding:
 def driver(case: Case) -> Finding:
     """Check the driver and its library."""
     title = "NVIDIA driver"
-    if not case.has_nvidia and (case.platform == "darwin" or "AMD" in case.pci):
+    if not case.has_nvidia and (case.platform == "darwin" or "AMD" in case.pci or case.trains_without_gpu):
         return skipped(title, "not needed: there is no NVIDIA GPU")
     facts = case.driver.facts
     if facts is None:
@@ -100,6 +102,8 @@ def device_files(case: Case) -> Finding:
         return skipped(title, "the GPUs are simulated" if case.simulated else "only on Linux")
     if case.is_wsl:
         return skipped(title, "WSL uses /dev/dxg for all GPUs")
+    if case.trains_without_gpu:
+        return skipped(title, "there is no GPU here")
     if case.driver.reason == "timeout" or any(device.reason == "hangs" for device in case.driver.devices):
         return skipped(title, "not opened: the driver hangs")
     found = nodes.device_files(case.root / "dev")

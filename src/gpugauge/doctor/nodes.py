@@ -44,6 +44,11 @@ def device_files(dev: Path) -> list[Node]:
     return [_open(dev / name) for name in (*control, *(f"nvidia{number}" for number in numbered))]
 
 
+def has_gpu_files(dev: Path) -> bool:
+    """Return whether there is a device file of a GPU, not only the driver's control files."""
+    return any(_NODE.fullmatch(path.name) for path in _listed(dev)) or (dev / "kfd").exists()
+
+
 def _open(path: Path) -> Node:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpugauge.doctor import condition, machine, process, pytorch, speed
+from gpugauge.doctor import condition, machine, process, pytorch, reported, speed
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.finding import Finding, skipped, warning
 
@@ -53,12 +53,12 @@ SPEED = Group("Speed", (speed.matrix_product, speed.copies, speed.training_step)
 PROCESS = (
     Group("Process", (process.existence,)),
     Group("Process", (process.mapped_torch, process.open_devices), "Its torch and GPUs", process.not_visible),
-    Group("Process", (process.daemon,)),
+    Group("Process", (reported.daemon,)),
     Group(
         "Process",
-        (process.state, process.steps, process.data_wait, process.parameters, process.allocator),
+        (reported.state, reported.steps, reported.data_wait, reported.parameters, reported.allocator),
         "Verdict and steps",
-        process.not_reported,
+        reported.not_reported,
     ),
 )
 

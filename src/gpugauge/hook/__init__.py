@@ -7,56 +7,84 @@ program. It starts no thread, never initialises CUDA, never synchronises, and no
 
 from __future__ import annotations
 
-import sys
-
 from gpugauge.hook import arming
+from gpugauge.hook.loading import Batches, current_observer
 
 TYPE_CHECKING = False  # the module typing is not loaded for this
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, TypeVar
+
     from gpugauge.hook.observer import Observer
+    from gpugauge.hook.watching import Watch
 
-__all__ = ["phase", "tick", "watch"]
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+__all__ = ["batches", "phase", "step", "tick", "waiting", "watch"]
 
 
-def watch() -> None:
-    """Watch this process and open its session at once, or as soon as the program imports torch.
+def watch(verbose: bool = False) -> Watch:
+    """Watch this process, and open its session at once, or as soon as the program imports torch. Idempotent.
 
-    Without this call, under `gpugauge run`, the first optimizer step or batch opens the session. Idempotent.
+    Return an object that is true if a daemon was found. `verbose` prints one line about that on stderr. Without this
+    call, under `gpugauge run`, the first optimizer step or batch opens the session.
     """
+    from gpugauge.hook.watching import Watch  # noqa: PLC0415 - not loaded under `gpugauge run`
+
     arming.arm(announce=True)
+    found = Watch()
+    if verbose:
+        found.print()
+    return found
 
 
-def tick() -> None:
-    """Count one training step, for loops whose optimizer reports none. From the first call on only ticks count.
+def tick(samples: int | None = None, tokens: int | None = None) -> None:
+    """Count one training step, with its samples and tokens if given. From the first call on only these calls count.
 
-    Does nothing in a process that is not watched.
+    For loops whose optimizer is not torch's. Does nothing in a process that is not watched.
     """
-    if observer := _observer():
-        observer.tick()
+    observer = current_observer()
+    if observer is not None:
+        observer.tick(samples, tokens)
+
+
+step = tick
+
+
+def batches(iterable: Iterable[Any]) -> Batches:
+    """Return the iterable with its batches counted, and the waits for them. For loaders that are not torch's."""
+    return Batches(iterable)
+
+
+def waiting() -> phase:
+    """Return a context manager for a wait for data, such as `queue.get()`. The same as phase("load")."""
+    return phase("load")
 
 
 class phase:  # noqa: N801 - used as a statement: with phase("eval")
     """Report a phase of the program: train, eval, checkpoint, generate, load, compile; another name counts as other.
 
-    Has effect on the training thread only. Does nothing in a process that is not watched.
+    A context manager, or a decorator of functions. Has effect on the training thread only, and none in a process that
+    is not watched.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._entered: Observer | None = None
+        self._entered: list[Observer | None] = []
 
     def __enter__(self) -> None:
-        observer = _observer()
-        if observer is not None and observer.enter_named_phase(self._name):
-            self._entered = observer
+        observer = current_observer()
+        entered = observer is not None and observer.enter_named_phase(self._name)
+        self._entered.append(observer if entered else None)
 
     def __exit__(self, *_: object) -> None:
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            entered.leave_phase()
+        observer = self._entered.pop() if self._entered else None
+        if observer is not None:
+            observer.leave_phase()
 
+    def __call__(self, function: Function) -> Function:
+        """Return a wrapper of the function whose time counts as the phase; also of coroutines and generators."""
+        from gpugauge.hook.watching import within_phase  # noqa: PLC0415 - not loaded under `gpugauge run`
 
-def _observer() -> Observer | None:
-    module = sys.modules.get("gpugauge.hook.install")
-    observer: Observer | None = getattr(module, "observer", None)
-    return observer
+        wrapper: Function = within_phase(function, lambda: phase(self._name))
+        return wrapper

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.hook import phases
+from gpugauge.hook import collectives
+from gpugauge.hook.counts import phases
+from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
-from gpugauge.hook.listeners import after, evaluating, replace, within
+from gpugauge.hook.listeners import evaluating
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.recorder import DEEPSPEED
+from gpugauge.hook.wrappers import after, replace, within
 
 
 def install(observer: Observer) -> None:
@@ -26,7 +28,9 @@ def install(observer: Observer) -> None:
         "deepspeed.runtime.engine": functools.partial(_deepspeed, observer),
         "torch.utils.tensorboard.writer": functools.partial(_tensorboard, observer),
         "torch.amp.grad_scaler": functools.partial(_grad_scaler, observer),
+        "torch.distributed._functional_collectives": functools.partial(collectives.functional, observer),
     }
+    collectives.install(observer)
 
     def adapt(name: str) -> None:
         try:
@@ -112,7 +116,7 @@ def _deepspeed(observer: Observer, module: Any) -> None:
         # step() runs for every micro-batch; only the last one updates the parameters and increments global_steps.
         if engine.global_steps != counted.get(id(engine)):
             counted[id(engine)] = engine.global_steps
-            observer.tick()
+            observer.engine_step()
 
     replace(engine_class, "__init__", lambda f: after(observer, f, created))
     replace(engine_class, "step", lambda f: after(observer, f, stepped))

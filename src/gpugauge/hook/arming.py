@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from gpugauge.hook.counts import clock  # noqa: F401 - loaded before the program can replace the functions of time
 from gpugauge.hook.finder import Finder
 
 SWITCH_VARIABLE = "GPUGAUGE_HOOK"

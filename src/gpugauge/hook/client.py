@@ -85,6 +85,12 @@ class Client:
             self._socket.close()
             self._socket = None
 
+    def leave(self) -> None:
+        """Leave the connection open until the process ends."""
+        if self._owned() and self._socket is not None:
+            self._socket.detach()
+            self._socket = None
+
     def _owned(self) -> bool:
         """Return whether the descriptor is still this socket: a program can close it, and then its number is reused."""
         if self._socket is None:

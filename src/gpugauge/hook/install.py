@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-from time import perf_counter_ns
 
 from gpugauge.hook import adapters, listeners
 from gpugauge.hook.client import Client
+from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.ends import Ends
 from gpugauge.hook.observer import Observer
 from gpugauge.wire import messages as wire
 
@@ -21,8 +21,8 @@ def install(announce: bool = False) -> None:
         observer = Observer(Client(wire.client_paths()))
         listeners.install(observer)
         adapters.install(observer)
-        atexit.register(observer.end_session)
+        Ends(observer).install()
         # A child inherits the hooks, so they are not registered again. The connection belongs to the parent.
         os.register_at_fork(after_in_child=observer.reset)
     if announce:
-        observer.publish(perf_counter_ns())
+        observer.publish(CLOCKS[0]())

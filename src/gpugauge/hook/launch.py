@@ -28,12 +28,16 @@ class LaunchError(Exception):
         self.exit_code = exit_code
 
 
-def environment(environ: Mapping[str, str], socket: str | None = None) -> dict[str, str]:
-    """Return a copy of `environ` that loads the hook into every Python. `socket` is the path of the daemon's socket."""
+def environment(environ: Mapping[str, str], socket: str | None = None, recap: bool = False) -> dict[str, str]:
+    """Return a copy of `environ` that loads the hook into every Python. `socket` is the path of the daemon's socket;
+    with `recap` the hook prints one line at the end of the training.
+    """
     kept = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != BOOTSTRAP]
     result = {**environ, "PYTHONPATH": os.pathsep.join((BOOTSTRAP, *kept))}
     if socket is not None:
         result[wire.SOCKET_VARIABLE] = socket
+    if recap:
+        result[wire.RECAP_VARIABLE] = "1"
     return result
 
 
@@ -70,12 +74,12 @@ def obstacle(command: Sequence[str]) -> str | None:
     return None
 
 
-def run(command: Sequence[str], socket: str | None = None) -> NoReturn:
-    """Replace this process by the command, with the hook in its environment. Raises LaunchError."""
+def run(command: Sequence[str], socket: str | None = None, recap: bool = False) -> NoReturn:
+    """Replace this process by the command, with the hook in its environment; see environment(). Raises LaunchError."""
     if not command:
         raise LaunchError("no command: gpugauge run -- python train.py", 2)
     try:
-        os.execvpe(command[0], list(command), environment(os.environ, socket))  # noqa: S606 - the user's own command
+        os.execvpe(command[0], list(command), environment(os.environ, socket, recap))  # noqa: S606 - the user's own command
     except FileNotFoundError:
         raise LaunchError(f"{command[0]}: no such command", 127) from None
     except OSError as error:

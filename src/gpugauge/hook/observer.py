@@ -7,21 +7,25 @@ at most once a second, on the thread that steps or loads.
 
 from __future__ import annotations
 
+import sys
 import threading
-import uuid
 import weakref
-from time import perf_counter_ns
 from typing import Any
 
 import torch
 
-from gpugauge.hook import facts, phases
 from gpugauge.hook.client import NS_PER_SECOND, Client
+from gpugauge.hook.counts import phases
+from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.recorder import TICK
+from gpugauge.hook.facts import process as facts
+from gpugauge.hook.publisher import Publisher
 from gpugauge.hook.state import TrainingState
-from gpugauge.wire import messages as wire
 
 MAX_ERRORS = 10
 _NO_THREAD = -1  # not the identity of any thread
+
+(_clock, _) = CLOCKS
 
 
 class Observer:
@@ -39,18 +43,18 @@ class Observer:
         self.errors = 0
         self.off = False
         self._evaluated: weakref.ref[Any] | None = None
+        self._trains_in_eval_mode = False
         self.reset()
 
     def reset(self) -> None:
         """Begin a session: at the start, and in a forked child, whose parent keeps its own session."""
         self.client.close()
         self.state.clear()
-        self.session = uuid.uuid4().hex
+        self.publisher = Publisher(self.client, self.state)
         self.publish_soon()
-        self._sequence = 0
         self._publishing = threading.Lock()
-        self._hello: wire.Hello | None = None
         self._loader: weakref.ref[Any] | None = None
+        self.waiting_elsewhere: set[int] = set()  # threads that do not train and wait for a batch
         if self.off:
             self._switch_off()
 
@@ -73,70 +77,155 @@ class Observer:
 
     def on_eval(self, module: Any) -> None:
         """Record a call of module.eval(): until the next step the program may be evaluating."""
+        trained = self.state.trains(module)
+        if self._trains_in_eval_mode or (self.state.stepping and not trained):
+            return
         self._evaluated = weakref.ref(module)
         self.step_due = self.batch_due = 0
+        if trained and self.phases.on_training_thread() and self.phases.base == phases.TRAINING:
+            self.phases.set_base(phases.EVALUATING, _clock())
 
-    def is_training_batch(self, iterator: Any) -> bool:
-        """Return whether the program probably trains on a batch of this iterator, and record its loader."""
+    def is_training_batch(self, iterator: Any = None) -> bool:
+        """Return whether the program probably trains on a batch, and record the loader of an iterator of DataLoader."""
         module = self._evaluated() if self._evaluated is not None else None
         # Programs call eval() on frozen parts of a model before the step: only a module still in that mode counts.
-        training = torch.is_grad_enabled() and (module is None or module.training)
-        if training and (self._loader is None or self._loader() is not iterator):
+        training = torch.is_grad_enabled() and (module is None or module.training or not self.state.trains(module))
+        loader = self._loader() if self._loader is not None else None
+        if training and iterator is not loader and hasattr(iterator, "_num_workers"):
             self._loader = weakref.ref(iterator)
             self.state.set_facts(**facts.loader(iterator))
-        if self._evaluated is None:
+        if self._evaluated is None and not self.state.may_step_unreported:
             self.batch_due = self.publish_due
         return training
 
-    def on_batch(self, training: bool, now: int) -> None:
+    def on_batch(self, phase: int, now: int) -> None:
         """Handle a counted batch that is not for training, or that came at `batch_due` or later."""
-        if not training:
+        self.recorder.add_wait(0, phase)
+        if phase == phases.TRAINING:
+            self.state.count_unreported_step(now, training=True)
+        else:
             self.step_due = 0  # the next step sets the phase back to training
         if now >= self.publish_due:
             self.publish(now)
 
-    def on_foreign_batch(self, start: int) -> None:
-        """Count a batch of another thread, or of a nested loader. The wait for it began at `start`."""
+    def on_batch_elsewhere(self, start: int, iterator: Any = None) -> None:
+        """Record a batch that another thread has taken since `start`, or the loader of one inside another wait."""
         if self.off:
             return
         try:
-            now = perf_counter_ns()
-            self.recorder.batches.append((start, now, torch.is_grad_enabled()))
+            if self.phases.on_training_thread():
+                if self._loader is None:
+                    self.is_training_batch(iterator)
+                return
+            now = _clock()
+            phase = phases.TRAINING if torch.is_grad_enabled() else phases.EVALUATING
+            self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, phase))
+            self.state.count_unreported_step(now, training=phase == phases.TRAINING)
+            if self.phases.base == phases.STARTING:
+                self.phases.set_base(phase, now)
             if now >= self.publish_due:
                 self.publish(now)
         except Exception:
             self.count_error()
 
+    def begin_wait(self) -> tuple[int, int] | None:
+        """Begin a wait for a batch on the training thread; return the phase before it, and the time. Return None on
+        another thread, and inside another wait, which covers this one.
+        """
+        before = self.phases.current
+        inside = before == phases.LOADING and not self.phases.declared
+        if self.off or inside or not self.phases.on_training_thread():
+            return None
+        try:
+            now = _clock()
+            self.phases.switch(phases.LOADING, now)
+        except Exception:
+            self.count_error()
+            return None
+        return before, now
+
+    def end_wait(self, before: int, start: int, ended: bool = False) -> None:
+        """End a wait that brought no batch: for an iterator, or for the end of one that has `ended`."""
+        try:
+            now = _clock()
+            self.phases.switch(before, now)
+            if ended:
+                self.state.count_unreported_step(now)
+            if before != phases.LOADING:  # a wait that the program declares covers this one
+                self.recorder.add_wait(now - start, self._served_phase() if ended else None)
+                self.batch_due = 0  # the next batch shows the phase
+        except Exception:
+            self.count_error()
+
+    def end_wait_with_batch(self, before: int, start: int) -> None:
+        """End a wait for a batch of an iterator that the program declares."""
+        try:
+            now = _clock()
+            training = self.is_training_batch()
+            phase = phases.TRAINING if training else phases.EVALUATING
+            self.phases.end_wait(phase, before, now)
+            self.recorder.add_batch((start if before != phases.LOADING else now, now, phase))
+            self.on_batch(phase, now)
+        except Exception:
+            self.count_error()
+
+    def _served_phase(self) -> int | None:
+        """Return the phase that a wait without a batch serves; None if the next wait shows it."""
+        if not torch.is_grad_enabled():
+            return phases.EVALUATING
+        module = self._evaluated() if self._evaluated is not None else None
+        if self.phases.base == phases.EVALUATING and module is not None and module.training:
+            self.phases.base = phases.TRAINING  # module.train() has ended the evaluation
+        return self.phases.base if self.phases.base in (phases.TRAINING, phases.EVALUATING) else None
+
     def on_step(self, optimizer: Any, now: int) -> None:
-        """Count a step of an optimizer that is new, or that came at `step_due` or later."""
+        """Count a step of an optimizer that is not the sole one, or that came at `step_due` or later."""
         if self.off:
             return
         try:
-            self.recorder.steps.append((id(optimizer), now))
+            if _inside_another_step():
+                return
             if id(optimizer) not in self.state.stepping:
                 self.state.add_stepping_optimizer(optimizer)
-                if self._sequence < 2:
+                if self.publisher.sequence < 2:
                     self.publish_soon()  # the first step follows the first batch closely and has the parameters
+            self.recorder.optimizer_step(id(optimizer), now)
+            self.state.find_sole_optimizer(optimizer)
             self._set_training(now)
         except Exception:
             self.count_error()
 
     def _set_training(self, now: int) -> None:
         """Set the phase after a step: whatever the program did before, it trains."""
-        self._evaluated = None
+        if self._evaluated is not None:
+            module, self._evaluated = self._evaluated(), None
+            self._trains_in_eval_mode = module is not None and not module.training and self.state.trains(module)
         if self.phases.on_training_thread():
             self.phases.set_base(phases.TRAINING, now)
             self.step_due = self.publish_due
         if now >= self.publish_due:
             self.publish(now)
 
-    def tick(self) -> None:
-        """Count a step that the program reports itself."""
+    def tick(self, samples: Any = None, tokens: Any = None) -> None:
+        """Count a step that the program reports itself, and what it reports with it."""
         if self.off:
             return
         try:
-            now = perf_counter_ns()
-            self.recorder.ticks.append(now)
+            now = _clock()
+            self.state.add_work(samples, tokens)
+            self.state.sole = None
+            if self.recorder.source != TICK:
+                self.state.follow_caller()
+            self.recorder.tick(now)
+            self._set_training(now)
+        except Exception:
+            self.count_error()
+
+    def engine_step(self) -> None:
+        """Count a step of an engine that steps its optimizers itself."""
+        try:
+            now = _clock()
+            self.recorder.add_steps(1, now)
             self._set_training(now)
         except Exception:
             self.count_error()
@@ -150,7 +239,7 @@ class Observer:
         if self.off or not self.phases.on_training_thread():
             return False
         try:
-            self.phases.enter(phase, perf_counter_ns())
+            self.phases.enter(phase, _clock())
         except Exception:
             self.count_error()
             return False
@@ -159,14 +248,10 @@ class Observer:
     def leave_phase(self) -> None:
         """Leave the innermost phase."""
         try:
-            self.phases.leave(perf_counter_ns())
-        except Exception:
-            self.count_error()
-
-    def restore_phase(self, phase: int) -> None:
-        """Return to a phase after a wait that brought no batch."""
-        try:
-            self.phases.switch(phase, perf_counter_ns())
+            now = _clock()
+            if self.phases.current == phases.LOADING:
+                self.recorder.add_wait(now - self.phases.since, self._served_phase())
+            self.phases.leave(now)
         except Exception:
             self.count_error()
 
@@ -179,34 +264,35 @@ class Observer:
             if self.step_due:
                 self.step_due = self.publish_due
             self.batch_due = 0  # the next batch shows whether it is from another loader
-            self.state.update()
-            for _ in range(2):  # the second time to a new daemon in the place of one that has ended
-                if not self.client.connect(now, self._greeting) or self.client.send(now, self._snapshot(now)):
-                    break
+            self.state.update(now)
+            self.publisher.publish(now, self.errors)
         finally:
             self._publishing.release()
 
-    def end_session(self) -> None:
-        """Send the last snapshot and the reason for the end. Registered with atexit."""
+    def end_session(self, reason: str) -> None:
+        """Send the last snapshot and the reason for the end of the process."""
         try:
             if self.client.connected and not self.off:
-                now = perf_counter_ns()
+                now = _clock()
                 self.publish(now)
-                self.client.send(now, wire.encode(wire.Bye(self.session, self._sequence + 1, facts.end_reason())))
-            self.client.close()
+                self.publisher.send_end(now, reason)
         except Exception:
             pass
 
-    def _greeting(self) -> tuple[bytes, int | None]:
-        """Return the datagram of hello, and the descriptor of the shared record."""
-        record = self.phases.record
-        if self._hello is None:
-            self._hello = facts.hello(self.session)
-            record.open()
-            self.phases.write(*self.recorder.counts())
-        return wire.encode(self._hello), record.descriptor
+    def leave(self) -> None:
+        """Report nothing more. The connection stays open until the process has ended, and its exit status is known."""
+        self.client.leave()
+        self._switch_off()
 
-    def _snapshot(self, now: int) -> bytes:
-        snapshot = self.state.snapshot(self.session, self._sequence + 1, self.errors, now)
-        self._sequence += 1
-        return wire.encode(snapshot)
+
+def _inside_another_step() -> bool:
+    """Return whether the step whose hook calls on_step() is a part of another optimizer's step: an optimizer that calls
+    the step of its base class, or of an optimizer that it wraps.
+    """
+    frame = sys._getframe(3)  # noqa: SLF001 - of torch, which wraps every step and calls the hooks after it
+    code, caller = frame.f_code, frame.f_back
+    while caller is not None:
+        if caller.f_code is code:
+            return True
+        caller = caller.f_back
+    return False

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from gpugauge.sessions.ends import Ending, since_boot
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.decoding import decode
@@ -38,6 +39,7 @@ class Connection:
         self.pid, self.uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self.owners = {"user": str(self.uid), "cgroup": _cgroup(self.pid)}
         self.opened = time.monotonic()
+        self._accepted = since_boot()
         self.session: str | None = None
         self.bye: str | None = None
         self.record: SharedRecord | None = None
@@ -76,6 +78,8 @@ class Connection:
         """
         if self._record_descriptor is None:
             return False
+        if self.bye is not None:
+            return True  # what follows the last message is the end of the interpreter
         now, unix = time.monotonic_ns(), time.time()
         found = wire_record.read(os.pread(self._record_descriptor, RECORD_BYTES, 0), now, unix)
         if found is not None:
@@ -84,6 +88,15 @@ class Connection:
             seconds = {phase: max(value, before.get(phase, 0.0)) for phase, value in found.seconds.items()}
             self.record = replace(found, seconds=seconds)
         return True
+
+    def end(self, reason: str) -> None:
+        """Read the shared record a last time: this is the last message, with the reason for the end."""
+        self.read_record()
+        self.bye = reason
+
+    def ending(self) -> Ending:
+        """Return the end of the process that has closed the connection."""
+        return Ending(self.session or "", self.bye, self.sock, self.pid, self._accepted)
 
     def close(self) -> None:
         """Close the connection and the shared record."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugauge.logline import fields
+from gpugauge.sessions import ends
 from gpugauge.sessions.connection import Connection, RejectedError, listen
 from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session
 from gpugauge.wire import messages as wire
@@ -54,6 +55,7 @@ class Sessions:
         self._max_rate = max_rate
         self._selector = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
+        self._endings: list[ends.Ending] = []  # of sessions without connection, whose reason is not settled
         self._count_by_owner: Counter[tuple[str, str]] = Counter()
         self._next_log: dict[tuple[int, str], float] = {}  # by uid and reason, monotonic time
         self._thread: threading.Thread | None = None
@@ -99,6 +101,8 @@ class Sessions:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        for ending in self._endings:
+            ending.close()
         self._selector.close()
         self._listener.close()
         self._woken.close()
@@ -180,7 +184,7 @@ class Sessions:
         try:
             message = connection.receive()
             if message is None:
-                self._close(connection, connection.bye or "killed")
+                self._end(connection)
             else:
                 self._handle(connection, message)
         except BlockingIOError:
@@ -196,8 +200,9 @@ class Sessions:
         if message.session != connection.session:
             raise RejectedError("malformed", "a connection begins with hello and has one session")
         if isinstance(message, wire.Bye):
-            connection.bye = message.reason if message.reason in wire.END_REASONS else "other"
+            connection.end(message.reason)
             return
+        connection.bye = None  # the process continues: the program that was to replace it could not be started
         with self._lock:
             self._sessions[message.session] = replace(self._sessions[message.session], snap=message)
             self._view = None
@@ -217,7 +222,34 @@ class Sessions:
             )
             self._view = None
 
+    def _end(self, connection: Connection) -> None:
+        """Close a connection that its process has closed. Its reason is settled now or at a later sweep."""
+        if connection.session is None:
+            self._close(connection, "")
+            return
+        ending = connection.ending()
+        if len(self._endings) >= self._max_connections:
+            ending.close()
+        reason = ending.reason()
+        if not reason:
+            self._endings.append(ending)
+        self._close(connection, reason)
+
+    def _settle(self, ending: ends.Ending) -> bool:
+        """Count the end of a session once its reason is settled; return whether it is."""
+        reason, name = ending.reason(), ending.session
+        if not reason:
+            return False
+        with self._lock:
+            session = self._sessions.get(name)
+            if session is not None and not session.connected and not session.end_reason:
+                self._sessions[name] = replace(session, end_reason=reason)
+            self._ended[reason] += 1
+            self._view = self._counters = None
+        return True
+
     def _close(self, connection: Connection, reason: str) -> None:
+        """Close a connection; `reason` is that of the end of its session, empty while it is not settled."""
         self._selector.unregister(connection.sock)
         connection.read_record()
         connection.close()
@@ -232,7 +264,8 @@ class Sessions:
                 session, ended_at=time.time(), end_reason=reason, record=connection.record
             )
             self._expiry[connection.session] = time.monotonic() + self.linger_seconds
-            self._ended[reason] += 1
+            if reason:
+                self._ended[reason] += 1
             self._view = self._counters = None
 
     def _sweep(self, now: float) -> None:
@@ -251,6 +284,7 @@ class Sessions:
                     break
                 del self._expiry[oldest], self._sessions[oldest]
                 self._view = None
+        self._endings = [ending for ending in self._endings if not self._settle(ending)]
         silent = [c for c in self._connections if c.session is None and now - c.opened > HELLO_TIMEOUT_SECONDS]
         for connection in silent:
             self._reject("silent", connection.uid, f"no hello within {HELLO_TIMEOUT_SECONDS:g} seconds")

@@ -15,7 +15,8 @@ SESSION_END_REASONS = (*wire.END_REASONS, "killed", "rejected", "other")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One training process. `ended_at` is a Unix time. `end_reason` is one of SESSION_END_REASONS, empty until then.
+    """One training process. `ended_at` is a Unix time. `end_reason` is one of SESSION_END_REASONS, empty until it is
+    settled, at most ends.STATUS_TIMEOUT_SECONDS after the end.
 
     `record` is read every SWEEP_INTERVAL_SECONDS, whether the process sends messages or not, and at the end.
     """

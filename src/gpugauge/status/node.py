@@ -105,6 +105,10 @@ def _processes(found: Families, history: History) -> list[Facts]:
     ended = by_labels(found.get("training_end_timestamp_seconds"), "process")
     states, causes = (_current(found.get(name), "process") for name in ("training_state", "training_limited_by"))
     shares = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
+    steps: dict[str, dict[str, float]] = {}
+    for (process, part), share in by_labels(found.get("training_step_share_ratio"), "process", "part").items():
+        steps.setdefault(process, {})[part] = round(share, 3)
+    undecidable = {f["process"]: f.get("undecidable", "") for f in _facts(found.get("training_verdict_info"))}
     known: dict[str, dict[str, str]] = {}
     for name in ("torch_process_info", "gpu_process_host_info", "gpu_process_info"):
         for facts in _facts(found.get(name)):
@@ -131,6 +135,8 @@ def _processes(found: Families, history: History) -> list[Facts]:
             "state": states.get(process),
             "limited_by": causes.get(process),
             "limited_by_ratio": shares.get((process, causes.get(process, ""))),
+            "undecidable": list(filter(None, undecidable.get(process, "").split(","))),
+            "step_shares": steps.get(process, {}),
             "devices": devices.get(process, {}),
         }
         for process, facts in known.items()

@@ -110,7 +110,7 @@ _ALL = (
     ),
     Cause(
         "memory_pressure",
-        "the allocator had to free its cache and retry, or ran out of memory",
+        "the allocator freed its cache to retry, or ran out of memory; at most the time that its calls can have cost",
         "smaller batch, gradient checkpointing, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ("simulated",),
     ),

@@ -33,18 +33,23 @@ class Evidence:
     interactive: bool = False  # a notebook or a prompt: idle between two commands
     phase: str | None = None
     phase_age: float | None = None
-    steps: float = 0.0  # in the window
-    steps_ever: float = 0.0
-    batches: float = 0.0
+    recent: Mapping[str, float] = field(default_factory=dict)  # seconds in each phase during the last 10 s
+    worked: bool = False  # a phase other than `starting` and `loading` was seen, or a wait for a batch has ended
+    steps: float | None = None  # in the window
+    steps_ever: float | None = None
+    batches: float | None = None  # in the window
+    batches_ever: float | None = None
     since_progress: float | None = None  # since the last step or batch
     slow_step: float | None = None  # 99th percentile of the step durations
-    data_wait: float | None = None  # share: the training thread waits for batches
+    data_wait: float | None = None  # share: the training thread waits for batches of the training
     data_wait_exposed: float | None = None  # the part of data_wait in which the GPU is idle
     pinned: bool | None = None  # whether batches are in pinned memory
+    loader_workers: int | None = None  # processes that load batches; with 0 the training thread loads them
     paused: float = 0.0  # share of phases without steps: evaluation, checkpoints, compilation
     local_work: float | None = None  # share of the rank's own work in its steps
     world_size: int | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)  # bytes by kind of device: cpu, cuda, …
+    torch_devices: bool = False  # torch reports its devices: the process has initialised CUDA
     build: str | None = None  # cpu, cuda, hip
     visible_devices: int | None = None
     driver_too_old: bool | None = None  # for the CUDA version of the build
@@ -52,6 +57,8 @@ class Evidence:
     fp32_only: bool | None = None  # 32-bit parameters, TF32 off, no autocast
     retries: float = 0.0
     ooms: float = 0.0
+    device_allocs: float | None = None  # calls of the allocator to the driver in the window
+    device_frees: float | None = None
     devices: tuple[DeviceEvidence, ...] = ()
     unused_devices: int = 0  # held or allocated, but not busy in the whole window
     host_has_gpu: bool = False

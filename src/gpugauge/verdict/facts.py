@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.shares import phase_seconds, recent_seconds, seconds_in_window, waits
+from gpugauge.verdict.states import NAMED_PHASES
 from gpugauge.verdict.window import Window, WindowFamilies
 
 FAMILIES = WindowFamilies(
@@ -29,6 +31,7 @@ FAMILIES = WindowFamilies(
             *("gpu_pcie_transmitted_bytes_total", "gpu_pcie_received_bytes_total"),
             *("gpu_process_cgroup_throttled_seconds_total", "gpu_process_cgroup_pressure_seconds_total"),
             *("torch_memory_alloc_retries_total", "torch_memory_ooms_total", "torch_steps_total"),
+            *("torch_memory_device_allocs_total", "torch_memory_device_frees_total"),
             *("torch_batches_total", "torch_step_duration_seconds", "torch_phase_seconds_total"),
             *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total"),
             "torch_local_work_seconds_total",
@@ -43,7 +46,6 @@ _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9,
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
-_PAUSES = ("starting", "compiling", "evaluating", "checkpointing", "generating")
 # Minimum driver by major version of CUDA; it is enough for all minor versions.
 # https://docs.nvidia.com/deploy/cuda-compatibility/
 _MIN_DRIVER = {11: 450, 12: 525, 13: 580}
@@ -87,27 +89,33 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         window, "gpu_process_host_info", process, "torch_build"
     )
     world = _label(window, "torch_process_info", process, "world_size")
+    workers = _label(window, "torch_loader_info", process, "workers")
+    phase = next((labels["phase"] for labels, v in window.samples("torch_phase", "process", process) if v == 1), None)
+    steps_ever, batches_ever = (window.last(f"torch_{what}_total", process) for what in ("steps", "batches"))
     return Evidence(
         window.span,
         age,
         inside=True,
         interactive=_label(window, "torch_process_info", process, "command") in _INTERACTIVE,
-        phase=next(
-            (labels["phase"] for labels, v in window.samples("torch_phase", "process", process) if v == 1), None
-        ),
+        phase=phase,
         phase_age=None if since is None else unix - since,
-        steps=window.rise("torch_steps_total", process) or 0.0,
-        steps_ever=window.last("torch_steps_total", process) or 0.0,
-        batches=window.rise("torch_batches_total", process) or 0.0,
+        recent=recent_seconds(window, process, phase),
+        worked=_worked(window, process),
+        steps=None if steps_ever is None else window.rise("torch_steps_total", process) or 0.0,
+        steps_ever=steps_ever,
+        batches=None if batches_ever is None else window.rise("torch_batches_total", process) or 0.0,
+        batches_ever=batches_ever,
         since_progress=now - progress.at if progress else None,
         slow_step=window.quantile(0.99, "torch_step_duration_seconds", process),
-        data_wait=_share(window, "torch_data_wait_seconds_total", process),
+        data_wait=_share(window, "torch_data_wait_seconds_total", process, "training"),
         data_wait_exposed=_share(window, "torch_data_wait_exposed_seconds_total", process),
         pinned={"yes": True, "no": False}.get(_label(window, "torch_loader_info", process, "pin_memory")),
-        paused=min(1.0, sum(window.rate("torch_phase_seconds_total", process, p) or 0.0 for p in _PAUSES)),
+        loader_workers=int(workers) if workers.isdigit() else None,
+        paused=_paused(window, process, starting=steps_ever is not None or batches_ever is not None),
         local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
         world_size=int(world) if world and world.isdigit() else None,
         parameters=_parameters(window, process),
+        torch_devices=bool(window.samples("torch_device_info", "process", process)),
         build=build or None,
         visible_devices=_visible_devices(window, process),
         driver_too_old=_driver_too_old(window, process),
@@ -115,6 +123,8 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         fp32_only=_fp32_only(window, process),
         retries=_sum_of_rises(window, "torch_memory_alloc_retries_total", process),
         ooms=_sum_of_rises(window, "torch_memory_ooms_total", process),
+        device_allocs=_known_rises(window, "torch_memory_device_allocs_total", process),
+        device_frees=_known_rises(window, "torch_memory_device_frees_total", process),
         devices=working,
         unused_devices=unused,
         host_has_gpu=any(
@@ -125,6 +135,21 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         cpu_throttled=_share(window, "gpu_process_cgroup_throttled_seconds_total", process),
         memory_pressure=_pressure(window, process),
     )
+
+
+def _worked(window: Window, process: str) -> bool:
+    seconds = phase_seconds(window, process)
+    phases = any(spent > 0 for phase, spent in seconds.items() if phase not in {"starting", "loading"})
+    return phases or any(waits(window, process).values())
+
+
+def _paused(window: Window, process: str, starting: bool) -> float:
+    """Return the share of phases without steps. Where steps and batches are unknown, `starting` is a part of the
+    training loop.
+    """
+    pauses = NAMED_PHASES | ({"starting"} if starting else set())
+    paused = sum(spent for phase, spent in seconds_in_window(window, process).items() if phase in pauses)
+    return min(1.0, paused / window.span) if window.span else 0.0
 
 
 def device(window: Window, uuid: str, process: str | None = None) -> DeviceEvidence:
@@ -245,6 +270,10 @@ def _sum_of_rises(window: Window, name: str, process: str) -> float:
     return sum(
         window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in window.samples(name, "process", process)
     )
+
+
+def _known_rises(window: Window, name: str, process: str) -> float | None:
+    return _sum_of_rises(window, name, process) if window.samples(name, "process", process) else None
 
 
 def _pressure(window: Window, process: str) -> float | None:

@@ -10,6 +10,8 @@ from typing import Any
 from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.snapshot import Section
 
+_JITTER_SECONDS = 0.5
+
 Labels = Mapping[str, str]
 
 
@@ -101,7 +103,17 @@ class Window:
             self._always_present[name] = frozenset.intersection(*(point.subjects[name] for point in self._points))
         if subject in self._always_present[name]:
             return self
-        points = deque(point for point in self._points if subject in point.subjects[name])
+        return self._part(deque(point for point in self._points if subject in point.subjects[name]))
+
+    def recent(self, seconds: float) -> Window:
+        """Return the part of the window in the last `seconds`, at least the last two points. Points vary by some
+        milliseconds.
+        """
+        earliest = self._points[-1].time - seconds - _JITTER_SECONDS
+        late = [point for point in self._points if point.time >= earliest]
+        return self._part(deque(late if len(late) > 1 else list(self._points)[-2:]))
+
+    def _part(self, points: deque[Point]) -> Window:
         times = tuple(point.time for point in points)
         part = self._parts.get(times)
         if part is None:

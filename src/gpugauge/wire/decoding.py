@@ -28,6 +28,7 @@ from gpugauge.wire.messages import (
     Snap,
     WireError,
 )
+from gpugauge.wire.record import MAX_PHASES, PHASES
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -81,7 +82,24 @@ def _snap(fields: _Fields) -> Snap:
         exposed_wait_seconds=fields.optional_number("exposed_wait_seconds"),
         local_work_seconds=fields.optional_number("local_work_seconds"),
         compilations=fields.optional_integer("compilations"),
+        waits=_seconds(fields, "waits"),
+        samples=fields.optional_integer("samples"),
+        tokens=fields.optional_integer("tokens"),
     )
+
+
+def _seconds(fields: _Fields, key: str) -> dict[str, float] | None:
+    """Return seconds by phase; those of phases that a later minor version added are of the phase other."""
+    raw = fields.get(key, dict)
+    if raw is None:
+        return None
+    if len(raw) > MAX_PHASES:
+        raise WireError("malformed", f"{key} has at most {MAX_PHASES} entries")
+    entry, found = _Fields(raw, key), dict[str, float]()
+    for phase in raw:
+        known = phase if phase in PHASES else "other"
+        found[known] = found.get(known, 0.0) + (entry.optional_number(phase) or 0.0)
+    return found
 
 
 def _progress(fields: _Fields, key: str) -> Progress | None:
@@ -111,7 +129,8 @@ def _parameters(entry: _Fields) -> Parameters:
 
 
 def _device(entry: _Fields) -> Device:
-    figures = ("allocated", "allocated_peak", "reserved", "active", "inactive_split", "retries", "ooms")
+    memory = ("allocated", "allocated_peak", "reserved", "active", "inactive_split")
+    figures = (*memory, "retries", "ooms", "device_allocs", "device_frees")
     return Device(
         entry.integer("index"),
         entry.optional_text("uuid"),

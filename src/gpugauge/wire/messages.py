@@ -15,7 +15,7 @@ from typing import Any, Union
 
 from gpugauge.text import printable
 
-VERSION = (1, 1)  # major, minor
+VERSION = (1, 2)  # major, minor
 MAX_MESSAGE_BYTES = 16 * 1024
 MAX_TEXT_CHARACTERS = 64
 MAX_LONG_TEXT_CHARACTERS = 256  # of a fact in a snapshot: lists of architectures or of visible devices
@@ -29,11 +29,12 @@ LOG2_BUCKETS = 34
 
 SYSTEM_SOCKET = "/run/gpugauge/hook.sock"
 SOCKET_VARIABLE = "GPUGAUGE_HOOK_SOCKET"
+RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"  # 1: the hook prints one line at the end of the training
 
 END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
 
-# Sources of the step count: the hooks of optimizers, the batches of loaders (for compiled optimizers, which call no
-# hooks), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.
+# Sources of the step count: the hooks of optimizers, the batches before which parameters have changed (for compiled
+# optimizers, which call no hooks), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.
 STEP_SOURCES = ("optimizer", "batches", "tick", "deepspeed")
 
 
@@ -95,15 +96,19 @@ class Device:
     ooms: int | None = None
     name: str | None = None
     capability: str | None = None  # compute capability, as "9.0"
+    device_allocs: int | None = None  # calls of the driver to allocate and to free memory, such as cudaMalloc
+    device_frees: int | None = None
 
 
 @dataclass(frozen=True)
 class Snap:
-    """Cumulative counts since the session began. `monotonic_ns` is the clock of the sender.
+    """Cumulative counts since the session began; what is not known is None. `monotonic_ns` is the clock of the sender.
 
     Version 1.1 added the fields after `errors`: facts that are not known at hello, the source of the step count, the
     state of optimizers, the part of the waits for batches during which the device was idle, and the part of the steps
-    without waits for other ranks.
+    without waits for other ranks. Version 1.2 added the waits for batches in seconds, by the phase that they served
+    (see gpugauge.wire.record), and the samples and tokens that the program reports. Before it, the waits are the
+    seconds of `batches`.
     """
 
     session: str
@@ -120,11 +125,14 @@ class Snap:
     exposed_wait_seconds: float | None = None
     local_work_seconds: float | None = None
     compilations: int | None = None
+    waits: Mapping[str, float] | None = None
+    samples: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)
 class Bye:
-    """The last message of a session. `reason` is one of END_REASONS."""
+    """The last message of a session. `reason` is one of END_REASONS, or other: only the exit status decides."""
 
     session: str
     sequence: int

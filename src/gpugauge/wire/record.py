@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from mmap import mmap
 
 RECORD_BYTES = 4096
@@ -18,21 +18,26 @@ RECORD_BYTES = 4096
 PHASES = ("other", "starting", "training", "evaluating", "checkpointing", "compiling", "loading", "generating")
 
 # Head: magic, number of phases. Body, in words of eight bytes: sequence, phase, since, steps, batches, nanoseconds in
-# each phase before `since`, and the sequence again. If the two differ, the process wrote during the read.
+# each phase before `since`, the sequence again; since version 1.2 also the time of the last step (0 before the first
+# one), samples, tokens, and nanoseconds of waits for batches by the phase that they served. If the two sequences
+# differ, the process wrote during the read. The other counts are independent of it: each is stored at once, at every
+# step and batch (before version 1.2 with every message).
 _MAGIC = b"gpg1"
 _HEAD = struct.Struct("=4sI")
-_BODY = struct.Struct(f"=5Q{len(PHASES)}QQ")
-_MAX_PHASES = 64
+_BODY = struct.Struct(f"=5Q{len(PHASES)}Q4Q{len(PHASES)}Q")
+MAX_PHASES = 64
 
 # Indexes of the words, for a writer that changes only some of them: the sequence first, and its copy at the end.
-SEQUENCE, PHASE, SINCE, _STEPS, _BATCHES, SPENT = range(6)
+SEQUENCE, PHASE, SINCE, STEPS, BATCHES, SPENT = range(6)
 SEQUENCE_COPY = SPENT + len(PHASES)
+LAST_STEP, SAMPLES, TOKENS, WAITED = range(SEQUENCE_COPY + 1, SEQUENCE_COPY + 5)
+WORDS = WAITED + len(PHASES)
 
 
 @dataclass(frozen=True)
 class SharedRecord:
-    """The values of a record: the phase, Unix time of its begin, seconds in each phase until now. `steps` and `batches`
-    are those of the last message.
+    """The values of a record: the phase, Unix time of its begin, counts of steps and batches, seconds in each phase
+    until now, the Unix time of the last step, None if unknown, samples, tokens, and the seconds of waits by phase.
     """
 
     phase: str
@@ -40,6 +45,10 @@ class SharedRecord:
     steps: int
     batches: int
     seconds: Mapping[str, float]
+    last_step: float | None = None
+    samples: int = 0
+    tokens: int = 0
+    waits: Mapping[str, float] = field(default_factory=dict)
 
 
 def write_head(memory: bytearray | mmap) -> None:
@@ -52,17 +61,9 @@ def words(memory: mmap) -> memoryview:
     return memoryview(memory)[_HEAD.size : _HEAD.size + _BODY.size].cast("Q")
 
 
-def write(
-    memory: bytearray | mmap,
-    sequence: int,
-    phase: int,
-    since: int,
-    steps: int,
-    batches: int,
-    nanoseconds: Sequence[int],
-) -> None:
-    """Write the whole body, in about 1 µs. `phase` is an index into PHASES; times are nanoseconds."""
-    _BODY.pack_into(memory, _HEAD.size, sequence, phase, since, steps, batches, *nanoseconds, sequence)
+def write(memory: bytearray | mmap, values: Sequence[int]) -> None:
+    """Write the whole body from its words; words that are missing at the end are 0."""
+    _BODY.pack_into(memory, _HEAD.size, *values, *(0,) * (WORDS - len(values)))
 
 
 def read(data: bytes, monotonic_ns: int, unix: float) -> SharedRecord | None:
@@ -70,19 +71,23 @@ def read(data: bytes, monotonic_ns: int, unix: float) -> SharedRecord | None:
     if len(data) < _HEAD.size:
         return None
     magic, count = _HEAD.unpack_from(data)
-    body = struct.Struct(f"=5Q{count}QQ") if count <= _MAX_PHASES else None
+    body = struct.Struct(f"=5Q{count}Q4Q{count}Q") if count <= MAX_PHASES else None
     if magic != _MAGIC or body is None or len(data) < _HEAD.size + body.size:
         return None
-    sequence, phase, since, steps, batches, *nanoseconds, sequence_copy = body.unpack_from(data, _HEAD.size)
+    sequence, phase, since, steps, batches, *rest = body.unpack_from(data, _HEAD.size)
+    spent, (sequence_copy, last, samples, tokens), waited = rest[:count], rest[count : count + 4], rest[count + 4 :]
     if sequence == 0 or sequence != sequence_copy or since > monotonic_ns:
         return None
     seconds = dict.fromkeys(PHASES, 0.0)
-    for index, spent in enumerate(nanoseconds):
-        seconds[_name(index)] += spent / 1e9
+    for index, nanoseconds in enumerate(spent):
+        seconds[_name(index)] += nanoseconds / 1e9
     lasting = (monotonic_ns - since) / 1e9
     seconds[_name(phase)] += lasting
     # The two clocks are not read at the same instant: rounding keeps the time of an unchanged phase constant.
-    return SharedRecord(_name(phase), round(unix - lasting, 2), steps, batches, seconds)
+    stepped = round(unix - (monotonic_ns - last) / 1e9, 2) if 0 < last <= monotonic_ns else None
+    waits = {_name(index): nanoseconds / 1e9 for index, nanoseconds in enumerate(waited) if nanoseconds}
+    since_unix = round(unix - lasting, 2)
+    return SharedRecord(_name(phase), since_unix, steps, batches, seconds, stepped, samples, tokens, waits)
 
 
 def _name(index: int) -> str:

@@ -16,6 +16,8 @@ _MAX_DESCRIPTORS = 65_536  # of one process
 _TORCH = re.compile(rb"/libtorch(?:_cpu|_python|_cuda|_hip)?\.so")
 _CUDA = re.compile(rb"/lib(?:torch|c10)_cuda\.so")
 _ROCM = re.compile(rb"/lib(?:torch|c10)_hip\.so")
+_HOOK = "gpugauge/hook/bootstrap"  # the end of its entry in PYTHONPATH
+_OFF = ("0", "false", "no", "off")
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
 
@@ -60,11 +62,23 @@ def affinity(procfs: Procfs, pid: int) -> int | None:
 
 def visible_devices(procfs: Procfs, pid: int) -> str | None:
     """Return CUDA_VISIBLE_DEVICES in the initial environment of the process."""
+    return _variable(procfs, pid, b"CUDA_VISIBLE_DEVICES=")
+
+
+def starts_hook(procfs: Procfs, pid: int) -> bool:
+    """Return whether the process was started with the hook in its PYTHONPATH, as `gpugauge run` does, and with the hook
+    switched on.
+    """
+    switch = (_variable(procfs, pid, b"GPUGAUGE_HOOK=") or "").strip().lower()
+    return _HOOK in (_variable(procfs, pid, b"PYTHONPATH=") or "") and switch not in _OFF
+
+
+def _variable(procfs: Procfs, pid: int, prefix: bytes) -> str | None:
     try:
         content = procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
     except OSError:
         return None
-    values = [entry for entry in content.split(b"\0") if entry.startswith(b"CUDA_VISIBLE_DEVICES=")]
+    values = [entry for entry in content.split(b"\0") if entry.startswith(prefix)]
     return values[0].partition(b"=")[2].decode(errors="replace") if values else None
 
 

@@ -13,6 +13,7 @@ from gpugauge.metric import HistogramValue, LabelValues, Value
 from gpugauge.sessions.session import Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.wire import messages as wire
+from gpugauge.wire.record import SharedRecord
 from gpugauge.workload.procfs import process_hash
 
 TICK = cast("Tick", None)  # not read by the collector
@@ -87,7 +88,7 @@ def test_connected_session_has_all_series() -> None:
         "torch_step_duration_seconds": {process: duration},
         "torch_step_source": {("pid-4242", "optimizer"): 1},
         "torch_batches_total": {process: 8},
-        "torch_data_wait_seconds_total": {process: 1.5},
+        "torch_data_wait_seconds_total": {("pid-4242", "training"): 1.5},
         "training_start_timestamp_seconds": {process: 1700000000.0},
         "training_last_step_timestamp_seconds": {process: 1700000009.0},
         "gpugauge_hook_errors_total": {process: 0},
@@ -163,16 +164,6 @@ def test_pid_of_an_ended_session_is_not_read() -> None:
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
 
 
-def test_later_of_two_sessions_of_a_process_counts() -> None:
-    first = replace(SESSION, ended_at=1.0, end_reason=GONE)
-    second = replace(SESSION, hello=wire.Hello("b" * 32, 0), snap=replace(SNAP, steps=wire.Progress(1)))
-    sessions = FakeSessions(SESSION)
-    under_test = collector(sessions)
-    under_test.collect(TICK)
-    sessions.sessions = (first, second)
-    assert values(under_test.collect(TICK))["torch_steps_total"] == {("pid-4242",): 1}
-
-
 def test_section_is_the_same_until_a_session_changes() -> None:
     sessions = FakeSessions(SESSION)
     under_test = collector(sessions)
@@ -182,3 +173,57 @@ def test_section_is_the_same_until_a_session_changes() -> None:
     after = under_test.collect(TICK)
     assert after is not before
     assert values(after)["gpugauge_hook_rejected_total"] == {("foreign",): 1}
+
+
+def test_the_counts_of_the_shared_record_are_newer_than_those_of_the_message() -> None:
+    record = SharedRecord("training", 1700000001.0, 9, 10, {"training": 5.0}, 1700000010.0)
+    found = values(collector(FakeSessions(replace(SESSION, record=record))).collect(TICK))
+    process = ("pid-4242",)
+    assert found["torch_steps_total"] == {process: 9}
+    assert found["torch_batches_total"] == {process: 10}
+    assert found["training_last_step_timestamp_seconds"] == {process: 1700000010.0}
+
+
+def test_what_is_not_known_is_absent() -> None:
+    snap = replace(SNAP, steps=None, batches=None, waits=None)
+    record = SharedRecord("training", 1700000001.0, 0, 0, {"training": 5.0})
+    section = collector(FakeSessions(replace(SESSION, snap=snap, record=record))).collect(TICK)
+    assert not named(("torch_step", "torch_batch", "torch_data", "training_last"), section)
+
+
+def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
+    waits = {"training": 1.0, "evaluating": 0.5}
+    device = wire.Device(0, "GPU-1", 10, retries=1, ooms=2, device_allocs=7)
+    first = replace(
+        SESSION,
+        snap=replace(SNAP, waits=waits, devices=(device,), samples=100),
+        record=SharedRecord("training", 1700000001.0, 7, 8, {"training": 5.0, "loading": 1.0}),
+        ended_at=1700000020.0,
+        end_reason="other",
+    )
+    second = replace(
+        SESSION,
+        hello=replace(SESSION.hello, session="b" * 32, started=1700000021.0),
+        snap=replace(SNAP, session="b" * 32, waits={"training": 2.0}, devices=(), samples=None),
+        record=SharedRecord("loading", 1700000030.0, 3, 4, {"training": 2.0, "loading": 1.0}),
+    )
+    sessions = FakeSessions(replace(first, ended_at=None))
+    ours = collector(sessions)
+    ours.collect(TICK)
+    sessions.sessions = (first, second)
+    found = values(ours.collect(TICK))
+    process = ("pid-4242",)
+    assert found["torch_steps_total"] == {process: 14}
+    assert found["torch_step_duration_seconds"] == {
+        process: HistogramValue((4, *([4] * 9), 8, *([8] * 6), 10, 12), 9.0)
+    }
+    assert found["torch_data_wait_seconds_total"] == {("pid-4242", "training"): 3.0, ("pid-4242", "evaluating"): 0.5}
+    assert found["torch_phase_seconds_total"] == {("pid-4242", "training"): 7.0, ("pid-4242", "loading"): 2.0}
+    assert found["torch_samples_total"] == {process: 100}
+    assert found["torch_memory_device_allocs_total"] == {("pid-4242", "GPU-1"): 7}
+    assert found["training_start_timestamp_seconds"] == {process: 1700000000.0}
+    assert "training_end_timestamp_seconds" not in found
+    sessions.sessions = (second,)  # the first one is dropped some minutes after its end
+    assert values(ours.collect(TICK))["torch_steps_total"] == {process: 14}
+    sessions.sessions = (replace(second, snap=None),)
+    assert values(ours.collect(TICK))["torch_steps_total"] == {process: 10}  # the record has 3

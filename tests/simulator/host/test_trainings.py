@@ -21,7 +21,7 @@ gpus: {model: h100, count: 4}
 processes:
   - {pid: 50, gpus: [0, 1], per_gpu: 1, memory: 10GiB, container_pid: 7, end: 100, command: python3 -m x my.py,
      pipeline: {kernels: 0.5, load: 4.0}, phases: {compiling: 10, every: 20, evaluating: 5}}
-  - {pid: 60, gpus: [2], memory: 10GiB, pipeline: {retries: 0.1}, start: 30}
+  - {pid: 60, gpus: [2], memory: 10GiB, pipeline: {retries: 1.0}, start: 30}
   - {pid: 70, gpus: [3], memory: 10GiB, pipeline: {}, hook: false}
 """
 

@@ -109,6 +109,20 @@ def test_a_cause_without_a_share() -> None:
     assert "Limited by transfer : copies" in read(with_process(state="training", limited_by="transfer")).text
 
 
+def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
+    shares = {"data": 0.7, "rest": 0.3}
+
+    on_cpu = read(with_process(state="training_on_cpu", step_shares=shares)).text
+    assert "Last minute: 70 % waiting for data, 30 % the rest." in on_cpu
+    assert "Last minute" not in read(with_process(state="training", step_shares=shares)).text
+
+
+def test_what_makes_a_cause_decidable() -> None:
+    text = read(with_process(state="training", undecidable=["data_loading", "host_bound"])).text
+
+    assert "Not decided: the waits for batches are not known: declare the loader with gpugauge.hook.batches()" in text
+
+
 def test_the_banner_of_a_simulation() -> None:
     assert "Simulated: these GPUs do not exist. Scenario: <b>.yaml" in read(node_facts(), "<b>.yaml").text
     assert "Simulated" not in read(node_facts()).text

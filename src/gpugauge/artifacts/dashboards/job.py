@@ -178,9 +178,9 @@ def _steps() -> list[Panel]:
         ),
         every_rank(
             "Waiting for data, in all",
-            "Share of the time that the training thread waits for batches. The wait costs nothing while the GPU still "
-            "has work.",
-            _S.rate("torch_data_wait_seconds_total"),
+            "Share of the time that the training thread waits for training batches. The wait costs nothing while the "
+            "GPU still has work. Absent where the loader is not known to the hook.",
+            _S.rate("torch_data_wait_seconds_total", phase="training"),
             highest=1,
         ),
         timeseries(

@@ -32,8 +32,36 @@ def _batches(session: Session) -> wire.Progress | None:
     return session.snap.batches if session.snap else None
 
 
-def _count(progress: wire.Progress | None) -> int | None:
-    return progress.count if progress else None
+def _step_count(session: Session) -> int | None:
+    """Return the steps of the last message, or of the shared record, which is newer; None if steps are unknown."""
+    steps, record = _steps(session), session.record
+    return None if steps is None else max(steps.count, record.steps if record else 0)
+
+
+def _batch_count(session: Session) -> int | None:
+    batches, record = _batches(session), session.record
+    return None if batches is None else max(batches.count, record.batches if record else 0)
+
+
+def _last_step(session: Session) -> float | None:
+    steps = _steps(session)
+    if steps is None or session.record is None or session.record.last_step is None:
+        return steps.last if steps else None
+    return session.record.last_step
+
+
+def _waits(session: Session) -> dict[str, float] | None:
+    """Return the waits by phase. Hooks before version 1.2 send no phases; most waits are for training."""
+    snap, recorded = session.snap, session.record.waits if session.record else {}
+    if snap is not None and not recorded and snap.waits is None and snap.batches and snap.batches.count:
+        return {"training": snap.batches.seconds}
+    sent = (snap.waits if snap else None) or {}
+    return {phase: max(sent.get(phase, 0.0), recorded.get(phase, 0.0)) for phase in {**sent, **recorded}} or None
+
+
+def _reported(sent: int | None, recorded: int | None) -> int | None:
+    """Return a count that the program reports; None if it reports none."""
+    return max(sent or 0, recorded or 0) if sent is not None or recorded else None
 
 
 def _step_durations(session: Session) -> HistogramValue | None:
@@ -51,7 +79,7 @@ def _step_durations(session: Session) -> HistogramValue | None:
 def _step_source(session: Session) -> dict[str, int] | None:
     source = session.snap.step_source if session.snap else None
     # Hooks before version 1.1 of the protocol count optimizer steps only, and do not send a source.
-    return {source if source in wire.STEP_SOURCES else "optimizer": 1} if _count(_steps(session)) else None
+    return {source if source in wire.STEP_SOURCES else "optimizer": 1} if _step_count(session) else None
 
 
 def _by_uuid(read: Callable[[wire.Device], int | None]) -> Callable[[Session], dict[str, int] | None]:
@@ -141,10 +169,11 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_steps_total",
-        "Training steps, counted by the event in torch_step_source; of several optimizers, those of the one that "
-        "steps most often.",
+        "Training steps, counted by the event in torch_step_source. Optimizers that step in one loop count like the "
+        "one that steps most often; optimizers that are used one after another add up. Absent before the first step, "
+        "and while no optimizer of torch is used and the program reports no steps.",
         NONE,
-        lambda s: _count(_steps(s)),
+        _step_count,
         source="torch.optim.optimizer.register_optimizer_step_post_hook",
     ),
     _process.histogram(
@@ -156,17 +185,31 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_batches_total",
-        "Batches delivered by data loaders.",
+        "Batches that the training thread has taken from data loaders; absent before the first one.",
         NONE,
-        lambda s: _count(_batches(s)),
+        _batch_count,
         source="torch.utils.data.DataLoader",
     ),
     _process.counter(
         "torch_data_wait_seconds_total",
-        "Time in which the program waited for batches. The GPU can be busy in the meantime.",
+        "Time in which the training thread waited for batches, by the phase that they were for. The GPU can be busy in "
+        "the meantime. Absent while no wait is known: the loader is not torch's, or another thread reads it.",
         SECONDS,
-        lambda s: b.seconds if (b := _batches(s)) else None,
-        source="torch.utils.data.DataLoader",
+        _waits,
+        "phase",
+        source="torch.utils.data.DataLoader, gpugauge.hook.batches, gpugauge.hook.waiting",
+    ),
+    _process.counter(
+        "torch_samples_total",
+        "Samples of the steps, as the program reports them with gpugauge.hook.step(samples=).",
+        NONE,
+        lambda s: _reported(s.snap and s.snap.samples, s.record and s.record.samples),
+    ),
+    _process.counter(
+        "torch_tokens_total",
+        "Tokens of the steps, as the program reports them with gpugauge.hook.step(tokens=).",
+        NONE,
+        lambda s: _reported(s.snap and s.snap.tokens, s.record and s.record.tokens),
     ),
     _process.counter(
         "torch_memory_alloc_retries_total",
@@ -184,6 +227,22 @@ LASTING: tuple[Metric, ...] = (
         "uuid",
         source="torch.cuda.memory_stats num_ooms",
     ),
+    _process.counter(
+        "torch_memory_device_allocs_total",
+        "Calls of the driver to allocate device memory, such as cudaMalloc.",
+        NONE,
+        _by_uuid(lambda d: d.device_allocs),
+        "uuid",
+        source="torch.cuda.memory_stats num_device_alloc",
+    ),
+    _process.counter(
+        "torch_memory_device_frees_total",
+        "Calls of the driver to free device memory, such as cudaFree.",
+        NONE,
+        _by_uuid(lambda d: d.device_frees),
+        "uuid",
+        source="torch.cuda.memory_stats num_device_free",
+    ),
     _process.gauge(
         "training_start_timestamp_seconds",
         "Unix time of the first step, batch or watch() call of the process.",
@@ -194,7 +253,7 @@ LASTING: tuple[Metric, ...] = (
         "training_last_step_timestamp_seconds",
         "Unix time of the last optimizer step.",
         TIMESTAMP,
-        lambda s: p.last if (p := _steps(s)) else None,
+        _last_step,
     ),
     _process.gauge(
         "training_end_timestamp_seconds",

@@ -141,10 +141,11 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_local_work_seconds_total",
-        "Time of the training steps minus the waits for other ranks; absent without DistributedDataParallel.",
+        "Time of the steps without the waits for other ranks, measured in DistributedDataParallel and in collectives "
+        "that block the process (gloo, mpi). Absent where the waits are not known.",
         SECONDS,
         lambda s: s.snap.local_work_seconds if s.snap else None,
-        source="DistributedDataParallel, backward_comm_time less backward_compute_comm_overlap_time",
+        source="torch.distributed",
     ),
     _process.counter(
         "torch_compilations_total",

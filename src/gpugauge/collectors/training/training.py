@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.training import session_rows, torch_facts
+from gpugauge.collectors.training.continued import continued
 from gpugauge.metric import NONE, Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import Counters, Session, SessionSource
 from gpugauge.snapshot import Section
@@ -43,8 +44,9 @@ HOOK_SOCKET: tuple[Metric, ...] = (
     ),
     _hook.counter(
         "gpugauge_trainings_ended_total",
-        "Training processes that ended, by reason; killed means that the process ended without a final message, "
-        "because of a signal, a crash or os._exit.",
+        "Training processes that ended, by reason: finished (exit code 0), error, out_of_memory, interrupted (SIGINT "
+        "or exit code 130), killed (another signal or a crash), rejected (invalid messages), other (the program was "
+        "replaced, or the reason is not known).",
         NONE,
         lambda stats: stats.counters.ended,
         "reason",
@@ -62,6 +64,8 @@ class TrainingCollector(RegisteredCollector):
         self._sessions = sessions
         self._process_id = process_id
         self._labels: dict[str, str] = {}
+        # By session: the sessions before of the same process, with their counts added up.
+        self._before: dict[str, Session] = {}
         self._seen: tuple[Sequence[Session], Counters] | None = None
         self._section = Section(self.name, ())
 
@@ -82,12 +86,29 @@ class TrainingCollector(RegisteredCollector):
 
     def _families(self, view: Sequence[Session], counters: Counters) -> tuple[Family, ...]:
         self._labels = {session.hello.session: self._label(session) for session in view}
-        # A process that starts a second session (exec keeps the pid) is exported once, with the last of them.
-        subjects = {self._labels[session.hello.session]: session for session in view}
+        subjects = self._subjects(view)
         lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in subjects.items()]
         live = [subject for subject in lasting if subject[1].connected]
         stats = HookSocketStats(sum(session.connected for session in view), counters)
         return families(LIVE, live) + families(LASTING, lasting) + families(HOOK_SOCKET, [((), stats)])
+
+    def _subjects(self, view: Sequence[Session]) -> dict[str, Session]:
+        """Return the sessions by label. A process with a second session (exec keeps the pid) is exported once, with the
+        last of them and the counts of all.
+        """
+        subjects: dict[str, Session] = {}
+        before: dict[str, Session] = {}
+        for session in view:
+            name = session.hello.session
+            label = self._labels[name]
+            # The earlier sessions are dropped some minutes after their end.
+            earlier = subjects.get(label) or self._before.get(name)
+            if earlier is not None:
+                before[name] = earlier
+                session = continued(earlier, session)  # noqa: PLW2901 - the rest of the loop is about the sum
+            subjects[label] = session
+        self._before = before
+        return subjects
 
     def _label(self, session: Session) -> str:
         """Return the `process` label of a session. It is set once: later the pid may belong to another process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
@@ -11,9 +12,11 @@ from gpugauge.metric import NONE, RATIO, SECONDS, LabelValues, Metric, Table, fa
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES, STATES
-from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.facts import FAMILIES, Progress, evidence, processes
-from gpugauge.verdict.judge import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, Verdict, judge
+from gpugauge.verdict.judge import Verdict, judge
+from gpugauge.verdict.meter import PhaseMeter
+from gpugauge.verdict.shares import phase_seconds, step_shares, waits
+from gpugauge.verdict.states import STALLED_SECONDS, begun, trains_on_cpu
 from gpugauge.verdict.summary import Summary
 from gpugauge.verdict.window import Window
 
@@ -22,7 +25,7 @@ log = logging.getLogger("gpugauge.verdict")
 _process = Table("process")
 _INTERVAL_SECONDS = 5.0  # between two verdicts
 _TOLERANCE_SECONDS = 0.5  # by which a verdict can be earlier: ticks are 1 s to 5 s apart, and not exactly periodic
-_DWELL_SECONDS = 10.0 - _TOLERANCE_SECONDS  # time for which a new state must hold before it is exported
+_CLOCK_SECONDS = 0.05  # by which the clocks of a session and of the ticks differ
 _LINGER_SECONDS = 300.0  # time for which the integrals of an ended process are exported
 
 
@@ -34,12 +37,13 @@ class _Account:
     """The exported verdict on one process, and its integrals. Times are monotonic seconds."""
 
     verdict: Verdict
-    since: float  # start of `candidate`
-    candidate: str  # state of the last verdict, exported once it has held for a while
+    seen: float  # time of the last verdict
     held: int = 0  # GPUs
     progress: Progress | None = None
-    started: float = 0.0
-    seen: float = 0.0
+    meter: PhaseMeter | None = None  # None without a shared record
+    began: bool = False  # with a step or batch
+    on_cpu: bool = False
+    shares: Mapping[str, float] = field(default_factory=dict)  # of a step, by part
     live: bool = True
     summary: Summary = field(default_factory=Summary)
 
@@ -78,17 +82,28 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "training_verdict_info",
         "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
-        "be determined, because the GPU does not have the performance counters. Always 1.",
+        "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
+        "known. Always 1.",
         NONE,
         lambda a: a.info(),
         *("confidence", "undecidable"),
+    ),
+    _process.gauge(
+        "training_step_share_ratio",
+        "Share of the last minute in each part of the training: waits for batches (data), waits for other ranks "
+        "(peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not known is absent, "
+        "and its time is in the rest.",
+        RATIO,
+        lambda a: a.shares,
+        "part",
     ),
 )
 
 LASTING: tuple[Metric, ...] = (
     _process.counter(
         "training_seconds_total",
-        "Time of the process in each state.",
+        "Time of the process in each state, from the begin of its session; exact for states that are phases of the "
+        "hook, however short.",
         SECONDS,
         lambda a: a.summary.seconds,
         "state",
@@ -122,7 +137,8 @@ class VerdictCollector(RegisteredCollector):
         self._window = Window(FAMILIES)
         self._accounts: dict[str, _Account] = {}
         self._due = 0.0
-        self._before: float | None = None
+        self._began: float | None = None  # time of the first verdict
+        self._before = 0.0  # time of the last verdict
         self._section = Section(self.name, ())
 
     def configure(self, settings: Settings) -> None:
@@ -133,39 +149,76 @@ class VerdictCollector(RegisteredCollector):
         """Return the verdicts; the same section until the next verdict."""
         if tick.monotonic < self._due:
             return self._section
+        if self._began is None:
+            self._began = self._before = tick.monotonic
         self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
         self._window.add(tick.monotonic, tick.sections)
-        elapsed = 0.0 if self._before is None else min(tick.monotonic - self._before, 3 * _INTERVAL_SECONDS)
-        self._before = tick.monotonic
         present = processes(self._window)
         for process in present:
-            self._judge(process, tick, elapsed)
+            self._judge(process, tick)
         self._end(present, tick)
+        self._before = tick.monotonic
         accounts: list[tuple[LabelValues, _Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
         live = [(labels, account) for labels, account in accounts if account.live]
         self._section = Section(self.name, families(LIVE, live) + families(LASTING, accounts))
         return self._section
 
-    def _judge(self, process: str, tick: Tick, elapsed: float) -> None:
+    def _judge(self, process: str, tick: Tick) -> None:
         now = tick.monotonic
         account = self._accounts.get(process)
         if account is None:
-            account = _Account(Verdict("unknown", "outside"), now, "unknown", started=now)
-            self._accounts[process] = account
-        account.live, account.seen = True, now
+            account = self._accounts[process] = _Account(Verdict("unknown", "outside"), now)
+            account.meter = self._meter(process, now, new=True)
+        elif account.meter is None:
+            account.meter = self._meter(process, now, new=False)
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
-        verdict = self._settle(account, judge(found, account.verdict, self.stalled_seconds), found, now)
-        account.verdict, account.held = verdict, len(found.devices) + found.unused_devices
-        summary = account.summary
-        summary.seconds[verdict.state] += elapsed
+        account.verdict = judge(found, account.verdict, self.stalled_seconds)
+        account.held, account.on_cpu = len(found.devices) + found.unused_devices, trains_on_cpu(found)
+        waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
+        elapsed = self._spend(process, account, now, waiting)
+        account.live, account.seen, account.began = True, now, begun(found)
+        account.shares = step_shares(self._window, process) if account.began else {}
+        account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
+        account.summary.peak_memory = max(account.summary.peak_memory, self._memory(process))
+
+    def _meter(self, process: str, now: float, new: bool) -> PhaseMeter | None:
+        """Return a meter of a session. It leaves out the time before the daemon, and time that is already counted."""
+        seconds = phase_seconds(self._window, process)
+        session = sum(seconds.values())
+        if not session:
+            return None
+        assert self._began is not None
+        counted = session if new and session <= now - self._began + _CLOCK_SECONDS else 0.0
+        if not new:
+            counted = min(session, now - self._before)
+        meter = PhaseMeter()
+        meter.skip(seconds, waits(self._window, process), 1.0 - counted / session)
+        return meter
+
+    def _spend(self, process: str, account: _Account, now: float, waiting: float | None) -> float:
+        """Count the time since the last verdict, and return it in seconds. `waiting`: see PhaseMeter.advance."""
+        state = account.verdict.state
+        if account.meter is None:
+            spent = {state: min(now - self._before, 3 * _INTERVAL_SECONDS)}
+        else:
+            spent = account.meter.advance(
+                phase_seconds(self._window, process) or account.meter.seconds,
+                waits(self._window, process) or account.meter.waits,
+                state,
+                began=account.began,
+                on_cpu=account.on_cpu,
+                waiting=waiting,
+            )
+        summary, elapsed = account.summary, sum(spent.values())
+        for name, seconds in spent.items():
+            summary.seconds[name] += seconds
         summary.held += elapsed * account.held
-        summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
-        summary.peak_memory = max(summary.peak_memory, self._memory(process))
         if account.held and not summary.lost:
             summary.lost = dict.fromkeys(CAUSES, 0.0)
-        for cause, share in verdict.causes.items() if account.held else ():
+        for cause, share in account.verdict.causes.items() if account.held else ():
             summary.lost[cause] += elapsed * account.held * share
+        return elapsed
 
     def _memory(self, process: str) -> float:
         peaks = self._window.samples("torch_memory_allocated_peak_bytes", "process", process)
@@ -178,35 +231,39 @@ class VerdictCollector(RegisteredCollector):
         count = (steps or 0.0) + (batches or 0.0)
         if before and before.count == count:
             return before
-        last = self._window.last("training_last_step_timestamp_seconds", process)
-        # After a start of the daemon, the time without progress includes the time before the start.
-        age = max(0.0, tick.timestamp - last) if before is None and last is not None else 0.0
+        names = ("training_last_step_timestamp_seconds", "training_phase_since_timestamp_seconds")
+        known = [moment for name in names if (moment := self._window.last(name, process)) is not None]
+        # After a start of the daemon, the time without progress includes the time before the start. The time of the
+        # last batch is not exported; its wait ended with a new phase.
+        age = max(0.0, tick.timestamp - max(known)) if before is None and known else 0.0
         return Progress(count, tick.monotonic - age)
 
-    def _settle(self, account: _Account, verdict: Verdict, found: Evidence, now: float) -> Verdict:
-        """Return the verdict to export: a new state needs enough evidence and must have held for a while."""
-        old = found.age is not None and found.age > MIN_EVIDENCE_SECONDS
-        state = "unknown" if old and self._window.span < MIN_EVIDENCE_SECONDS else verdict.state
-        if state != account.candidate:
-            account.candidate, account.since = state, now
-        first = account.verdict.state == "unknown" and state != "unknown"
-        if state == account.verdict.state or first or now - account.since >= _DWELL_SECONDS:
-            if state == verdict.state:
-                return verdict
-            return Verdict(state, verdict.confidence)
-        return account.verdict  # its causes belong to the exported state
-
     def _end(self, present: set[str], tick: Tick) -> None:
+        now = tick.monotonic
+        ended = self._window.values("training_end_timestamp_seconds", "process")
+        for process in ended - self._accounts.keys():
+            self._add_short(process, now)
         for process, account in list(self._accounts.items()):
             if process not in present and account.live:
                 account.live = False
-                _log_end(process, account, tick.monotonic)
-            if tick.monotonic - account.seen > _LINGER_SECONDS:
+                if account.meter is not None:
+                    self._spend(process, account, now, waiting=None)
+                _log_end(process, account.summary)
+            if now - account.seen > _LINGER_SECONDS and process not in ended:
                 del self._accounts[process]
 
+    def _add_short(self, process: str, now: float) -> None:
+        """Add a process that began and ended since the last verdict."""
+        meter = self._meter(process, now, new=True)
+        if meter is not None:
+            # The allocator's counters remain after the end of a process that used a GPU.
+            on_cpu = not self._window.samples("torch_memory_ooms_total", "process", process)
+            verdict = Verdict("starting", "inside")
+            self._accounts[process] = _Account(verdict, now, meter=meter, on_cpu=on_cpu)
 
-def _log_end(process: str, account: _Account, now: float) -> None:
+
+def _log_end(process: str, summary: Summary) -> None:
     """Log the summary of a process that has ended, if it was training."""
-    if account.summary.seconds.keys() & {"training", "training_on_cpu"}:
-        line = account.summary.line()
-        log.info("training ended", extra=fields(process=process, seconds=round(now - account.started), **line))
+    if summary.seconds.keys() & {"training", "training_on_cpu"}:
+        seconds = round(sum(summary.seconds.values()))
+        log.info("training ended", extra=fields(process=process, seconds=seconds, **summary.line()))

@@ -36,7 +36,9 @@ class Pipeline:
     throttle: str = "thermal"  # the reason of a lower clock: thermal, power_cap (the limit is lowered)
     cpu_quota: float = 1.0  # share of the needed CPU time that the cgroup grants
     paging: float = 0.0  # share of time in which host and loader wait for swap or storage
-    retries: float = 0.0  # to free the cache of the allocator and retry
+    retries: float = 0.0  # of the allocator, per step: it frees its cached blocks and allocates them again
+    cached: int = 100  # blocks that a retry frees
+    device_call: float = 0.0005  # of the driver, to allocate or free a block
 
     @property
     def slowed(self) -> float:
@@ -46,9 +48,16 @@ class Pipeline:
     @property
     def host_seconds(self) -> float:
         """Seconds of work of the training thread per step."""
-        own = self.host * self.slowed + self.retries
+        own = self.host * self.slowed
         own += 0.0 if self.pinned else self.copy
         return own if self.workers else own + self.load * self.slowed
+
+    @property
+    def allocator_seconds(self) -> float:
+        """Seconds per step in which the allocator retries. The first free waits for the GPU, which is idle from then
+        on.
+        """
+        return self.retries * 2 * self.cached * self.device_call
 
     @property
     def kernel_seconds(self) -> float:
@@ -60,7 +69,8 @@ class Pipeline:
         """Seconds of the step without waiting for peers."""
         beside = (self.copy if self.pinned else 0.0, self.loader_interval)
         inline = (self.host_seconds, self.kernel_seconds)
-        return max(sum(inline) if self.synchronises or not self.pinned else max(inline), *beside)
+        together = sum(inline) if self.synchronises or not self.pinned else max(inline)
+        return max(together + self.allocator_seconds, *beside)
 
     @property
     def loader_interval(self) -> float:
@@ -132,6 +142,7 @@ class Observed:
     cpu_throttled: float
     memory_pressure: float
     retries: float  # per second
+    device_calls: float  # per second, to allocate; as many to free
     own_sm_active: float  # of this process
     own_power: float  # of the power above the idle power
 
@@ -143,17 +154,18 @@ def observe(p: Pipeline) -> Observed:
     own_busy = min(1.0, (p.kernels / p.clock + spin) / step)
     other_busy = min(1.0 - own_busy, p.other)
     computing = p.kernels / p.clock / step
-    idle = max(0.0, 1.0 - own_busy - other_busy)
     if p.workers:
-        inline = p.host_seconds + (p.kernel_seconds if p.synchronises or not p.pinned else 0.0)
+        inline = p.host_seconds + p.allocator_seconds
+        inline += p.kernel_seconds if p.synchronises or not p.pinned else 0.0
         waiting = max(0.0, p.own_step - inline) if p.loader_interval >= p.own_step else 0.0
     else:
         waiting = p.load * p.slowed
     wait = waiting / step
+    own_idle = max(0.0, p.own_step - p.kernel_seconds - p.allocator_seconds) / step
     own_sm = computing * p.fill + spin / step * 0.05
     sm = own_sm + other_busy * 0.5
     tensor = 0.0 if p.precision_unused else computing * p.tensor * p.fill
-    cpu = p.host_seconds / step
+    cpu = (p.host_seconds - (0.0 if p.pinned else p.copy)) / step
     return Observed(
         step=step,
         busy=min(1.0, own_busy + other_busy),
@@ -163,11 +175,12 @@ def observe(p: Pipeline) -> Observed:
         power=0.12 + 0.8 * (computing * p.fill + other_busy * 0.5) + 0.08 * spin / step,
         transfer=p.copy / step,
         data_wait=wait,
-        data_wait_exposed=min(wait, idle),
+        data_wait_exposed=min(wait, own_idle),
         local_work=p.own_step / step,
         cpu_throttled=min(1.0, (1.0 - p.cpu_quota) * min(1.0, max(cpu, p.loader_interval / step))),
         memory_pressure=p.paging * min(1.0, max(cpu, p.loader_interval / step)),
-        retries=1.0 / step if p.retries else 0.0,
+        retries=p.retries / step,
+        device_calls=p.retries * p.cached / step,
         own_sm_active=min(1.0, own_sm),
         own_power=0.9 * computing * p.fill + 0.09 * spin / step,
     )

@@ -19,6 +19,7 @@ from gpugauge.wire.record import PHASES, SharedRecord
 _DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
 # Shares of the memory of a process on a GPU: parameters, tensors, and memory reserved by the allocator.
 _PARAMETERS, _ALLOCATED, _ACTIVE, _RESERVED = 0.1, 0.8, 0.85, 0.95
+_BATCH, _TOKENS = 32, 1024  # samples in a step, and tokens in a sample
 _HOST_BYTES = 1 << 30  # of a model on the CPU
 
 
@@ -113,7 +114,7 @@ def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
         "architectures": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "tf32_matmul": "no" if pipeline.precision_unused else "yes",
         "loader_workers": str(pipeline.workers),
-        "loader_batch_size": "32",
+        "loader_batch_size": str(_BATCH),
         "loader_pin_memory": "yes" if pipeline.pinned else "no",
     }
 
@@ -149,6 +150,8 @@ class _Progress:
             exposed_wait_seconds=observed.data_wait_exposed * trained if devices else None,
             local_work_seconds=max(0.0, steps.seconds - waits) if self._shared else None,
             compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
+            samples=_BATCH * self._steps,
+            tokens=_TOKENS * _BATCH * self._steps,
         )
 
     def record(self) -> SharedRecord:
@@ -196,6 +199,7 @@ class _Progress:
     def _device(self, index: int, device: Device) -> wire.Device:
         held = self._process.memory or 0
         allocated, active, reserved = (round(held * share) for share in (_ALLOCATED, _ACTIVE, _RESERVED))
+        calls = round(self._observed.device_calls * self._trained)
         return wire.Device(
             index,
             device.uuid,
@@ -208,4 +212,6 @@ class _Progress:
             ooms=0,
             name=device.name,
             capability=".".join(map(str, device.figures["compute_capability"])),
+            device_allocs=self._pipeline.cached + calls,
+            device_frees=calls,
         )

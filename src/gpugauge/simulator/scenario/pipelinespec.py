@@ -35,7 +35,9 @@ class PipelineSpec(StrictModel):
     throttle: Literal["thermal", "power_cap"] = "thermal"
     cpu_quota: _Ratio = 1.0
     paging: _LostRatio = 0.0
-    retries: _StepSeconds = 0.0
+    retries: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    cached: Annotated[int, Field(ge=0, le=100_000)] = 100
+    device_call: _StepSeconds = 0.0005
 
     @model_validator(mode="after")
     def _check(self) -> PipelineSpec:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from gpugauge.status.steps import loader_advice, step_sentence
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import ABSENT, bar, duration, of_sizes, of_watts, percent, size, sparkline, text
 
@@ -228,7 +229,7 @@ def _process(process: Facts, now: float) -> str:
         f'<td><span class="unit">for</span> {age}</td>',
         f"<td>{_mark(_process_class(process), state.replace('_', ' ')) if state else ABSENT}</td>",
     )
-    return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>\n{_cause(process)}'
+    return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>\n{_cause(process)}{_steps(process)}'
 
 
 def _cause(process: Facts) -> str:
@@ -237,13 +238,24 @@ def _cause(process: Facts) -> str:
     if not name:
         return ""
     ratio = process.get("limited_by_ratio")
-    share = "" if ratio is None else f", which costs {percent(ratio)} of its GPU time"
+    # Without a GPU in use no GPU time is lost.
+    lost = ratio is not None and process["state"] != "training_on_cpu"
+    share = f", which costs {percent(ratio)} of its GPU time" if lost else ""
     cause = CAUSES.get(name)
     advice = f" <span>{text(cause.evidence)}. <b>Advice:</b> {text(cause.advice)}</span>" if cause else ""
     return (
         f'<tr class="cause"><td colspan="{len(_COLUMNS)}"><strong>Limited by {text(name).replace("_", " ")}</strong>'
         f"{share}:{advice}</td></tr>\n"
     )
+
+
+def _steps(process: Facts) -> str:
+    """Return a table row with the parts of the steps of a training on the CPU, and with unknown waits for batches."""
+    on_cpu = process["state"] == "training_on_cpu"
+    parts = [("Last minute:", step_sentence(process["step_shares"] or {}) if on_cpu else "")]
+    parts.append(("Not decided:", loader_advice(process["undecidable"] or ())))
+    notes = [f"<strong>{name}</strong> <span>{text(words)}.</span>" for name, words in parts if words]
+    return f'<tr class="cause"><td colspan="{len(_COLUMNS)}">{" ".join(notes)}</td></tr>\n' if notes else ""
 
 
 def _owner(workload: Mapping[str, str]) -> str:

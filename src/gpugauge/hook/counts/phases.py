@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from time import perf_counter_ns
 
-from gpugauge.hook.record import RecordMemory
+from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE, SPENT
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
@@ -28,7 +28,7 @@ def phase_index(name: str) -> int:
 
 
 class Phases:
-    """The phase of one `thread`: the innermost one that was `entered`, else the base phase from batches and steps.
+    """The phase of one `thread`: the innermost one that was `entered`, else the `base` phase from batches and steps.
 
     Times are perf_counter_ns. The phase changes twice a batch, so switch() writes only the words that change.
     """
@@ -38,23 +38,34 @@ class Phases:
         self.clear()
 
     def clear(self) -> None:
-        """Start from zero on the calling thread: at the start, and in a forked child."""
+        """Start from zero on the calling thread, with an empty record: at the start, and in a forked child."""
         self.thread = threading.get_ident()
-        self.current = self._base = STARTING
-        self._since = perf_counter_ns()
+        self.current = self.base = STARTING
+        self.since = CLOCKS[0]()
         self.entered: list[int] = []
-        self._nanoseconds = [0] * len(PHASES)
+        words = self.record.words
+        words[PHASE], words[SINCE] = STARTING, self.since
+        words[SEQUENCE] = words[SEQUENCE_COPY] = 1
 
-    def follow_caller(self) -> None:
-        """Follow the calling thread if Python started it: the threads of autograd only run parts of a step."""
+    def follow_caller(self) -> bool:
+        """Follow the calling thread if Python started it: the threads of autograd only run parts of a step. Return
+        whether the thread is a new one.
+        """
         caller = threading.get_ident()
-        if caller != self.thread and any(thread.ident == caller for thread in threading.enumerate()):
-            self.thread = caller
-            self.entered.clear()
+        if caller == self.thread or all(thread.ident != caller for thread in threading.enumerate()):
+            return False
+        self.thread = caller
+        self.entered.clear()
+        return True
 
     def on_training_thread(self) -> bool:
         """Return whether the caller runs on the followed thread."""
         return threading.get_ident() == self.thread
+
+    @property
+    def declared(self) -> bool:
+        """Whether the program itself has entered the phase loading."""
+        return bool(self.entered) and self.entered[-1] == LOADING
 
     def enter(self, phase: int, now: int) -> None:
         """Enter a phase until leave()."""
@@ -65,32 +76,28 @@ class Phases:
         """Leave the innermost phase."""
         if self.entered:
             self.entered.pop()
-        self.switch(self.entered[-1] if self.entered else self._base, now)
+        self.switch(self.entered[-1] if self.entered else self.base, now)
 
     def set_base(self, base: int, now: int) -> None:
         """Set the phase that counts while none is entered."""
-        self._base = base
+        self.base = base
         if not self.entered:
             self.switch(base, now)
 
     def end_wait(self, base: int, before: int, now: int) -> None:
         """End a wait for a batch: set the base phase, and return to the phase `before` if one is entered."""
-        self._base = base
+        self.base = base
         self.switch(before if self.entered else base, now)
-
-    def write(self, steps: int, batches: int) -> None:
-        """Write the whole record."""
-        self.record.write(self.current, self._since, steps, batches, self._nanoseconds)
 
     def switch(self, phase: int, now: int) -> None:
         """Switch to a phase, whatever is entered."""
         before = self.current
         if phase == before:
             return
-        spent = self._nanoseconds[before] = self._nanoseconds[before] + now - self._since
-        self.current, self._since = phase, now
-        if (words := self.record.words) is not None:
-            words[SEQUENCE] = now  # the sequence only has to differ from the previous one
-            words[SPENT + before] = spent
-            words[PHASE] = phase
-            words[SINCE] = words[SEQUENCE_COPY] = now
+        words, spent = self.record.words, now - self.since
+        words[SEQUENCE] = now  # the sequence only has to differ from the previous one
+        if spent > 0:
+            words[SPENT + before] += spent
+        words[PHASE] = phase
+        self.current, self.since = phase, now
+        words[SINCE] = words[SEQUENCE_COPY] = now

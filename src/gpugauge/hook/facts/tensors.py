@@ -20,7 +20,7 @@ def state(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
     return _totals(
         value
         for optimizer in optimizers
-        for entry in tuple(optimizer.state.values())
+        for entry in tuple(getattr(optimizer, "state", {}).values())
         if isinstance(entry, dict)
         for value in tuple(entry.values())
         if isinstance(value, torch.Tensor)
@@ -37,18 +37,20 @@ def sharding(optimizers: Iterable[Any]) -> str | None:
     return None
 
 
-def version(optimizers: Iterable[Any]) -> tuple[int, int] | None:
-    """Return a value that changes with every write to the first trained parameter; None without such a parameter."""
-    for parameter in _parameters(optimizers):
-        if parameter.requires_grad:
-            tensor = getattr(parameter, "_local_tensor", parameter)
-            return id(parameter), tensor._version  # noqa: SLF001 - documented in spite of its name
-    return None
+def first_trained(optimizers: Iterable[Any]) -> Any:
+    """Return the first parameter with gradients, None without one."""
+    return next((parameter for parameter in _parameters(optimizers) if parameter.requires_grad), None)
+
+
+def version(parameter: Any) -> tuple[int, int]:
+    """Return the identity of a parameter, and a number that changes with every write to it."""
+    tensor = getattr(parameter, "_local_tensor", parameter)
+    return id(parameter), tensor._version  # noqa: SLF001 - documented in spite of its name
 
 
 def _parameters(optimizers: Iterable[Any]) -> Iterator[Any]:
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
+        for group in getattr(optimizer, "param_groups", ()):
             yield from group["params"]
 
 

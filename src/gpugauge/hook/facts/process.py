@@ -6,13 +6,13 @@ import os
 import platform
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.wire import messages as wire
 
 # The first variable that is set names the run; torchrun sets "none" when it has no id.
@@ -37,7 +37,7 @@ def hello(session: str) -> wire.Hello:
         sequence=0,
         pid=os.getpid(),
         pid_namespace=_pid_namespace(),
-        started=time.time(),
+        started=CLOCKS[1](),
         facts={key: wire.clean(value) for key, value in found.items() if value},
     )
 
@@ -160,15 +160,3 @@ def _pid_namespace() -> int | None:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return None
-
-
-def end_reason() -> str:
-    """Return the reason for the end of the interpreter, one of wire.END_REASONS. For use at exit."""
-    # The interpreter stores an uncaught exception here. An interactive one stores every error, and none ends it.
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    if error is None:
-        return "finished"
-    if issubclass(error, KeyboardInterrupt):
-        return "interrupted"
-    out_of_memory = error.__name__ == "OutOfMemoryError" or issubclass(error, MemoryError)
-    return "out_of_memory" if out_of_memory else "error"

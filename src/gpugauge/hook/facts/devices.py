@@ -38,6 +38,9 @@ def _figures(index: int) -> dict[str, Any]:
         "inactive_split": statistics["inactive_split_bytes"]["all"]["current"],
         "retries": statistics["num_alloc_retries"],
         "ooms": statistics["num_ooms"],
+        # Since torch 2.2.
+        "device_allocs": statistics.get("num_device_alloc"),
+        "device_frees": statistics.get("num_device_free"),
     }
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+from typing import Union
 
 from gpugauge.wire import record as wire_record
 
+# memoryview has no item types at run time in Python 3.9.
+Words = Union["memoryview[int]", "list[int]"]
+
 
 class RecordMemory:
-    """One sealed memfd. Where memfd is refused (an old kernel, a sandbox) it stays closed and nothing is reported.
+    """The `words` of the record: a list until open(), then one sealed memfd that the daemon can read.
 
-    `words` are for a writer that changes only some of them; None while the memory is closed.
+    Where memfd is refused (an old kernel, a sandbox) they stay a list, and the daemon does not see them.
     """
 
     def __init__(self) -> None:
-        self.words: memoryview | None = None
+        self.words: Words = [0] * wire_record.WORDS
         self._memory: mmap.mmap | None = None
         self._file: tuple[int, int, int] | None = None
 
@@ -34,7 +37,7 @@ class RecordMemory:
         return descriptor if (found.st_dev, found.st_ino) == (device, inode) else None
 
     def open(self) -> None:
-        """Create the memory, once."""
+        """Create the memory with the present words, once."""
         if self._memory is not None:
             return
         try:
@@ -51,22 +54,20 @@ class RecordMemory:
             os.close(descriptor)
             return
         wire_record.write_head(memory)
+        wire_record.write(memory, self.words)
         self._memory, self._file = memory, (descriptor, found.st_dev, found.st_ino)
         self.words = wire_record.words(memory)
 
-    def write(self, phase: int, since: int, steps: int, batches: int, nanoseconds: Sequence[int]) -> None:
-        """Write the whole record, if the memory is open."""
-        if self._memory is not None and self.words is not None:
-            sequence = self.words[wire_record.SEQUENCE] + 1
-            wire_record.write(self._memory, sequence, phase, since, steps, batches, nanoseconds)
-
     def close(self) -> None:
-        """Close the memory. In a forked child the memory of the parent stays open, and the child cannot write to it."""
-        descriptor = self.descriptor
-        if self.words is not None:
-            self.words.release()
+        """Close the memory and begin with new words. In a forked child the memory of the parent stays open, and the
+        child cannot write to it.
+        """
+        descriptor, words = self.descriptor, self.words
+        self.words = [0] * wire_record.WORDS
+        if isinstance(words, memoryview):
+            words.release()
         if self._memory is not None:
             self._memory.close()
         if descriptor is not None:
             os.close(descriptor)
-        self._memory = self._file = self.words = None
+        self._memory = self._file = None

@@ -1,0 +1,1 @@
+"""Counts, phases and waits of the training thread, and the shared record."""

@@ -1,0 +1,183 @@
+"""Counters of steps and batches: one append per step and per batch, the arithmetic once a second."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Tuple
+
+from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.record import RecordMemory
+from gpugauge.hook.counts.rounds import Rounds
+from gpugauge.wire import messages as wire
+from gpugauge.wire.record import BATCHES as BATCHES_WORD
+from gpugauge.wire.record import LAST_STEP, STEPS, WAITED
+
+OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
+
+_MAX_THREADS, _MAX_WAITS = 64, 1000  # of threads that do not train, or do not train yet
+
+# Start and end of a wait for a batch in perf_counter_ns, and the index of the phase that it served.
+Wait = Tuple[int, int, int]
+
+
+class Tally:
+    """A sequence of events: their number, the sum of their durations, and a histogram of the durations."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.durations = 0
+        self.nanoseconds = 0
+        self.last: float | None = None
+        self.log2 = [0] * wire.LOG2_BUCKETS
+
+    def add(self, nanoseconds: int) -> None:
+        """Add one duration. The caller counts the event itself."""
+        self.durations += 1
+        self.nanoseconds += nanoseconds
+        self.log2[wire.log2_bucket(nanoseconds)] += 1
+
+    def progress(self) -> wire.Progress:
+        """Return the counts so far for a message."""
+        return wire.Progress(self.count, self.nanoseconds / 1e9, self.last, tuple(self.log2))
+
+
+class Recorder:
+    """`ends` holds the ends of steps, and `waits` the waits of the training thread that brought a batch, until drain().
+
+    Appending to a deque is atomic, so the listeners need no lock. They also store the counts in the shared record,
+    which the daemon reads at any time. The first event decides the `source` of the step count. Counted steps stay
+    counted when the source changes.
+    """
+
+    def __init__(self, record: RecordMemory) -> None:
+        self._record = record
+        self.ends: deque[int] = deque()
+        self.waits: deque[Wait] = deque()
+        self.rounds = Rounds()
+        self.source: str | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Start from zero, with the source kept: in a forked child."""
+        self.ends.clear()
+        self.waits.clear()
+        self.rounds.clear()
+        self.step_tally = Tally()
+        self.batch_tally = Tally()
+        self._unserved = 0  # nanoseconds of waits whose phase is that of the next batch
+        self._elsewhere: dict[int, deque[Wait]] = {}  # by thread
+        self._step_end: int | None = None
+        self._steps_before_ticks: int | None = None
+        self._rounds_of_tick = 0
+        self._counted_ticks = 0  # ticks to come that report steps which are counted
+        self._gone: deque[int] = deque()  # optimizers that no longer exist
+        self._lock = threading.RLock()  # several threads can step; a forked child has a new one
+
+    def create_optimizer(self, optimizer: int) -> None:
+        """Record the creation of an optimizer."""
+        with self._lock:
+            self._forget_optimizers()
+            self.rounds.create(optimizer)
+
+    def drop_optimizer(self, optimizer: int) -> None:
+        """Record the end of an optimizer. A garbage collection calls this at any time, even within step()."""
+        self._gone.append(optimizer)
+
+    def _forget_optimizers(self) -> None:
+        while self._gone:
+            self.rounds.forget(self._gone.popleft())
+
+    def optimizer_step(self, optimizer: int, now: int) -> None:
+        """Count the step of an optimizer, if steps are counted by optimizers."""
+        with self._lock:
+            self._forget_optimizers()
+            if self.source is None:
+                self.source = OPTIMIZER
+            steps = self.rounds.step(optimizer)
+            if self.source == OPTIMIZER:
+                self.add_steps(steps, now)
+            else:
+                self._rounds_of_tick += steps
+
+    def tick(self, now: int) -> None:
+        """Count a step that the program reports.
+
+        The first tick reports the last of the steps that another source has counted. The second one shows how many of
+        them were one step.
+        """
+        with self._lock:
+            if self.source not in (TICK, None):
+                self._steps_before_ticks, self._rounds_of_tick = self._record.words[STEPS], 0
+                self.source = TICK
+                return
+            self.source = TICK
+            if self._steps_before_ticks is not None:
+                self._counted_ticks = max(0, min(self._steps_before_ticks, self._rounds_of_tick) - 1)
+                self._steps_before_ticks = None
+            if self._counted_ticks:
+                self._counted_ticks -= 1
+            else:
+                self.add_steps(1, now)
+
+    def add_steps(self, steps: int, now: int) -> None:
+        """Count steps that end now. Of several, only the last one has a duration."""
+        if steps > 0:
+            self.step_tally.count += steps - 1
+            self.ends.append(now)
+            words = self._record.words
+            words[STEPS] += steps
+            words[LAST_STEP] = now
+
+    def add_batch(self, wait: Wait) -> None:
+        """Count a batch of the training thread, and the wait for it."""
+        self.waits.append(wait)
+        self._record.words[BATCHES_WORD] += 1
+        self.add_wait(wait[1] - wait[0], wait[2])
+
+    def add_wait(self, nanoseconds: int, phase: int | None) -> None:
+        """Count a wait of the training thread. Without a phase it serves the same phase as the next one."""
+        if phase is None:
+            self._unserved += max(0, nanoseconds)
+        else:
+            self._record.words[WAITED + phase] += max(0, nanoseconds) + self._unserved
+            self._unserved = 0
+
+    def add_wait_elsewhere(self, thread: int, wait: Wait) -> None:
+        """Record a wait of another thread. It counts if that thread turns out to be the one that trains."""
+        if thread not in self._elsewhere and len(self._elsewhere) >= _MAX_THREADS:
+            del self._elsewhere[next(iter(self._elsewhere))]
+        self._elsewhere.setdefault(thread, deque(maxlen=_MAX_WAITS)).append(wait)
+
+    def count_waits_of(self, thread: int) -> None:
+        """Count the waits of a thread that has begun to train."""
+        for wait in self._elsewhere.pop(thread, ()):
+            self.add_batch(wait)
+
+    def drain(self) -> None:
+        """Count the events since the last call. Only one thread at a time may call it."""
+        monotonic, unix = CLOCKS
+        unix_offset = unix() - monotonic() / 1e9
+        # popleft instead of a copy: another thread can append during the loop.
+        for _ in range(len(self.ends)):
+            self._step(self.ends.popleft(), unix_offset)
+        for _ in range(len(self.waits)):
+            self._batch(self.waits.popleft(), unix_offset)
+        # A thread that steps while another one stores a count can overwrite it.
+        words = self._record.words
+        words[STEPS] = max(words[STEPS], self.step_tally.count)
+
+    def _step(self, end: int, unix_offset: float) -> None:
+        tally = self.step_tally
+        if self._step_end is not None:
+            tally.add(max(0, end - self._step_end))
+        tally.count += 1
+        tally.last = unix_offset + end / 1e9
+        self._step_end = end
+
+    def _batch(self, wait: Wait, unix_offset: float) -> None:
+        start, end, _ = wait
+        tally = self.batch_tally
+        tally.count += 1
+        tally.add(max(0, end - start))
+        tally.last = unix_offset + end / 1e9

@@ -1,0 +1,94 @@
+"""Training steps from the steps of several optimizers.
+
+Optimizers of one training loop step in rounds: a generator and a discriminator, or one optimizer per parameter. A round
+is one training step, and a round ends when one of its optimizers steps again. Optimizers that are used one after
+another have rounds of their own. Both look alike at the first step of an optimizer, so what follows decides about it:
+
+- an optimizer that was created after the last step of the others begins a round;
+- any other optimizer joins the round, and is owed a step until one of the earlier optimizers of the round steps again;
+  if the optimizer steps for the second time before, it gets the step that it is owed;
+- if afterwards all earlier optimizers step again, they do share a loop, and the next step is not counted.
+"""
+
+from __future__ import annotations
+
+
+class Rounds:
+    """The rounds of a training; optimizers are known by keys. `loop` has the optimizers of the present loop."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Start from zero."""
+        self.loop: set[int] = set()
+        self._round: set[int] = set()
+        self._created: set[int] = set()  # since the last step
+        self._known: set[int] = set()  # optimizers that have stepped
+        self._owed: dict[int, set[int]] = {}  # by optimizer: the others of its first round
+        self._given: dict[int, set[int]] = {}  # by optimizer: of those others, the ones without a step since
+        self._surplus = 0  # counted steps that have turned out to be none
+        self._gone = 0  # number of optimizers that no longer exist; their places have negative keys
+
+    def create(self, optimizer: int) -> None:
+        """Add an optimizer. Its key may be that of one that no longer exists."""
+        self.forget(optimizer)
+        self._created.add(optimizer)
+
+    def forget(self, optimizer: int) -> None:
+        """Remove an optimizer that no longer exists. It keeps its place in rounds, which it never steps in again."""
+        for keys in (self.loop, self._created, self._known):
+            keys.discard(optimizer)
+        self._owed.pop(optimizer, None)
+        self._given.pop(optimizer, None)
+        self._gone += 1
+        for keys in (self._round, *self._given.values(), *self._owed.values()):
+            if optimizer in keys:
+                keys.remove(optimizer)
+                keys.add(-self._gone)
+
+    def step(self, optimizer: int) -> int:
+        """Return the number of training steps to count at a step of this optimizer."""
+        first = optimizer not in self._known
+        self._known.add(optimizer)
+        counted = self._first_step(optimizer) if first else self._later_step(optimizer)
+        self._created.clear()
+        self.loop.add(optimizer)
+        spent = min(self._surplus, counted)
+        self._surplus -= spent
+        return counted - spent
+
+    def _first_step(self, optimizer: int) -> int:
+        if not self._round:
+            self._round = {optimizer}
+            return 1
+        if optimizer in self._created:
+            self._begin_loop(optimizer, self._round)
+            return 1
+        self._owed[optimizer] = set(self._round)
+        self._round.add(optimizer)
+        return 0
+
+    def _later_step(self, optimizer: int) -> int:
+        """Count a new round, and decide about the first steps that its optimizer has to do with."""
+        for other in [other for other, earlier in self._owed.items() if optimizer in earlier]:
+            del self._owed[other]
+        for other, waiting in tuple(self._given.items()):
+            waiting.discard(optimizer)
+            if not waiting:
+                del self._given[other]
+                self._surplus += 1
+        earlier = self._owed.pop(optimizer, None)
+        if optimizer not in self._round:
+            self._round.add(optimizer)
+            return 0
+        self._round = {optimizer}
+        if earlier is None:
+            return 1
+        self._begin_loop(optimizer, earlier)
+        return 2
+
+    def _begin_loop(self, optimizer: int, others: set[int]) -> None:
+        self._given[optimizer] = set(others)
+        self.loop = {optimizer}
+        self._round = {optimizer}

@@ -1,0 +1,164 @@
+"""The end of this process: its reason as far as the process knows it, sent before the process ends.
+
+The daemon reads the exit status from the kernel where it can. The reason from here adds what no status shows (out of
+memory), and counts alone in containers whose processes the daemon cannot see. Loaded only after torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from opcode import opmap
+from types import FrameType
+from typing import Any
+
+from gpugauge.hook.observer import Observer
+from gpugauge.hook.recap import print_recap
+
+UNKNOWN = "other"  # the exit status decides, where the daemon can read it
+
+_INTERRUPTED_EXIT_CODE = 130  # of shells, for SIGINT
+_RETURNS = tuple(opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in opmap)
+# Of the RuntimeError of torch's CPU allocator, and of allocations of the driver outside the caching allocator.
+_OUT_OF_MEMORY_TEXTS = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "HIP error: out of memory")
+
+
+class Ends:
+    """Reports the end of the process through the observer. No error of it reaches the program."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._main = _main_frame()
+        self._uncaught: str | None = None  # reason by the code of the SystemExit that ends the process
+        self._failure: tuple[int, str] | None = None  # the last code other than 0 with a known reason
+
+    def install(self) -> None:
+        """Wrap the ways to end a process; register with atexit."""
+        atexit.register(self.at_exit)
+        sys.exit = self._exit_wrapper(sys.exit)
+        os._exit = self._wrapper(os._exit, self._last_code)
+        # The other functions of this family call these two. If no program can be started, the process continues.
+        os.execv = self._wrapper(os.execv, lambda *_: UNKNOWN)
+        os.execve = self._wrapper(os.execve, lambda *_: UNKNOWN)
+
+    def _wrapper(self, original: Callable[..., Any], reason: Callable[..., str]) -> Any:
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            with contextlib.suppress(BaseException):  # a signal handler may raise: the end goes before it
+                self.report(reason(*arguments, *named.values()))
+            return original(*arguments, **named)
+
+        wrapper.__module__ = "os"  # the original is of posix, where pickle would not find this one
+        return wrapper
+
+    def _exit_wrapper(self, original: Callable[..., Any]) -> Any:
+        @functools.wraps(original)
+        def wrapper(*arguments: Any) -> Any:
+            mark = _Mark(self, self._reason_or_unknown(*arguments))  # noqa: F841 - lives as long as the traceback
+            return original(*arguments)
+
+        return wrapper
+
+    def _reason_or_unknown(self, *arguments: Any) -> str:
+        try:
+            return self.by_code(*arguments)
+        except Exception:
+            return UNKNOWN
+
+    def report(self, reason: str) -> None:
+        """Send the last snapshot and the reason. A later report replaces this one."""
+        self._observer.end_session(reason)
+
+    def at_exit(self) -> None:
+        """Report the end of the interpreter. Registered with atexit."""
+        try:
+            self.report(self.reason())
+            # Programs (multiprocessing) run the functions of atexit themselves and continue.
+            if sys._getframe().f_back is None:  # noqa: SLF001 - no public function returns it
+                print_recap(self._observer.state, self._observer.client.connected)
+                self._observer.leave()
+                self._main = None  # keeps the globals of the program, whose order of destruction must not change
+        except Exception:
+            pass
+
+    def _last_code(self, code: Any = None) -> str:
+        print_recap(self._observer.state, self._observer.client.connected)
+        return self.by_code(code)
+
+    def by_code(self, code: Any = None) -> str:
+        """Return the reason for an end by sys.exit() or os._exit(), from the code and the exception being handled."""
+        code = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+        if code == 0:
+            return "finished"
+        kind, error, _ = sys.exc_info()
+        reason = by_error(kind, error) if kind else "error"
+        if reason == "error":
+            # A child of multiprocessing ends by two calls with the same code, and only the first handles the error.
+            if self._failure is not None and self._failure[0] == code:
+                return self._failure[1]
+            return "interrupted" if code == _INTERRUPTED_EXIT_CODE else "error"
+        self._failure = (code, reason)
+        return reason
+
+    def reason(self) -> str:
+        """Return the reason for the end of the interpreter: one of wire.END_REASONS, or UNKNOWN. For use at exit."""
+        if hasattr(sys, "ps1"):  # an interactive interpreter stores every error, and none ends it
+            return "finished"
+        main, trace = self._main, getattr(sys, "last_traceback", None)
+        if main is not None and main.f_lasti >= 0 and main.f_code.co_code[main.f_lasti] in _RETURNS:
+            return "finished"
+        if self._uncaught is not None:
+            return self._uncaught
+        # Frameworks store errors here, too (pytest). That of the interpreter begins with the main module.
+        if trace is not None and (main is None or trace.tb_frame is main):
+            return by_error(sys.last_type, sys.last_value)
+        return UNKNOWN
+
+    def set_uncaught(self, reason: str) -> None:
+        """Record the reason by the code of the first SystemExit that leaves the main thread."""
+        if self._uncaught is None and threading.current_thread() is threading.main_thread():
+            self._uncaught = reason
+
+
+class _Mark:
+    """A local variable of the wrapper of sys.exit(): released with the traceback of the SystemExit.
+
+    While a frame is left, the program has caught it. Without one, it ends the interpreter.
+    """
+
+    def __init__(self, ends: Ends, reason: str) -> None:
+        self._ends, self._reason = ends, reason
+
+    def __del__(self) -> None:
+        try:
+            if sys._getframe().f_back is None:  # noqa: SLF001 - as above
+                self._ends.set_uncaught(self._reason)
+        except Exception:
+            pass
+
+
+def by_error(kind: Any, error: Any) -> str:
+    """Return the reason for an end by an uncaught exception."""
+    if issubclass(kind, KeyboardInterrupt):
+        return "interrupted"
+    if issubclass(kind, MemoryError) or kind.__name__ == "OutOfMemoryError":
+        return "out_of_memory"
+    if issubclass(kind, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS):
+        return "out_of_memory"
+    return "error"
+
+
+def _main_frame() -> FrameType | None:
+    """Return the frame of the main module, or of the module runpy that runs it; None in an embedded interpreter."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    if frame is None or frame.f_globals.get("__name__") not in ("__main__", "runpy"):
+        return None
+    # A function would keep its local variables alive.
+    return frame if frame.f_code.co_name in ("<module>", "_run_module_as_main") else None

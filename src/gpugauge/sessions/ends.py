@@ -1,0 +1,124 @@
+"""The reason for the end of a training process: from its last message and from the exit status in the kernel."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+from gpugauge.wire import messages as wire
+
+RUNNING = -1  # in the place of an exit status: the process runs on, for example with another program (os.execv)
+STATUS_TIMEOUT_SECONDS = 3.0  # after this time without an exit status the last message alone gives the reason
+
+_SO_PEERPIDFD = 77  # Linux 6.5
+_PIDFD_GET_INFO = 0xC040FF0B  # ioctl of 64 bytes, Linux 6.13
+_PIDFD_INFO_EXIT = 1 << 3  # Linux 6.15: the exit status of a process that its parent has waited for
+_EXIT_STATUS_OFFSET = 60
+_PF_EXITING = 0x4
+_CTRL_C_EXIT_CODE = 128 + signal.SIGINT
+
+
+def reason(bye: str | None, status: int | None) -> str:
+    """Return one of SESSION_END_REASONS. `bye` is the reason in the last message, None without one; `status` is that
+    of os.waitpid, RUNNING, or None if it is not known.
+    """
+    if status is None or status == RUNNING:
+        if bye is None:
+            return "killed" if status is None else "other"
+        return bye if bye in wire.END_REASONS else "other"
+    found = _by_status(status)
+    # The process knows better why it failed, and the kernel whether it did.
+    return found if found == "finished" or bye == "finished" or bye not in wire.END_REASONS else bye
+
+
+def _by_status(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return "interrupted" if os.WTERMSIG(status) == signal.SIGINT else "killed"
+    code = os.WEXITSTATUS(status)
+    if code == 0:
+        return "finished"
+    return "interrupted" if code == _CTRL_C_EXIT_CODE else "error"
+
+
+class Ending:
+    """A process that has closed its connection. `bye` is the reason in its last message.
+
+    A process that ends closes its descriptors before its parent can wait for it, so /proc has the status in most
+    cases. It is missing if the parent was faster, or if the daemon may not trace the process. Then the kernel reports
+    it once the parent has waited.
+    """
+
+    def __init__(self, session: str, bye: str | None, sock: socket.socket, pid: int, accepted: float) -> None:
+        self.session = session
+        self._bye = bye
+        self._deadline = time.monotonic() + STATUS_TIMEOUT_SECONDS
+        self._status = status_in_proc(pid, accepted)
+        self._pidfd = peer_pidfd(sock) if self._status is None else None
+
+    def reason(self) -> str:
+        """Return the reason for the end, empty while the status may become known."""
+        if self._pidfd is not None:
+            try:
+                self._status = _status_of_reaped(self._pidfd)
+            except OSError:  # an older kernel, or a process of another pid namespace
+                self.close()
+            if self._status is not None or time.monotonic() >= self._deadline:
+                self.close()
+        return reason(self._bye, self._status) if self._pidfd is None else ""
+
+    def close(self) -> None:
+        """Close the descriptor of the process. Idempotent."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def since_boot() -> float:
+    """Return the time in seconds since boot, as the start times in /proc count it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def status_in_proc(pid: int, accepted: float) -> int | None:
+    """Return the status of a process that ends, RUNNING, or None if /proc does not show it.
+
+    `accepted` is the time since boot of the connection: a process that started later only has the same pid.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes() if pid else b""
+        values = stat.rpartition(b")")[2].split()  # the first is field 3 of proc(5)
+        flags, started, status = (int(values[field - 3]) for field in (9, 22, 52))
+        if started / os.sysconf("SC_CLK_TCK") > accepted:
+            return None
+        if not flags & _PF_EXITING:
+            return RUNNING
+        if status == 0:
+            # Needs the permission without which the kernel shows 0 for every status.
+            Path(f"/proc/{pid}/ns/user").readlink()
+    except (OSError, IndexError):
+        return None
+    return status
+
+
+def peer_pidfd(sock: socket.socket) -> int | None:
+    """Return a descriptor of the process that opened the connection, None if the kernel gives none."""
+    try:
+        (descriptor,) = struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
+    except (OSError, struct.error):
+        return None
+    return int(descriptor)
+
+
+def _status_of_reaped(pidfd: int) -> int | None:
+    """Return the exit status, None before the parent has waited for the process. Raises OSError."""
+    info = bytearray(64)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    if not struct.unpack_from("Q", info)[0] & _PIDFD_INFO_EXIT:
+        return None
+    (status,) = struct.unpack_from("i", info, _EXIT_STATUS_OFFSET)
+    return int(status)

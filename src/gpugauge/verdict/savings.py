@@ -1,0 +1,172 @@
+"""What the removal of each cause would save of the time in which a process holds one GPU, as a share of that time.
+
+The step is seen as a pipeline: the host launches kernels ahead of the GPU, unless it copies pageable memory or frees
+memory of the GPU; workers load batches beside both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+
+# Upper bound of the mean of a cudaMalloc or cudaFree. Published measurements: 0.2 ms for 64 KB, 0.9 ms for 16 MB and
+# 1.2 ms for 64 MB to allocate, 850 pairs of calls a second for 1 MB (github.com/rtj1/cuda-mempool). Blocks of torch's
+# allocator have 2 MB, 20 MB or more.
+DEVICE_CALL_SECONDS = 0.001
+# Upper bound of a retry whose calls are not counted: it frees and allocates 100 blocks. Before the first free the
+# device is synchronised (github.com/pytorch/pytorch/pull/19222), so that it is idle until the end of the retry.
+RETRY_SECONDS = 200 * DEVICE_CALL_SECONDS
+
+# Ratios from 0 to 1.
+LEAST_SHARE = 0.05  # a smaller share is noise
+LIMITING_WAIT = 0.05  # a loader with workers for which the thread waits longer is the slowest part of the pipeline
+_NORMAL_SM_ACTIVE = 0.85  # of the multiprocessors, by kernels that are large enough
+_FILLED_SM_ACTIVE = 0.6  # below it, kernels are too small for the GPU
+_COPYING = 0.1  # PCIe traffic from which on the copies of batches matter
+_ALWAYS_COPYING = 0.7  # PCIe traffic of a link that is always in use
+_ROOT_CAUSE = 0.9  # share of the largest saving from which on withheld CPU or memory explains the gaps
+_WITHHELD = 0.2  # share of the time from which on CPU or memory counts as withheld
+_FULL_CLOCK = 0.85  # of the maximum
+_SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
+
+# Causes of a slow loader or host, and the share of the time that they take.
+_ROOTS: Mapping[str, Callable[[Evidence], float | None]] = {
+    "cpu_limited": lambda e: e.cpu_throttled,
+    "memory_swap_io": lambda e: e.memory_pressure,
+}
+_SLOWED = frozenset({"data_loading", "host_bound", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`shares` divide the lost time by cause. `savings` are the shares that the removal of one cause alone saves."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    savings: Mapping[str, float] = field(default_factory=dict)
+
+
+def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
+    """Return the loss of a training on one of its GPUs."""
+    if device.busy is None:
+        return Loss()
+    own = device.busy if device.own_busy is None else min(device.own_busy, device.busy)
+    waiting = _waiting_for_peers(e, device, own)
+    shared = min(0.99, max(0.0, device.busy - own - device.unowned_busy))
+    # While the step is at its kernels, the other processes take their share of the GPU.
+    computing = min(1.0, (own - waiting) / (1.0 - shared))
+    working = min(1.0, (device.busy - shared - waiting) / (1.0 - shared))  # with busy time of no known process
+    # Pauses are not lost time. The GPU is assumed to be idle in all of a pause.
+    gap = max(0.0, 1.0 - working - waiting - e.paused)
+    in_gaps = _with_root_cause(_gaps(e, device, gap, computing))
+    slower = _slow_kernels(e, device, own - waiting, shared)
+    # Gaps show that the training does not wait for the GPU, except those that follow the kernels in each step.
+    serial = gap if in_gaps.get("transfer") and not e.pinned else in_gaps.get("memory_pressure", 0.0)
+    idle = max(0.0, 1.0 - device.busy - e.paused - serial)
+    weight = 0.0 if _loader_limits(e, gap) else max(0.0, 1.0 - idle / _SERIAL)
+    most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else 1.0  # the thread loads even with faster kernels
+    on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
+    lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
+    shares = _divided(gap, in_gaps) | _divided(lost, on_device)
+    return Loss(
+        shares | {"waiting_for_peers": waiting},
+        in_gaps | on_device | {"waiting_for_peers": waiting},
+    )
+
+
+def allocator_share(e: Evidence) -> float:
+    """Return the largest share of the time that the allocator's retries can have cost."""
+    calls = None if e.device_allocs is None or e.device_frees is None else e.device_allocs + e.device_frees
+    # Without a free, the allocator only grew.
+    pressed = max(e.retries, e.ooms) or (e.device_frees or 0.0)
+    if not pressed or not e.window:
+        return 0.0
+    seconds = pressed * RETRY_SECONDS if calls is None else calls * DEVICE_CALL_SECONDS
+    return seconds / e.window
+
+
+def _divided(total: float, savings: Mapping[str, float]) -> dict[str, float]:
+    """Return `total` divided in proportion to the savings."""
+    whole = sum(savings.values())
+    return {name: total * saved / whole for name, saved in savings.items()} if whole else {}
+
+
+def _loader_limits(e: Evidence, gap: float) -> bool:
+    """Return whether workers deliver batches too slowly. Nothing else in the pipeline then costs time."""
+    return bool(e.loader_workers) and min(_waited(e) or 0.0, gap) >= LIMITING_WAIT
+
+
+def _waited(e: Evidence) -> float | None:
+    return e.data_wait if e.data_wait_exposed is None else e.data_wait_exposed
+
+
+def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> dict[str, float]:
+    """Return the savings of the causes of time in which no kernel ran, `gap` as a share of the time."""
+    waited = _waited(e)
+    wait = min(waited or 0.0, gap)
+    if _loader_limits(e, gap):
+        return {"data_loading": wait} | _withheld(e, gap)
+    # What is measured goes before a bound.
+    measured = max(wait, *_withheld(e, gap).values(), 0.0)
+    pressure = min(gap - measured, allocator_share(e))
+    left = gap - pressure
+    copied = min(left, device.transfer) if device.transfer and device.transfer >= _COPYING else 0.0
+    host = min(left, 1.0 - (e.data_wait or 0.0))
+    if e.pinned:
+        # Copies from pinned memory overlap with kernels, and cost time only if the link is always in use.
+        transfer = left if copied >= _ALWAYS_COPYING else 0.0
+    else:
+        # Copies from pageable memory do not overlap: without them, the host works while kernels run.
+        transfer = copied + min(left - copied, computing) if copied else 0.0
+        host = left - copied - wait if copied else host
+    # With steps from the hook, the waits for the loader are known and the rest of the gaps is work of the host. Copies
+    # from pinned memory overlap with kernels; other copies may fill the gaps unless the PCIe traffic is known.
+    copies_known = device.transfer is not None or e.pinned is True
+    known = e.inside and e.steps != 0 and waited is not None and copies_known
+    found = {"data_loading": wait, "transfer": transfer, "memory_pressure": pressure}
+    return (
+        found
+        | {"host_bound" if known else "unknown": max(0.0, host)}
+        | _withheld(e, left if e.pinned else left - copied)
+    )
+
+
+def _withheld(e: Evidence, most: float) -> dict[str, float]:
+    """Return the savings of resources that the cgroup or the machine withholds, at most the time of loader and host."""
+    shares = {name: share(e) or 0.0 for name, share in _ROOTS.items()}
+    return {name: min(most, share) for name, share in shares.items() if share >= _WITHHELD}
+
+
+def _waiting_for_peers(e: Evidence, device: DeviceEvidence, busy: float) -> float:
+    """Return the share of time in which a collective waits for slower ranks: its kernel draws little power."""
+    power = None if device.power_limit_lowered else device.power  # of a low limit, it is a large share
+    low_power = (power is None or power < 0.85) and (device.tensor_active is None or device.tensor_active < 0.6)
+    if (e.world_size or 1) < 2 or e.local_work is None or not low_power:
+        return 0.0
+    return min(busy, max(0.0, 1.0 - e.local_work))
+
+
+def _slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: float) -> dict[str, float]:
+    """Return the shares of the kernels' time that the removal of each cause would save."""
+    longer: dict[str, float] = {"contention": shared}
+    slowed = max(device.thermal or 0.0, (device.power_capped or 0.0) if device.power_limit_lowered else 0.0)
+    if slowed and device.clock is not None and device.clock < _FULL_CLOCK:
+        longer["throttled"] = slowed * (1.0 - device.clock)
+    # The counters of multiprocessors cover all processes on the GPU, whose kernels are assumed to be alike.
+    if device.sm_active is not None and computing + shared > 0.2:
+        filled = min(1.0, device.sm_active / (computing + shared))
+        if filled < _FILLED_SM_ACTIVE:
+            longer["underfilled"] = 1.0 - filled / _NORMAL_SM_ACTIVE
+        if e.fp32_only and device.tensor_active is not None and device.tensor_active < 0.01:
+            longer["precision_unused"] = 0.5  # TF32 is at least twice as fast on every GPU that supports it
+    return longer
+
+
+def _with_root_cause(savings: dict[str, float]) -> dict[str, float]:
+    """Return the savings without those of a slow loader or host, if withheld CPU and memory together make them slow."""
+    withheld = 1.0 - math.prod(1.0 - savings.get(name, 0.0) for name in _ROOTS)
+    if not withheld or withheld < _ROOT_CAUSE * max(savings.values()):
+        return savings
+    return {name: saved for name, saved in savings.items() if name not in _SLOWED}

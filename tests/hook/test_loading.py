@@ -1,0 +1,172 @@
+"""Loaders that the program declares: waits and batches, the errors of the program, and processes without the hook."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpugauge.hook
+from gpugauge.sessions.listener import Sessions
+from gpugauge.wire import messages as wire
+
+from .conftest import Run, finished, until
+
+LOOP = """
+import threading, time, torch, gpugauge.hook as hook
+optimizer = torch.Optimizer()
+
+def slow(number=10, seconds=0.02):
+    for batch in range(number):
+        time.sleep(seconds)
+        yield batch
+
+def train(batches):
+    for _ in batches:
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def site(fake_torch: Path) -> str:
+    return str(fake_torch)
+
+
+def snap(listener: Sessions) -> wire.Snap:
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    (session,) = listener.view()
+    assert session.snap is not None
+    assert session.snap.errors == 0
+    return session.snap
+
+
+@pytest.mark.parametrize(
+    ("program", "batches"),
+    [
+        ("train(hook.batches(slow()))", 10),
+        ("loader = hook.batches([1, 2, 3])\nfor _ in range(4): train(loader), time.sleep(0.05)", 12),
+        ("batches = hook.batches(slow())\nwhile next(batches, None) is not None: optimizer.step()", 10),
+        ("train(hook.batches(hook.batches(slow())))", 10),
+        ("optimizer.step()\nfor _ in range(10):\n    with hook.waiting(): time.sleep(0.02)", 0),
+        ("optimizer.step()\nfor _ in range(10):\n    with hook.phase('load'): time.sleep(0.02)", 0),
+        # A loader of torch in a declared wait: its batch counts, and its time counts once.
+        ("torch.Iterator.takes = 0.02\nbatches = torch.Iterator()\nfor _ in range(10):\n"
+         "    with hook.waiting(): next(batches)\n    optimizer.step()", 10),
+        ("torch.Iterator.takes = 0.01\nclass Slow(torch.DataLoader):\n    def __iter__(self):\n"
+         "        for _, batch in zip(range(10), super().__iter__()):\n"
+         "            time.sleep(0.02)\n            yield batch\n"
+         "train(Slow()), train(Slow())", 20),
+    ],
+)  # fmt: skip
+def test_declared_waits_count_once(program: str, batches: int, listener: Sessions, run: Run, site: str) -> None:
+    timed = f"""
+{LOOP}
+sleep, slept = time.sleep, 0.0
+def counted(seconds):
+    global slept
+    start = time.monotonic()
+    sleep(seconds)
+    slept += time.monotonic() - start
+time.sleep = counted
+{program}
+print(slept)
+"""
+    slept = float(finished(run(timed, PYTHONPATH=site)))
+    found = snap(listener)
+    assert (found.batches.count if found.batches else 0) == batches
+    waited = sum((found.waits or {}).values())
+    assert waited == pytest.approx(0.0 if "[1, 2, 3]" in program else slept, abs=0.03)
+    assert set(found.waits or {}) == {"training"}
+
+
+def test_a_loader_that_is_not_declared_is_unknown(listener: Sessions, run: Run, site: str) -> None:
+    finished(run(f"{LOOP}\ntrain(slow())", PYTHONPATH=site))
+    found = snap(listener)
+    assert (found.batches, found.waits) == (None, None)
+    assert found.steps is not None
+    assert found.steps.count == 10
+
+
+def test_batches_of_another_thread_are_not_waits_of_the_training(listener: Sessions, run: Run, site: str) -> None:
+    program = f"""
+{LOOP}
+import queue
+ready = queue.Queue()
+def prefetch(batches):
+    for _ in range(10):
+        ready.put(next(batches))
+torch.Iterator.takes = 0.05
+for batches in torch.Iterator(), hook.batches(slow()):
+    thread = threading.Thread(target=prefetch, args=(iter(batches) if hasattr(batches, "__iter__") else batches,))
+    thread.start()
+    for _ in range(10):
+        ready.get()
+        optimizer.step()
+    thread.join()
+"""
+    finished(run(program, PYTHONPATH=site))
+    found = snap(listener)
+    assert (found.batches, found.waits) == (None, None)
+
+
+def test_the_waits_of_the_thread_that_trains_count_from_its_first_batch(
+    listener: Sessions, run: Run, site: str
+) -> None:
+    program = f"""
+{LOOP}
+torch.Iterator.takes = 0.1
+def work():
+    batches = torch.Iterator()
+    for _ in range(3):
+        next(batches)
+        optimizer.step()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    finished(run(program, PYTHONPATH=site))
+    found = snap(listener)
+    assert found.batches is not None
+    assert found.batches.count == 3
+    assert found.waits is not None
+    assert found.waits["training"] == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_program_sees_its_own_errors(run: Run, listener: Sessions, site: str) -> None:
+    program = f"""
+{LOOP}
+class Failing:
+    def __iter__(self):
+        raise KeyError("mine")
+def failing():
+    yield 1
+    raise ValueError("mine")
+for bad in 5, None, Failing(), failing():
+    for use in iter, next, list, len:
+        expected = found = None
+        try: use(bad)
+        except Exception as error: expected = (type(error), error.args)
+        bad = failing() if expected and expected[0] is ValueError else bad
+        try: use(hook.batches(bad))
+        except Exception as error: found = (type(error), error.args)
+        if expected != found and use is not next: print(use, expected, found)
+for bad in -1, float("nan"), "many", None, [], 1e300, True, optimizer:
+    hook.tick(samples=bad, tokens=bad)
+hook.step(samples=3, tokens=4.0)
+hook.step(samples=3)
+from gpugauge.hook import install
+print(*install.observer.state.record.words[-10:-8], install.observer.errors)
+"""
+    assert finished(run(program, PYTHONPATH=site)).splitlines()[-1] == "7 5 0"
+
+
+def test_without_the_hook_the_functions_change_nothing() -> None:
+    def numbers() -> Iterator[int]:
+        yield from (1, 2)
+
+    assert list(gpugauge.hook.batches(numbers())) == [1, 2]
+    assert next(iter(gpugauge.hook.batches([3]))) == 3
+    assert len(gpugauge.hook.batches([3])) == 1
+    assert gpugauge.hook.batches("abc").upper() == "ABC"
+    with gpugauge.hook.waiting(), pytest.raises(TypeError, match="'int' object is not iterable"):
+        list(gpugauge.hook.batches(5))  # type: ignore[arg-type]
+    gpugauge.hook.step(samples=-1)

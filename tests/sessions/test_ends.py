@@ -1,0 +1,160 @@
+"""The reason for an end, from the last message and the exit status in the kernel."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpugauge.sessions import ends
+from gpugauge.sessions.listener import Sessions
+from gpugauge.wire import messages as wire
+
+from .test_listener import ONE, TWO, hello, snap, until
+
+ERROR = 3 << 8  # the exit status of exit code 3
+
+
+@pytest.mark.parametrize(
+    ("bye", "status", "expected"),
+    [
+        ("finished", 0, "finished"),
+        ("error", 0, "finished"),
+        (None, 0, "finished"),
+        ("other", 0, "finished"),
+        ("finished", ERROR, "error"),
+        (None, ERROR, "error"),
+        ("other", ERROR, "error"),
+        ("out_of_memory", ERROR, "out_of_memory"),
+        ("interrupted", ERROR, "interrupted"),
+        (None, 130 << 8, "interrupted"),
+        ("finished", signal.SIGSEGV, "killed"),
+        ("error", signal.SIGABRT, "error"),
+        ("out_of_memory", signal.SIGABRT | 0x80, "out_of_memory"),
+        (None, signal.SIGKILL, "killed"),
+        (None, signal.SIGINT, "interrupted"),
+        ("finished", None, "finished"),
+        ("out_of_memory", None, "out_of_memory"),
+        ("a newer hook's word", None, "other"),
+        (None, None, "killed"),
+        ("finished", ends.RUNNING, "finished"),
+        ("other", ends.RUNNING, "other"),
+        (None, ends.RUNNING, "other"),
+    ],
+)
+def test_the_reason_for_an_end(bye: str | None, status: int | None, expected: str) -> None:
+    assert ends.reason(bye, status) == expected
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_status_of_a_process_that_nobody_has_waited_for(code: int) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(code)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert ends.status_in_proc(child, ends.since_boot()) == code << 8
+    assert ends.status_in_proc(child, 0.0) is None  # another process with the same pid
+    os.waitpid(child, 0)
+    assert ends.status_in_proc(child, ends.since_boot()) is None
+
+
+def test_the_status_of_a_process_that_continues() -> None:
+    assert ends.status_in_proc(os.getpid(), ends.since_boot()) == ends.RUNNING
+    assert ends.status_in_proc(0, ends.since_boot()) is None
+
+
+def test_zero_is_not_the_status_of_a_process_that_may_not_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def readlink(_: Path) -> Path:
+        raise PermissionError
+
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(Path, "readlink", readlink)
+    assert ends.status_in_proc(child, ends.since_boot()) is None
+    os.waitpid(child, 0)
+
+
+def open_pidfds() -> int:
+    links = list(Path("/proc/self/fd").iterdir())
+    return sum("pidfd" in str(link.readlink()) for link in links if link.is_symlink())
+
+
+def kernel_reports_exits() -> bool:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    descriptor = os.pidfd_open(child)
+    os.waitpid(child, 0)
+    try:
+        return ends._status_of_reaped(descriptor) == 0
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def untraceable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
+    """Return a listener that may not trace the processes."""
+    monkeypatch.setattr(ends, "status_in_proc", lambda *_: None)
+    listener = Sessions(str(tmp_path / "hook.sock"))
+    listener.start()
+    yield listener
+    listener.stop()
+    assert open_pidfds() == 0
+
+
+def trained(listener: Sessions, code: int, session: str = ONE) -> int:
+    """Start a process that reports that it has finished, and exits with `code`; return its pid."""
+    child = os.fork()
+    if not child:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.connect(str(listener.path))
+        for message in (hello(session), snap(1, session), wire.encode(wire.Bye(session, 2, "finished"))):
+            client.send(message)
+        os._exit(code)
+    until(lambda: [s.connected for s in listener.view() if s.hello.session == session] == [False])
+    return child
+
+
+@pytest.mark.skipif(not kernel_reports_exits(), reason="Linux 6.15 or newer")
+def test_a_reason_is_settled_when_the_parent_has_waited(untraceable: Sessions) -> None:
+    child = trained(untraceable, 3)
+    before = untraceable.view()[0], untraceable.counters().ended
+    os.waitpid(child, 0)
+    assert (before[0].end_reason, sum(before[1].values())) == ("", 0)
+    until(lambda: [s.end_reason for s in untraceable.view()] == ["error"])
+    assert untraceable.view()[0].ended_at == before[0].ended_at
+    assert untraceable.counters().ended["error"] == sum(untraceable.counters().ended.values()) == 1
+
+
+def test_a_reason_is_settled_without_a_status(untraceable: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "STATUS_TIMEOUT_SECONDS", 0.1)
+    child = trained(untraceable, 3)
+    until(lambda: [s.end_reason for s in untraceable.view()] == ["finished"])
+    os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not kernel_reports_exits(), reason="Linux 6.15 or newer")
+def test_processes_without_a_status_are_limited(untraceable: Sessions) -> None:
+    untraceable._max_connections = 1
+    children = [trained(untraceable, 3, session) for session in (ONE, TWO)]
+    assert [s.end_reason for s in untraceable.view()] == ["", "finished"]
+    assert open_pidfds() == 1
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def test_a_process_that_continues_after_its_last_message(tmp_path: Path) -> None:
+    listener = Sessions(str(tmp_path / "hook.sock"))
+    listener.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(listener.path))
+        for message in (hello(), wire.encode(wire.Bye(ONE, 1, "finished")), snap(2)):
+            client.send(message)
+    until(lambda: [s.end_reason for s in listener.view()] == ["other"])
+    listener.stop()
