@@ -93,6 +93,10 @@ bench: $(VENV)/dev ## measurements, ours beside the peers'
 torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
 	@$(BIN)/python -m bench.torture $(ARGS)
 
+.PHONY: strangers
+strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
+	@$(BIN)/python -m tests.strangers --programs 1000 $(ARGS)
+
 .PHONY: fuzz soak
 fuzz: $(VENV)/dev ## 100,000 inputs that are nearly right for all that reads what others wrote; some 15 minutes
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'

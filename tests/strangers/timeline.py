@@ -1,0 +1,167 @@
+"""What one process measured itself, derived from the lines of its recorder: counts, waits, and the phases over time."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+Interval = tuple[float, float, frozenset[str]]
+
+
+def read(path: Path) -> list[list[Event]]:
+    """Return the events of a process, one list for each program that it ran (os.execv begins another)."""
+    programs: list[list[Event]] = []
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        if event["e"] == "begin" or not programs:
+            programs.append([])
+        programs[-1].append(event)
+    # The event that opened the file is older than the begin.
+    return [sorted(events, key=lambda event: float(event["t"])) for events in programs]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Seconds by mode of the stepping thread's waits for batches: declared or in a DataLoader, and others."""
+
+    known: dict[str, float]
+    other: dict[str, float]
+
+
+class Timeline:
+    """The truth about one process. Times are CLOCK_MONOTONIC."""
+
+    def __init__(self, pid: int, events: Sequence[Event], ended: float) -> None:
+        self.pid = pid
+        self.begin = float(events[0]["t"])
+        self.ended = max(ended, float(events[-1]["t"]))
+        self.steps = [float(event["t"]) for event in events if event["e"] == "step"]
+        threads = Counter(event["thread"] for event in events if event["e"] == "step")
+        threads = threads or Counter(event["thread"] for event in events if event["e"] == "got")
+        self.thread = threads.most_common(1)[0][0] if threads else events[0]["thread"]
+        self.beside_main = self.thread not in {
+            event.get("main", self.thread) for event in events if event["e"] == "begin"
+        }
+        self.events = [event for event in events if event["thread"] == self.thread]
+        self.got = [float(event["t"]) for event in self.events if event["e"] == "got"]
+        self.unknown = {name for event in events if event["e"] == "unknown" for name in event["names"]}
+        # Nothing shows that a thread trains which did not import torch and makes no step that can be seen.
+        self.hidden = self.beside_main and "steps" in self.unknown
+        self.batches = len(list(self._seen()))
+        self.parameters: tuple[int, ...] | None = None
+        self.ends: list[tuple[float, tuple[str, ...]]] = []
+        self.samples, self.tokens = 0, 0
+        for event in events:
+            if event["e"] == "parameters":
+                self.parameters = tuple(event["allowed"])
+            elif event["e"] == "end":
+                self.ends.append((float(event["t"]), tuple(event["reasons"])))
+            elif event["e"] == "ticked":
+                self.samples += event["samples"]
+                self.tokens += event["tokens"]
+        watched = [float(event["t"]) for event in events if event["e"] == "watched"]
+        self.progress = sorted(self.steps + self.got)
+        self.visible = sorted(self._visible())
+        self.first = min(self.visible, default=None)
+        opened = [*watched, *self.visible[:1], *(float(e["t"]) for e in self.events if e["e"] == "enter")]
+        self.opened = min(opened, default=None)
+        self.intervals = list(self._intervals())
+
+    def _visible(self) -> Iterator[float]:
+        """Yield the times of the steps and batches that can be seen from outside the program."""
+        if "steps" not in self.unknown:
+            yield from self.steps
+        yield from self._seen()
+
+    def _seen(self) -> Iterator[float]:
+        """Yield the times at which batches of known loaders arrived."""
+        known = False
+        for event in () if self.hidden else self.events:
+            if event["e"] == "ask":
+                known = event["known"]
+            elif event["e"] == "got" and known:
+                yield float(event["t"])
+
+    def steps_at(self, time: float) -> int:
+        """Return the number of steps until then."""
+        return bisect_right(self.steps, time)
+
+    def waits(self) -> Waits:
+        """Return the waits of the stepping thread."""
+        known: dict[str, float] = defaultdict(float)
+        other: dict[str, float] = defaultdict(float)
+        asked: Event | None = None
+        for event in self.events:
+            if event["e"] == "ask":
+                asked = event
+            elif event["e"] in {"got", "stop"} and asked is not None:
+                (known if asked["known"] and not self.hidden else other)[asked["mode"]] += float(event["t"]) - float(
+                    asked["t"]
+                )
+                asked = None
+        if asked is not None:
+            (known if asked["known"] and not self.hidden else other)[asked["mode"]] += self.ended - float(asked["t"])
+        return Waits(dict(known), dict(other))
+
+    def longest_step(self) -> float:
+        """Return the longest time between two steps or batches, of those below a second."""
+        gaps = [b - a for a, b in zip(self.progress, self.progress[1:], strict=False)]
+        return max((gap for gap in gaps if gap < 1), default=0.0)
+
+    def quiet(self, before: float) -> float:
+        """Return the seconds since the last step or batch at that time; since the begin if there was none."""
+        index = bisect_right(self.progress, before)
+        return before - (self.progress[index - 1] if index else self.begin)
+
+    def phases_between(self, start: float, end: float) -> set[str]:
+        """Return all phases that are true at some time between these."""
+        return {phase for a, b, phases in self.intervals if a <= end and b >= start for phase in phases}
+
+    def _intervals(self) -> Iterator[Interval]:
+        """Yield the time in pieces with the phases that are true in each by docs/hook.md; several where it is open."""
+        base = frozenset({"starting"})
+        declared: list[frozenset[str]] = []
+        asked: Event | None = None
+        last = self.begin
+        # A framework waits where the program cannot measure it.
+        hidden = frozenset({"loading"} if "waits" in self.unknown else ())
+        # Until the first step of another thread, nothing shows that it is the one that trains.
+        early = hidden | frozenset({"starting", "training"} if self.beside_main else ())
+        stepped = False
+        for event in self.events:
+            time, kind = float(event["t"]), event["e"]
+            yield last, time, _current(base, declared, asked) | (hidden if stepped else early)
+            stepped = stepped or (kind == "step" and not self.hidden)
+            last = time
+            if kind == "ask":
+                asked = event
+            elif kind == "got":
+                seen = asked is not None and asked["known"]
+                asked, base = None, frozenset({event["mode"]}) | (frozenset() if seen else base)
+            elif kind == "stop":
+                asked = None
+                if "evaluating" in base:  # until the next training batch or step, nothing shows that it is over
+                    base = frozenset({"evaluating", "training"})
+            elif kind == "step":
+                base = frozenset({"training"}) | (base if "steps" in self.unknown else frozenset())
+            elif kind == "enter":
+                phase = frozenset({event["phase"]})
+                declared.append(phase if event["certain"] else phase | base | {"training"})
+            elif kind == "leave" and declared:
+                declared.pop()
+        yield last, self.ended, _current(base, declared, asked) | hidden
+
+
+def _current(base: frozenset[str], declared: list[frozenset[str]], asked: Event | None) -> frozenset[str]:
+    now = declared[-1] if declared else base
+    if asked is None:
+        return now
+    if asked["known"] and not declared:
+        return frozenset({"loading", "starting"}) if "starting" in base else frozenset({"loading"})
+    return now | {"loading"}

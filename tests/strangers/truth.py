@@ -1,0 +1,116 @@
+"""The recorder of a drawn program: what the program itself measures, as lines of JSON. It imports nothing of ours.
+
+It is copied beside each program. Each process has a file of its own in the folder of the variable TRUTH, named by its
+pid. Times are CLOCK_MONOTONIC, which all processes of the machine share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_now = time.monotonic  # a program may replace the functions of the module
+_files: dict[int, int] = {}  # by pid: a forked child opens its own
+
+
+def note(event: str, **facts: object) -> None:
+    """Write an event of this thread."""
+    at = _now()
+    pid = os.getpid()
+    if pid not in _files:
+        path = os.path.join(os.environ["TRUTH"], f"{pid}.jsonl")  # noqa: PTH118
+        _files[pid] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        note("begin", main=threading.main_thread().ident)
+    line = json.dumps({"t": at, "thread": threading.get_ident(), "e": event, **facts})
+    os.write(_files[pid], line.encode() + b"\n")
+
+
+def step() -> None:
+    """Record one training step, right after it."""
+    note("step")
+
+
+def ask(mode: str = "training", *, known: bool = True) -> None:
+    """Record that the wait for a batch begins. `known` is false for a loader that nobody but the program can see."""
+    note("ask", mode=mode, known=known)
+
+
+def got(mode: str = "training") -> None:
+    """Record that the batch has arrived."""
+    note("got", mode=mode)
+
+
+def stop() -> None:
+    """Record the end of a wait that brought no batch."""
+    note("stop")
+
+
+def each(batches: Iterable[T], mode: str = "training", *, known: bool = True) -> Iterator[T]:
+    """Iterate over the batches and record the wait for each."""
+    ask(mode, known=known)
+    try:
+        iterator = iter(batches)
+        while True:
+            item = next(iterator)
+            got(mode)
+            yield item
+            ask(mode, known=known)
+    except StopIteration:
+        stop()
+    except GeneratorExit:
+        raise
+    except BaseException:
+        stop()
+        raise
+
+
+@contextlib.contextmanager
+def waited(mode: str = "training", *, known: bool = True) -> Iterator[None]:
+    """Record the block as a wait."""
+    ask(mode, known=known)
+    try:
+        yield
+    finally:
+        stop()
+
+
+@contextlib.contextmanager
+def within(phase: str, *, certain: bool = True) -> Iterator[None]:
+    """Record the block as a phase. It is not `certain` if the documentation does not promise that it is detected."""
+    note("enter", phase=phase, certain=certain)
+    try:
+        yield
+    finally:
+        note("leave")
+
+
+def parameters(*allowed: int) -> None:
+    """Record the number of elements of the parameters; several are allowed where the documentation leaves it open."""
+    note("parameters", allowed=allowed)
+
+
+def unknown(*names: str) -> None:
+    """Record that a value of these names need not be reported: steps, batches, parameters."""
+    note("unknown", names=names)
+
+
+def ticked(samples: int = 0, tokens: int = 0) -> None:
+    """Record what the program passed to tick()."""
+    note("ticked", samples=samples, tokens=tokens)
+
+
+def watched() -> None:
+    """Record that the program called watch()."""
+    note("watched")
+
+
+def end(*reasons: str) -> None:
+    """Record how the process ends from here; several reasons where the documentation leaves it open."""
+    note("end", reasons=reasons)
