@@ -230,3 +230,83 @@ def test_a_hook_that_is_switched_off_records_nothing(run: Run, fake_torch: Path)
             print("recorded nothing")
     """
     assert finished(run(program, PYTHONPATH=str(fake_torch))) == "recorded nothing\n"
+
+
+@pytest.mark.torch
+def test_an_evaluation_ends_with_the_method_train(listener: Sessions, run: Run) -> None:
+    # Without a loader: of graphs, agents and diffusion models. A part of the model does not count.
+    program = """
+        import time, torch, torch._dynamo
+        part = torch.nn.Linear(2, 2)
+        model = torch.nn.Sequential(part, torch.nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def step():
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        step()
+        begin = time.monotonic()
+        for _ in range(3):
+            model.eval()
+            time.sleep(0.2)
+            model.train()
+            time.sleep(0.1)
+            model[1].eval()
+            step()
+        print(time.monotonic() - begin)
+    """
+    assert float(finished(run(program))) < 2
+    session = ended(listener)
+    assert 0.6 <= seconds(session, "evaluating") < 0.75
+    assert seconds(session, "training") >= 0.3
+
+
+@pytest.mark.torch
+def test_a_wait_serves_the_phase_that_the_program_names(listener: Sessions, run: Run) -> None:
+    program = (
+        LOOP
+        + """
+    with gpugauge.hook.phase("eval"):
+        for _ in loader:
+            time.sleep(0.05)
+    """
+    )
+    finished(run(program))
+    session = ended(listener)
+    assert session.snap is not None
+    assert set(session.snap.waits or {}) == {"evaluating"}
+
+
+def test_functions_of_time_may_be_replaced_in_all_modules(listener: Sessions, run: Run, fake_torch: Path) -> None:
+    # As freezegun does.
+    program = """
+        import sys, time, torch
+        optimizer, batches = torch.Optimizer(), torch.Iterator()
+        torch.Iterator.takes = 0.1
+        def train():
+            for _ in range(2):
+                next(batches), optimizer.step()
+        train()
+        real = {id(getattr(time, name)) for name in ("time", "monotonic", "perf_counter", "perf_counter_ns")}
+        replaced = [
+            (module, name, value)
+            for module in list(sys.modules.values()) if module.__name__.startswith("gpugauge")
+            for name, value in list(vars(module).items()) if id(value) in real
+        ]
+        for module, name, _ in replaced:
+            setattr(module, name, lambda: 0)
+        train()
+        for module, name, value in replaced:
+            setattr(module, name, value)
+        train()
+        from gpugauge.hook import install
+        print(install.observer.errors)
+    """
+    assert finished(run(program, PYTHONPATH=str(fake_torch))) == "0\n"
+    session = ended(listener)
+    assert session.snap is not None
+    assert session.snap.steps is not None
+    assert session.snap.steps.count == 6
+    assert session.snap.waits is not None
+    assert 0.6 <= session.snap.waits["training"] < 0.8
+    assert session.record is not None
+    assert 0.6 <= session.record.seconds["loading"] < 0.8

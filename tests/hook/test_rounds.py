@@ -26,6 +26,9 @@ def counted(optimizers: Sequence[int]) -> int:
         (list(range(50)) * 7, 7),  # an optimizer for each parameter
         ([1] * 7 + [2] * 8, 15),  # one training after another
         ([1, 2] * 4 + [3, 4] * 5, 9),
+        (([1] * 5 + [2] * 5) * 12, 120),  # in turn, each several steps long
+        ([1] * 20 + [2] * 20 + [3] * 20 + [1] * 20, 80),
+        ([1] * 20 + [2] * 20 + [1, 2] * 60, 100),
     ],
 )
 def test_a_round_is_a_step(optimizers: list[int], steps: int) -> None:
@@ -92,6 +95,15 @@ def meta_learning(p: Program) -> None:
         p.steps += inner_steps
 
 
+def in_turn(p: Program) -> None:
+    """Optimizers that take turns, each for several steps, and train together at the end."""
+    optimizers = p.make(p.r.randint(2, 4))
+    for _ in range(p.r.randint(1, 4)):
+        for optimizer in optimizers:
+            p.loop([optimizer], p.r.randint(2, 8))
+    p.loop(optimizers, p.r.randint(2, 8))
+
+
 def one_loop(p: Program) -> None:
     optimizers = p.make(p.r.choice([1, 1, 2, 3, 20]))
     p.loop(optimizers, p.r.randint(1, 30), p.r.choice([1, 1, 2, 5]) if len(optimizers) > 1 else 1)
@@ -100,7 +112,7 @@ def one_loop(p: Program) -> None:
 
 def drawn(seed: int) -> Iterator[tuple[int, int]]:
     p = Program(random.Random(seed))
-    for program in p.r.sample([sequence, meta_learning, one_loop], p.r.randint(1, 2)):
+    for program in p.r.sample([sequence, meta_learning, in_turn, one_loop], p.r.randint(1, 2)):
         program(p)
         yield p.steps, p.counted
 

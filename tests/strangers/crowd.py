@@ -85,6 +85,8 @@ def start(program: Program, folder: Path, socket: Path | None) -> Run:
 
 def run_all(programs: Iterable[Program], folder: Path, at_once: int) -> Iterator[Finding]:
     """Run the programs, so many at once, and yield every statement about them."""
+    # A job in the background ignores SIGINT, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     flags = ("--driver.mode=off", f"--verdict.stalled-seconds={STALLED_SECONDS:g}")
     done: list[Run] = []
     with contextlib.ExitStack() as stack:

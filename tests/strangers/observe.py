@@ -65,6 +65,7 @@ class Observer:
         if status != 200:
             return
         text = body.decode()
+        described = set[str]()
         values: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
         for line in text.splitlines():
             found = _LINE.match(line)
@@ -74,6 +75,7 @@ class Observer:
             process = labels.get("process", "")
             if name == "torch_process_info":
                 self.pids[process] = int(labels["pid"])
+                described.add(process)
             elif name in _DIVIDED:
                 values[process][name, labels.get(_DIVIDED[name], "")] = float(found["value"])
             elif name in _SINGLE:
@@ -81,7 +83,9 @@ class Observer:
             elif name == "torch_parameter_elements":
                 key = (name, "")
                 values[process][key] = values[process].get(key, 0.0) + float(found["value"])
-        for process, of_process in values.items():
+        # A session is dropped some minutes after its end, a moment before its verdict.
+        for process in described & values.keys():
+            of_process = values[process]
             previous = self.polls[process]
             if not previous or previous[-1].values != of_process or after - previous[-1].after < 20:
                 previous.append(Poll(before, after, of_process))

@@ -205,7 +205,8 @@ OPTIMIZERS = (
     Optimizer("sam", SAM, CLOSURE.replace("optimizer.step(", "closure()\noptimizer.step(")),
     Optimizer("own", OWN, PLAIN),
     Optimizer("gan", GAN, GAN_ROUND.replace("@ratio@", "1"), BOTH),
-    Optimizer("gan n:1", GAN, GAN_ROUND.replace("@ratio@", "@every@"), BOTH),
+    # An optimizer that has not stepped yet is not known to belong to the loop (docs/hook.md).
+    Optimizer("gan n:1", GAN, GAN_ROUND.replace("@ratio@", "@every@"), f"{BOTH}, 3"),
     Optimizer("in backward", IN_BACKWARD, BACKWARD),
     Optimizer("accumulated", "micro = 0\n" + ANY, ACCUMULATED),
     Optimizer("scaled", 'scaler = torch.amp.GradScaler("cpu", init_scale=8.0)\n' + ANY, SCALED),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from threading import get_ident
-from time import perf_counter_ns
 from typing import Any
 
 import torch
 
+from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import is_compiling, replace
 
@@ -50,11 +50,11 @@ def _waiting(observer: Observer, function: Callable[..., Any]) -> Callable[..., 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not local.blocking or get_ident() != phases.thread:
             return function(self, *args, **kwargs)
-        start = perf_counter_ns()
+        start = CLOCKS[0]()
         try:
             return function(self, *args, **kwargs)
         finally:
-            local.waited += perf_counter_ns() - start
+            local.waited += CLOCKS[0]() - start
 
     # pybind11 recognises by this name and by `self` that an override calls the method that it overrides.
     wrapper.__code__ = wrapper.__code__.replace(co_name=getattr(function, "__name__", "wrapper"))

@@ -6,6 +6,7 @@ Observer.publish.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,8 +38,18 @@ def install(observer: Observer) -> None:
 
 
 def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of the method eval of a module that records the call."""
-    return after(observer, function, observer.on_eval)
+    """Return a wrapper of the method eval of a module that records the call, and later that of its method train."""
+    wrapped = weakref.WeakSet[type]()
+
+    def called(module: Any) -> None:
+        observer.on_eval(module)
+        owner = type(module)
+        # Only of the classes of whole models: the method runs for every part of a model.
+        if owner not in wrapped and observer.evaluates(module):
+            wrapped.add(owner)
+            replace(owner, "train", lambda train: after(observer, train, observer.on_train))
+
+    return after(observer, function, called)
 
 
 def _listen_to_wrappers(observer: Observer) -> None:

@@ -51,8 +51,8 @@ def _listen_to_batches(observer: Observer) -> None:
         try:
             now = clock()
             due = now >= observer.batch_due
-            phase = TRAINING if (observer.is_training_batch(self) if due else grad_enabled()) else EVALUATING
-            track.end_wait(phase, before, now)
+            base = TRAINING if (observer.is_training_batch(self) if due else grad_enabled()) else EVALUATING
+            phase = track.end_wait(base, before, now)
             if before == LOADING:
                 start = now  # a wait that the program declares covers this one
             ended((start, now, phase))
@@ -61,7 +61,7 @@ def _listen_to_batches(observer: Observer) -> None:
             words[WAITED + phase] += now - start
             if exposed:
                 waits.end(now, now - start)
-            if due or phase == EVALUATING:
+            if due or phase != TRAINING:
                 observer.on_batch(phase, now)
         except Exception:
             observer.count_error()

@@ -7,7 +7,6 @@ at most once a second, on the thread that steps or loads.
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from typing import Any
@@ -18,14 +17,13 @@ from gpugauge.hook.client import NS_PER_SECOND, Client
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.counts.recorder import TICK
+from gpugauge.hook.counts.rounds import inside_another_step
 from gpugauge.hook.facts import process as facts
 from gpugauge.hook.publisher import Publisher
 from gpugauge.hook.state import TrainingState
 
 MAX_ERRORS = 10
 _NO_THREAD = -1  # not the identity of any thread
-
-(_clock, _) = CLOCKS
 
 
 class Observer:
@@ -37,6 +35,7 @@ class Observer:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self._clock = CLOCKS[0]
         self.state = TrainingState()
         self.recorder = self.state.recorder
         self.phases = self.state.phases
@@ -83,7 +82,18 @@ class Observer:
         self._evaluated = weakref.ref(module)
         self.step_due = self.batch_due = 0
         if trained and self.phases.on_training_thread() and self.phases.base == phases.TRAINING:
-            self.phases.set_base(phases.EVALUATING, _clock())
+            self.phases.set_base(phases.EVALUATING, self._clock())
+
+    def evaluates(self, module: Any) -> bool:
+        """Return whether the last call of eval() that counts was that of this module."""
+        return self._evaluated is not None and self._evaluated() is module
+
+    def on_train(self, module: Any) -> None:
+        """End the evaluation of a module by module.train()."""
+        if self.evaluates(module) and module.training:
+            self._evaluated = None
+            if self.phases.on_training_thread() and self.phases.base == phases.EVALUATING:
+                self.phases.set_base(phases.TRAINING, self._clock())
 
     def is_training_batch(self, iterator: Any = None) -> bool:
         """Return whether the program probably trains on a batch, and record the loader of an iterator of DataLoader."""
@@ -117,7 +127,7 @@ class Observer:
                 if self._loader is None:
                     self.is_training_batch(iterator)
                 return
-            now = _clock()
+            now = self._clock()
             phase = phases.TRAINING if torch.is_grad_enabled() else phases.EVALUATING
             self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, phase))
             self.state.count_unreported_step(now, training=phase == phases.TRAINING)
@@ -137,7 +147,7 @@ class Observer:
         if self.off or inside or not self.phases.on_training_thread():
             return None
         try:
-            now = _clock()
+            now = self._clock()
             self.phases.switch(phases.LOADING, now)
         except Exception:
             self.count_error()
@@ -147,7 +157,7 @@ class Observer:
     def end_wait(self, before: int, start: int, ended: bool = False) -> None:
         """End a wait that brought no batch: for an iterator, or for the end of one that has `ended`."""
         try:
-            now = _clock()
+            now = self._clock()
             self.phases.switch(before, now)
             if ended:
                 self.state.count_unreported_step(now)
@@ -160,10 +170,9 @@ class Observer:
     def end_wait_with_batch(self, before: int, start: int) -> None:
         """End a wait for a batch of an iterator that the program declares."""
         try:
-            now = _clock()
-            training = self.is_training_batch()
-            phase = phases.TRAINING if training else phases.EVALUATING
-            self.phases.end_wait(phase, before, now)
+            now = self._clock()
+            base = phases.TRAINING if self.is_training_batch() else phases.EVALUATING
+            phase = self.phases.end_wait(base, before, now)
             self.recorder.add_batch((start if before != phases.LOADING else now, now, phase))
             self.on_batch(phase, now)
         except Exception:
@@ -172,18 +181,16 @@ class Observer:
     def _served_phase(self) -> int | None:
         """Return the phase that a wait without a batch serves; None if the next wait shows it."""
         if not torch.is_grad_enabled():
-            return phases.EVALUATING
-        module = self._evaluated() if self._evaluated is not None else None
-        if self.phases.base == phases.EVALUATING and module is not None and module.training:
-            self.phases.base = phases.TRAINING  # module.train() has ended the evaluation
-        return self.phases.base if self.phases.base in (phases.TRAINING, phases.EVALUATING) else None
+            return self.phases.serving(phases.EVALUATING)
+        served = self.phases.serving(self.phases.base)
+        return None if served == phases.STARTING else served
 
     def on_step(self, optimizer: Any, now: int) -> None:
         """Count a step of an optimizer that is not the sole one, or that came at `step_due` or later."""
         if self.off:
             return
         try:
-            if _inside_another_step():
+            if inside_another_step():
                 return
             if id(optimizer) not in self.state.stepping:
                 self.state.add_stepping_optimizer(optimizer)
@@ -211,7 +218,7 @@ class Observer:
         if self.off:
             return
         try:
-            now = _clock()
+            now = self._clock()
             self.state.add_work(samples, tokens)
             self.state.sole = None
             if self.recorder.source != TICK:
@@ -224,7 +231,7 @@ class Observer:
     def engine_step(self) -> None:
         """Count a step of an engine that steps its optimizers itself."""
         try:
-            now = _clock()
+            now = self._clock()
             self.recorder.add_steps(1, now)
             self._set_training(now)
         except Exception:
@@ -239,7 +246,7 @@ class Observer:
         if self.off or not self.phases.on_training_thread():
             return False
         try:
-            self.phases.enter(phase, _clock())
+            self.phases.enter(phase, self._clock())
         except Exception:
             self.count_error()
             return False
@@ -248,7 +255,7 @@ class Observer:
     def leave_phase(self) -> None:
         """Leave the innermost phase."""
         try:
-            now = _clock()
+            now = self._clock()
             if self.phases.current == phases.LOADING:
                 self.recorder.add_wait(now - self.phases.since, self._served_phase())
             self.phases.leave(now)
@@ -273,7 +280,7 @@ class Observer:
         """Send the last snapshot and the reason for the end of the process."""
         try:
             if self.client.connected and not self.off:
-                now = _clock()
+                now = self._clock()
                 self.publish(now)
                 self.publisher.send_end(now, reason)
         except Exception:
@@ -283,16 +290,3 @@ class Observer:
         """Report nothing more. The connection stays open until the process has ended, and its exit status is known."""
         self.client.leave()
         self._switch_off()
-
-
-def _inside_another_step() -> bool:
-    """Return whether the step whose hook calls on_step() is a part of another optimizer's step: an optimizer that calls
-    the step of its base class, or of an optimizer that it wraps.
-    """
-    frame = sys._getframe(3)  # noqa: SLF001 - of torch, which wraps every step and calls the hooks after it
-    code, caller = frame.f_code, frame.f_back
-    while caller is not None:
-        if caller.f_code is code:
-            return True
-        caller = caller.f_back
-    return False

@@ -9,11 +9,10 @@ from pathlib import Path
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.state import TrainingState
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import PHASES, SPENT
+from gpugauge.wire.record import PHASES, SPENT, WAITED
 
 _MIN_SHARE = 0.01  # a smaller share is left out
 _WORDS = {"loading": "waiting for data", "other": "other phases"}
-_WORK = ("training", "starting")
 
 
 def print_recap(state: TrainingState, connected: bool) -> None:
@@ -52,9 +51,11 @@ def recap(state: TrainingState) -> str | None:
         done = f"{batches.count:,} batches"
     seconds = _seconds(state)
     total = sum(seconds.values())
-    parts = sorted(((spent / total, phase) for phase, spent in seconds.items() if phase not in _WORK), reverse=True)
+    parts = sorted(((spent / total, phase) for phase, spent in seconds.items()), reverse=True)
     listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= _MIN_SHARE]
-    return f"{name}: {done}; of {_time(total)}: {', '.join(listed) or 'no time lost'}"
+    if not any(state.record.words[WAITED:]):
+        listed.append("waits for data not known")
+    return f"{name}: {done}; of {_time(total)}: {', '.join(listed)}"
 
 
 def _seconds(state: TrainingState) -> dict[str, float]:

@@ -182,7 +182,7 @@ class TrainingState:
             session=session,
             sequence=sequence,
             monotonic_ns=now,
-            steps=recorder.step_tally.progress() if recorder.source is not None else None,
+            steps=recorder.step_tally.progress() if recorder.step_tally.count else None,
             batches=recorder.batch_tally.progress() if recorder.batch_tally.count else None,
             parameters=self._parameters,
             devices=visible,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import weakref
-from time import perf_counter_ns
 from typing import Any
 
 import torch
+
+from gpugauge.hook.counts.clock import CLOCKS
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - -1 outside of a backward pass
 
@@ -93,7 +94,7 @@ class LocalWork:
         timing.end = end
         self._measured = True
         wait = times.get("backward_comm_time", 0) - times.get("backward_compute_comm_overlap_time", 0)
-        now = perf_counter_ns()
+        now = CLOCKS[0]()
         wait, timing.read = min(wait, now - timing.read), now  # DDP's clock can be set
         self.waited += max(0, wait) * timing.stratum
 
@@ -109,7 +110,7 @@ class _Timing:
         self.stratum = stratum
         self.iteration = -1  # the number of forward passes before the current one
         self.end = 0
-        self.read = perf_counter_ns()
+        self.read = CLOCKS[0]()
         self._random = random.Random(stratum)  # noqa: S311 - fixed: all ranks measure the same iterations
         self._choose(1)
 

@@ -67,6 +67,11 @@ class Phases:
         """Whether the program itself has entered the phase loading."""
         return bool(self.entered) and self.entered[-1] == LOADING
 
+    def serving(self, base: int) -> int:
+        """Return the phase that a wait for a batch serves: one that the program has entered, else `base`."""
+        named = next((phase for phase in reversed(self.entered) if phase not in (LOADING, OTHER)), base)
+        return base if named == STARTING else named
+
     def enter(self, phase: int, now: int) -> None:
         """Enter a phase until leave()."""
         self.entered.append(phase)
@@ -84,10 +89,16 @@ class Phases:
         if not self.entered:
             self.switch(base, now)
 
-    def end_wait(self, base: int, before: int, now: int) -> None:
-        """End a wait for a batch: set the base phase, and return to the phase `before` if one is entered."""
+    def end_wait(self, base: int, before: int, now: int) -> int:
+        """End a wait for a batch: set the base phase, and go back to the phase `before` if one is entered. Return the
+        phase that the wait served.
+        """
         self.base = base
-        self.switch(before if self.entered else base, now)
+        if not self.entered:
+            self.switch(base, now)
+            return base
+        self.switch(before, now)
+        return self.serving(base)
 
     def switch(self, phase: int, now: int) -> None:
         """Switch to a phase, whatever is entered."""

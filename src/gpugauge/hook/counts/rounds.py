@@ -2,15 +2,20 @@
 
 Optimizers of one training loop step in rounds: a generator and a discriminator, or one optimizer per parameter. A round
 is one training step, and a round ends when one of its optimizers steps again. Optimizers that are used one after
-another have rounds of their own. Both look alike at the first step of an optimizer, so what follows decides about it:
+another have rounds of their own. Both look alike at the first step after that of another optimizer, so what follows
+decides about it:
 
 - an optimizer that was created after the last step of the others begins a round;
 - any other optimizer joins the round, and is owed a step until one of the earlier optimizers of the round steps again;
-  if the optimizer steps for the second time before, it gets the step that it is owed;
-- if afterwards all earlier optimizers step again, they do share a loop, and the next step is not counted.
+  if the optimizer itself steps again before, it gets the step that it is owed;
+- if the earlier optimizers had made one step at most, they can share a loop with it all the same: if all of them step
+  again, and the last of them once, the next step is not counted.
 """
 
 from __future__ import annotations
+
+import sys
+from collections import Counter
 
 
 class Rounds:
@@ -24,7 +29,8 @@ class Rounds:
         self.loop: set[int] = set()
         self._round: set[int] = set()
         self._created: set[int] = set()  # since the last step
-        self._known: set[int] = set()  # optimizers that have stepped
+        self._steps: Counter[int] = Counter()  # by optimizer
+        self._returned: tuple[int, int] | None = None  # the last optimizer to step again, and the steps it can cost
         self._owed: dict[int, set[int]] = {}  # by optimizer: the others of its first round
         self._given: dict[int, set[int]] = {}  # by optimizer: of those others, the ones without a step since
         self._surplus = 0  # counted steps that have turned out to be none
@@ -37,8 +43,9 @@ class Rounds:
 
     def forget(self, optimizer: int) -> None:
         """Remove an optimizer that no longer exists. It keeps its place in rounds, which it never steps in again."""
-        for keys in (self.loop, self._created, self._known):
+        for keys in (self.loop, self._created):
             keys.discard(optimizer)
+        self._steps.pop(optimizer, None)
         self._owed.pop(optimizer, None)
         self._given.pop(optimizer, None)
         self._gone += 1
@@ -49,9 +56,13 @@ class Rounds:
 
     def step(self, optimizer: int) -> int:
         """Return the number of training steps to count at a step of this optimizer."""
-        first = optimizer not in self._known
-        self._known.add(optimizer)
+        if self._returned is not None:
+            returned, cost = self._returned
+            self._surplus += cost if returned != optimizer else 0  # a second step shows that it is used by itself
+            self._returned = None
+        first = not self._steps[optimizer]
         counted = self._first_step(optimizer) if first else self._later_step(optimizer)
+        self._steps[optimizer] += 1
         self._created.clear()
         self.loop.add(optimizer)
         spent = min(self._surplus, counted)
@@ -65,30 +76,53 @@ class Rounds:
         if optimizer in self._created:
             self._begin_loop(optimizer, self._round)
             return 1
+        return self._join(optimizer)
+
+    def _join(self, optimizer: int) -> int:
         self._owed[optimizer] = set(self._round)
         self._round.add(optimizer)
         return 0
 
     def _later_step(self, optimizer: int) -> int:
-        """Count a new round, and decide about the first steps that its optimizer has to do with."""
+        """Count a new round, and decide about the steps that its optimizer has to do with."""
         for other in [other for other, earlier in self._owed.items() if optimizer in earlier]:
             del self._owed[other]
         for other, waiting in tuple(self._given.items()):
             waiting.discard(optimizer)
             if not waiting:
                 del self._given[other]
-                self._surplus += 1
+                self._returned = (optimizer, (self._returned[1] if self._returned else 0) + 1)
         earlier = self._owed.pop(optimizer, None)
         if optimizer not in self._round:
-            self._round.add(optimizer)
-            return 0
+            return self._join(optimizer)
         self._round = {optimizer}
         if earlier is None:
+            if self._often(self._given.get(optimizer)):
+                del self._given[optimizer]
             return 1
         self._begin_loop(optimizer, earlier)
         return 2
 
     def _begin_loop(self, optimizer: int, others: set[int]) -> None:
-        self._given[optimizer] = set(others)
         self.loop = {optimizer}
         self._round = {optimizer}
+        self._given.pop(optimizer, None)
+        # Those that have made more than one step had a loop of their own.
+        if self._steps[optimizer] == 0 or not self._often(others):
+            self._given[optimizer] = set(others)
+
+    def _often(self, optimizers: set[int] | None) -> bool:
+        return bool(optimizers) and any(self._steps[optimizer] > 1 or optimizer < 0 for optimizer in optimizers or ())
+
+
+def inside_another_step() -> bool:
+    """Return whether the step whose hook calls the caller is a part of another optimizer's step: an optimizer that
+    calls the step of its base class, or of an optimizer that it wraps.
+    """
+    frame = sys._getframe(3)  # noqa: SLF001 - of torch, which wraps every step and calls the hooks after it
+    code, caller = frame.f_code, frame.f_back
+    while caller is not None:
+        if caller.f_code is code:
+            return True
+        caller = caller.f_back
+    return False
