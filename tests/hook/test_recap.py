@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook import launch
-from gpugauge.hook.recap import _time
+from gpugauge.hook.recap import _program, _time
 from gpugauge.sessions.listener import Sessions
 
 TRAIN = """
@@ -76,6 +76,7 @@ def test_every_end_has_one_line(program: str, line: str, tmp_path: Path, fake_to
         ("train(2)", {"RANK": "1"}),
         ("train(2)", {"GPUGAUGE_HOOK": "0"}),
         ("import sys\ntrain(2)\nsys.stderr.close()", {}),
+        ("import os\nif not os.fork(): train(2)\nelse: os.wait()", {}),
         ("import multiprocessing\nmultiprocessing.get_context('fork').Process(target=train, args=(2,)).start()", {}),
     ],
 )
@@ -83,6 +84,21 @@ def test_other_processes_print_nothing(
     program: str, variables: dict[str, str], tmp_path: Path, fake_torch: Path
 ) -> None:
     assert errors_of(f"{TRAIN}\n{program}", tmp_path, fake_torch, variables) == ""
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ("/data/train.py", "train.py"),
+        ("/site/pack/__main__.py", "pack"),
+        ("-c", "python -c"),
+        ("-", "python"),
+        ("", "python"),
+    ],
+)
+def test_the_name_of_the_program(argument: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [argument])
+    assert _program() == name
 
 
 def test_without_the_option_nothing_is_printed(tmp_path: Path, fake_torch: Path) -> None:

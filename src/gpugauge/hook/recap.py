@@ -12,6 +12,7 @@ from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, WAITED
 
 _MIN_SHARE = 0.01  # a smaller share is left out
+_PID = os.getpid()  # of the process that has loaded the hook
 _WORDS = {"loading": "waiting for data", "other": "other phases"}
 
 
@@ -29,9 +30,11 @@ def print_recap(state: TrainingState, connected: bool) -> None:
 
 
 def _prints(rank: str | None) -> bool:
-    """Return whether this is the first rank, or a process of its own: children of multiprocessing print nothing."""
+    """Return whether this is the first rank, or a process of its own, neither forked nor a child of multiprocessing."""
     if rank is not None:
         return rank == "0"
+    if os.getpid() != _PID:
+        return False
     multiprocessing = sys.modules.get("multiprocessing.process")
     return multiprocessing is None or multiprocessing.parent_process() is None
 
@@ -43,7 +46,6 @@ def recap(state: TrainingState) -> str | None:
     tally, batches = recorder.step_tally, recorder.batch_tally
     if not tally.count and not batches.count:
         return None
-    name = Path(sys.argv[0]).name if sys.argv else ""
     if tally.count:
         mean = f", {_time(tally.nanoseconds / tally.durations / 1e9)} each" if tally.durations else ""
         done = f"{tally.count:,} step{'' if tally.count == 1 else 's'}{mean}"
@@ -55,7 +57,14 @@ def recap(state: TrainingState) -> str | None:
     listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= _MIN_SHARE]
     if not any(state.record.words[WAITED:]):
         listed.append("waits for data not known")
-    return f"{name}: {done}; of {_time(total)}: {', '.join(listed)}"
+    return f"{_program()}: {done}; of {_time(total)}: {', '.join(listed)}"
+
+
+def _program() -> str:
+    """Return the name of the program: of `python -m package`, that of the package."""
+    path = Path(sys.argv[0]) if sys.argv else Path()
+    name = path.parent.name if path.name == "__main__.py" else path.name
+    return {"": "python", "-": "python", "-c": "python -c"}.get(name, name)
 
 
 def _seconds(state: TrainingState) -> dict[str, float]:

@@ -1,0 +1,200 @@
+"""Idioms of training programs in which statements were wrong once. `make strangers` draws and compares others."""
+
+from pathlib import Path
+
+import pytest
+
+from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Session
+
+from .conftest import Run, finished, until
+
+REAL = """
+import logging, time, torch
+logging.disable()  # a compiled step without a C++ compiler warns
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+def made():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader([torch.ones(4)] * 8, batch_size=2)
+"""
+
+
+def session(listener: Sessions) -> Session:
+    until(lambda: [s.connected for s in listener.view()] == [False])
+    (found,) = listener.view()
+    assert found.snap is not None
+    assert found.snap.errors == 0
+    return found
+
+
+def counts(found: Session) -> tuple[int | None, int | None]:
+    assert found.snap is not None
+    steps, batches = found.snap.steps, found.snap.batches
+    return steps.count if steps else None, batches.count if batches else None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("program", "steps"),
+    [
+        # A subclass that calls the step of its base class, while another instance of the base class exists.
+        (
+            """
+            class Scaled(torch.optim.SGD):
+                def step(self, closure=None):
+                    return super().step(closure)
+            model, other = made()
+            optimizer = Scaled(model.parameters(), lr=0.1)
+            for batch in loader:
+                model(batch).sum().backward()
+                optimizer.step()
+            """,
+            4,
+        ),
+        # A wrapper that is an optimizer, around another one.
+        (
+            """
+            class Lookahead(torch.optim.Optimizer):
+                def __init__(self, inner):
+                    super().__init__([p for g in inner.param_groups for p in g["params"]], {})
+                    self.inner = inner
+                def step(self, closure=None):
+                    self.inner.step()
+            model, inner = made()
+            optimizer = Lookahead(inner)
+            for batch in loader:
+                model(batch).sum().backward()
+                optimizer.step()
+            """,
+            4,
+        ),
+        # Twenty optimizers that live to the end.
+        (
+            """
+            kept = []
+            for fold in range(20):
+                model, optimizer = made()
+                kept.append((model, optimizer))
+                for batch in loader:
+                    model(batch).sum().backward()
+                    optimizer.step()
+            """,
+            80,
+        ),
+        # A compiled step, with gradient accumulation.
+        (
+            """
+            model, optimizer = made()
+            step = torch.compile(optimizer.step, backend="eager")
+            for _ in range(4):
+                for number, batch in enumerate(loader):
+                    model(batch).sum().backward()
+                    if number % 2:
+                        step()
+                        optimizer.zero_grad()
+            """,
+            8,
+        ),
+        # Updates by hand.
+        (
+            """
+            model, _ = made()
+            del _
+            for batch in loader:
+                model(batch).sum().backward()
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= 0.1 * p.grad
+            """,
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_steps_are_those_of_the_loop(program: str, steps: int | None, listener: Sessions, run: Run) -> None:
+    finished(run(REAL + "\n".join(line[12:] for line in program.splitlines())))
+    found = session(listener)
+    assert counts(found)[0] == steps
+    assert found.snap is not None
+    if steps is not None:
+        assert [entry.elements for entry in found.snap.parameters] == [25]
+
+
+@pytest.mark.torch
+def test_a_teacher_in_evaluation_mode_is_not_an_evaluation(listener: Sessions, run: Run) -> None:
+    program = f"""{REAL}
+import copy
+model, optimizer = made()
+teacher = copy.deepcopy(model).eval()
+for _ in range(2):
+    for batch in loader:
+        teacher.eval()
+        model[1].eval()
+        time.sleep(0.05)
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+    finished(run(program))
+    found = session(listener)
+    assert found.record is not None
+    assert found.record.seconds["evaluating"] == 0
+    assert set(found.snap.waits or {} if found.snap else {}) == {"training"}
+
+
+def test_a_subclass_of_the_loader_in_a_named_phase_counts_its_batches_once(
+    listener: Sessions, run: Run, fake_torch: Path
+) -> None:
+    program = """
+        import torch, gpugauge.hook as hook
+        class Shifted(torch.DataLoader):
+            def __iter__(self):
+                for _, batch in zip(range(10), super().__iter__()):
+                    yield batch
+        optimizer = torch.Optimizer()
+        @hook.phase("train")
+        def train():
+            for _ in Shifted():
+                optimizer.step()
+        train()
+    """
+    finished(run(program, PYTHONPATH=str(fake_torch)))
+    assert counts(session(listener)) == (10, 10)
+
+
+def test_the_thread_that_reports_steps_is_the_training_thread(listener: Sessions, run: Run, fake_torch: Path) -> None:
+    program = """
+        import threading, time, torch, gpugauge.hook as hook
+        torch.Iterator.takes = 0.05
+        def work():
+            batches = torch.Iterator()
+            for _ in range(4):
+                next(batches)
+                hook.step()
+            with hook.phase("eval"):
+                time.sleep(0.2)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    """
+    finished(run(program, PYTHONPATH=str(fake_torch)))
+    found = session(listener)
+    assert counts(found) == (4, 4)
+    assert found.record is not None
+    assert 0.2 <= found.record.seconds["evaluating"] < 0.3
+    assert 0.2 <= found.record.waits["training"] < 0.3
+
+
+def test_children_that_do_not_train_have_no_steps(listener: Sessions, run: Run, fake_torch: Path) -> None:
+    program = """
+        import os, torch
+        optimizer, batches = torch.Optimizer(), torch.Iterator()
+        next(batches), optimizer.step()
+        if not os.fork():
+            next(batches)
+            os._exit(0)
+        os.wait()
+    """
+    finished(run(program, PYTHONPATH=str(fake_torch)))
+    until(lambda: [s.connected for s in listener.view()] == [False, False])
+    assert {counts(found) for found in listener.view()} == {(1, 1), (None, 1)}
