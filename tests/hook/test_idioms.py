@@ -122,6 +122,24 @@ def test_steps_are_those_of_the_loop(program: str, steps: int | None, listener: 
 
 
 @pytest.mark.torch
+def test_an_iterator_of_the_loader_keeps_its_type(listener: Sessions, run: Run) -> None:
+    program = f"""{REAL}
+import gpugauge.hook
+class Logged(DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+_, optimizer = made()
+for batches in Logged([1] * 8), gpugauge.hook.batches(loader):
+    iterator = iter(batches)
+    print(len(iterator), type(iterator).__name__)
+    for _ in iterator:
+        optimizer.step()
+"""
+    assert finished(run(program)) == "8 _SingleProcessDataLoaderIter\n4 _SingleProcessDataLoaderIter\n"
+    assert counts(session(listener)) == (12, 12)
+
+
+@pytest.mark.torch
 def test_a_teacher_in_evaluation_mode_is_not_an_evaluation(listener: Sessions, run: Run) -> None:
     program = f"""{REAL}
 import copy

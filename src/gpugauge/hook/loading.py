@@ -71,7 +71,8 @@ def _iterate(function: Callable[[Any], Iterator[Any]], iterable: Any) -> Iterato
     finally:
         if observer is not None and begun is not None:
             observer.end_wait(*begun)
-    return _CountedIterator(iterator)
+    # The iterators of DataLoader are counted themselves.
+    return iterator if hasattr(iterator, "_num_workers") else _CountedIterator(iterator)
 
 
 class _CountedIterator:
