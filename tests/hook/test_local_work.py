@@ -21,6 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def local_work() -> "LocalWork":
+    pytest.importorskip("torch")  # ignores the warning of a torch without NumPy
     from gpugauge.hook.counts.peers import LocalWork  # noqa: PLC0415 - needs torch
 
     return LocalWork()

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.state import TrainingState
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, WAITED
+
+TYPE_CHECKING = False  # the state needs torch
+if TYPE_CHECKING:
+    from gpugauge.hook.state import TrainingState
 
 _MIN_SHARE = 0.01  # a smaller share is left out
 _PID = os.getpid()  # of the process that has loaded the hook
@@ -54,7 +57,11 @@ def recap(state: TrainingState) -> str | None:
     seconds = _seconds(state)
     total = sum(seconds.values())
     parts = sorted(((spent / total, phase) for phase, spent in seconds.items()), reverse=True)
-    listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= _MIN_SHARE]
+    listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= TYPE_CHECKING = False  # the state needs torch
+if TYPE_CHECKING:
+    from gpugauge.hook.state import TrainingState
+
+_MIN_SHARE]
     if not any(state.record.words[WAITED:]):
         listed.append("waits for data not known")
     return f"{_program()}: {done}; of {_time(total)}: {', '.join(listed)}"
