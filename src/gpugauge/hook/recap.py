@@ -57,11 +57,7 @@ def recap(state: TrainingState) -> str | None:
     seconds = _seconds(state)
     total = sum(seconds.values())
     parts = sorted(((spent / total, phase) for phase, spent in seconds.items()), reverse=True)
-    listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= TYPE_CHECKING = False  # the state needs torch
-if TYPE_CHECKING:
-    from gpugauge.hook.state import TrainingState
-
-_MIN_SHARE]
+    listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= _MIN_SHARE]
     if not any(state.record.words[WAITED:]):
         listed.append("waits for data not known")
     return f"{_program()}: {done}; of {_time(total)}: {', '.join(listed)}"
