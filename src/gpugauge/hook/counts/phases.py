@@ -10,6 +10,8 @@ from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE, 
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
 
+_NO_OWN_WAITS = (OTHER, STARTING, TRAINING, LOADING)
+
 # Common names of phases. Every other name is "other": the values of the label `phase` are bounded.
 _INDEXES = {
     **{name: index for index, name in enumerate(PHASES)},
@@ -69,8 +71,8 @@ class Phases:
 
     def serving(self, base: int) -> int:
         """Return the phase that a wait for a batch serves: one that the program has entered, else `base`."""
-        named = next((phase for phase in reversed(self.entered) if phase not in (LOADING, OTHER)), base)
-        return base if named == STARTING else named
+        # An evaluation inside of a phase "train" is known by its batches.
+        return next((phase for phase in reversed(self.entered) if phase not in _NO_OWN_WAITS), base)
 
     def enter(self, phase: int, now: int) -> None:
         """Enter a phase until leave()."""
