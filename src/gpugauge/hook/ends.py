@@ -155,7 +155,7 @@ def by_error(kind: Any, error: Any) -> str:
 
 def _main_frame() -> FrameType | None:
     """Return the frame of the main module, or of the module runpy that runs it; None in an embedded interpreter."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - documented in spite of its name
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     if frame is None or frame.f_globals.get("__name__") not in ("__main__", "runpy"):

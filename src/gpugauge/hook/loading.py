@@ -38,11 +38,11 @@ class Batches:
         """Return the next batch of an iterable that is an iterator."""
         if self._iterator is None:
             # next() raises its own error for an iterable that is no iterator.
-            self._iterator = iter(self) if hasattr(self._iterable, "__next__") else self._iterable  # type: ignore[assignment]
-        return next(self._iterator)  # type: ignore[arg-type]
+            self._iterator = iter(self) if hasattr(self._iterable, "__next__") else self._iterable  # type: ignore[assignment]  # as above
+        return next(self._iterator)  # type: ignore[arg-type]  # as above
 
     def __len__(self) -> int:
-        return len(self._iterable)  # type: ignore[arg-type]
+        return len(self._iterable)  # type: ignore[arg-type]  # it may have none, and len() raises its own error
 
     def __bool__(self) -> bool:
         return bool(self._iterable)
@@ -59,7 +59,7 @@ def counted_iteration(function: Callable[..., Iterator[Any]]) -> Callable[..., I
     def iterate(self: Any) -> Iterator[Any]:
         return _iterate(function, self)
 
-    iterate.__wrapped__ = function  # type: ignore[attr-defined]
+    iterate.__wrapped__ = function  # type: ignore[attr-defined]  # as functools.wraps, which is not loaded for this
     return iterate
 
 
@@ -116,6 +116,9 @@ def take_elsewhere(observer: Observer, take: Callable[[Any], Any], iterator: Any
     try:
         start = CLOCKS[0]()
         batch = take(iterator)
+    except StopIteration:
+        observer.on_end_elsewhere()
+        raise
     finally:
         observer.waiting_elsewhere.discard(thread)
     observer.on_batch_elsewhere(start, iterator)

@@ -138,6 +138,13 @@ class Observer:
         except Exception:
             self.count_error()
 
+    def on_end_elsewhere(self) -> None:
+        """Record the end of an iteration on another thread: a step may have followed its last batch."""
+        try:
+            self.state.count_unreported_step(self._clock())
+        except Exception:
+            self.count_error()
+
     def begin_wait(self) -> tuple[int, int] | None:
         """Begin a wait for a batch on the training thread; return the phase before it, and the time. Return None on
         another thread, and inside another wait, which covers this one.

@@ -97,7 +97,7 @@ class Rounds:
             return self._join(optimizer)
         self._round = {optimizer}
         if earlier is None:
-            if self._often(self._given.get(optimizer)):
+            if self._often(self._given.get(optimizer, set())):
                 del self._given[optimizer]
             return 1
         self._begin_loop(optimizer, earlier)
@@ -107,12 +107,12 @@ class Rounds:
         self.loop = {optimizer}
         self._round = {optimizer}
         self._given.pop(optimizer, None)
-        # Those that have made more than one step had a loop of their own.
         if self._steps[optimizer] == 0 or not self._often(others):
             self._given[optimizer] = set(others)
 
-    def _often(self, optimizers: set[int] | None) -> bool:
-        return bool(optimizers) and any(self._steps[optimizer] > 1 or optimizer < 0 for optimizer in optimizers or ())
+    def _often(self, optimizers: set[int]) -> bool:
+        """Return whether one of them has made several steps, or is gone: it had a loop of its own."""
+        return any(self._steps[optimizer] > 1 or optimizer < 0 for optimizer in optimizers)
 
 
 def inside_another_step() -> bool:
