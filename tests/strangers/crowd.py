@@ -21,10 +21,13 @@ from tests.strangers.ends import Ended, ends
 from tests.strangers.observe import Observer
 from tests.strangers.timeline import Timeline, read
 
-# Seconds after which a program is killed; the longest drawn ones take a quarter of this on an idle machine.
+# Seconds after which a program is killed, to run once more when the others have ended. The longest drawn ones take a
+# quarter of this on an idle machine.
 LIMIT = 150.0
 # Of so many programs, one runs again without the hook.
 REPEATED = 10
+# The ends that the processes of a killed program can have.
+_ANY_END = ("killed", "other", "error", "finished", "interrupted")
 CROWD = Program(0, "the crowd", {}, (), 0)
 
 
@@ -37,17 +40,32 @@ class Run:
     folder: Path
     process: subprocess.Popen[bytes]
     begin: float
+    again: bool = False
+    late: bool = False  # it took too long
     gone: dict[int, float] = field(default_factory=dict)  # by pid, the time of its end
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it took too long, and runs once more."""
+        return self.late and not self.again
+
+    def has_ended(self, now: float) -> bool:
+        """Record which of its processes have ended, kill all if they take too long; return whether all have ended."""
+        for pid in self.log_pids():
+            if pid not in self.gone and not _alive(pid):
+                self.gone[pid] = now
+        if now - self.begin > LIMIT:
+            self.late = True
+            _kill(self)
+        return self.process.poll() is not None and len(self.gone) == len(self.log_pids())
 
     def log_pids(self) -> list[int]:
         """Return the pids of its training processes so far."""
         return [int(path.stem) for path in sorted((self.folder / "truth").iterdir())]
 
-    def watch(self, now: float) -> None:
-        """Record which of its processes have ended."""
-        for pid in self.log_pids():
-            if pid not in self.gone and not _alive(pid):
-                self.gone[pid] = now
+    def names(self, observer: Observer, pid: int) -> list[str]:
+        """Return the processes of the daemon that are its process with this pid."""
+        return observer.of(pid, self.begin, self.gone.get(pid, self.begin))
 
 
 @dataclass(frozen=True)
@@ -65,8 +83,10 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def start(program: Program, folder: Path, socket: Path | None) -> Run:
-    """Start a program in a folder of its own; under `gpugauge run` if a socket is given, otherwise without the hook."""
+def start(program: Program, watched: bool, folder: Path, daemon_socket: Path, *, again: bool = False) -> Run:
+    """Start a program in a folder of its own, under the hook if it is `watched`."""
+    socket = daemon_socket if watched else None
+    folder /= f"{program.seed}{'' if watched else '-plain'}{'-again' if again else ''}"
     (folder / "truth").mkdir(parents=True)
     for name, source in {**program.files, "truth.py": Path(__file__).with_name("truth.py").read_text()}.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -80,7 +100,7 @@ def start(program: Program, folder: Path, socket: Path | None) -> Run:
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
         )
-    return Run(program, socket is not None, folder, process, time.monotonic())
+    return Run(program, watched, folder, process, time.monotonic(), again)
 
 
 def run_all(programs: Iterable[Program], folder: Path, at_once: int) -> Iterator[Finding]:
@@ -88,43 +108,48 @@ def run_all(programs: Iterable[Program], folder: Path, at_once: int) -> Iterator
     # A job in the background ignores SIGINT, and its children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     flags = ("--driver.mode=off", f"--verdict.stalled-seconds={STALLED_SECONDS:g}")
-    done: list[Run] = []
-    with contextlib.ExitStack() as stack:
-        running_daemon = stack.enter_context(daemon(folder, *flags))
+    with daemon(folder, *flags) as running_daemon:
         observer = Observer(running_daemon.url)
-        waiting, running = _twice(programs), list[Run]()
-        next_poll, quiet_until = 0.0, time.monotonic() + 1
-        while running or time.monotonic() < quiet_until:
-            now = time.monotonic()
-            for program, watched in itertools.islice(waiting, at_once - len(running)):
-                place = folder / (f"{program.seed}" if watched else f"{program.seed}-plain")
-                running.append(start(program, place, running_daemon.socket if watched else None))
-                stack.callback(_kill, running[-1])
-            for run in list(running):
-                run.watch(now)
-                if now - run.begin > LIMIT:
-                    _kill(run)
-                if run.process.poll() is not None and len(run.gone) == len(run.log_pids()):
-                    running.remove(run)
-                    done.append(run)
-                    quiet_until = now + 2 * TICK
-            if now >= next_poll:
-                observer.poll()
-                next_poll = now + 1
-            time.sleep(0.1)
-    plain = {run.program.seed: run for run in done if not run.watched}
+        done = _run(programs, folder, running_daemon.socket, observer, at_once)
+    plain = {run.program.seed: run for run in done if not run.watched and not run.repeated}
     done = [run for run in done if run.watched]
     for run in done:
-        for statement in compared(run, observer):
-            yield Finding(run.program, statement)
-        if run.program.seed in plain:
-            yield from _same(run, plain[run.program.seed])
+        if not run.repeated:
+            yield from (Finding(run.program, statement) for statement in compared(run, observer))
+            yield from _same(run, plain[run.program.seed]) if run.program.seed in plain else ()
     yield from (Finding(CROWD, s) for s in ends(_ended(done, observer), observer.ended))
     trained = {pid for run in done for pid in run.log_pids()}
     others = sorted({*observer.pids.values()} - trained)
     yield Finding(CROWD, right("processes that do not train", "none", others or "none", not others))
     errors = [line for line in running_daemon.log.read_text().splitlines() if "level=error" in line]
     yield Finding(CROWD, right("the daemon's log", "no errors", " ".join(errors[:1])[-500:] or "none", not errors))
+
+
+def _run(programs: Iterable[Program], folder: Path, socket: Path, observer: Observer, at_once: int) -> list[Run]:
+    """Run the programs, those that took too long once more and alone; return all runs."""
+    done, running, late = list[Run](), list[Run](), list[Run]()
+    waiting, next_poll, quiet_until = _twice(programs), 0.0, time.monotonic() + 1
+    with contextlib.ExitStack() as stack:
+        while running or time.monotonic() < quiet_until:
+            now = time.monotonic()
+            free = itertools.islice(waiting, at_once - len(running))
+            begun = [start(program, watched, folder, socket) for program, watched in free]
+            if late and not running and not begun:
+                first = late.pop()
+                begun = [start(first.program, first.watched, folder, socket, again=True)]
+            for run in begun:
+                stack.callback(_kill, run)
+            running += begun
+            ended = [run for run in running if run.has_ended(now)]
+            running = [run for run in running if run not in ended]
+            done += ended
+            late += [run for run in ended if run.repeated]
+            quiet_until = now + 2 * TICK if ended else quiet_until
+            if now >= next_poll:
+                observer.poll()
+                next_poll = now + 1
+            time.sleep(0.1)
+    return done
 
 
 def _twice(programs: Iterable[Program]) -> Iterator[tuple[Program, bool]]:
@@ -141,9 +166,9 @@ def _ended(done: list[Run], observer: Observer) -> Iterator[Ended]:
             for number, truth in enumerate(truths):
                 last = number == len(truths) - 1
                 reasons = truth.ends[-1][1] if truth.ends else ("killed", "error")
-                reasons = reasons if last else ("other",)
+                reasons = _ANY_END if run.late else reasons if last else ("other",)
                 name = f"seed {run.program.seed} ({run.program.name})"
-                yield Ended(name, truth.ended, reasons, certain=last and bool(observer.of(pid)))
+                yield Ended(name, truth.ended, reasons, certain=last and bool(run.names(observer, pid)))
 
 
 def _kill(run: Run) -> None:
@@ -168,7 +193,7 @@ def compared(run: Run, observer: Observer) -> Iterator[Statement]:
     known = 0
     for pid, truths in timelines(run):
         known += len(truths)
-        names = observer.of(pid)
+        names = run.names(observer, pid)
         if len(names) == 1 and len(truths) > 1:  # exec continues the process
             count = observer.polls[names[0]][-1].value("torch_steps_total")
             steps = [len(truth.steps) for truth in truths if "steps" not in truth.unknown]

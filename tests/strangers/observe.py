@@ -25,6 +25,9 @@ _DIVIDED = {
 }
 _SINGLE = {"torch_steps_total", "torch_batches_total", "torch_samples_total", "torch_tokens_total"}
 
+# A process appears at most this long after its end: with the next tick and the next poll.
+APPEARS = 10.0
+
 
 @dataclass(frozen=True)
 class Poll:
@@ -91,6 +94,9 @@ class Observer:
                 previous.append(Poll(before, after, of_process))
         self.ended.append((after, {found["reason"]: round(float(found["value"])) for found in _ENDED.finditer(text)}))
 
-    def of(self, pid: int) -> list[str]:
-        """Return the processes with this pid, in the order in which they appeared."""
-        return [process for process in self.polls if self.pids.get(process) == pid]
+    def of(self, pid: int, begin: float, end: float) -> list[str]:
+        """Return the processes with this pid that appeared in this time or shortly after, in this order. The kernel may
+        use a pid again.
+        """
+        processes = [process for process in self.polls if self.pids.get(process) == pid]
+        return [process for process in processes if begin <= self.polls[process][0].after <= end + APPEARS]

@@ -67,6 +67,7 @@ class Timeline:
                 self.tokens += event["tokens"]
         watched = [float(event["t"]) for event in events if event["e"] == "watched"]
         self.progress = sorted(self.steps + self.got)
+        self.first_progress = min(self.progress, default=ended)
         self.visible = sorted(self._visible())
         self.first = min(self.visible, default=None)
         opened = [*watched, *self.visible[:1], *(float(e["t"]) for e in self.events if e["e"] == "enter")]
