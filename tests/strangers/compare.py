@@ -60,7 +60,11 @@ def statements(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
     yield from _phases(truth, last)
     yield from _states(truth, polls)
     if "batches" not in truth.unknown:
-        yield from _count("batches", truth.batches, last, bool(truth.waits().known))
+        count = last.value("torch_batches_total")
+        early = count is not None and truth.batches < count <= truth.batches + truth.early_batches
+        yield from _count(
+            "batches", round(count) if early and count else truth.batches, last, bool(truth.waits().known)
+        )
     if "samples" not in truth.unknown:
         yield from _count("samples", truth.samples, last, truth.samples > 0)
         yield from _count("tokens", truth.tokens, last, truth.tokens > 0)
@@ -123,13 +127,18 @@ def _waits(truth: Timeline, last: Poll) -> Iterator[Statement]:
     for phase, seconds in last.parts("torch_data_wait_seconds_total").items():
         name = "training" if phase == "starting" else phase
         reported[name] += seconds
-    any_known = bool(waits.known)  # the waits of an undeclared loader beside a declared one cannot be seen
+    any_known = bool(
+        waits.known or truth.early_batches
+    )  # the waits of an undeclared loader beside a declared one cannot be seen
     for phase in sorted({*waits.known, *waits.other, *reported}):
         known, other = waits.known.get(phase, 0.0), waits.other.get(phase, 0.0)
         seconds = reported.get(phase, 0.0)
         slack = max(0.2, 0.05 * (known + other))
-        holds = abs(seconds - known) <= slack and (any_known or other < 0.2 or phase not in reported)
-        holds = holds or abs(seconds - known - other) <= slack
+        early = truth.early_wait() if phase == "training" else 0.0
+        holds = known - slack <= seconds <= known + slack + early and (
+            any_known or other < 0.2 or phase not in reported
+        )
+        holds = holds or abs(seconds - known - other) <= slack + early
         yield right(f"waits {phase}", f"{known:.2f} s and {other:.2f} s undeclared", f"{seconds:.2f}", holds)
 
 

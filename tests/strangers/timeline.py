@@ -26,6 +26,9 @@ def read(path: Path) -> list[list[Event]]:
     return [sorted(events, key=lambda event: float(event["t"])) for events in programs]
 
 
+_WAITS = ("ask", "got", "stop")
+
+
 @dataclass(frozen=True)
 class Waits:
     """Seconds by mode of the stepping thread's waits for batches: declared or in a DataLoader, and others."""
@@ -49,6 +52,10 @@ class Timeline:
             event.get("main", self.thread) for event in events if event["e"] == "begin"
         }
         self.events = [event for event in events if event["thread"] == self.thread]
+        # Until then, the thread that imported torch is taken for the one that trains.
+        before = min(self.steps, default=self.ended)
+        self.early = [e for e in events if e["thread"] != self.thread and float(e["t"]) < before and e["e"] in _WAITS]
+        self.early_batches = sum(event["e"] == "got" for event in self.early)
         self.got = [float(event["t"]) for event in self.events if event["e"] == "got"]
         self.unknown = {name for event in events if event["e"] == "unknown" for name in event["names"]}
         # Nothing shows that a thread trains which did not import torch and makes no step that can be seen.
@@ -88,6 +95,11 @@ class Timeline:
                 known = event["known"]
             elif event["e"] == "got" and known:
                 yield float(event["t"])
+
+    def early_wait(self) -> float:
+        """Return the seconds of the waits that count before the training thread is known."""
+        times = [float(event["t"]) for event in self.early]
+        return sum(b - a for a, b in zip(times[::2], times[1::2], strict=False))
 
     def steps_at(self, time: float) -> int:
         """Return the number of steps until then."""

@@ -49,7 +49,7 @@ for x in torch.utils.data.DataLoader(Rows(), batch_size=None):
     box.put(x)
 box.put(None)
 t.join()
-truth.unknown("batches")
+truth.unknown("batches", "waits")
 n = len(done)
 """
 ROLLOUTS = """

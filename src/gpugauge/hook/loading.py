@@ -113,11 +113,11 @@ def take_elsewhere(observer: Observer, take: Callable[[Any], Any], iterator: Any
     if thread in observer.waiting_elsewhere:
         return take(iterator)
     observer.waiting_elsewhere.add(thread)
+    start = CLOCKS[0]()
     try:
-        start = CLOCKS[0]()
         batch = take(iterator)
     except StopIteration:
-        observer.on_end_elsewhere()
+        observer.on_end_elsewhere(start)
         raise
     finally:
         observer.waiting_elsewhere.discard(thread)

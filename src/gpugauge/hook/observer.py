@@ -16,7 +16,7 @@ import torch
 from gpugauge.hook.client import NS_PER_SECOND, Client
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.recorder import TICK
+from gpugauge.hook.counts.recorder import NO_BATCH, TICK
 from gpugauge.hook.counts.rounds import inside_another_step
 from gpugauge.hook.facts import process as facts
 from gpugauge.hook.publisher import Publisher
@@ -138,17 +138,18 @@ class Observer:
         except Exception:
             self.count_error()
 
-    def on_end_elsewhere(self) -> None:
-        """Record the end of an iteration on another thread: a step may have followed its last batch."""
+    def on_end_elsewhere(self, start: int) -> None:
+        """Record the end of an iteration that another thread waits for since `start`: a step may have come before."""
         try:
-            self.state.count_unreported_step(self._clock())
+            now = self._clock()
+            self.state.count_unreported_step(now)
+            if not self.phases.on_training_thread():
+                self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, NO_BATCH))
         except Exception:
             self.count_error()
 
     def begin_wait(self) -> tuple[int, int] | None:
-        """Begin a wait for a batch on the training thread; return the phase before it, and the time. Return None on
-        another thread, and inside another wait, which covers this one.
-        """
+        """Begin a wait for a batch; return the phase before it and the time. None if it does not count."""
         before = self.phases.current
         inside = before == phases.LOADING and not self.phases.declared
         if self.off or inside or not self.phases.on_training_thread():

@@ -17,8 +17,10 @@ OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 
 _MAX_THREADS, _MAX_WAITS = 64, 1000  # of threads that do not train, or do not train yet
 
-# Start and end of a wait for a batch in perf_counter_ns, and the index of the phase that it served.
+# Start and end of a wait for a batch in perf_counter_ns, and the index of the phase that it served. In place of the
+# phase, NO_BATCH means that another thread waited for the end of an iteration.
 Wait = Tuple[int, int, int]
+NO_BATCH = -1
 
 
 class Tally:
@@ -152,7 +154,10 @@ class Recorder:
     def count_waits_of(self, thread: int) -> None:
         """Count the waits of a thread that has begun to train."""
         for wait in self._elsewhere.pop(thread, ()):
-            self.add_batch(wait)
+            if wait[2] == NO_BATCH:
+                self.add_wait(wait[1] - wait[0], None)
+            else:
+                self.add_batch(wait)
 
     def drain(self) -> None:
         """Count the events since the last call. Only one thread at a time may call it."""

@@ -11,8 +11,7 @@ import torch
 # Shorter waits are measured once in this time, and the measurement holds for those in between. Longer waits are always
 # measured.
 SHORT_WAIT_NS = 20_000_000
-_MAX_PENDING_WAITS = 64
-_MAX_POOLED_EVENTS = 2 * _MAX_PENDING_WAITS
+_MAX_PENDING_WAITS = 64  # and so at most twice as many events
 
 
 class ExposedWaits:
@@ -70,8 +69,7 @@ class ExposedWaits:
             first, second, waited, holds_for = self._pending.popleft()
             idle = first.elapsed_time(second) * 1e6
             self.nanoseconds = (self.nanoseconds or 0.0) + min(1.0, idle / max(waited, 1)) * holds_for
-            if len(self._pool) < _MAX_POOLED_EVENTS:
-                self._pool += (first, second)
+            self._pool += (first, second)
 
     def _record(self) -> Any:
         event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
