@@ -38,7 +38,7 @@ def observer() -> Observer:
 class Nothing(torch.optim.Optimizer):  # type: ignore[misc]  # torch is Any to mypy
     """An optimizer that does nothing."""
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, _closure: Any = None) -> None:
         """Do nothing."""
 
 
