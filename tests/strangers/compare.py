@@ -17,8 +17,6 @@ PUBLISHED = 2.0
 SHOWN = 16.5
 # Without a step or batch, a process is not training after this time.
 START_LIMIT = 2 * STALLED_SECONDS
-# A process is older than its first measurement by the start of the interpreter.
-INTERPRETER = 3.0
 # The states that are true in a phase. An absent model of what is computed leaves it open where the training runs.
 STATES = {
     "training": {"training", "training_on_cpu"},
@@ -195,7 +193,7 @@ def allowed_states(truth: Timeline, before: float, after: float) -> set[str]:
     gaps = [b - a for a, b in zip(truth.progress, truth.progress[1:], strict=False) if b > before - SHOWN and a < after]
     if max([quiet, *gaps]) >= STALLED_SECONDS - 0.5:
         states.add("stalled")
-    slow_start = before - SHOWN < truth.first_progress and after - truth.begin >= START_LIMIT - INTERPRETER
+    slow_start = before - SHOWN < truth.first_progress and after - truth.started >= START_LIMIT - 0.5
     if "steps" in truth.unknown or slow_start:
         states.add("not_training")
     return states
@@ -220,7 +218,7 @@ def _state_seconds(truth: Timeline, last: Poll) -> Iterator[Statement]:
         elif state == "training":
             low -= served
         elif state == "not_training":
-            high += max(0.0, truth.first_progress - truth.begin + INTERPRETER - START_LIMIT)
+            high += max(0.0, truth.first_progress - truth.started - START_LIMIT)
         stalled = reported.get("stalled", 0.0) + reported.get("unknown", 0.0) + reported.get("starting", 0.0)
         slack = max(1.0, 0.05 * high)
         holds = low - slack - stalled <= value <= high + slack

@@ -43,6 +43,7 @@ class Timeline:
     def __init__(self, pid: int, events: Sequence[Event], ended: float) -> None:
         self.pid = pid
         self.begin = float(events[0]["t"])
+        self.started = min([self.begin, *(event["started"] for event in events if "started" in event)])
         self.ended = max(ended, float(events[-1]["t"]))
         self.steps = [float(event["t"]) for event in events if event["e"] == "step"]
         threads = Counter(event["thread"] for event in events if event["e"] == "step")

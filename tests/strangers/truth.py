@@ -20,6 +20,13 @@ _now = time.monotonic  # a program may replace the functions of the module
 _files: dict[int, int] = {}  # by pid: a forked child opens its own
 
 
+def _started() -> float:
+    """Return when the kernel started this process, which is before its interpreter runs."""
+    with open("/proc/self/stat") as stat:  # noqa: PTH123
+        ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK") - (time.clock_gettime(time.CLOCK_BOOTTIME) - _now())
+
+
 def note(event: str, **facts: object) -> None:
     """Write an event of this thread."""
     at = _now()
@@ -27,7 +34,7 @@ def note(event: str, **facts: object) -> None:
     if pid not in _files:
         path = os.path.join(os.environ["TRUTH"], f"{pid}.jsonl")  # noqa: PTH118
         _files[pid] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        note("begin", main=threading.main_thread().ident)
+        note("begin", main=threading.main_thread().ident, started=_started())
     line = json.dumps({"t": at, "thread": threading.get_ident(), "e": event, **facts})
     os.write(_files[pid], line.encode() + b"\n")
 
