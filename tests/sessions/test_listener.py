@@ -136,6 +136,23 @@ def test_the_record_is_read_while_the_process_sends_nothing(
     assert open_records() == 0
 
 
+def test_the_record_is_read_with_each_message(
+    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "SWEEP_INTERVAL_SECONDS", 1000.0)
+    client, descriptor = connect(), shared_record()
+    socket.send_fds(client, [hello()], [descriptor])
+    until(lambda: [s.record.phase for s in listener.view() if s.record] == ["training"])
+    changed = bytearray(wire_record.RECORD_BYTES)
+    wire_record.write_head(changed)
+    wire_record.write(changed, [2, wire_record.PHASES.index("loading"), 0, 5, 6, *[0] * len(wire_record.PHASES), 2])
+    os.pwrite(descriptor, changed, 0)
+    os.close(descriptor)
+    client.send(snap(5))
+    until(lambda: [steps_of(s) for s in listener.view()] == [5])
+    assert [s.record.phase for s in listener.view() if s.record] == ["loading"]
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpugauge.logline import fields
 from gpugauge.sessions import ends
@@ -203,9 +204,13 @@ class Sessions:
             connection.end(message.reason)
             return
         connection.bye = None  # the process continues: the program that was to replace it could not be started
+        connection.read_record()  # its phase and the counts of the message are of one time
         with self._lock:
-            self._sessions[message.session] = replace(self._sessions[message.session], snap=message)
-            self._view = None
+            self._update(message.session, snap=message, record=connection.record)
+
+    def _update(self, name: str, **changes: Any) -> None:
+        self._sessions[name] = replace(self._sessions[name], **changes)
+        self._view = None
 
     def _open_session(self, connection: Connection, hello: wire.Hello) -> None:
         known = self._sessions.get(hello.session)
@@ -243,9 +248,9 @@ class Sessions:
         with self._lock:
             session = self._sessions.get(name)
             if session is not None and not session.connected and not session.end_reason:
-                self._sessions[name] = replace(session, end_reason=reason)
+                self._update(name, end_reason=reason)
             self._ended[reason] += 1
-            self._view = self._counters = None
+            self._counters = None
         return True
 
     def _close(self, connection: Connection, reason: str) -> None:
@@ -259,14 +264,11 @@ class Sessions:
         if connection.session is None:
             return
         with self._lock:
-            session = self._sessions[connection.session]
-            self._sessions[connection.session] = replace(
-                session, ended_at=time.time(), end_reason=reason, record=connection.record
-            )
+            self._update(connection.session, ended_at=time.time(), end_reason=reason, record=connection.record)
             self._expiry[connection.session] = time.monotonic() + self.linger_seconds
             if reason:
                 self._ended[reason] += 1
-            self._view = self._counters = None
+                self._counters = None
 
     def _sweep(self, now: float) -> None:
         """Read the shared records; drop sessions that ended `linger_seconds` ago, or the oldest if there are too many;
@@ -275,9 +277,7 @@ class Sessions:
         with self._lock:
             for connection in self._connections:
                 if connection.session is not None and connection.read_record():
-                    session = self._sessions[connection.session]
-                    self._sessions[connection.session] = replace(session, record=connection.record)
-                    self._view = None
+                    self._update(connection.session, record=connection.record)
             while self._expiry:
                 oldest = next(iter(self._expiry))
                 if self._expiry[oldest] > now and len(self._expiry) <= self._max_connections:
