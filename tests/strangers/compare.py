@@ -153,8 +153,8 @@ def _phases(truth: Timeline, last: Poll) -> Iterator[Statement]:
             continue
         low = sum(b - a for a, b, phases in truth.intervals[:-1] if phases == {phase})
         high = sum(b - a for a, b, phases in truth.intervals if phase in phases)
-        if truth.opened is not None and phase in {"loading", "training"}:  # before the session nothing is counted
-            low -= sum(max(0.0, min(b, truth.opened) - a) for a, b, phases in truth.intervals if phases == {phase})
+        if truth.counted is not None and phase in {"loading", "training"}:  # before the session nothing is counted
+            low -= sum(max(0.0, min(b, truth.counted) - a) for a, b, phases in truth.intervals if phases == {phase})
         yield right(
             f"phase {phase}", f"{low:.2f} to {high:.2f} s", f"{seconds:.2f}", low - slack <= seconds <= high + slack
         )
@@ -175,7 +175,7 @@ def _states(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
             bad.append(f"{poll.after - truth.begin:.1f} s: {state}")
     if shown:
         yield right("state over time", "only true states", "; ".join(bad[:4]) or "yes", not bad)
-    elif truth_long(polls) and truth.opened is not None and truth.ended - truth.opened > 12:
+    elif truth_long(polls) and truth.session is not None and truth.ended - truth.session > 12:
         yield absent("state over time", "a state", promised=True)
     yield from _state_seconds(truth, polls[-1])
 
@@ -207,7 +207,7 @@ def _state_seconds(truth: Timeline, last: Poll) -> Iterator[Statement]:
     seconds |= {
         s: v for s, v in reported.items() if s not in STATES["training"] and s not in {"unknown", "starting", "stalled"}
     }
-    start = truth.opened or truth.begin
+    start = truth.counted or truth.begin
     for state, value in sorted(seconds.items()):
         phases = {"training", "loading", "other"} if state == "training" else {state}
         low = sum(max(0.0, b - max(a, start)) for a, b, true in truth.intervals[:-1] if true <= phases)

@@ -151,7 +151,8 @@ schedule = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.01)
 RESUMED = """
 first = torch.optim.AdamW(model.parameters())
 saved = io.BytesIO()
-torch.save({"model": model.state_dict(), "optimizer": first.state_dict()}, saved)
+with truth.within("checkpointing"):
+    torch.save({"model": model.state_dict(), "optimizer": first.state_dict()}, saved)
 del first
 saved.seek(0)
 state = torch.load(saved, weights_only=True)

@@ -107,6 +107,19 @@ def test_a_process_that_is_not_reported_is_wrong() -> None:
     assert [statement.verdict for statement in statements(truth(), [])] == ["wrong"]
 
 
+def test_a_state_is_due_from_the_begin_of_the_session() -> None:
+    entered = {"t": 70.0, "thread": 1, "e": "enter", "phase": "training", "certain": True}
+    stateless = {key: value for key, value in TRUE.items() if not key[0].startswith("training_")}
+
+    def verdicts(events: list[dict[str, Any]], ended: float) -> list[str]:
+        polls = [Poll(time, time + 0.1, stateless) for time in (ended - 11, ended)]
+        found = statements(Timeline(7, events, ended), polls)
+        return [statement.verdict for statement in found if statement.name == "state over time"]
+
+    assert verdicts(recorded(), 120.0) == ["wrong"]
+    assert verdicts([entered, *recorded()[:8]], 105.0) == []
+
+
 def test_the_programs_of_an_exec_are_separate(tmp_path: Path) -> None:
     lines = [{"t": 1.1, "e": "begin"}, {"t": 1.0, "e": "step"}, {"t": 9.0, "e": "begin"}, {"t": 9.5, "e": "step"}]
     path = tmp_path / "7.jsonl"

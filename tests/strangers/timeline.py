@@ -78,8 +78,10 @@ class Timeline:
         self.first_progress = min(self.progress, default=ended)
         self.visible = sorted(self._visible())
         self.first = min(self.visible, default=None)
-        opened = [*watched, *self.visible[:1], *(float(e["t"]) for e in self.events if e["e"] == "enter")]
-        self.opened = min(opened, default=None)
+        # A phase that the program enters opens no session, but counts from then on.
+        self.session = min([*watched, *self.visible[:1]], default=None)
+        entered = [float(event["t"]) for event in self.events if event["e"] == "enter"]
+        self.counted = min([*watched, *self.visible[:1], *entered], default=None)
         self.intervals = list(self._intervals())
 
     def _visible(self) -> Iterator[float]:
