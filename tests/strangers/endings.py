@@ -24,7 +24,11 @@ class Ending:
 ERROR = ("error",)
 KILLED = ("killed",)
 TERMINATED = "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(1)"
-ANOTHER = "sys.stdout.flush()\nos.execv(sys.executable, [sys.executable, 'second.py'])"
+# A timer outlives exec, its handler does not.
+ANOTHER = (
+    "signal.setitimer(signal.ITIMER_REAL, 0)\nsys.stdout.flush()\n"
+    "os.execv(sys.executable, [sys.executable, 'second.py'])"
+)
 
 ENDINGS = (
     Ending("normal", "print('done', n)", weight=6),

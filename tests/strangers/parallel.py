@@ -107,10 +107,10 @@ arguments = TrainingArguments(
     report_to=[], disable_tqdm=True, use_cpu=True, save_strategy="no", logging_strategy="no",
 )
 trainer = Trainer(model, arguments, train_dataset=Rows(), callbacks=[Count()])
+truth.unknown("batches", "waits")
 trainer.train()
 n = trainer.state.global_step
 truth.parameters(sum(p.numel() for p in model.parameters()))
-truth.unknown("batches", "waits")
 """
 LIGHTNING = """
 import lightning, logging, warnings
@@ -140,10 +140,10 @@ trainer = lightning.Trainer(
     max_epochs=@few@, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
     enable_checkpointing=False, default_root_dir="out",
 )
+truth.unknown("batches", "waits")
 trainer.fit(Module(), torch.utils.data.DataLoader(Rows(), batch_size=2))
 n = trainer.global_step
 truth.parameters(18)
-truth.unknown("batches", "waits")
 """
 ACCELERATE = """
 from accelerate import Accelerator
