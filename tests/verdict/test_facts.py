@@ -154,3 +154,22 @@ def test_pauses_are_shares_of_time() -> None:
         return {**INFO, "torch_phase_seconds_total": ({"phase": "evaluating"}, seconds)}
 
     assert seen(evaluated(0.0), evaluated(1.0), evaluated(2.0)).paused == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("phase", "worked"),
+    [
+        ("starting", False),
+        ("loading", False),
+        ("checkpointing", False),  # a training that resumes saves before its first step
+        ("compiling", False),
+        ("generating", False),  # a server
+        ("evaluating", True),
+        ("training", True),
+        ("other", True),
+    ],
+)
+def test_phases_that_show_a_training_without_known_steps(phase: str, worked: bool) -> None:
+    series: Series = {**INFO, "torch_phase_seconds_total": ({"phase": phase}, 3.0)}
+
+    assert seen(series, series).worked is worked

@@ -34,7 +34,7 @@ class Evidence:
     phase: str | None = None
     phase_age: float | None = None
     recent: Mapping[str, float] = field(default_factory=dict)  # seconds in each phase during the last 10 s
-    worked: bool = False  # a phase other than `starting` and `loading` was seen, or a wait for a batch has ended
+    worked: bool = False  # a phase of training or evaluating was seen, or a wait for a batch has ended
     steps: float | None = None  # in the window
     steps_ever: float | None = None
     batches: float | None = None  # in the window

@@ -46,6 +46,8 @@ _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9,
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
+# Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
+_BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
 # Minimum driver by major version of CUDA; it is enough for all minor versions.
 # https://docs.nvidia.com/deploy/cuda-compatibility/
 _MIN_DRIVER = {11: 450, 12: 525, 13: 580}
@@ -139,7 +141,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
 
 def _worked(window: Window, process: str) -> bool:
     seconds = phase_seconds(window, process)
-    phases = any(spent > 0 for phase, spent in seconds.items() if phase not in {"starting", "loading"})
+    phases = any(spent > 0 for phase, spent in seconds.items() if phase not in _BEFORE_TRAINING)
     return phases or any(waits(window, process).values())
 
 

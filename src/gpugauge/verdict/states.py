@@ -124,7 +124,7 @@ _TRAINING = ("training", "training_on_cpu")
 
 
 def begun(e: Evidence) -> bool:
-    """Return whether there was a step or a batch. Where neither is known, a phase other than `starting` counts."""
+    """Return whether there was a step or a batch. Where neither is known, training or evaluating counts."""
     if e.steps_ever is None and e.batches_ever is None:
         return e.worked
     return bool(e.steps_ever or e.batches_ever)
