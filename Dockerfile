@@ -6,13 +6,19 @@ ARG BUILD_IMAGE=${BASE_IMAGE}
 # hadolint ignore=DL3006
 FROM ${BUILD_IMAGE} AS build
 WORKDIR /source
+# Every package that is installed has the hash of the lock files (CONTRIBUTING.md, "Dependencies").
+COPY deploy/requirements deploy/requirements
+RUN python3 -m venv /opt/gpugauge \
+    && /opt/gpugauge/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r deploy/requirements/image.txt \
+    && python3 -m venv /build \
+    && /build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r deploy/requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # The build context has no repository from which the commit could be read.
 ARG REVISION=unknown
 # The compiled modules are part of the image, because its file system is read-only at run time.
-RUN python3 -m venv /opt/gpugauge \
-    && GPUGAUGE_REVISION="${REVISION}" /opt/gpugauge/bin/pip install --no-cache-dir --disable-pip-version-check ".[kubernetes]" \
+RUN GPUGAUGE_REVISION="${REVISION}" /build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist . \
+    && /opt/gpugauge/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-deps /dist/*.whl \
     && /opt/gpugauge/bin/pip uninstall --quiet --yes pip setuptools \
     && python3 -m compileall -q /opt/gpugauge/lib
 

@@ -46,6 +46,24 @@ SCENARIO ?= node
 generate: $(VENV)/dev ## write every generated file: reference, settings, rules, dashboards, golden files, package table
 	@$(BIN)/python -m tests.generated
 
+# Of all packages but torch, whose build for the tests comes from elsewhere (tests/install_torch.py).
+LOCK = $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
+	--no-emit-index-url --custom-compile-command 'make lock' --excludes deploy/requirements/excluded.txt
+.PHONY: lock
+lock: ## write the lock files of deploy/requirements: the newest versions that pyproject.toml allows, with their hashes
+	@test -x $(VENV)-lock/bin/uv || { $(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet 'uv>=0.9'; }
+	@$(LOCK) --extra kubernetes pyproject.toml --output-file deploy/requirements/image.txt
+	@echo 'hatchling>=1.25' | $(LOCK) - --output-file deploy/requirements/build.txt
+	@$(LOCK) --extra dev pyproject.toml --output-file deploy/requirements/dev.txt
+	@$(LOCK) --extra dev --extra frameworks --constraints deploy/requirements/dev.txt pyproject.toml --output-file deploy/requirements/frameworks.txt
+
+.PHONY: sbom
+sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as CycloneDX
+	@test -x $(VENV)-lock/bin/cyclonedx-py || { $(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet 'cyclonedx-bom>=5'; }
+	@mkdir -p dist
+	@$(VENV)-lock/bin/cyclonedx-py requirements deploy/requirements/image.txt --pyproject pyproject.toml --output-reproducible \
+		--output-file "dist/gpugauge-$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpugauge/__init__.py).cdx.json"
+
 test: lint ## format, lint, strict types, unit tests
 	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy"
 
