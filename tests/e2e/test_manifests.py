@@ -26,6 +26,8 @@ from tests.e2e.manifests import (
 
 pytestmark = pytest.mark.e2e
 
+CLUSTER_WIDE = {"Namespace", "PriorityClass"}
+
 
 @pytest.mark.parametrize("target", [target for target in TARGETS if target != "sidecar/podmonitor"])
 @pytest.mark.parametrize("version", VERSIONS)
@@ -52,7 +54,7 @@ def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
 def test_names_are_unique_and_in_one_namespace(target: str) -> None:
     items = objects(target)
     names = [(item["kind"], item["metadata"]["name"]) for item in items]
-    spaces = {item["metadata"].get("namespace") for item in items if item["kind"] != "Namespace"}
+    spaces = {item["metadata"].get("namespace") for item in items if item["kind"] not in CLUSTER_WIDE}
     owned = {item["metadata"]["name"] for item in items if item["kind"] == "Namespace"}
 
     assert len(names) == len(set(names))
@@ -164,7 +166,7 @@ def beyond_baseline(spec: Manifest) -> set[str]:
         ("base", {"hostPath"}),
         ("overlays/standard", {"hostPath", "hostPID", "capabilities"}),
         ("overlays/annotated", {"hostPath", "hostPID", "capabilities"}),
-        ("overlays/full", {"hostPath", "hostPID", "capabilities", "privileged"}),
+        ("overlays/privileged", {"hostPath", "hostPID", "capabilities", "privileged"}),
         ("sidecar/job", set()),
         ("sidecar/pod", set()),
     ],
@@ -172,10 +174,11 @@ def beyond_baseline(spec: Manifest) -> set[str]:
 def test_pod_security_level(target: str, needs: set[str]) -> None:
     ((_, spec),) = pods(target)
     (namespace,) = of_kind(target, "Namespace")
-    level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    labels = namespace["metadata"]["labels"]
+    levels = {labels.get(f"pod-security.kubernetes.io/{mode}") for mode in ("enforce", "warn", "audit")}
 
     assert beyond_baseline(spec) == needs
-    assert level == ("privileged" if needs else "baseline")
+    assert levels == {"privileged" if needs else "baseline"}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -191,6 +194,39 @@ def test_our_containers_drop_all_rights(target: str) -> None:
             assert context["allowPrivilegeEscalation"] is bool(context.get("privileged"))
             assert context["runAsUser"] == (65532 if target in SIDECARS else 0)
             assert "memory" in container["resources"]["limits"]
+
+
+def test_the_overlay_with_a_privileged_container_says_so() -> None:
+    privileged = [target for target in TARGETS for _, spec in pods(target) if "privileged" in beyond_baseline(spec)]
+
+    assert privileged == ["overlays/privileged"]
+
+
+@pytest.mark.parametrize("target", ["overlays/standard", "overlays/annotated", "overlays/privileged"])
+def test_only_pods_of_prometheus_may_connect(target: str) -> None:
+    (policy,) = of_kind(target, "NetworkPolicy")
+    (rule,) = policy["spec"]["ingress"]
+
+    # One entry with both selectors: two entries would admit every pod of the namespace.
+    assert rule["from"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+        }
+    ]
+    # No outgoing connections. The API server drops an empty list, so that with one a diff would never be empty.
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policy["spec"]
+
+
+@pytest.mark.parametrize("target", ["overlays/standard", "overlays/annotated", "overlays/privileged"])
+def test_priority_displaces_no_pod(target: str) -> None:
+    ((_, spec),) = pods(target)
+    (priority,) = of_kind(target, "PriorityClass")
+
+    assert spec["priorityClassName"] == priority["metadata"]["name"]
+    assert priority["preemptionPolicy"] == "Never"
+    assert 0 < priority["value"] < 1_000_000_000  # above it only the system's own classes may be
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -218,9 +254,9 @@ def test_hook_and_socket_reach_the_training(target: str) -> None:
 
 def test_hook_by_node() -> None:
     """The CDI description and the DaemonSet name the same folders."""
-    ((_, spec),) = pods("overlays/full")
+    ((_, spec),) = pods("overlays/privileged")
     places = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
-    (config,) = [item for item in of_kind("overlays/full", "ConfigMap") if "gpugauge.json" in item["data"]]
+    (config,) = [item for item in of_kind("overlays/privileged", "ConfigMap") if "gpugauge.json" in item["data"]]
     cdi = json.loads(config["data"]["gpugauge.json"])
     edits = cdi["devices"][0]["containerEdits"]
     by_target = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
@@ -231,7 +267,7 @@ def test_hook_by_node() -> None:
     assert f'"{cdi["kind"]}={cdi["devices"][0]["name"]}"' in (FOLDER / "components/cdi/kustomization.yaml").read_text()
 
 
-@pytest.mark.parametrize("target", ["overlays/standard", "overlays/full"])
+@pytest.mark.parametrize("target", ["overlays/standard", "overlays/privileged"])
 def test_dashboards(target: str) -> None:
     """Each dashboard is there once, unchanged, and small enough for the annotation of kubectl apply."""
     maps = [item for item in of_kind(target, "ConfigMap") if "grafana_dashboard" in item["metadata"].get("labels", {})]
