@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugauge.sessions.ends import Ending, since_boot
+from gpugauge.sessions.started import checked_start
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.decoding import decode
@@ -68,9 +69,12 @@ class Connection:
         if flags & socket.MSG_TRUNC:
             raise RejectedError("oversized", f"a message has at most {wire.MAX_MESSAGE_BYTES} bytes")
         try:
-            return decode(data)
+            message = decode(data)
         except wire.WireError as error:
             raise RejectedError(error.reason, str(error)) from None
+        if isinstance(message, wire.Hello):
+            return replace(message, started=checked_start(message.started, self.pid))
+        return message
 
     def read_record(self) -> bool:
         """Update `record` from the shared record; return whether the connection has one. A half-written record leaves
