@@ -24,6 +24,8 @@ from tests.strangers.timeline import Timeline, read
 # Seconds after which a program is killed, to run once more when the others have ended. The longest drawn ones take a
 # quarter of this on an idle machine.
 LIMIT = 150.0
+# After the end of a program, the time in which a child that it left can begin its log.
+_LOG_SECONDS = 10.0
 # Of so many programs, one runs again without the hook.
 REPEATED = 10
 # The ends that the processes of a killed program can have.
@@ -42,6 +44,7 @@ class Run:
     begin: float
     again: bool = False
     late: bool = False  # it took too long
+    left: float = 0.0  # the time of its end, as far as its logs show
     gone: dict[int, float] = field(default_factory=dict)  # by pid, the time of its end
 
     @property
@@ -57,7 +60,11 @@ class Run:
         if now - self.begin > LIMIT:
             self.late = True
             _kill(self)
-        return self.process.poll() is not None and len(self.gone) == len(self.log_pids())
+        if self.process.poll() is None or len(self.gone) != len(self.log_pids()):
+            return False
+        # A daemonised child may begin its log after its parent has ended.
+        self.left = self.left or now
+        return bool(self.gone) or now - self.left > _LOG_SECONDS
 
     def log_pids(self) -> list[int]:
         """Return the pids of its training processes so far."""
