@@ -115,6 +115,10 @@ torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's pro
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
 	@$(BIN)/python -m tests.strangers --programs 1000 $(ARGS)
 
+.PHONY: mutants
+mutants: $(VENV)/dev ## small changes of the code that the tests must notice; some 30 minutes (docs/reliability.md)
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 .PHONY: fuzz soak
 fuzz: $(VENV)/dev ## 100,000 inputs that are nearly right for all that reads what others wrote; some 15 minutes
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'

@@ -1,0 +1,75 @@
+"""The floor and the list of survivors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.mutant import Mutant, Outcome
+from tests.mutants.report import Group, Survivor, faults, known_survivors, table
+from tests.mutants.sites import Site
+
+
+def outcomes(killed: int, *survive: str) -> list[Outcome]:
+    def mutant(name: str) -> Mutant:
+        return Mutant("src/gpugauge/a.py", Site(name, 1, 1, lambda: None))
+
+    dead = [Outcome(mutant(f"killed {number}"), "tests/test_a.py::test") for number in range(killed)]
+    return dead + [Outcome(mutant(name)) for name in survive]
+
+
+def fails(group: Group, known: dict[str, Survivor]) -> list[str]:
+    return faults([group], {outcome.mutant.name: outcome.mutant for outcome in group.outcomes}, known)
+
+
+def listed(name: str, kind: str = "cost") -> dict[str, Survivor]:
+    return {f"a.py {name}": Survivor(f"a.py {name}", kind, "the result is the same")}
+
+
+def test_the_floor_is_a_share_of_the_mutants_that_are_not_equivalent() -> None:
+    known = listed("same", "equivalent") | listed("slow")
+
+    assert Group("a", 99, outcomes(9, "same", "slow"), 1.0, known).killed == pytest.approx(0.9)
+    assert fails(Group("a", 99, outcomes(9, "same", "slow"), 1.0, known), known) == []
+    assert (
+        "a: 88.9% of the mutants are killed" in fails(Group("a", 99, outcomes(8, "same", "slow"), 1.0, known), known)[0]
+    )
+
+
+def test_each_survivor_needs_an_entry() -> None:
+    (fault,) = fails(Group("a", 99, outcomes(99, "new"), 1.0, {}), {})
+
+    assert "survivors.yaml lacks 'a.py new'" in fault
+
+
+def test_an_entry_is_stale_if_its_mutant_is_killed_or_gone() -> None:
+    known = listed("killed 0") | listed("gone")
+    found = fails(Group("a", 99, outcomes(99), 1.0, known), known)
+
+    assert [("gone" in fault, "killed by tests/test_a.py::test" in fault) for fault in found] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{mutant: a, kind: cost}",
+        "{mutant: a, kind: never, reason: the result is the same}",
+        "{mutant: a, kind: cost, reason: it is slower}\n- {mutant: a, kind: cost, reason: it is slower}",
+    ],
+)
+def test_an_entry_needs_a_kind_and_a_reason(entry: str, tmp_path: Path) -> None:
+    path = tmp_path / "survivors.yaml"
+    path.write_text(f"- {entry}\n")
+
+    with pytest.raises(ValueError, match=r"survivors\.yaml: an entry needs"):
+        known_survivors(path)
+
+
+def test_table() -> None:
+    row = Group("a", 99, outcomes(8, "same", "slow"), 1.0, listed("same", "equivalent")).as_json()
+
+    assert table({"a": row}).splitlines()[-1] == "| a | 99 | 10 | 1 | 8 | 88.9 % | 1 |"
