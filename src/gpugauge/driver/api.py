@@ -225,7 +225,9 @@ class Reply:
     # Ring samples since the last request, by engine (ENGINES): (microseconds, percent); empty when the ring has nothing
     # new. A missing engine has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[Any]] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)  # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}
+    # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}. An event may be of another GPU than the reply. Without
+    # "uuid" it is of the same GPU; with an empty one, of a GPU that the library does not name.
+    events: list[dict[str, Any]] = field(default_factory=list)
     received: float = 0.0  # time of the reading: monotonic seconds, the same clock in all processes
     # Set by the daemon: the GPU at the worker's index, and the ordinal of the worker process.
     uuid: str = ""

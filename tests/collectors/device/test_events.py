@@ -110,6 +110,47 @@ def test_two_errors_of_one_source_count_twice() -> None:
     assert counted(exported) == {("GPU-a", "application"): 2}
 
 
+def test_event_of_another_device_counts_there() -> None:
+    devices = (device(), device("GPU-b", "00000000:86:00.0"))
+    exported = values(EventsCollector(None), 1.0, event(type="xid", xid=31, uuid="GPU-b"), devices=devices)
+
+    assert counted(exported) == {("GPU-b", "application"): 1}
+
+
+def test_event_that_several_event_sets_report_counts_once() -> None:
+    devices = (device(), device("GPU-b", "00000000:86:00.0"), device("GPU-c", "00000000:87:00.0"))
+    replies = [
+        Reply(1, "read", 0, events=[{"type": kind, "uuid": "GPU-b"} | xid], uuid=uuid)
+        for uuid in ("GPU-a", "GPU-b", "GPU-c")
+        for kind, xid in (("xid", {"xid": 31}), ("mig", {}))
+    ]
+    exported = values(EventsCollector(None), 1.0, *replies, devices=devices)
+
+    assert counted(exported) == {("GPU-b", "application"): 1}
+    assert exported["gpu_mig_changes_total"] == {("GPU-a",): 0, ("GPU-b",): 1, ("GPU-c",): 0}
+
+
+@pytest.mark.parametrize("uuid", ["", "GPU-x"])
+def test_event_of_a_device_that_is_not_exported_is_logged_once(uuid: str, caplog: pytest.LogCaptureFixture) -> None:
+    collector = EventsCollector(None)
+    exported = [values(collector, now, event(type="xid", xid=31, uuid=uuid)) for now in (1.0, 2.0)]
+    exported += [values(collector, now) for now in (15.0, 30.0)]
+
+    assert [counted(each) for each in exported] == [{}] * 4
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Xid 31 on {uuid or 'a GPU that the driver does not name'} "
+        f"(from nvml, event set of GPU-a) is not counted: the GPU is not exported"
+    ]
+
+
+def test_event_before_the_first_view_of_its_device_is_counted_later() -> None:
+    collector = EventsCollector(None)
+    before = values(collector, 1.0, event(type="xid", xid=31, uuid="GPU-a"), devices=())
+    after = values(collector, 2.0)
+
+    assert (counted({"gpu_xid_errors_total": {}} | before), counted(after)) == ({}, {("GPU-a", "application"): 1})
+
+
 def test_sources_that_are_up(kmsg: Path) -> None:
     log, missing = KernelLog(kmsg), KernelLog(kmsg.with_name("none"))
     exported = [

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpugauge.driver.api import DriverError
+from gpugauge.driver.nvidia.nvml import use_library, used_library
+from gpugauge.simulator.nvml.answers import point
 from gpugauge.simulator.worker import service as simulated_service
 from tests.simulator.build import Clock, opened, scenario
 
@@ -56,6 +60,114 @@ def test_replies_of_the_worker_have_events() -> None:
 
     assert reply.failed == 15
     assert [event.get("xid") for event in reply.events] == [31, None, 94, 79]
+
+
+FOREIGN = """
+driver: {foreign_events: true}
+gpus:
+  - {model: h100, uuid: GPU-a}
+  - {model: h100, uuid: GPU-b, health: {xids: [{at: 5, xid: 31}]}}
+"""
+
+
+def test_event_of_another_device_has_the_uuid_of_its_handle() -> None:
+    clock = Clock()
+    nvml = opened(FOREIGN, clock)
+    nvml.read(0, ["static"])
+    nvml.read(1, ["static"])
+    clock.now = 6.0
+    nvml.read(0, ["fast"])
+
+    assert nvml.take_events() == [{"type": "xid", "xid": 31, "uuid": "GPU-b"}]
+
+
+def test_event_of_a_device_that_has_not_been_read_has_its_uuid() -> None:
+    clock = Clock()
+    nvml = opened(FOREIGN, clock)
+    nvml.read(0, ["static"])
+    clock.now = 6.0
+    nvml.read(0, ["fast"])
+
+    assert nvml.take_events() == [{"type": "xid", "xid": 31, "uuid": "GPU-b"}]
+
+
+def test_event_before_the_first_reading_of_its_device_has_its_uuid() -> None:
+    clock = Clock()
+    nvml = opened(FOREIGN, clock)
+    nvml.read(0, ["static"])
+    nvml.samples(1)  # opens the GPU without reading its uuid
+    clock.now = 6.0
+    nvml.read(0, ["fast"])
+
+    assert nvml.take_events() == [{"type": "xid", "xid": 31, "uuid": "GPU-b"}]
+
+
+@pytest.mark.parametrize("number", [0, 77])
+def test_event_of_no_known_device_has_no_uuid(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A null handle, and one that the library itself refuses."""
+
+    def wait(_set: Any, data: Any, _timeout: Any) -> int:
+        event = data._obj
+        event.eventType, event.eventData = 8, 31
+        point(event.device, number)
+        return 0
+
+    nvml = opened(FOREIGN)
+    nvml.read(0, ["static"])
+    library: Any = used_library()
+    monkeypatch.setattr(library, "nvmlEventSetWait_v2", wait, raising=False)
+    use_library(library)
+    nvml.read(0, ["fast"])
+    found = nvml.take_events()
+
+    assert found[0]["uuid"] == ""
+
+
+def test_event_of_a_mig_device_belongs_to_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "gpus: [{model: a100}, {model: a100, uuid: GPU-b, mig: [{profile: 1g.5gb}]}]"
+    nvml = opened(text)
+    nvml.read(0, ["static"])
+    nvml.read(1, ["static"])
+    instance = 2 | 1 << 16
+
+    def wait(_set: Any, data: Any, _timeout: Any) -> int:
+        event = data._obj
+        event.eventType, event.eventData = 8, 31
+        point(event.device, instance)
+        return 0
+
+    def parent(_handle: Any, out: Any) -> int:
+        point(out._obj, 2)
+        return 0
+
+    library: Any = used_library()
+    monkeypatch.setattr(library, "nvmlEventSetWait_v2", wait, raising=False)
+    monkeypatch.setattr(library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", parent, raising=False)
+    use_library(library)
+    nvml.read(0, ["fast"])
+
+    assert nvml.take_events()[0]["uuid"] == "GPU-b"
+
+
+def test_mig_change_of_another_device_makes_that_device_new() -> None:
+    clock = Clock()
+    nvml = opened(
+        """
+driver: {foreign_events: true}
+gpus:
+  - {model: a100, uuid: GPU-a}
+  - {model: a100, uuid: GPU-b, mig: [{profile: 1g.10gb, start: 5}]}
+""",
+        clock,
+    )
+    nvml.read(0, ["static"])
+    nvml.read(1, ["static", "mig"])
+    clock.now = 6.0
+    first, _ = nvml.read(0, ["fast"])
+    second, _ = nvml.read(1, ["fast"])
+
+    assert ("mig" in first, len(second["mig"]["mig_instances"])) == (False, 1)
+    assert {event["uuid"] for event in nvml.take_events()} == {"GPU-b"}
 
 
 def test_event_types_of_a_device() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.kmsg import KernelLog, pci_address
@@ -37,8 +38,11 @@ XID_CLASSES: dict[str, frozenset[int]] = {
     "other": frozenset(),
 }
 _CLASS = {xid: name for name, codes in XID_CLASSES.items() for xid in codes}
-# Both sources report an error within this time. Two reports by the same source are two errors.
+# All sources report an error within this time. Two reports by the same source are two errors.
 _DUPLICATE_SECONDS = 10.0
+# An event of a GPU that is not known yet is kept for this time: the GPU may be read for the first time.
+_UNKNOWN_SECONDS = 10.0
+_MAX_STRANGERS = 100
 
 
 def xid_class(xid: int) -> str:
@@ -53,20 +57,34 @@ class _State:
     classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(XID_CLASSES, 0))
     last: dict[str, float] = field(default_factory=dict)
     mig_changes: int = 0
-    # Errors that only one source has reported so far: code, source, monotonic seconds.
-    unpaired: list[tuple[int, str, float]] = field(default_factory=list)
+    # Recent events: Xid code or None, the sources that have reported it, monotonic seconds.
+    recent: list[tuple[int | None, set[str], float]] = field(default_factory=list)
 
-    def count(self, xid: int, source: str, now: float, timestamp: float) -> bool:
-        """Count an error unless the other source has reported it already. Return whether it was counted."""
-        self.unpaired = [known for known in self.unpaired if now - known[2] <= _DUPLICATE_SECONDS]
-        for known in self.unpaired:
-            if known[0] == xid and known[1] != source:
-                self.unpaired.remove(known)
+    def count(self, xid: int | None, source: str, now: float, timestamp: float) -> bool:
+        """Count an event unless another source has reported it already. Return whether it was counted."""
+        self.recent = [known for known in self.recent if now - known[2] <= _DUPLICATE_SECONDS]
+        for code, sources, _ in self.recent:
+            if code == xid and source not in sources:
+                sources.add(source)
                 return False
-        self.unpaired.append((xid, source, now))
+        self.recent.append((xid, {source}, now))
+        if xid is None:
+            self.mig_changes += 1
+            return True
         self.classes[xid_class(xid)] += 1
         self.last[str(xid)] = timestamp
         return True
+
+
+class _Event(NamedTuple):
+    """An event of the GPU `uuid`; `xid` is None for a change of the MIG layout. `source` is nvml, kmsg, or for an event
+    that the event set of another GPU reported, nvml with the uuid of that GPU.
+    """
+
+    uuid: str
+    xid: int | None
+    source: str
+    seen: float  # monotonic seconds
 
 
 _device = Table("uuid")
@@ -121,6 +139,8 @@ class EventsCollector(RegisteredCollector):
         self._kernel_log = kernel_log
         self._kernel_error = ""
         self._states: dict[str, _State] = {}
+        self._waiting: list[_Event] = []  # for their GPU to be known
+        self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
         self._sources: dict[str, int] = {}
         self._section = Section(self.name, ())
 
@@ -134,7 +154,9 @@ class EventsCollector(RegisteredCollector):
         devices = tick.driver.devices
         new = [d.uuid for d in devices if d.uuid not in self._states]
         self._states.update((uuid, _State()) for uuid in new)
-        counted = [self._count(*event, tick) for event in (*self._driver_events(tick), *self._kernel_events(tick))]
+        events = [*self._waiting, *self._driver_events(tick), *self._kernel_events(tick)]
+        self._waiting = []
+        counted = [self._count(event, tick) for event in events]
         sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & XID_EVENT for d in devices))}
         if self._kernel_log:
             sources["kmsg"] = int(self._kernel_log.up)
@@ -144,29 +166,39 @@ class EventsCollector(RegisteredCollector):
             self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
         return self._section
 
-    def _count(self, uuid: str, xid: int | None, source: str, tick: Tick) -> bool:
-        """Count one event; `xid` is None for a change of the MIG layout. Return whether it was counted."""
-        state = self._states.get(uuid)
+    def _count(self, event: _Event, tick: Tick) -> bool:
+        """Count one event. Return whether it was counted."""
+        state = self._states.get(event.uuid)
         if state is None:
+            self._keep(event, tick.monotonic)
             return False
-        if xid is None:
-            state.mig_changes += 1
-            return True
-        if not state.count(xid, source, tick.monotonic, tick.timestamp):
+        if not state.count(event.xid, event.source, tick.monotonic, tick.timestamp):
             return False
-        log.warning("Xid %d on %s (%s, from %s)", xid, uuid, xid_class(xid), source)
+        if event.xid is not None:
+            log.warning("Xid %d on %s (%s, from %s)", event.xid, event.uuid, xid_class(event.xid), event.source)
         return True
 
-    def _driver_events(self, tick: Tick) -> Iterator[tuple[str, int | None, str]]:
+    def _keep(self, event: _Event, now: float) -> None:
+        """Keep an event until its GPU is known; after a while, log that it is not counted, once for each GPU."""
+        if event.uuid and now - event.seen < _UNKNOWN_SECONDS:
+            self._waiting.append(event)
+        elif event.uuid not in self._strangers and len(self._strangers) < _MAX_STRANGERS:
+            self._strangers.add(event.uuid)
+            kind = "MIG change" if event.xid is None else f"Xid {event.xid}"
+            unknown = event.uuid or "a GPU that the driver does not name"
+            log.warning("%s on %s (from %s) is not counted: the GPU is not exported", kind, unknown, event.source)
+
+    def _driver_events(self, tick: Tick) -> Iterator[_Event]:
         for reply in tick.replies:
             for event in reply.events:
-                uuid = event.get("uuid") or reply.uuid
+                uuid = event.get("uuid", reply.uuid)
+                source = "nvml" if uuid == reply.uuid else f"nvml, event set of {reply.uuid or 'another GPU'}"
                 if event.get("type") == "mig":
-                    yield uuid, None, "nvml"
+                    yield _Event(uuid, None, source, tick.monotonic)
                 elif event.get("type") == "xid" and isinstance(event.get("xid"), int):
-                    yield uuid, event["xid"], "nvml"
+                    yield _Event(uuid, event["xid"], source, tick.monotonic)
 
-    def _kernel_events(self, tick: Tick) -> Iterator[tuple[str, int | None, str]]:
+    def _kernel_events(self, tick: Tick) -> Iterator[_Event]:
         if self._kernel_log is None:
             return
         found = self._kernel_log.read(tick.monotonic)
@@ -176,7 +208,9 @@ class EventsCollector(RegisteredCollector):
                 log.info("kernel log not readable, only Xid errors from the driver are counted: %s", self._kernel_error)
         addresses = _addresses(tick.driver.devices) if found else {}
         for address, xid in found:
-            yield addresses.get(address, ""), xid, "kmsg"
+            # A GPU at another address may be one that the settings exclude, or that a virtual machine has.
+            if uuid := addresses.get(address):
+                yield _Event(uuid, xid, "kmsg", tick.monotonic)
 
 
 def _addresses(devices: tuple[Device, ...]) -> dict[str, str]:

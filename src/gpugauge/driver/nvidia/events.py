@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from ctypes import byref
+from ctypes import byref, c_void_p, cast
 from typing import Any
 
 from gpugauge.driver.codes import (
@@ -29,6 +29,11 @@ _REGISTERED_TYPES = sum(_NAMES)
 _MAX_EVENTS_PER_POLL = 64  # a GPU that reports without end must not delay the others
 
 
+def address(handle: Any) -> int:
+    """Return the address that a handle points to, by which handles are compared; 0 for a null handle."""
+    return cast(handle, c_void_p).value or 0
+
+
 class Events:
     """The event set of one GPU. Each GPU has its own, so that a lost GPU does not block the events of the others. Call
     `free` before the library is shut down.
@@ -52,7 +57,9 @@ class Events:
         return types
 
     def poll(self) -> list[dict[str, Any]]:
-        """Return the events since the last poll, oldest first, without waiting."""
+        """Return the events since the last poll, oldest first, without waiting. The `handle` of an event is that of its
+        GPU, which is not always the registered one.
+        """
         found: list[dict[str, Any]] = []
         for _ in range(_MAX_EVENTS_PER_POLL if self._set is not None else 0):
             # A code other than success usually is the time-out. Failures of the GPU show in its readings.
@@ -76,7 +83,7 @@ class Events:
 
 
 def _plain(event: Any) -> dict[str, Any]:
-    plain = {"type": _NAMES[event.eventType]}
+    plain = {"type": _NAMES[event.eventType], "handle": event.device}
     if event.eventType == XID_EVENT:  # eventData has another meaning, or none, for the other types
         plain["xid"] = event.eventData
     instance = {"gpu_instance_id": event.gpuInstanceId, "compute_instance_id": event.computeInstanceId}

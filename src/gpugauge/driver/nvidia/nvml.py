@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from gpugauge.driver.codes import INVALID_ARGUMENT, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
 from gpugauge.driver.nvidia.binding import pynvml
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.device import Device
+from gpugauge.driver.nvidia.events import address
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, field_values
 
 
@@ -114,14 +116,43 @@ class Nvml:
         return device
 
     def _poll_events(self, index: int, device: Device) -> Device:
-        """Collect the events of a GPU; return the device, a new one after a change of the MIG layout."""
-        events = device.events.poll()
-        if not events:
-            return device
-        self._events += [{**event, "uuid": device.uuid} for event in events]
-        if any(event["type"] == "mig" for event in events):
-            device = self._devices[index] = device.replacement(self._rows)
-        return device
+        """Collect the events that the event set of a GPU reports, each for the GPU of its handle; return the device, a
+        new one after a change of its MIG layout.
+        """
+        for event in device.events.poll():
+            owner = self._owner(event.pop("handle"))
+            uuid = owner if isinstance(owner, str) else self._uuid(owner)
+            # Without a uuid, an event belongs to the GPU of the reply; with an empty one, to none that is known.
+            self._events.append({**event, "uuid": uuid} if uuid or owner != index else event)
+            if event["type"] == "mig" and isinstance(owner, int):
+                self._devices[owner] = self._devices[owner].replacement(self._rows)
+        return self._devices[index]
+
+    def _owner(self, handle: Any) -> int | str:
+        """Return the index of the GPU that a handle of the library means; of a GPU that has not been read its uuid,
+        empty if the library does not name it.
+        """
+        wanted = address(handle)
+        for index, device in self._devices.items():
+            if address(device.handle) == wanted:
+                return index
+        uuid = self._handle_uuid(handle) if wanted else ""
+        if uuid.startswith("MIG-"):
+            with suppress(DriverError):
+                uuid = self._handle_uuid(self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
+        return next((index for index, device in self._devices.items() if uuid and device.uuid == uuid), uuid)
+
+    def _uuid(self, index: int) -> str:
+        """Return the uuid of a GPU, also before its first reading; empty if the library does not name it."""
+        device = self._devices[index]
+        device.uuid = device.uuid or self._handle_uuid(device.handle)
+        return device.uuid
+
+    def _handle_uuid(self, handle: Any) -> str:
+        try:
+            return str(self._call("nvmlDeviceGetUUID", handle))
+        except DriverError:
+            return ""
 
     def _optional(self, function: str) -> Any:
         """Return a fact of the driver, None if it is not available."""

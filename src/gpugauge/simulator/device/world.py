@@ -31,6 +31,7 @@ class World:
         self.name: str = scenario["name"]
         self.driver_version: str = scenario["driver"]["version"]
         self.cuda_version: int = scenario["driver"]["cuda_version"]
+        self.foreign_events: bool = scenario["driver"].get("foreign_events", False)
         self.generation = Generation(self.driver_version)
         self._missing: list[str] = scenario["driver"]["missing"]
         count = sum(gpu["count"] for gpu in scenario["gpus"])

@@ -141,6 +141,11 @@ class Library:
         point(out._obj, self._devices.index(device) + 1 | position + 1 << _MIG_SHIFT)
         return SUCCESS
 
+    def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
+        """Write the next event of an event set."""
+        handles = {device: number for number, device in enumerate(self._devices or (), 1)}
+        return self.objects.event_set_wait(handles, t, events, out, foreign=self._world.foreign_events)
+
     def driver_version(self, _t: float, buffer: Any, length: Any) -> int:
         """Write the version of the driver."""
         return fill(buffer, length, self._world.driver_version)
@@ -174,7 +179,7 @@ SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlGpmMetricsGet": lambda library, *arguments: library.objects.metrics_get(*arguments),
     "nvmlEventSetCreate": lambda library, *arguments: library.objects.event_set_create(*arguments),
     "nvmlEventSetFree": lambda library, *arguments: library.objects.event_set_free(*arguments),
-    "nvmlEventSetWait_v2": lambda library, *arguments: library.objects.event_set_wait(*arguments),
+    "nvmlEventSetWait_v2": Library.event_set_wait,
 }
 # Functions of a GPU that use the library. Bound to it they are (GPU, second, other arguments).
 _BOUND_FUNCTIONS: dict[str, Callable[[Library], Callable[..., int]]] = {

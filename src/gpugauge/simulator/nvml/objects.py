@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,16 +100,23 @@ class Objects:
         found.devices.append((device, plain(types), -float("inf") if self._frozen else t))
         return SUCCESS
 
-    def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
-        """Write the next event, without waiting for it."""
+    def event_set_wait(self, handles: Mapping[Device, int], t: float, events: Any, out: Any, *, foreign: bool) -> int:
+        """Write the next event of a registered GPU, or with `foreign` of any GPU, without waiting for it. `handles` has
+        the enumerated GPUs.
+        """
         found = self._sets.get(pointed(events))
         if found is None:
             return INVALID_ARGUMENT
-        for device, types, since in found.devices:
+        registered = found.devices
+        if foreign and registered:
+            _, types, since = registered[0]
+            registered = [(device, types, since) for device in handles]
+        for device, types, since in registered:
             for at, kind, data in device.events:
                 mark = (device.index, at, kind, data)
                 if since < at <= t and kind & types and mark not in found.reported:
                     found.reported.add(mark)
+                    point(out._obj.device, handles[device])
                     out._obj.eventType, out._obj.eventData = kind, data
                     out._obj.gpuInstanceId = out._obj.computeInstanceId = NOT_AVAILABLE_32
                     return SUCCESS

@@ -33,6 +33,7 @@ SHIPPED = (
     "failing-card",
     "card-lost-shift",
     "counters-reset",
+    "foreign-events",
     "garbage",
     "driver-470",
     "driver-r570",

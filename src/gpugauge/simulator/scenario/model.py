@@ -22,12 +22,13 @@ from gpugauge.simulator.scenario.pipelinespec import Phases, PipelineSpec
 
 class Driver(StrictModel):
     """The driver. Its version determines the functions that its library exports and the meaning of field ids; `missing`
-    are further functions that it does not export.
+    are further functions that it does not export. With `foreign_events`, each event set reports the events of all GPUs.
     """
 
     version: str = "570.124.06"
     cuda_version: Annotated[int, Field(ge=1000)] = 12080
     missing: Annotated[list[Pattern], Field(default_factory=list)]
+    foreign_events: bool = False
 
 
 class Job(StrictModel):
