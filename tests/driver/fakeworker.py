@@ -20,6 +20,7 @@ class Node:
     def __init__(self, *devices: str | int | Exception) -> None:
         self.devices = list(devices)
         self.opening: int | Exception | None = None
+        self.failed_call = "nvmlInitWithFlags"
         self.silent = False  # no replies and no failures
         self.killable, self.killed = True, False
         self.resident = 1000
@@ -60,7 +61,7 @@ class FakeWorker(Worker):
             if isinstance(self.node.opening, Exception):
                 raise self.node.opening
             values: dict[str, dict[str, Any]] = {"driver": {"device_count": len(self.node.devices)}}
-            return Reply(number, op, values=values, failed=self.node.opening, failed_call="nvmlInitWithFlags")
+            return Reply(number, op, values=values, failed=self.node.opening, failed_call=self.node.failed_call)
         device = self.node.devices[arguments["index"]]
         if isinstance(device, Exception):
             raise device

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.client import WorkerGoneError, WorkerHangsError
+from gpugauge.driver.codes import WORKER_ERROR
 from tests.driver.fakeworker import Node, until, up
 
 
@@ -78,6 +79,19 @@ def test_log_names_the_call_that_failed_when_the_driver_was_lost(run: Any, caplo
         until(supervisor, lambda v: v.reason == "library_mismatch")
 
     assert caplog.records[0].fields["call"] == "nvmlDeviceGetUUID"  # type: ignore[attr-defined]  # `extra`
+
+
+def test_exception_of_the_worker_is_no_error_of_the_driver(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node("GPU-a")
+    node.opening, node.failed_call = WORKER_ERROR, "KeyError: 'x' in gpugauge.driver.nvidia.mig, line 7"
+    with caplog.at_level("INFO"):
+        supervisor = run(node)
+        assert supervisor.settled.wait(5)
+
+    line = caplog.records[0]
+    assert supervisor.view().reason == "worker_error"
+    assert line.getMessage().startswith("the worker process of gpugauge failed, not the driver")
+    assert line.fields == {"reason": "worker_error", "error": node.failed_call}  # type: ignore[attr-defined]  # `extra`
 
 
 def test_failure_of_one_device_is_logged_once_with_its_call(run: Any, caplog: pytest.LogCaptureFixture) -> None:

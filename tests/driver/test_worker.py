@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.api import Reply
+from gpugauge.driver.codes import WORKER_ERROR
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import reply
 from gpugauge.driver.nvidia import WORKER as REAL
@@ -231,7 +232,8 @@ def test_machine_without_the_library() -> None:
 def test_unexpected_error_is_a_reply_with_its_text() -> None:
     reply = simulated_service().answer({"id": 1, "op": "open", "simulate": {}})
 
-    assert (reply.failed, reply.failed_call) == (999, "KeyError: 'scenario'")
+    assert reply.failed == WORKER_ERROR
+    assert reply.failed_call.startswith("KeyError: 'scenario' in gpugauge.simulator.")
 
 
 @pytest.mark.parametrize(

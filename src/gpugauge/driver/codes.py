@@ -14,7 +14,8 @@ Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 1, 2, 3, 6, 7
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 10, 12, 13, 15, 16
 LIBRARY_MISMATCH, ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN = 18, 25, 28, 999
-IMPLAUSIBLE = -1  # not NVML's: the call succeeded with a value that cannot be true
+# Not NVML's: the call succeeded with a value that cannot be true; the worker itself failed.
+IMPLAUSIBLE, WORKER_ERROR = -1, -2
 
 # The driver as a whole is gone.
 LIFECYCLE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIBRARY_MISMATCH, GPU_NOT_FOUND})
@@ -27,6 +28,7 @@ RELEASED = "released"  # the reason of a driver that was released on request, an
 
 CODE_NAMES = {
     IMPLAUSIBLE: "implausible_value",
+    WORKER_ERROR: "worker_error",
     UNINITIALIZED: "uninitialized",
     INVALID_ARGUMENT: "invalid_argument",
     NOT_SUPPORTED: "not_supported",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from gpugauge.driver.api import LIFECYCLE, Group, Reply, code_name
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.codes import WORKER_ERROR
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.quarantine import Quarantine
 from gpugauge.driver.schedule import ReadingIntervals, Schedule
@@ -28,6 +30,11 @@ class ReadError(Exception):
         super().__init__(f"worker failed{'' if index is None else f' while it read GPU {index}'}: {cause}")
         self.index = index
         self.hangs = isinstance(cause, WorkerHangsError)
+
+
+def failed_call(reply: Reply) -> dict[str, Any]:
+    """Return the field of a log line that has the failed NVML call, or the exception of the worker itself."""
+    return {"error" if reply.failed == WORKER_ERROR else "call": reply.failed_call}
 
 
 class Reader:
@@ -105,4 +112,4 @@ class Reader:
             return
         failure = self._failures.setdefault(index, Condition(log))
         sentence = f"GPU reading failed: {code_name(reply.failed)}"
-        failure.failing(sentence, index=index, uuid=uuid, call=reply.failed_call)
+        failure.failing(sentence, index=index, uuid=uuid, **failed_call(reply))

@@ -16,7 +16,7 @@ from typing import Any
 from gpugauge.driver.api import DriverFacts, DriverView, Reply, code_name
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.reader import Reader, ReadError
+from gpugauge.driver.reader import Reader, ReadError, failed_call
 from gpugauge.driver.recycling import RECYCLES, Recycling, RecyclingLimits
 from gpugauge.driver.release import Release
 from gpugauge.driver.restarts import Restarts
@@ -202,7 +202,7 @@ class Supervisor:
                 same_devices = self._state.set_up(DriverFacts(**reply.values["driver"]))
                 self._reader.begin(self._slot.starts, same_devices=same_devices)
             else:
-                self._down(code_name(reply.failed), call=reply.failed_call)
+                self._down(code_name(reply.failed), **failed_call(reply))
 
     def _read(self, worker: Worker, now: float) -> None:
         """Read all GPUs that are due; end the worker if it or the driver failed."""
@@ -220,7 +220,7 @@ class Supervisor:
         if failed is None:
             self._restarts.record_replies(now)
         else:
-            self._down(code_name(failed.failed or 0), call=failed.failed_call)
+            self._down(code_name(failed.failed or 0), **failed_call(failed))
 
     def _receive(self, worker: Worker, number: int, deadline: float) -> Reply:
         """Return a reply; publish meanwhile, so that old values are dropped. Raises what Worker.receive() raises, and

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpugauge.driver.codes import INVALID_ARGUMENT, UNKNOWN, DriverError, DriverFacts, Group
+from gpugauge.driver.codes import INVALID_ARGUMENT, WORKER_ERROR, DriverError, DriverFacts, Group
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import message, reply
 
@@ -88,7 +88,7 @@ class Service:
         except DriverError as error:
             sent |= {"failed": error.code, "failed_call": error.call}
         except Exception as error:  # noqa: BLE001  (the daemon logs it)
-            sent |= {"failed": UNKNOWN, "failed_call": f"{type(error).__name__}: {error}"}
+            sent |= {"failed": WORKER_ERROR, "failed_call": _described(error)}
         if request.get("calls", True) or "failed" in sent:
             sent["calls"] = self._backend.take_calls()
         # A failed read has its events too: they may have the reason.
@@ -121,6 +121,15 @@ class Service:
         self._backend.open(**options)
         self._open = True
         return self._backend.facts()._asdict()
+
+
+def _described(error: Exception) -> str:
+    """Return the type, the message and the innermost place of an exception of the worker itself."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    place = f" in {trace.tb_frame.f_globals.get('__name__')}, line {trace.tb_lineno}" if trace else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def serve(channel: socket.socket, service: Service, signal_replies: Callable[[], None] = lambda: None) -> None:

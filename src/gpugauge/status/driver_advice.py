@@ -13,6 +13,8 @@ ADVICE = {
     "gpu_not_found": "the driver found no GPU: check that it is seated, powered and visible to this container",
     "worker_unkillable": "two workers hang inside the kernel and cannot be ended: the driver is stuck, reboot the node",
     "worker_failed": "the worker process ends at once: the log of the daemon has its last output",
+    "worker_error": "the worker process of gpugauge failed, not the driver: its exception follows; report it with this "
+    "line",
     "timeout": "opening the driver timed out: check the kernel log for Xid errors",
     "unknown": "the driver returns an unknown error: if the container has lost its device files "
     "(systemctl daemon-reload causes this), restart it",

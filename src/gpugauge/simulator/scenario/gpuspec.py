@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, LIBRARY_MISMATCH
+from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, LIBRARY_MISMATCH, SUCCESS
 from gpugauge.settings.nearest import hint
 from gpugauge.simulator.device.instance import PROFILE, memory_of
 from gpugauge.simulator.device.presets import PRESETS, WITHOUT
@@ -18,7 +18,7 @@ from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_CODES = {name: code for code, name in CODE_NAMES.items() if code != IMPLAUSIBLE}
+_CODES = {name: code for code, name in CODE_NAMES.items() if code > SUCCESS}
 _CODES["lib_rm_version_mismatch"] = LIBRARY_MISMATCH
 _REASONS = tuple(name for name in CLOCKS_EVENT_REASONS if name != "gpu_idle")
 # Former spellings of reasons.
