@@ -1,20 +1,20 @@
 """Error of the mean utilization over a window, by our counters and by a gauge averaged over scrapes, on one GPU.
 
-`python -m bench.accuracy` prints the table, --write writes it into docs/accuracy.md. The GPU, its sample ring, the
-daemon's readings and ticks (its own schedule, forecast and account) and the scrapes run in simulated time with a fixed
-seed, so the table is reproducible.
+`python -m bench.accuracy` prints the table, --write writes it into bench/results and docs/accuracy.md. The GPU, its
+sample ring, the daemon's readings and ticks (its own schedule, forecast and account) and the scrapes run in simulated
+time with a fixed seed, so the table is reproducible.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from bench.document import DOCS, put, table
+from bench import figures
+from bench.report import report
 from gpugauge.collectors.device.busy import EngineAccount
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import LEAD_SECONDS as TICK_LEAD
@@ -22,8 +22,6 @@ from gpugauge.driver.reader import LEAD_SECONDS as READ_LEAD
 from gpugauge.driver.schedule import ReadingIntervals, Schedule
 from gpugauge.forecast import ScrapeForecast
 from gpugauge.simulator.device.load import Load, load
-
-MARKERS = "<!-- table: python -m bench.accuracy --write -->", "<!-- end of table -->"
 
 # Periods in seconds, and the share of it in which kernels run. One period is a usual scrape interval.
 LOADS = ((0.37, 0.5), (1.3, 0.3), (4.7, 0.5), (15.0, 0.2), (22.0, 0.8), (70.0, 0.5), (310.0, 0.5))
@@ -175,23 +173,15 @@ def rms(values: list[float]) -> float:
     return math.sqrt(statistics.fmean(value * value for value in values))
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the rows in Markdown."""
-    cells = [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
-    return table(list(rows[0]), cells, ["---:"] * len(rows[0]))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/accuracy.md")
-    options, _ = parser.parse_known_args()
-    made = markdown(rows())
-    if options.write:
-        put(DOCS / "accuracy.md", *MARKERS, made)
-    else:
-        print("# error of the mean utilization in percentage points")
-        print(made)
+    found = rows()
+    shown = [
+        {name: f"{cell:.2f}" if isinstance(cell, float) else str(cell) for name, cell in row.items()} for row in found
+    ]
+    worst = max(row["gpugauge, worst"] for row in found)
+    title = "Error of the mean utilization, in percentage points"
+    report(title, shown, "python -m bench.accuracy", figures={"worst": f"{worst:.2f}"})
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("accuracy", main)

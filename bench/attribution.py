@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.collectors.proctree import CUDA, write
 
+from bench import figures
 from bench.report import report
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.process.allocation import AllocationCollector
@@ -98,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("attribution", main)

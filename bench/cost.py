@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import ledger
+from bench import figures, ledger
 from bench.measure import Program, nvitop_exporter, ours, scraped, series
 from bench.nodes import node
 from bench.report import report
@@ -74,6 +74,7 @@ def main() -> None:
         rows,
         "python -m bench.cost",
         [*_ratios(rows, peer.name), _contents(price, megabytes)],
+        figures=_figures(rows, daemon.name, peer.name),
     )
 
 
@@ -136,6 +137,22 @@ def _ratios(rows: list[dict[str, Any]], peer: str) -> Iterator[str]:
             yield f"{name}, {part}: of {peer}'s CPU {shares}."
 
 
+def _figures(rows: list[dict[str, Any]], name: str, peer: str) -> dict[str, str]:
+    by_part = {(row["exporter"], row["part"]): row for row in rows}
+    ours, other = by_part[name, "all" + WITHOUT], by_part[peer, "all" + WITHOUT]
+    phases = {"idle": _phase(None), "15s": _phase(15.0), "1s": _phase(1.0)}
+    found = {f"ratio-{key}": f"{ours[phase] / other[phase]:.2f}" for key, phase in phases.items()}
+    whole = by_part[name, "all"]
+    eager = by_part["gpugauge, a tick each second", "all" + WITHOUT]
+    return found | {
+        "ratio-each-second": f"{eager[phases['idle']] / other[phases['idle']]:.2f}",
+        "memory": f"{whole['PSS MB']:.0f}",
+        "memory-own": f"{ours['PSS MB']:.0f}",
+        "memory-peer": f"{other['PSS MB']:.0f}",
+        "core-15s": f"{100 * whole[phases['15s']] / 60:.1f}",  # percent of a core
+    }
+
+
 def _contents(price: ledger.Price, megabytes: float) -> str:
     whole = (price.inside + price.beside) * 1e6
     return (
@@ -147,4 +164,4 @@ def _contents(price: ledger.Price, megabytes: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("cost", main)

@@ -15,13 +15,13 @@ import statistics
 import time
 from typing import Any
 
-from bench.document import DOCS, put
+from bench import figures
 from bench.fleet_bodies import DEVICES, templates
 from bench.fleet_prometheus import fleet_prometheus, windows
 from bench.fleet_queries import DASHBOARDS, queries, without_recordings
 from bench.fleet_server import PAST, Fleet, serve
 from bench.prometheus import Prometheus
-from bench.report import report, reported, sentence
+from bench.report import report
 
 NODES, INTERVAL = 100, 5.0
 EVALUATIONS = 1  # of each group, at least
@@ -30,7 +30,6 @@ _RANGE_SECONDS, _STEP_SECONDS = 3600, 60  # of a graph
 _QUERY_SECONDS = 20.0  # limit for one query
 _DASHBOARD_SECONDS = 40.0  # limit for the queries of one dashboard; the rest is not sent
 _SLOWEST_RULES = 8
-_MARKERS = "<!-- fleet -->", "<!-- end of fleet -->"
 _QUERY_NOTE = (
     "`now`: values of one moment; `an hour`: curves with a point each minute. What is recorded had only "
     f"begun and is short of points. A query may take {_QUERY_SECONDS:g} s, those of a dashboard "
@@ -38,14 +37,17 @@ _QUERY_NOTE = (
 )
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--interval", type=float, default=INTERVAL, help="seconds between two scrapes of a node")
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS, help="of each group of rules, at least")
     parser.add_argument("--prometheus", default=shutil.which("prometheus") or "", help="path of the program")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/fleet.md")
-    options, _ = parser.parse_known_args()
+    return parser.parse_known_args()[0]
+
+
+def main() -> None:
+    options = _options()
     if not options.prometheus:
         raise SystemExit("prometheus is not installed: set its path with --prometheus")
     made = templates()
@@ -59,12 +61,25 @@ def main() -> None:
         _wait_for_past(fleet, options.nodes, options.interval)
         rows = _measure(running, fleet, options.evaluations)
         report(f"Fleet: {size}, in Prometheus {version}", rows, command, _note(options.interval, options.evaluations))
-        report("Fleet: evaluations of the rules", _groups(running), command)
+        groups = _groups(running)
+        report("Fleet: evaluations of the rules", groups, command, figures=_figures(rows, groups))
         report(f"Fleet: the {_SLOWEST_RULES} slowest rules", _rules(running), command)
         report("Fleet: dashboards, one query after the other", _dashboards(running, fleet), command, [_QUERY_NOTE])
-    if options.write:
-        tables = [made.markdown() for made in reported if made.title.startswith("Fleet: ")]
-        put(DOCS / "fleet.md", *_MARKERS, "\n\n".join([sentence(), *tables]))
+
+
+def _figures(rows: list[dict[str, Any]], groups: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the figures of the text in docs/fleet.md and docs/performance.md."""
+    values = {row["what"]: row["value"] for row in rows}
+    most = {group["group"]: group["most s"] for group in groups}
+    jobs = most.pop("gpugauge-jobs")
+    return {
+        "series": f"{values['series'] / 1e6:.1f}",  # millions
+        "samples": f"{values['samples a second, taken in']:,.0f}",
+        "cores": f"{values['Prometheus: cores busy']:.2f}",
+        "memory": f"{values['Prometheus: most resident GB']:.1f}",
+        "jobs": f"{jobs:.1f}",  # seconds
+        "others": f"{max(most.values()):.1f}",
+    }
 
 
 def _note(interval: float, evaluations: int) -> list[str]:
@@ -216,4 +231,6 @@ def _answer(running: Prometheus, expr: str, *, instant: bool) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    # A fleet of another size than that of `make bench` has a result of its own.
+    nodes = _options().nodes
+    figures.run("fleet" if nodes == NODES else f"fleet-{nodes}", main)

@@ -30,12 +30,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.document import DOCS, put, table
+from bench import figures
+from bench.report import Report
 
 INPUTS = 100_000
 HANG_SECONDS = 30  # of one input, wall clock
 MAX_ADDRESS_SPACE_BYTES = 2 << 30  # of a target's process
-RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 _MARKERS = "<!-- fuzz -->", "<!-- /fuzz -->"
 _WARM_UP_SHARE = 0.2  # of the inputs; memory is compared from there on
 
@@ -209,19 +209,16 @@ def fuzz(name: str, inputs: int, guided: bool) -> Found:
     return found
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return rows in Markdown."""
-    return table(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
+def table(rows: list[dict[str, Any]]) -> Report:
+    return Report("Fuzzing", rows, "python -m bench.fuzz")
 
 
 def keep(found: Found, how: str) -> None:
-    """Replace the result of an earlier run, and write the table of all results into docs/reliability.md."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    """Replace the row of an earlier run in the committed result."""
+    known = {row["what is read"]: row for row in figures.read("fuzz")["tables"][0]["rows"]}
     known[found.name] = found.row() | {"chosen": how, "on": time.strftime("%Y-%m-%d")}
     names = [target.name for target in import_module("tests.fuzz.targets").TARGETS]
-    known = {name: known[name] for name in names if name in known}
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
-    put(DOCS / "reliability.md", *_MARKERS, markdown(list(known.values())))
+    figures.keep("fuzz", [table([known[name] for name in names if name in known])])
 
 
 def main() -> None:
@@ -245,7 +242,7 @@ def main() -> None:
         print(f"{name}: {found.inputs:,} inputs, {found.seconds:.0f} s, slowest {found.slowest_ms:.1f} ms", flush=True)
         for failure, data in found.failures.items():
             print(f"  {failure}\n    {data[:2000]}", flush=True)
-    print(markdown([found.row() for found in results]))
+    print(table([found.row() for found in results]).plain())
     if any(found.failures for found in results):
         sys.exit(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from bench import figures
 from bench.measure import Program, ours, percentile, scraped, series
 from bench.nodes import node
 from bench.report import report
@@ -25,6 +26,7 @@ def main() -> None:
         rows,
         "python -m bench.growth",
         ["Linear or better where µs a series does not rise with more GPUs or more processes."],
+        figures={"least": f"{rows[0]['parent ms']:.1f}", "most": f"{rows[-1]['parent ms']:.0f}"},
     )
 
 
@@ -56,4 +58,4 @@ def measure(daemon: Program) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("growth", main)

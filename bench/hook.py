@@ -19,6 +19,7 @@ import sys
 import tempfile
 from typing import Any
 
+from bench import figures
 from bench.report import report
 from gpugauge.hook import launch
 from gpugauge.sessions.listener import Sessions
@@ -73,10 +74,13 @@ def main() -> None:
         made = {name: run(socket, "parts", *loads[name]) for name in _IN_PARTS}
         listener.stop()
     title = "The hook: training steps with and without it, in alternating runs"
-    report(title, rows, "python -m bench.hook", [f"Compiled by {backend}."])
+    took = [row["both, less nothing"] for row in rows]
+    found = {"least": f"{min(took):.1f}", "most": f"{max(took):.0f}"}
+    found["publication"] = f"{max(row['a publication'] for row in rows):.0f}"
+    report(title, rows, "python -m bench.hook", [f"Compiled by {backend}."], figures=found)
     table = [{"µs a step": part} | {load: of[part] for load, of in made.items()} for part in made[_IN_PARTS[0]]]
     report("The hook in parts: each row does also what the rows above it do", table, "python -m bench.hook")
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("hook", main)

@@ -1,4 +1,4 @@
-"""The result of a bench: printed as a table, and kept for `python -m bench --write`."""
+"""The tables of a bench: printed, and kept for --write (bench.figures)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bench.document import DOCS, put
-
-_RESULTS = Path(__file__).parent / "results"
-_MARKERS = "<!-- bench: python -m bench --write -->", "<!-- end of bench -->"
 _LOAD = round(os.getloadavg()[0], 1)  # before the bench
 _STOLEN = 7  # the column of steal time in /proc/stat, after user, nice, system, idle, iowait, irq and softirq
 _VERSIONS = ("gpugauge", "nvitop-exporter", "nvidia-ml-py", "tornado", "pydantic", "torch")
@@ -27,12 +23,14 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Report:
-    """One table, and the command that makes it."""
+    """One table, and the command that makes it. `figures` are single figures for documents, as text, by key."""
 
     title: str
     rows: Rows
     command: str
     notes: tuple[str, ...] = ()
+    name: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self) -> list[list[str]]:
         keys = list(self.rows[0])
@@ -44,22 +42,30 @@ class Report:
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
         return "\n".join([f"# {self.title}", *lines, *self.notes])
 
-    def markdown(self) -> str:
-        head, *body = (f"| {' | '.join(line)} |" for line in self.cells())
+    def markdown(self, *, heading: bool = True) -> str:
+        head, *body = (f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in self.cells())
         rule = "|---" + "|---:" * (len(self.rows[0]) - 1) + "|"
         notes = [f"\n{note}" for note in self.notes]
-        return "\n".join([f"### {self.title}\n", f"`{self.command}`\n", head, rule, *body, *notes])
+        return "\n".join([f"### {self.title}\n"] * heading + [head, rule, *body, *notes])
 
 
 reported: list[Report] = []
 
 
-def report(title: str, rows: Rows, command: str = "", notes: Sequence[str] = ()) -> None:
+def report(
+    title: str,
+    rows: Rows,
+    command: str = "",
+    notes: Sequence[str] = (),
+    *,
+    name: str = "",
+    figures: Mapping[str, str] | None = None,
+) -> None:
     """Print the rows as a table, or with --json as one JSON object with machine and versions."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--json", action="store_true")
     arguments, _ = parser.parse_known_args()
-    made = Report(title, rows, command, tuple(notes))
+    made = Report(title, rows, command, tuple(notes), name, figures or {})
     reported.append(made)
     if arguments.json:
         print(json.dumps({"title": title, **machine(), "rows": list(rows), "notes": list(notes)}))
@@ -84,15 +90,6 @@ def sentence() -> str:
     facts = machine()
     date, rest = facts.pop("date"), ", ".join(f"{key} {value}" for key, value in facts.items())
     return f"Measured on {date} without a GPU, on a simulated driver: {rest}."
-
-
-def write(text: str) -> None:
-    """Write the figures into bench/results, as text and as JSON, and the tables into docs/performance.md."""
-    stem = _RESULTS / machine()["date"]
-    stem.with_suffix(".txt").write_text(text)
-    tables = [{"title": r.title, "command": r.command, "rows": list(r.rows), "notes": list(r.notes)} for r in reported]
-    stem.with_suffix(".json").write_text(json.dumps({**machine(), "tables": tables}, indent=1) + "\n")
-    put(DOCS / "performance.md", *_MARKERS, "\n\n".join([sentence(), *(r.markdown() for r in reported)]))
 
 
 def _text(value: Any) -> str:

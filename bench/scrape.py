@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from bench import figures
 from bench.measure import Program, nvitop_exporter, ours, percentile, running, series
 from bench.nodes import node
 from bench.report import report
@@ -51,6 +52,10 @@ def main() -> None:
         f"A scrape of {DEVICES} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",
         rows,
         "python -m bench.scrape",
+        figures={
+            "file": f"{rows[0]['p99 ms'] / rows[1]['p99 ms']:.2f}",  # p99 as a multiple of the static file's
+            "peer": f"{rows[2]['p99 ms'] / rows[0]['p99 ms']:.0f}",  # the peer's p99 as a multiple of ours
+        },
     )
 
 
@@ -64,4 +69,4 @@ def _row(program: Program, latencies: dict[str, list[float]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("scrape", main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from bench import figures
 from bench.measure import nvitop_exporter, ours
 from bench.nodes import node
 from bench.report import report
@@ -37,8 +38,9 @@ def main() -> None:
     ]
     machine = f"{DEVICES} H100 with {PROCESSES} processes"
     title = f"From the start to the first complete scrape, {machine}, {STARTS} starts of each"
-    report(title, rows, "python -m bench.startup")
+    ours_first, peers_first = (f"{row['median s']:.2f}" for row in rows)
+    report(title, rows, "python -m bench.startup", figures={"first": ours_first, "peer": peers_first})
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("startup", main)

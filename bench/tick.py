@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tests.virtual import VirtualDaemon
 
+from bench import figures
 from bench.report import report
 from gpugauge.daemon.app import GC_THRESHOLDS
 from gpugauge.simulator.scenario.load import load_scenario
@@ -65,4 +66,4 @@ def main(scenario: str = "bench-24") -> None:
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("tick", main)

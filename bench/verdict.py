@@ -3,7 +3,7 @@
 `python -m bench.verdict` prints the tables, with --write into docs/verdict.md, together with the table of causes.
 The time is simulated and the seeds are fixed, so that the tables are reproducible. `--ticks 1 5` runs `--cases`
 pipelines on simulated GPUs instead, through the collectors of the daemon, with ticks 1 s and 5 s apart. That takes
-minutes.
+minutes, and --write keeps the result in bench/results.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from tests.verdict.oracle import (
     without_hook,
 )
 
+from bench import figures
+from bench.report import report, reported
 from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
 from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.verdict import states
@@ -115,11 +117,19 @@ def _machine(model: str, pipelines: Sequence[Pipeline]) -> Scenario:
     return scenario("\n".join(lines))
 
 
-def print_collected(ticks: Sequence[float], number: int) -> None:
-    """Print a row per model of GPU and interval of ticks."""
+def report_collected(ticks: Sequence[float], number: int) -> None:
+    """Report a row per model of GPU and interval of ticks."""
+    command = f"python -m bench.verdict --ticks {' '.join(f'{tick:g}' for tick in ticks)} --cases {number}"
+    rows: list[dict[str, str]] = []
+    found: dict[str, str] = {}
     for model in ("h100", "a100"):
         for tick in ticks:
-            print(f"{model}, a tick every {tick:g} s: {_row(collected(model, tick, number))}", flush=True)
+            result = collected(model, tick, number)
+            cells = dict(zip(_COLUMNS, _cells(result), strict=True))
+            rows.append({"GPU": model.upper(), "tick s": f"{tick:g}", **cells})
+            found |= {f"{model}-named": str(result.named), f"{model}-caused": str(result.caused)}
+            found[f"{model}-right"] = f"{100 * (result.share or 0.0):.1f}"
+    report("Pipelines on simulated GPUs, through the collectors", rows, command, name="collected", figures=found)
 
 
 _COLUMNS = (
@@ -128,11 +138,11 @@ _COLUMNS = (
 )
 
 
-def _row(r: Result) -> str:
+def _cells(r: Result) -> tuple[str, ...]:
     share = "-" if r.share is None else f"{r.share:.1%}"
     blamed = f"{r.blamed} ({r.blamed / r.without:.1%})" if r.without else "-"
     missed = r.caused - r.named - r.unknown
-    return f"| {r.caused} | {r.named} | {share} | {missed} | {r.unknown} | {r.without} | {blamed} |"
+    return (*map(str, (r.caused, r.named)), share, *map(str, (missed, r.unknown, r.without)), blamed)
 
 
 def summary() -> str:
@@ -141,7 +151,10 @@ def summary() -> str:
     for name, knowledge in EVIDENCE.items():
         for kind, seeds in (("tuning", TUNING_SEEDS), ("published", PUBLISHED_SEEDS)):
             of_seeds = f"{kind}, {seeds[0]} to {seeds[-1]}"
-            lines += [f"| {name} | {of_seeds} | {faults} {_row(r)}" for faults, r in run(knowledge, seeds).items()]
+            lines += [
+                f"| {name} | {of_seeds} | {faults} | {' | '.join(_cells(r))} |"
+                for faults, r in run(knowledge, seeds).items()
+            ]
     return "\n".join(lines)
 
 
@@ -173,7 +186,9 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=480)
     options, _ = parser.parse_known_args()
     if options.ticks:
-        print_collected(options.ticks, options.cases)
+        report_collected(options.ticks, options.cases)
+        if options.write:
+            figures.keep("verdict-collected", reported)
         return
     if not options.write:
         print(summary())

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from bench import figures
 from bench.report import report
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.driver.frames import frame
@@ -109,4 +110,4 @@ def _report(total: float, sending: float, called: dict[str, list[float]], simula
 
 
 if __name__ == "__main__":
-    main()
+    figures.run("worker", main)

@@ -13,7 +13,8 @@ import statistics
 import sys
 import time
 
-from bench.document import DOCS, put
+from bench import figures
+from bench.report import report, reported
 from bench.soak.daemon import MEMORY_TICKS, Soak, soak
 from bench.soak.load import MIG_DEVICE, STEP
 from bench.soak.watch import LINGER
@@ -21,7 +22,6 @@ from bench.soak.watch import LINGER
 DAY = 24 * 3600 // STEP  # ticks
 DAYS = 30
 WARM_UP_SHARE = 0.2  # of the time; memory that grows later is a leak
-_MARKERS = "<!-- soak -->", "<!-- /soak -->"
 BOUND = f"alive, or ended within {LINGER:.0f} s and two ticks"
 
 
@@ -31,13 +31,13 @@ def _daily(values: list[float]) -> float:
     return each * DAY / MEMORY_TICKS
 
 
-def table(made: Soak, seconds: float) -> str:
-    """Return the results in Markdown."""
+def rows(made: Soak, seconds: float) -> list[dict[str, str]]:
+    """Return the results, a row for each."""
     load, watch = made.load, made.watch
     warm = watch.memory[int(WARM_UP_SHARE * len(watch.memory)) :]
     blocks, resident = _daily([float(m.blocks) for m in warm]), _daily([m.resident for m in warm])
     devices = load.devices[:MIG_DEVICE]
-    rows = {
+    found = {
         "simulated time": f"{made.ticks * STEP / 86400:g} days in {seconds:.0f} s, a tick a minute ({made.ticks:,})",
         "jobs": f"{load.began:,}, {load.reused:,} of them with a process id that another had before",
         "disturbances": f"{load.losses} GPUs lost and returned, {load.layouts} MIG layouts, {load.restarts} workers, "
@@ -54,7 +54,7 @@ def table(made: Soak, seconds: float) -> str:
         "trainings ended": f"{load.ended.total():,}, each with its reason",
         "not as it should be": ", ".join(f"{n} {error}" for error, n in watch.wrong.items()) or "nothing",
     }
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
+    return [{"what": name, "result": text} for name, text in found.items()]
 
 
 def main() -> None:
@@ -65,12 +65,12 @@ def main() -> None:
     logging.disable(logging.WARNING)  # each Xid logs one
     began = time.monotonic()
     made = soak(round(options.days * DAY))
-    text = table(made, time.monotonic() - began)
-    print(text)
+    command = "python -m bench.soak" + (f" --days {options.days:g}" if options.days != DAYS else "")
+    report("A simulated month", rows(made, time.monotonic() - began), command)
     for error, example in made.watch.examples.items():
         print(f"{error}: {example}")
     if options.write:
-        put(DOCS / "reliability.md", *_MARKERS, f"`python -m bench.soak` on {time.strftime('%Y-%m-%d')}.\n\n{text}")
+        figures.keep("soak", reported)
     if made.watch.wrong:
         sys.exit(1)
 

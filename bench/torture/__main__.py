@@ -7,15 +7,15 @@ with names, it replaces the rows of these faults only.
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from bench import figures
 from bench.torture import crowd, driver_faults, hostile_faults, machine_faults, node_faults, worker_faults
 from bench.torture.fault import Fault, Outcome, torture
-from bench.torture.tables import crowd_tables, fault_table, put_rows, put_tables
+from bench.torture.tables import crowd_tables, fault_table, keep_rows
 
 _CROWD_SECONDS = 60.0  # for each crowd
 # Scrapes faster than this are never slow: a busy machine delays a program by more than five times a millisecond.
@@ -45,7 +45,7 @@ def main() -> int:
         parser.error("--write cannot be used with --quick: faults that run in parallel disturb each other's figures")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    began, load = time.monotonic(), os.getloadavg()[0]
+    began = time.monotonic()
     faults = [f for f in FAULTS if (f.quick or not options.quick) and _named(f, options.names)]
     floor = _QUICK_SLOW_FLOOR_SECONDS if options.quick else _SLOW_FLOOR_SECONDS
     jobs = options.jobs or (_QUICK_JOBS if options.quick else 1)
@@ -53,7 +53,7 @@ def main() -> int:
         outcomes = list(pool.map(lambda fault: _run(fault, floor), faults))
     failed = [f"{outcome.fault.name}: {sentence}" for outcome in outcomes for sentence in outcome.failed]
     if options.write and options.names:
-        put_rows(fault_table(outcomes, floor))
+        keep_rows(fault_table(outcomes, floor))
     if not options.quick and not options.names:
         slow, many = crowd.slow_connections(_CROWD_SECONDS), crowd.many_scrapers(_CROWD_SECONDS)
         failed += crowd.failures(slow, many)
@@ -61,8 +61,8 @@ def main() -> int:
         for table in tables:
             print(table.plain())
         if options.write:
-            took = f"The run took {(time.monotonic() - began) / 60:.0f} minutes, faults at once: {jobs}"
-            put_tables(fault_table(outcomes, floor), tables, f"{took}; the machine's load was {load:.1f} before it.")
+            facts = {"minutes": round((time.monotonic() - began) / 60), "faults at once": jobs}
+            figures.keep("torture", [fault_table(outcomes, floor), *tables], facts)
     for sentence in failed:
         print(sentence, file=sys.stderr)
     return 1 if failed else 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from bench.document import DOCS, put, split
-from bench.report import Report, sentence
+from bench import figures
+from bench.report import Report
 from bench.torture.fault import Outcome
-
-_DOCUMENT = DOCS / "reliability.md"
-_MARKERS = "<!-- torture: python -m bench.torture --write -->", "<!-- end of torture -->"
 
 
 def fault_table(outcomes: Sequence[Outcome], floor: float) -> Report:
@@ -58,28 +55,11 @@ def crowd_tables(slow: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]])
     ]
 
 
-def put_tables(faults: Report, crowds: Sequence[Report], conditions: str) -> None:
-    """Write the tables into the document. `conditions` is a sentence about the run."""
-    put(
-        _DOCUMENT,
-        *_MARKERS,
-        "\n\n".join([f"{sentence()} {conditions}", *(report.markdown() for report in (faults, *crowds))]),
-    )
-
-
-def put_rows(faults: Report) -> None:
-    """Replace single rows of the table in the document."""
-    _, written, _ = split(_DOCUMENT.read_text(), *_MARKERS)
-    new = {line.split(" | ")[0]: line for line in faults.markdown().splitlines() if line.startswith("| ")}
-    lines = [new.get(line.split(" | ")[0], line) for line in written.strip("\n").splitlines()]
-    head, rows = "", []
-    for line in lines:
-        cells = [cell.strip() for cell in line.split(" | ")]
-        if line.startswith("| fault |"):
-            head = line
-        elif head and line.startswith("| "):
-            rows.append(dict(zip((name.strip("| ") for name in head.split(" | ")), cells, strict=True)))
-        elif head and not line:  # the end of the table
-            break
-    text = re.sub(r"^\d+ rows, .*$", _totals(rows), "\n".join(lines), count=1, flags=re.MULTILINE)
-    put(_DOCUMENT, *_MARKERS, text)
+def keep_rows(faults: Report) -> None:
+    """Replace single rows of the committed result."""
+    known = figures.read("torture")
+    old, *crowds = (Report(one["title"], one["rows"], known["command"], one["notes"]) for one in known["tables"])
+    new = {row["fault"]: row for row in faults.rows}
+    rows = [new.get(row["fault"], row) for row in old.rows]
+    facts = {key: known[key] for key in ("minutes", "faults at once")}
+    figures.keep("torture", [replace(old, rows=rows, notes=(_totals(rows), *old.notes[1:])), *crowds], facts)
