@@ -47,6 +47,8 @@ def test_devices_together_fill_every_field_of_a_device() -> None:
             filled |= {field for group in nvml.read(index, GROUPS)[0].values() for field in group}
 
     expected = DEVICE_FIELDS | FIELDS_OF_CALLS | {row.field for row in FIELD_VALUES}
+    if not hasattr(pynvml, "c_nvmlFanSpeedInfo_t"):  # nvidia-ml-py 12.560
+        expected -= {"fan_rpm"}
     missing = ", ".join(sorted(expected - filled))
     assert not missing, f"no simulated GPU has a value for {missing}: see simulator/nvml and the rows in driver/nvidia"
     assert filled == expected
@@ -72,7 +74,7 @@ def test_unsupported_field_is_read_once() -> None:
     _, second = nvml.read(0, GROUPS)
 
     assert {"serial", "memory_temperature_celsius", "nvlink_active", "mig_mode", "fp64_active_percent"} <= first.keys()
-    assert set(first.values()) == {3}
+    assert set(first.values()) <= {3, 13}  # 13: the binding lacks the function
     assert second == {}
     assert not nvml.take_calls().keys() & {
         "nvmlDeviceGetSerial",
@@ -104,7 +106,7 @@ def test_older_functions_are_used() -> None:
 
 def test_binding_without_the_function_counts_as_a_library_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = opened(H100)
-    monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV")
+    monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV", raising=False)
 
     values, errors = nvml.read(0, ["normal"])
 

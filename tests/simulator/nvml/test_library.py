@@ -44,7 +44,8 @@ def test_simulator_has_the_functions_that_the_driver_calls_and_no_others() -> No
         driver_under_test.close()
         resolved |= recorder.symbols
 
-    assert resolved == library.FUNCTIONS
+    absent = {name for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetFanSpeedRPM") if not hasattr(pynvml, name)}
+    assert resolved == library.FUNCTIONS - absent  # nvidia-ml-py 12.560 lacks both
 
 
 def test_everything_is_freed() -> None:

@@ -47,11 +47,17 @@ class Caller:
         self._buffers: dict[str, Buffer] = {}
 
     def __call__(self, function: str, *arguments: Any, **more: Any) -> Any:
-        """Call a function. A binding without it is treated as a library without the symbol. Raises DriverError."""
-        bound = getattr(self.binding, _BOUND_AS.get(function, function), None)
-        if bound is None:
+        """Call a function. Raises DriverError."""
+        return self.timed(function, self.bound(_BOUND_AS.get(function, function), function), *arguments, **more)
+
+    def bound(self, name: str, function: str) -> Any:
+        """Return what the binding has under a name that `function` needs. A binding without it is treated as a library
+        without the function: other versions lack other names. Raises DriverError.
+        """
+        found = getattr(self.binding, name, None)
+        if found is None:
             raise DriverError(FUNCTION_NOT_FOUND, function)
-        return self.timed(function, bound, *arguments, **more)
+        return found
 
     def timed(self, function: str, bound: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         """Call `bound` in place of a function that the binding lacks or implements badly. Raises DriverError."""
@@ -80,18 +86,22 @@ class Caller:
         self._count(function, time.perf_counter() - began)
         return code
 
-    def structure(self, name: str) -> Any:
-        """Return the shared instance of a large structure of the binding; each call overwrites it."""
+    def structure(self, name: str, function: str) -> Any:
+        """Return the shared instance of a large structure for `function`; each call overwrites it. Raises
+        DriverError.
+        """
         found = self._structures.get(name)
         if found is None:
-            found = self._structures[name] = getattr(self.binding, name)()
+            found = self._structures[name] = self.bound(name, function)()
         return found
 
-    def buffer(self, kind: str, capacity: int) -> Buffer:
-        """Return the shared buffer for structures of a kind, with at least this capacity."""
+    def buffer(self, kind: str, capacity: int, function: str) -> Buffer:
+        """Return the shared buffer for structures of a kind for `function`, with at least this capacity. Raises
+        DriverError.
+        """
         found = self._buffers.get(kind)
         if found is None or found.capacity < capacity:
-            found = self._buffers[kind] = Buffer(getattr(self.binding, kind), capacity)
+            found = self._buffers[kind] = Buffer(self.bound(kind, function), capacity)
         return found
 
     def take_counts(self) -> dict[str, list[float]]:

@@ -78,7 +78,9 @@ def _first(function: str) -> Source:
 
 def _pci_bus_id(call: Caller, handle: Any) -> Any:
     """Return the bus id; the binding decodes it on access, so that the access may fail like a call."""
-    return call.timed("nvmlDeviceGetPciInfo_v3", lambda: call.binding.nvmlDeviceGetPciInfo_v3(handle).busId)
+    function = "nvmlDeviceGetPciInfo_v3"
+    ask = call.bound(function, function)
+    return call.timed(function, lambda: ask(handle).busId)
 
 
 def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
@@ -88,7 +90,8 @@ def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
 
 def memory(call: Caller, handle: Any) -> tuple[int, int, int, int]:
     """Return total, used, free and reserved bytes of a GPU or of a MIG device."""
-    found = call("nvmlDeviceGetMemoryInfo_v2", handle, version=call.binding.nvmlMemory_v2)
+    function = "nvmlDeviceGetMemoryInfo_v2"
+    found = call(function, handle, version=call.bound("nvmlMemory_v2", function))
     return member(found, "total"), member(found, "used"), member(found, "free"), member(found, "reserved")
 
 
@@ -138,16 +141,18 @@ def _fan_speed(call: Caller, handle: Any, fan: int) -> int:
 
 def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
     """Return the speed of any fan; the function of the binding reads the first fan only."""
-    binding = call.binding
-    info = binding.c_nvmlFanSpeedInfo_t(version=binding.nvmlFanSpeedInfo_v1, fan=fan)
+    function = "nvmlDeviceGetFanSpeedRPM"
+    # nvidia-ml-py 12.560 has neither.
+    kind, version = call.bound("c_nvmlFanSpeedInfo_t", function), call.bound("nvmlFanSpeedInfo_v1", function)
+    info = kind(version=version, fan=fan)
 
     def ask() -> int:
-        code = binding._nvmlGetFunctionPointer("nvmlDeviceGetFanSpeedRPM")(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no public function)
+        code = call.binding._nvmlGetFunctionPointer(function)(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no public function)
         if code:
-            raise binding.NVMLError(code)
+            raise call.binding.NVMLError(code)
         return info.speed  # type: ignore[no-any-return]  # ctypes
 
-    return call.timed("nvmlDeviceGetFanSpeedRPM", ask)  # type: ignore[no-any-return]  # ctypes
+    return call.timed(function, ask)  # type: ignore[no-any-return]  # ctypes
 
 
 def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:

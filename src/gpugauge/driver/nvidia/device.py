@@ -15,7 +15,6 @@ from gpugauge.driver.codes import (
     UNSUPPORTED,
     DriverError,
 )
-from gpugauge.driver.nvidia.binding import pynvml
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import CALLS, Call
 from gpugauge.driver.nvidia.events import Events
@@ -104,15 +103,15 @@ class Device:
         """Read the field values of all groups in `values` with one call."""
         groups = tuple(values)
         request = self._requests.get(groups)
-        if request is None:
-            rows = [row for row in self._field_values if row.group in values]
-            request = self._requests[groups] = FieldValueRequest(pynvml, rows)
-        if not request.rows:
-            return
         try:
+            if request is None:
+                rows = [row for row in self._field_values if row.group in values]
+                request = self._requests[groups] = FieldValueRequest(self._call, rows)
+            if not request.rows:
+                return
             answers = request.read(self._call, self.handle)
         except DriverError as error:
-            _record(error, {row.field for row in request.rows}, errors)
+            _record(error, {row.field for row in self._field_values if row.group in values}, errors)
             if error.code in UNSUPPORTED:
                 self._field_values.clear()
                 self._requests.clear()

@@ -48,7 +48,8 @@ class Events:
         """Register the events that the GPU supports; return them as a bit mask. Raises DriverError."""
         types: int = self._call("nvmlDeviceGetSupportedEventTypes", handle) & _REGISTERED_TYPES
         if types:
-            self._set, self._data = self._call("nvmlEventSetCreate"), self._call.binding.c_nvmlEventData_t()
+            self._data = self._call.bound("c_nvmlEventData_t", "nvmlEventSetWait_v2")()
+            self._set = self._call("nvmlEventSetCreate")
             try:
                 self._call("nvmlDeviceRegisterEvents", handle, types, self._set)
             except DriverError:
@@ -71,7 +72,7 @@ class Events:
                 break
             if self._data.eventType in _NAMES:
                 found.append(_plain(self._data))
-            self._data = self._call.binding.c_nvmlEventData_t()
+            self._data = type(self._data)()
         return found
 
     def free(self) -> None:

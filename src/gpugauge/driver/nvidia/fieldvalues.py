@@ -15,6 +15,7 @@ from gpugauge.driver.codes import IMPLAUSIBLE, SUCCESS, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.plausible import CELSIUS, COUNTER, FLAG, MILLIWATTS, MODE, NOT_AVAILABLE, Check
 
+_FUNCTION = "nvmlDeviceGetFieldValues"
 UNSIGNED_INT = 1  # of nvmlValueType_t
 _ALL_LINKS = 0xFFFFFFFF  # as the scope
 _LINK_COUNT = 18  # NVML_NVLINK_MAX_LINKS
@@ -171,20 +172,20 @@ def decoded(value_type: int, union: bytes) -> int | float:
 
 
 class FieldValueRequest:
-    """Rows that are read with one call; the request is reused."""
+    """Rows that are read with one call; the request is reused. Raises DriverError."""
 
-    def __init__(self, binding: Any, rows: Sequence[FieldValue]) -> None:
+    def __init__(self, call: Caller, rows: Sequence[FieldValue]) -> None:
         self.rows = rows
-        self._values = (binding.c_nvmlFieldValue_t * len(rows))()
+        self._values = (call.bound("c_nvmlFieldValue_t", _FUNCTION) * len(rows))()
         for value, row in zip(self._values, rows, strict=True):
             value.fieldId, value.scopeId = row.id, row.scope
         self._bytes = memoryview(self._values).cast("B")
 
     def read(self, call: Caller, handle: Any) -> list[tuple[FieldValue, int, int | float]]:
         """Return each row with its return code and its value. Raises DriverError."""
-        failed = call.code("nvmlDeviceGetFieldValues", handle, len(self.rows), byref(self._values))
+        failed = call.code(_FUNCTION, handle, len(self.rows), byref(self._values))
         if failed != SUCCESS:
-            raise DriverError(failed, "nvmlDeviceGetFieldValues")
+            raise DriverError(failed, _FUNCTION)
         answers = zip(self.rows, _ANSWER.iter_unpack(self._bytes), strict=True)
         return [(row, code, 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
 

@@ -76,10 +76,10 @@ class Gpm:
 
     def _metrics(self) -> dict[str, float]:
         """Return all metrics with one call; each has its own return code."""
-        request = self._call.structure("c_nvmlGpmMetricsGet_t")
+        request = self._call.structure("c_nvmlGpmMetricsGet_t", "nvmlGpmMetricsGet")
         data = memoryview(request).cast("B")
         data[: len(_REQUEST)] = _REQUEST
-        put(request, "version", self._call.binding.NVML_GPM_METRICS_GET_VERSION)
+        put(request, "version", self._call.bound("NVML_GPM_METRICS_GET_VERSION", "nvmlGpmMetricsGet"))
         put(request, "sample1", self._samples[1])
         put(request, "sample2", self._samples[0])
         failed = self._call.code("nvmlGpmMetricsGet", byref(request))

@@ -89,7 +89,7 @@ class Samples:
                 code = ask(None)
                 capacity = 0 if code else min(count.value, _MAX_CAPACITY)
             if capacity:
-                buffer, count.value = call.buffer("c_nvmlSample_t", capacity), capacity
+                buffer, count.value = call.buffer("c_nvmlSample_t", capacity, function), capacity
                 code = ask(buffer.array)
                 taken = buffer.take(0 if code else count.value, _MAX_SAMPLES)
             if code != INSUFFICIENT_SIZE:
@@ -108,7 +108,7 @@ class Samples:
         code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.get(name, 0)
         for _ in range(2):
             count.value = capacity
-            buffer = call.buffer("c_nvmlProcessUtilizationSample_t", capacity)
+            buffer = call.buffer("c_nvmlProcessUtilizationSample_t", capacity, function)
             code = call.code(function, handle, buffer.array if capacity else None, self._count_out, self._since)
             taken = buffer.take(0 if code or not capacity else count.value, _MAX_SAMPLES)
             if code != INSUFFICIENT_SIZE:
