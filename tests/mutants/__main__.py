@@ -65,7 +65,9 @@ def _differs(mutant: Mutant) -> bool:
 
 
 def _tests(patterns: list[str]) -> list[str]:
-    return [str(path.relative_to(ROOT)) for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    single = [pattern for pattern in patterns if "::" in pattern]
+    files = [path for pattern in patterns if "::" not in pattern for path in sorted(ROOT.glob(pattern))]
+    return [str(path.relative_to(ROOT)) for path in files] + single
 
 
 def _say(text: str) -> None:

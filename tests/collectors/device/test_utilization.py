@@ -186,3 +186,72 @@ def test_same_section_while_the_rings_are_not_read() -> None:
     # Without a reply for this time the counters are absent.
     gone = tick(35.0)
     assert "gpu_busy_seconds_total" not in {family.metric.name for family in gone.families}
+
+
+def test_the_percentage_is_shown_and_kept_current_while_a_ring_is_silent() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    run.tick(reply({"gpu": ring(1, 100)}, utilization_percent=100))
+    shown = []
+    for percent in (30, 40, 50, 60, 70, 80, 90):
+        exported = run.tick(
+            reply(utilization_percent=percent), shown=device(generation=percent, utilization_percent=percent)
+        )
+        shown.append(exported["gpu_utilization_ratio"][UUID,])
+        assert exported["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1}
+
+    assert shown[0] == pytest.approx(1.0)  # the mean of the last 5 s
+    assert shown[-2:] == pytest.approx([0.8, 0.9])
+
+
+def test_the_source_changes_after_30_s_and_not_before() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    sources = []
+    for _ in range(40):
+        exported = run.tick(reply(utilization_percent=100))
+        sources.append(next(iter(exported.get("gpu_busy_source", {None: 1}))))
+
+    assert sources.index((UUID, "gpu", "polled")) == 30  # more than 30 s after the last sample
+    run.tick(reply({"gpu": ring(100, 0)}, utilization_percent=0))
+    exported = run.tick(reply({"gpu": ring(101, 0)}, utilization_percent=0))
+    assert exported["gpu_busy_source"] == {(UUID, "gpu", "samples"): 1}
+
+
+def test_each_engine_has_its_own_percentage_and_counters() -> None:
+    run = Run()
+    names = ("utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
+    for _ in range(3):
+        fast = {f"{name}_percent": 20 * number for number, name in enumerate(names, 1)}
+        exported = run.tick(Reply(1, "read", 0, {"fast": fast}, uuid=UUID))
+
+    engines = ("gpu", "memory", "encoder", "decoder")
+    expected = {(UUID, engine): 0.2 * number * 2 for number, engine in enumerate(engines, 1)}
+    assert exported["gpu_busy_seconds_total"] == pytest.approx(expected)
+    assert list(exported["gpu_utilization_sample_ratio"]) == [(UUID,)]
+    histogram = exported["gpu_utilization_sample_ratio"][UUID,]
+    assert histogram.total == pytest.approx(0.4)  # type: ignore[union-attr] # a histogram
+
+
+def test_a_failed_reply_is_no_percentage() -> None:
+    run = Run()
+    run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
+    run.tick(replace(reply(), failed=999))
+    exported = run.tick(reply({"gpu": []}))
+
+    # The last percentage, 0, is of before the failure: the silent ring is not known to be idle.
+    assert exported["gpu_observed_seconds_total"] == {(UUID, "gpu"): 0}
+
+
+def test_replies_of_no_gpu_are_ignored() -> None:
+    run = Run()
+
+    assert run.tick(replace(reply({"gpu": ring(0, 0)}), uuid="")) == {}
+    assert run.collector.busy_seconds("") is None
+
+
+def test_busy_seconds_without_a_counted_gpu_engine() -> None:
+    run = Run()
+    run.tick(reply(encoder_utilization_percent=20))
+
+    assert run.collector.busy_seconds(UUID) is None

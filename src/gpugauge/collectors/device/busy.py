@@ -117,7 +117,6 @@ class EngineAccount:
         mixed = self._hidden and any(b[0] < a[0] for a, b in pairwise(fresh))  # the clock was set between them
         fresh.sort()
         if not self._seeded:
-            self._idle = not fresh and percent == 0
             self._seed(fresh)
             self._decide(self._missing(now), idle=False)
         elif mixed:
