@@ -205,6 +205,7 @@ SHIPPED = {
     "h200-gpm": 20,
     "b200": 10,
     "geforce": 10,
+    "absent-links": 20,
     "failing-card": 40,
     "card-lost-shift": 40,
     "counters-reset": 40,

@@ -109,7 +109,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "pcie_replays": 0,
         "pcie_errors": dict.fromkeys(PCIE_ERRORS, 0),
         "nvlink_active": LINKS,
-        "nvlink_speed_mib_per_second": dict.fromkeys(LINKS, 25331),
+        "nvlink_speed_megabytes_per_second": dict.fromkeys(LINKS, 26562),
         "nvlink_errors": dict.fromkeys(("crc_flit", "crc_data", "replay", "recovery", "ecc_data"), 0),
         "compute_mode": 0,
         "persistence_mode": True,

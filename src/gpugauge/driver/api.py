@@ -172,7 +172,7 @@ class DeviceReading:
     pcie_replays: int | None = None
     pcie_errors: dict[str, int] | None = None  # by kind
     nvlink_active: dict[str, bool] | None = None  # by link
-    nvlink_speed_mib_per_second: dict[str, int] | None = None  # by link
+    nvlink_speed_megabytes_per_second: dict[str, int] | None = None  # by link; decimal: 26562 is 26.562 GB/s
     nvlink_errors: dict[str, int] | None = None  # by kind, all links
     nvlink_transmitted_bytes: int | None = None
     nvlink_received_bytes: int | None = None

@@ -14,6 +14,7 @@ from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING_FIELDS
 TABLES = {
     "driver/nvidia/calls.py": {field for row in CALLS if row.group != "processes" for field in row.fields},
     "driver/nvidia/fieldvalues.py": {row.field for row in field_values("580.95.05")},
+    "driver/nvidia/links.py": {"nvlink_active"},
     "driver/nvidia/gpm.py": set(PROFILING_FIELDS),
 }
 

@@ -6,7 +6,7 @@ from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.metric import BYTES, NONE, Metric, Table, by, each
 
 _device = Table("uuid")
-_MIB = 1 << 20
+_MEGABYTE = 1_000_000
 
 
 METRICS: tuple[Metric, ...] = (
@@ -56,9 +56,9 @@ METRICS: tuple[Metric, ...] = (
         "gpu_nvlink_speed_bytes",
         "Speed of the NVLink in bytes per second in one direction.",
         BYTES,
-        lambda d: each(d.nvlink_speed_mib_per_second, lambda speed: speed * _MIB),
+        lambda d: each(d.nvlink_speed_megabytes_per_second, lambda speed: speed * _MEGABYTE),
         "link",
-        source="field 164",
+        source="field 164, fields 84-89 and 132-137 with old drivers",
         devices="with NVLink",
     ),
     _device.counter(
@@ -67,7 +67,7 @@ METRICS: tuple[Metric, ...] = (
         NONE,
         lambda d: d.nvlink_errors,
         "kind",
-        source="fields 161-163, 206-215",
+        source="fields 38, 45, 52, 59, 160, 206-214",
         devices="with NVLink",
     ),
     _device.counter(

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from gpugauge.driver.codes import INVALID_ARGUMENT, NOT_SUPPORTED, UNSUPPORTED, DriverError, Group
+from gpugauge.driver.codes import Group
 from gpugauge.driver.nvidia.caller import Caller, member
 from gpugauge.driver.nvidia.plausible import (
     ANY,
@@ -41,7 +41,6 @@ from gpugauge.driver.nvidia.plausible import (
 _GPU_SENSOR = 0
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
 _SHUTDOWN, _SLOWDOWN, _MEMORY_MAX, _GPU_MAX = range(4)
-_MAX_LINKS = 18
 _MAX_FANS = 16
 
 # Reads a device handle: one value, or one for each field of the row; None for a value that the source does not have.
@@ -155,21 +154,6 @@ def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
     return call.timed(function, ask)  # type: ignore[no-any-return]  # ctypes
 
 
-def _nvlinks(call: Caller, handle: Any) -> dict[str, bool]:
-    """Return whether each link is up, by number, counted from 0."""
-    states: dict[str, bool] = {}
-    try:
-        for link in range(_MAX_LINKS):
-            states[str(link)] = bool(call("nvmlDeviceGetNvLinkState", handle, link))
-    except DriverError as error:
-        # The first link that does not exist ends the list.
-        if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:
-            raise
-        if not states:
-            raise DriverError(NOT_SUPPORTED, error.call) from None
-    return states
-
-
 def _processes(kind: str, function: str) -> Source:
     """Return the source for the processes of a kind."""
 
@@ -277,7 +261,6 @@ CALLS = (
     _row("slow", "row_remapper_banks", each(BITS), _row_remapper),
     _row("slow", "pcie_generation", LANES, _plain("nvmlDeviceGetCurrPcieLinkGeneration")),
     _row("slow", "pcie_width", LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
-    _row("slow", "nvlink_active", ANY, _nvlinks),
     _row("slow", "fan_speed_percent", each(FAN_PERCENT), _fans(_fan_speed)),
     _row("slow", "fan_rpm", each(RPM), _fans(_fan_rpm)),
     _row("slow", "compute_mode", MODE, _plain("nvmlDeviceGetComputeMode")),

@@ -21,6 +21,7 @@ from gpugauge.driver.nvidia.events import Events
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, FieldValueRequest, keep
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING_FIELDS
 from gpugauge.driver.nvidia.gpm import Gpm
+from gpugauge.driver.nvidia.links import PREFIX, Links
 from gpugauge.driver.nvidia.mig import Mig
 from gpugauge.driver.nvidia.plausible import Check
 from gpugauge.driver.nvidia.samples import Samples
@@ -47,6 +48,7 @@ class Device:
         self._sources = {row: list(row.sources) for row in CALLS}
         self._field_values = list(rows)
         self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
+        self._links = Links(call, handle)
         self._samples = Samples(clock)
         self._gpm: Gpm | None = Gpm(call, handle)
         self._gpm_supported: bool | None = None
@@ -99,13 +101,25 @@ class Device:
                     _keep(field, value, check, found, errors)
                 return
 
+    def read_links(self, found: dict[str, Any], errors: dict[str, int]) -> None:
+        """Read the states of the NVLinks. Called before `read_field_values`, which reads the values of these links."""
+        if self._links.none:
+            return
+        count = self._links.count
+        try:
+            found["nvlink_active"] = self._links.read()
+        except DriverError as error:
+            _record(error, ["nvlink_active"], errors)
+        if self._links.count != count:
+            self._requests.clear()
+
     def read_field_values(self, values: dict[str, dict[str, Any]], errors: dict[str, int]) -> None:
         """Read the field values of all groups in `values` with one call."""
         groups = tuple(values)
         request = self._requests.get(groups)
         try:
             if request is None:
-                rows = [row for row in self._field_values if row.group in values]
+                rows = [row for row in self._field_values if row.group in values and self._links.has(row)]
                 request = self._requests[groups] = FieldValueRequest(self._call, rows)
             if not request.rows:
                 return
@@ -120,8 +134,9 @@ class Device:
         failures: dict[str, int] = {}
         for row, code, value in answers:
             name = (row.field, row.key)
-            if code in UNSUPPORTED or code == INVALID_ARGUMENT or name in answered:
-                self._field_values.remove(row)  # unsupported for good, or a row above has the value
+            unsupported = code in UNSUPPORTED or code == INVALID_ARGUMENT
+            if name in answered or (unsupported and self._links.settles(row)):
+                self._field_values.remove(row)  # a row above has the value, or unsupported for good
                 self._requests.clear()
             if name in answered:
                 continue
@@ -150,7 +165,10 @@ class Device:
                 self._gpm.free()
                 self._gpm = None
             return True
-        found.update(means or {})
+        lacks_links = self._links.none
+        found.update(
+            {name: mean for name, mean in (means or {}).items() if not (lacks_links and name.startswith(PREFIX))}
+        )
         return means is not None
 
     def read_mig(self, found: dict[str, Any], errors: dict[str, int]) -> None:

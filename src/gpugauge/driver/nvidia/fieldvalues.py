@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 
 from gpugauge.driver.codes import IMPLAUSIBLE, SUCCESS, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.plausible import CELSIUS, COUNTER, FLAG, MILLIWATTS, MODE, NOT_AVAILABLE, Check
+from gpugauge.driver.nvidia.plausible import CELSIUS, COUNTER, FLAG, MAX_LINKS, MILLIWATTS, MODE, NOT_AVAILABLE, Check
 
 _FUNCTION = "nvmlDeviceGetFieldValues"
 UNSIGNED_INT = 1  # of nvmlValueType_t
 _ALL_LINKS = 0xFFFFFFFF  # as the scope
-_LINK_COUNT = 18  # NVML_NVLINK_MAX_LINKS
 _KIB = 1024
-_MEGABYTE = 1e6 / 2**20  # the "MBps" of a link's speed are decimal: 26562 is 26.5625 GB/s
 
 # The drivers in which 251 to 253, and 269 to 271, are the ids of three throttle counters. Up to R570, and in current
 # headers, 251 to 253 are settings of power smoothing. Nothing is known about drivers between 580.65 and 580.82.
@@ -30,7 +28,8 @@ _THROTTLE_269 = (580, 82)
 
 class FieldValue(NamedTuple):
     """One row: the id and the scope of a value, and the field that it fills; `key` is the entry of a field that is a
-    mapping. Of the rows with the same field and key, the first one that the GPU supports is used.
+    mapping, `link` the NVLink of a value of one link. Of the rows with the same field and key, the first one that the
+    GPU supports is used.
     """
 
     group: Group
@@ -40,7 +39,8 @@ class FieldValue(NamedTuple):
     scope: int = 0
     key: str | None = None
     flag: bool = False
-    factor: float = 1  # to the unit of the field
+    factor: int = 1  # to the unit of the field
+    link: int | None = None
 
 
 def _counters(group: Group, field: str, ids: dict[str, int], scope: int = 0) -> tuple[FieldValue, ...]:
@@ -121,11 +121,11 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
             "lane": 183,
         },
     ),
-    # Totals over all links, up to NVLink 4 …
+    # Totals over all links, up to NVLink 4. Fields 161 to 163 are a part of them by link, without their history …
     *_counters(
         "slow", "nvlink_errors", {"crc_flit": 38, "crc_data": 45, "replay": 52, "recovery": 59, "ecc_data": 160}
     ),
-    # … and of NVLink 5.
+    # … and of NVLink 5. Field 215 is the sum of the recoveries that succeeded and that failed.
     *_counters(
         "slow",
         "nvlink_errors",
@@ -143,20 +143,14 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         _ALL_LINKS,
     ),
     *(
-        FieldValue("slow", "nvlink_speed_mib_per_second", COUNTER, 164, link, str(link), factor=_MEGABYTE)
-        for link in range(_LINK_COUNT)
+        FieldValue("slow", "nvlink_speed_megabytes_per_second", COUNTER, 164, link, str(link), link=link)
+        for link in range(MAX_LINKS)
     ),
     # The same before R515, with an id for each link.
     *(
-        FieldValue(
-            "slow",
-            "nvlink_speed_mib_per_second",
-            COUNTER,
-            (84 if link < 6 else 126) + link,
-            key=str(link),
-            factor=_MEGABYTE,
-        )
-        for link in range(12)
+        FieldValue("slow", "nvlink_speed_megabytes_per_second", COUNTER, first + link, key=str(link), link=link)
+        for first, links in ((84, range(6)), (126, range(6, 12)))
+        for link in links
     ),
 )
 
@@ -195,7 +189,7 @@ def keep(row: FieldValue, value: int | float, found: dict[str, Any], errors: dic
     if not row.check(value):
         errors[row.field] = IMPLAUSIBLE
         return
-    plain = bool(value) if row.flag else round(value * row.factor) if row.factor != 1 else value
+    plain = bool(value) if row.flag else value * row.factor
     if row.key is None:
         found[row.field] = plain
     else:

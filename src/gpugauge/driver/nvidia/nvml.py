@@ -80,6 +80,8 @@ class Nvml:
         errors: dict[str, int] = {}
         for group in wanted:
             device.read_calls(group, values[group], errors)
+        if "slow" in values:
+            device.read_links(values["slow"], errors)
         device.read_field_values(values, errors)
         if "static" in values:
             device.uuid = values["static"].get("uuid", device.uuid)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 Check: TypeAlias = Callable[[Any], bool]
 
 NOT_AVAILABLE = 0xFFFFFFFF  # NVML's value of 32 bits where it has none
+MAX_LINKS = 36  # NVML_NVLINK_MAX_LINKS; 18 up to NVLink 5
 
 
 def _between(low: float, high: float) -> Check:
@@ -49,6 +50,7 @@ COUNT = _between(1, 1 << 24)
 NUMBER = _between(0, 1 << 16)
 NODE = _between(0, 1 << 10)  # -1: the GPU belongs to no NUMA node
 LANES = _between(1, 32)
+LINKS = _between(0, MAX_LINKS)
 P_STATE = _between(0, 15)
 BITS = _between(0, (1 << 32) - 2)
 MODE = _between(0, 100)

@@ -155,6 +155,15 @@ class Device:
         """Return the processes of a kind: compute, graphics, mps."""
         return [p for p in self.processes if p.kind == kind and p.activity.alive(t)]
 
+    def nvlink_up(self, link: int, t: float) -> bool | None:
+        """Return whether an NVLink is up: False for a link that the GPU lacks and the library answers for, None for one
+        without an answer.
+        """
+        links = self.figures["nvlinks"]
+        if 0 <= link < links:
+            return not self.health.nvlink_down(link, t)
+        return False if links <= link < links + self.figures["nvlinks_absent"] else None
+
     def _sent_by_links(self, t: float) -> int:
         return round(self.since_reset(lambda s: self.moved(s) * NVLINK_BYTES, t)) if self.figures["nvlinks"] else 0
 

@@ -20,7 +20,8 @@ class Health:
         self.pcie_width: int | None = plain.get("pcie_width")
         self.pcie_replays: int = plain.get("pcie_replays") or 0
         self.pcie_errors: dict[str, int] = plain.get("pcie_errors") or {}
-        self.nvlinks_down: list[int] = plain.get("nvlinks_down") or []
+        self._nvlinks_down: list[int] = plain.get("nvlinks_down") or []
+        self._nvlink_outages: list[Mapping[str, Any]] = plain.get("nvlink_outages") or []
         self.nvlink_errors: dict[str, int] = plain.get("nvlink_errors") or {}
         self.counters_reset_at: float | None = plain.get("counters_reset_at")
         self._ecc: list[Mapping[str, Any]] = plain.get("ecc") or []
@@ -43,6 +44,17 @@ class Health:
         """Return the seconds until `t` in which a reason was active."""
         spells = (spell for spell in self._throttling if spell["reason"] == reason)
         return float(sum(max(0.0, min(t, _end(spell)) - spell["start"]) for spell in spells))
+
+    def nvlink_down(self, link: int, t: float) -> bool:
+        """Return whether an NVLink is down at `t`."""
+        return link in self._nvlinks_down or any(True for _ in self._outages(link, t))
+
+    def nvlink_silent(self, link: int, t: float) -> bool:
+        """Return whether the driver has no values of an NVLink that is down at `t`."""
+        return any(outage["silent"] for outage in self._outages(link, t))
+
+    def _outages(self, link: int, t: float) -> Iterable[Mapping[str, Any]]:
+        return (o for o in self._nvlink_outages if o["link"] == link and o["start"] <= t < _end(o))
 
     def events(self) -> Iterable[tuple[float, int, int]]:
         """Return the driver events: second, type, data."""

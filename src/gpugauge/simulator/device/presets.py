@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _MIB = 1 << 20
+MAX_NVLINKS = 36
 
 # By feature: the functions (patterns) and the field ids that a GPU without it does not support.
 WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
@@ -45,6 +46,7 @@ _COMMON: dict[str, Any] = {
     "ring": _RING,
     "fans": 0,
     "nvlinks": 0,
+    "nvlinks_absent": 0,
     "nvlink_megabytes_per_second": 0,
     "pcie": (4, 16),
     "mig_slice_sms": 0,

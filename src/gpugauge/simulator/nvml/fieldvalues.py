@@ -68,17 +68,23 @@ def _low_utilization(device: Device, t: float, _scope: int) -> int:
 
 
 def _nvlink_bytes(unit: int) -> _Answer:
-    def answer(device: Device, t: float, scope: int) -> int:
-        total = device.nvlink_bytes(t)
-        return (total if scope == _ALL_LINKS else total // device.figures["nvlinks"]) // unit
+    def answer(device: Device, t: float, scope: int) -> int | None:
+        total, links = device.nvlink_bytes(t), device.figures["nvlinks"]
+        return (total if scope == _ALL_LINKS else total // links) // unit if links else None
 
     return answer
 
 
-def _nvlink_speed(device: Device, _t: float, link: int) -> int | None:
-    if link >= device.figures["nvlinks"]:
+def _nvlink_speed(device: Device, t: float, link: int) -> int | None:
+    return _of_link(device, t, link, device.figures["nvlink_megabytes_per_second"])
+
+
+def _of_link(device: Device, t: float, link: int, value: int) -> int | None:
+    """Return a value of a link: 0 while it is down, None where the driver does not answer for it."""
+    up = device.nvlink_up(link, t)
+    if up is None or device.health.nvlink_silent(link, t):
         return None
-    return 0 if link in device.health.nvlinks_down else device.figures["nvlink_megabytes_per_second"]
+    return value if up else 0
 
 
 def _counter(kind: str, source: str) -> _Answer:

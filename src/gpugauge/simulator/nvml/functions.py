@@ -79,8 +79,9 @@ def _fan_rpm(device: Device, t: float, out: Any) -> int:
     return SUCCESS
 
 
-def _nvlink(device: Device, _t: float, link: int) -> int | None:
-    return int(link not in device.health.nvlinks_down) if link < device.figures["nvlinks"] else None
+def _nvlink(device: Device, t: float, link: int) -> int | None:
+    up = device.nvlink_up(link, t)
+    return None if up is None else int(up)
 
 
 def _processes(kind: str) -> DeviceFunction:

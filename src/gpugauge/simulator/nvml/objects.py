@@ -151,6 +151,6 @@ def _metrics(source: Device | Instance, begin: float, end: float) -> dict[int, f
             found[number] = (count(end) - count(begin)) / seconds / unit
         for number, count, unit in ((20, source.sent, _MIB), (21, source.received, _MIB)):
             found[number] = (count(end) - count(begin)) / seconds / unit
-        if source.figures["nvlinks"]:
+        if "nvlink" not in source.figures["lacks"]:
             found |= {60: moved * _NVLINK_MIB, 61: moved * _NVLINK_MIB}
     return found

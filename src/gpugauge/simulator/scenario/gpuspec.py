@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, LIBRARY_MISMATCH, SUCCESS
 from gpugauge.settings.nearest import hint
 from gpugauge.simulator.device.instance import PROFILE, memory_of
-from gpugauge.simulator.device.presets import PRESETS, WITHOUT
+from gpugauge.simulator.device.presets import MAX_NVLINKS, PRESETS, WITHOUT
 from gpugauge.simulator.nvml.library import FUNCTIONS
 from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel
 
@@ -123,6 +123,15 @@ class Throttling(StrictModel):
     end: float | None = None
 
 
+class NvlinkOutage(StrictModel):
+    """An NVLink that is down from `start` to `end`. Meanwhile its values are 0, or with `silent` not supported."""
+
+    link: Annotated[int, Field(ge=0)]
+    start: float = 0.0
+    end: float | None = None
+    silent: bool = False
+
+
 class Health(StrictModel):
     """Errors and states of a GPU. Counts are the values of the counters at the start of the scenario; at
     `counters_reset_at` the hardware counters start again.
@@ -144,6 +153,7 @@ class Health(StrictModel):
     pcie_replays: Annotated[int, Field(ge=0)] = 0
     pcie_errors: Counts
     nvlinks_down: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
+    nvlink_outages: Annotated[list[NvlinkOutage], Field(default_factory=list)]
     nvlink_errors: Counts
     counters_reset_at: float | None = None
 
@@ -166,7 +176,8 @@ class MigDevice(StrictModel):
 class Gpu(StrictModel):
     """`count` GPUs of a model. Other keys override the figures of the model; `load` is work without a process, `mig`
     the layout of a GPU with MIG enabled. The GPU is lost at the second `lost_at`, a new worker finds it from `back_at`
-    on, and it is on the bus from `plugged_at` on.
+    on, and it is on the bus from `plugged_at` on. Besides its `nvlinks`, the library answers for `nvlinks_absent` links
+    that the GPU does not have, as if they were down.
     """
 
     model: Annotated[str, AfterValidator(_model)]
@@ -180,6 +191,8 @@ class Gpu(StrictModel):
     unsupported: list[Pattern] | None = None
     unsupported_fields: list[int] | None = None
     lacks: list[Annotated[str, AfterValidator(_feature)]] | None = None
+    nvlinks: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] | None = None
+    nvlinks_absent: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] | None = None
     load: AnyLoad | None = None
     ring: Ring | None = None
     health: Health | None = None

@@ -30,6 +30,7 @@ SHIPPED = (
     "h200-gpm",
     "b200",
     "geforce",
+    "absent-links",
     "failing-card",
     "card-lost-shift",
     "counters-reset",
