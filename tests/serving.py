@@ -44,6 +44,7 @@ class Gate:
     refusal: Callable[[Request], Reply | Awaitable[Reply | None] | None] = lambda _: None
     tls: ssl.SSLContext | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    identifies: bool = False
 
 
 @contextmanager

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import errno
+import http.client
 import os
+import random
 import socket
+import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from gpugauge.web import connections as server_connections
-from gpugauge.web import server
-from tests.serving import client, closed_by_server, fetch, routes, serving
+from gpugauge.web import http1, server
+from gpugauge.web.server import Reply, Request, sentence
+from tests.serving import Gate, client, closed_by_server, fetch, routes, serving
 
 
 @pytest.fixture
@@ -26,7 +31,7 @@ def test_bodies_and_headers_are_bounded() -> None:
         assert fetch(address, "/echo", "POST", bytes(64 * 1024))[:2] == (200, bytes(64 * 1024))
         with socket.create_connection(address, timeout=10) as connection:
             connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 65537\r\n\r\n")
-            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+            assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
         with socket.create_connection(address) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 20_000)
             assert closed_by_server(connection)
@@ -126,14 +131,94 @@ def test_slow_connections_evict_each_other_and_never_a_scraper(start: bytes) -> 
         assert fetch(address, "/metrics")[0] == 200  # a new scraper is accepted, too
 
 
-def test_when_all_are_idle_the_longest_idle_is_evicted() -> None:
-    with serving(max_connections=8) as address, ExitStack() as stack:
-        scrapers = [stack.enter_context(client(address)) for _ in range(9)]
-        for scraper in scrapers:
-            scraper.request("GET", "/-/healthy")
-            scraper.getresponse().read()
+def asked(connection: http.client.HTTPConnection, path: str = "/metrics", **headers: str) -> int:
+    """Return the status of a request on a connection that was opened before; 0 if the server has closed it."""
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        response.read()
+    except (OSError, http.client.HTTPException):
+        return 0
+    return response.status
 
-        assert closed_by_server(scrapers[0].sock)
+
+def opened(address: tuple[str, int], source: str) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(*address, timeout=10, source_address=(source, 0))
+    connection.auto_open = 0  # a closed connection is not opened again
+    connection.connect()
+    return connection
+
+
+def login_needed(request: Request) -> Reply | None:
+    return None if request.headers.get("Authorization") == "right" else sentence(401, "who are you?")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_connections_that_have_not_logged_in_never_displace_one_that_has(seed: int) -> None:
+    """The drawn strangers collect refusals, send parts of requests or nothing, from the scraper's address or others."""
+    chance = random.Random(seed)
+    access = Gate(login_needed, identifies=True)
+    with serving(routes(large=8 << 20), max_connections=16, access=access) as address, ExitStack() as stack:
+        scrapers = [stack.enter_context(closing(opened(address, "127.0.0.1"))) for _ in range(3)]
+        assert [asked(scraper, Authorization="right") for scraper in scrapers] == [200] * 3
+        slow = stack.enter_context(closing(opened(address, "127.0.0.1")))
+        slow.request("GET", "/large", headers={"Authorization": "right"})
+        strangers: list[http.client.HTTPConnection] = []
+        for _ in range(400):
+            if len(strangers) < 60 or chance.random() < 0.3:
+                stranger = opened(
+                    address, chance.choice(["127.0.0.1", "127.0.0.2", f"127.0.1.{chance.randrange(200)}"])
+                )
+                strangers.append(stack.enter_context(closing(stranger)))
+            stranger = chance.choice(strangers)
+            if chance.random() < 0.7:
+                assert asked(stranger, Authorization="wrong") in (0, 400, 401)
+            elif stranger.sock:
+                with suppress(OSError):
+                    stranger.sock.sendall(chance.choice([b"", b"GET / HTTP/1.1\r\n", b"\r\n"]))
+            if chance.random() < 0.05:
+                assert [asked(scraper, Authorization="right") for scraper in scrapers] == [200] * 3
+        newcomer = stack.enter_context(closing(opened(address, "127.0.0.1")))
+        assert asked(newcomer, Authorization="right") == 200
+        assert len(slow.getresponse().read()) == 8 << 20
+
+
+def test_without_users_an_address_with_many_connections_displaces_its_own() -> None:
+    with serving(max_connections=16) as address, ExitStack() as stack:
+        scraper = stack.enter_context(closing(opened(address, "127.0.0.1")))
+        assert asked(scraper) == 200
+        for _ in range(100):
+            assert asked(stack.enter_context(closing(opened(address, "127.0.0.2")))) == 200
+        assert asked(scraper) == 200
+
+
+def test_without_users_the_connections_that_were_served_first_stay() -> None:
+    with serving(max_connections=16) as address, ExitStack() as stack:
+        connections = [stack.enter_context(closing(opened(address, "127.0.0.1"))) for _ in range(14)]
+        assert [asked(connection) for connection in connections] == [200] * 14
+        for _ in range(20):
+            last = stack.enter_context(closing(opened(address, "127.0.0.1")))
+            assert asked(last) == 200  # its answer is whole, and only then the connection is closed
+            assert closed_by_server(last.sock)
+        assert [asked(connection) for connection in connections] == [200] * 14
+
+
+def test_a_connection_whose_login_is_checked_is_not_displaced() -> None:
+    go_on = threading.Event()
+
+    async def granted() -> Reply | None:
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return None
+
+    access = Gate(lambda request: granted() if "Authorization" in request.headers else None, identifies=True)
+    with serving(max_connections=16, access=access) as address, ExitStack() as stack:
+        waiting = stack.enter_context(closing(opened(address, "127.0.0.1")))
+        waiting.request("GET", "/metrics", headers={"Authorization": "right"})
+        silent = [stack.enter_context(closing(opened(address, "127.0.0.1"))) for _ in range(100)]
+        assert closed_by_server(silent[0].sock)
+        go_on.set()
+        assert waiting.getresponse().status == 200
 
 
 class NoDescriptors(socket.socket):
@@ -172,9 +257,7 @@ def test_server_is_idle_unless_a_request_is_in_progress(short: pytest.MonkeyPatc
             wait_for_sweeps(idle=False)
 
 
-@pytest.mark.parametrize(
-    "size", [server_connections._MAX_COPIED_REPLY_BYTES, server_connections._MAX_COPIED_REPLY_BYTES + 1]
-)
+@pytest.mark.parametrize("size", [http1._MAX_COPIED_REPLY_BYTES, http1._MAX_COPIED_REPLY_BYTES + 1])
 def test_replies_are_complete_whether_sent_in_one_call_or_in_two(size: int) -> None:
     with serving(routes(large=size)) as address:
         status, body, headers = fetch(address, "/large")

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition
+from gpugauge.web.guard import own_names_only
 from gpugauge.web.listen import ListenError
 from gpugauge.web.routes import standard_routes
 from gpugauge.web.server import Reply, Request, Route, Server, sentence
@@ -189,3 +190,25 @@ def test_stop_closes_open_connections() -> None:
 
 def test_stop_before_start_does_nothing() -> None:
     Server([LOCAL], routes()).stop()
+
+
+def test_the_host_of_an_absolute_target_counts() -> None:
+    table = own_names_only(routes(), ["127.0.0.1"])
+    with serving(table) as address:
+        for target, host, status in (
+            ("http://localhost/metrics", "evil.example", 200),
+            ("http://evil.example/metrics", "localhost", 403),
+            ("http://user@localhost/metrics", "localhost", 400),
+        ):
+            with client(address) as connection:
+                connection.putrequest("GET", target, skip_host=True)
+                connection.putheader("Host", host)
+                connection.endheaders()
+                assert connection.getresponse().status == status
+
+
+def test_a_client_that_sends_too_long_headers_can_read_the_answer() -> None:
+    """The server reads on until the client closes the connection; otherwise the kernel drops the answer."""
+    with serving() as address, socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 100_000)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 431 ")

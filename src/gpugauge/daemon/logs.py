@@ -29,7 +29,7 @@ def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", str
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # A port scan must not fill the log: tornado logs every malformed request at info,
+    # A port scan must not fill the log: tornado logs connections that end early at info,
     logging.getLogger("tornado").setLevel(max(root.level, logging.WARNING))
     # and every failed TLS handshake at warning.
     handshakes = logging.DEBUG if root.level <= logging.DEBUG else logging.ERROR

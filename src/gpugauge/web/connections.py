@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from email.utils import formatdate
-from http import HTTPStatus
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
-from tornado.http1connection import HTTP1ConnectionParameters, HTTP1ServerConnection
-from tornado.httputil import (
-    HTTPConnection,
-    HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
-    RequestStartLine,
-    ResponseStartLine,
-)
 from tornado.iostream import IOStream
 from tornado.tcpserver import TCPServer
 
 from gpugauge.logline import Condition
-from gpugauge.web.messages import Reply, Request
+from gpugauge.web.http1 import MAX_BODY_BYTES, MAX_HEADER_BYTES, Connection
+from gpugauge.web.messages import Client, Reply, Request
+from gpugauge.web.prefixes import prefix
 
 log = logging.getLogger("gpugauge.server")
 
@@ -35,41 +28,57 @@ HEADER_TIMEOUT_SECONDS = 10.0
 REQUEST_TIMEOUT_SECONDS = 20.0
 # From a reply to the next request. Prometheus keeps its connection between scrapes, 15 to 120 s apart.
 IDLE_TIMEOUT_SECONDS = 300.0
-# After this many new connections the open ones are served again.
-_MAX_ACCEPTS_PER_WAKEUP = 128
-MAX_HEADER_BYTES = 16 * 1024
-MAX_BODY_BYTES = 64 * 1024
-# A reply up to this size is copied and sent with its headers in one call; a larger one is sent without a copy.
-_MAX_COPIED_REPLY_BYTES = 64 * 1024
+# From the last reply until the client has closed the connection.
+_CLOSING_TIMEOUT_SECONDS = 2.0
+# One of so many connections is for newcomers: those that have not yet logged in or read a whole reply.
+_NEWCOMERS_DIVISOR = 8
+# After accepting one of so many connections of the limit, the open ones are served again: half as many as newcomers can
+# be, so that none of these is displaced before its request is read.
+_ACCEPTS_DIVISOR = 16
 # Send buffer of a connection. By default the kernel queues megabytes per client on the loopback device, charges them to
 # the daemon's cgroup and delays other clients.
 _SEND_BUFFER_BYTES = 128 * 1024
 
 Answer: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
-_PARAMETERS = HTTP1ConnectionParameters(max_header_size=MAX_HEADER_BYTES, max_body_size=MAX_BODY_BYTES)
 
-
-class _Phase(dict[HTTP1ServerConnection, float]):
+class _Phase(dict[Connection, float]):
     """Connections in one phase with the time of entry, in the order of entry. All have the same timeout."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self.timeout = timeout
 
-    def oldest(self) -> HTTP1ServerConnection:
+    def oldest(self) -> Connection:
         return next(iter(self))
 
-    def used_ratio(self, now: float) -> float:
-        """Return the share of the timeout that the oldest connection has used."""
-        return (now - next(iter(self.values()))) / self.timeout
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the oldest connection has exceeded the timeout."""
+        return now - next(iter(self.values())) >= self.timeout
 
 
-class Listener(TCPServer, HTTPServerConnectionDelegate):
+class _Newcomers(dict[str, dict[Connection, None]]):
+    """Connections by the prefix of their address, in the order in which they were added."""
+
+    def add(self, connection: Connection) -> None:
+        self.setdefault(prefix(connection.remote), {})[connection] = None
+
+    def remove(self, connection: Connection) -> None:
+        of_prefix = self.get(prefix(connection.remote), {})
+        of_prefix.pop(connection, None)
+        if not of_prefix:
+            self.pop(prefix(connection.remote), None)
+
+    def first_of_largest(self) -> Connection:
+        return next(iter(self[max(self, key=lambda name: len(self[name]))]))
+
+
+class Listener(TCPServer):
     """Accepts connections and closes those that exceed their timeout.
 
-    A connection is fresh until the headers of its first request are complete, and in its first request until the reply.
-    After that it alternates between idle and busy.
+    A connection is a newcomer until it has logged in or, where nobody has to, until the client has read a whole reply:
+    fresh until the headers of a request are complete, then in its first request. Once admitted it alternates between
+    idle and busy, and no newcomer can displace it.
     """
 
     def __init__(self, answer: Answer, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
@@ -84,7 +93,12 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
         self._first = _Phase(REQUEST_TIMEOUT_SECONDS)
         self._busy = _Phase(REQUEST_TIMEOUT_SECONDS)
         self._idle = _Phase(IDLE_TIMEOUT_SECONDS)
-        self._phases = (self._fresh, self._first, self._busy, self._idle)
+        self._closing = _Phase(_CLOSING_TIMEOUT_SECONDS)
+        self._phases = (self._fresh, self._first, self._busy, self._idle, self._closing)
+        self._newcomers = _Newcomers()
+        self._admitted: dict[Connection, int] = {}  # with the ordinal of their admission
+        self._admitted_of: Counter[str] = Counter()
+        self._numbers = itertools.count()
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
         """Accept connections on these sockets. Replaces tornado's loop, which spins when no descriptor is left."""
@@ -104,7 +118,7 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
     @property
     def is_idle(self) -> bool:
         """Whether no request is in progress and no socket is paused."""
-        return not (self._fresh or self._first or self._busy or self._paused)
+        return not (self._fresh or self._first or self._busy or self._closing or self._paused)
 
     def stop(self) -> None:
         """Close the listening sockets."""
@@ -115,7 +129,7 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
         self._paused.clear()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_MAX_ACCEPTS_PER_WAKEUP):
+        for _ in range(max(1, self._limit // _ACCEPTS_DIVISOR)):
             try:
                 connection, address = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -133,127 +147,90 @@ class Listener(TCPServer, HTTPServerConnectionDelegate):
         """Serve an accepted connection. Its TLS handshake follows, within the timeout of the first headers."""
         if sum(map(len, self._phases)) >= self._limit:
             self._evict()
-        connection = HTTP1ServerConnection(stream, _PARAMETERS, address[0])
+        connection = Connection(stream, address[0], self)
         self._enter(connection, self._fresh)
-        connection.start_serving(self)
+        connection.start()
 
-    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """Record that the connection waits for its first or its next request."""
-        assert isinstance(server_conn, HTTP1ServerConnection)
-        if server_conn not in self._fresh:
-            self._enter(server_conn, self._idle)
-        return _Exchange(self, server_conn, request_conn)
-
-    def request_begins(self, connection: HTTP1ServerConnection) -> None:
+    def request_begins(self, connection: Connection) -> None:
         """Record that the headers of a request are complete."""
-        self._enter(connection, self._first if connection in self._fresh else self._busy)
+        self._enter(connection, self._busy if connection in self._admitted else self._first)
 
-    def on_close(self, server_conn: object) -> None:
+    def reply_pending(self, connection: Connection) -> None:
+        """Keep a connection whose login is checked: few of them wait at a time, and none of them can be quicker."""
+        self._newcomers.remove(connection)
+
+    def reply_begins(self, connection: Connection, reply: Reply) -> None:
+        """Admit the connection of a known client before its reply, which newcomers then cannot cut off."""
+        if reply.client is Client.KNOWN:
+            self._admit(connection, self._busy)
+        elif connection in self._first:
+            self._newcomers.add(connection)
+
+    def request_ends(self, connection: Connection, reply: Reply) -> None:
+        """Record that the connection waits for its next request. One that has read a whole reply is admitted."""
+        if connection in self._admitted or reply.client is not Client.REFUSED:
+            self._admit(connection, self._idle)
+        else:
+            self._enter(connection, self._fresh)
+
+    def last_reply_sent(self, connection: Connection) -> None:
+        """Record that the client is expected to close the connection."""
+        self._enter(connection, self._closing)
+
+    def on_close(self, connection: Connection) -> None:
         """Remove a closed connection."""
-        assert isinstance(server_conn, HTTP1ServerConnection)
-        self._leave(server_conn)
+        self._leave(connection)
 
     def close_overdue(self, now: float) -> None:
         """Close the connections that have exceeded the timeout of their phase."""
         for phase in self._phases:
-            while phase and phase.used_ratio(now) >= 1:
+            while phase and phase.is_overdue(now):
                 self._close(phase.oldest())
 
     async def close_all(self) -> None:
         """Close every connection."""
-        for connection in [connection for phase in self._phases for connection in phase]:
-            await connection.close()
+        connections = [connection for phase in self._phases for connection in phase]
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.closed()
+
+    def _admit(self, connection: Connection, phase: _Phase) -> None:
+        """Rank the connection above newcomers. If there are too many of this rank, one is closed that waits for a
+        request: of the prefix with the most, the last admitted, which may be this connection itself.
+        """
+        self._enter(connection, phase)
+        if connection in self._admitted:
+            return
+        self._newcomers.remove(connection)
+        self._admitted[connection] = next(self._numbers)
+        self._admitted_of[prefix(connection.remote)] += 1
+        if len(self._admitted) > self._limit - max(1, self._limit // _NEWCOMERS_DIVISOR) and self._idle:
+            self._close(max(self._idle, key=lambda c: (self._admitted_of[prefix(c.remote)], self._admitted[c])))
 
     def _evict(self) -> None:
-        """Close the connection that has used the largest share of its timeout. If connections that have not completed a
-        request are more than half of the limit, only they are considered: slow clients then evict each other and never
-        a scraper.
+        """Close a newcomer: of the prefix with the most, the one whose last progress is longest ago. The address that
+        opens many connections loses its own. Without newcomers, close the connection that waits longest.
         """
-        unproven = (self._fresh, self._first)
-        phases = unproven if sum(map(len, unproven)) > self._limit // 2 else self._phases
-        now = asyncio.get_running_loop().time()
-        self._close(max((phase for phase in phases if phase), key=lambda phase: phase.used_ratio(now)).oldest())
+        victim = self._newcomers.first_of_largest() if self._newcomers else None
+        self._close(victim or next(phase.oldest() for phase in reversed(self._phases) if phase))
 
-    def _close(self, connection: HTTP1ServerConnection) -> None:
+    def _close(self, connection: Connection) -> None:
         self._leave(connection)
-        connection.stream.close()
+        connection.close()
 
-    def _enter(self, connection: HTTP1ServerConnection, phase: _Phase) -> None:
-        self._leave(connection)
+    def _enter(self, connection: Connection, phase: _Phase) -> None:
+        for other in self._phases:
+            other.pop(connection, None)
         phase[connection] = asyncio.get_running_loop().time()
+        if connection not in self._admitted:
+            self._newcomers.remove(connection)
+            self._newcomers.add(connection)
 
-    def _leave(self, connection: HTTP1ServerConnection) -> None:
+    def _leave(self, connection: Connection) -> None:
         for phase in self._phases:
             phase.pop(connection, None)
-
-
-class _Exchange(HTTPMessageDelegate):
-    """Reads one request and writes its reply."""
-
-    def __init__(self, listener: Listener, server_conn: HTTP1ServerConnection, request_conn: HTTPConnection) -> None:
-        self._listener = listener
-        self._server_conn = server_conn
-        self._connection = request_conn
-        self._body = bytearray()
-
-    def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
-        assert isinstance(start_line, RequestStartLine)
-        self._start_line = start_line
-        self._headers = headers
-        self._listener.request_begins(self._server_conn)
-
-    def data_received(self, chunk: bytes) -> None:
-        self._body += chunk
-
-    def finish(self) -> None:
-        path, _, query = self._start_line.path.partition("?")
-        request = Request(
-            self._start_line.method,
-            path,
-            query,
-            self._headers,
-            bytes(self._body),
-            str(self._server_conn.context),
-            self._certificate(),
-        )
-        head_only = request.method == "HEAD"
-        reply = self._listener.answer(request)
-        if isinstance(reply, Reply):
-            self._write(reply, head_only)
-        else:
-            self._task = asyncio.ensure_future(self._write_later(reply, head_only))  # the loop keeps weak references
-
-    def on_connection_close(self) -> None:
-        self._body.clear()
-
-    def _certificate(self) -> Mapping[str, object] | None:
-        connection = self._server_conn.stream.socket
-        return (connection.getpeercert() or None) if isinstance(connection, ssl.SSLSocket) else None
-
-    async def _write_later(self, reply: Awaitable[Reply], head_only: bool) -> None:
-        self._write(await reply, head_only)
-
-    def _write(self, reply: Reply, head_only: bool) -> None:
-        headers = HTTPHeaders(
-            {
-                "Content-Type": reply.content_type,
-                "Content-Length": str(len(reply.body)),
-                "Date": formatdate(usegmt=True),
-                "Cache-Control": "no-store",
-                "X-Content-Type-Options": "nosniff",
-                "Cross-Origin-Resource-Policy": "same-origin",
-            }
-        )
-        for name, value in reply.headers:
-            headers[name] = value
-        start_line = ResponseStartLine("HTTP/1.1", reply.status, HTTPStatus(reply.status).phrase)
-        if self._server_conn.stream.closed():  # by the client
-            return
-        small = len(reply.body) <= _MAX_COPIED_REPLY_BYTES and not head_only
-        if not small:
-            # Without it the kernel sends the body only after the acknowledgement of the headers: 10 ms as measured.
-            self._server_conn.stream.set_nodelay(True)
-        self._connection.write_headers(start_line, headers, reply.body if small else None)
-        if not small and not head_only:
-            self._connection.write(reply.body)
-        self._connection.finish()
+        self._newcomers.remove(connection)
+        if self._admitted.pop(connection, None) is not None:
+            self._admitted_of[prefix(connection.remote)] -= 1
+            self._admitted_of += Counter()  # drops the zeros

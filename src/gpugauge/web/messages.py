@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 
@@ -21,13 +22,23 @@ class Request(NamedTuple):
     certificate: Mapping[str, Any] | None = None
 
 
+class Client(Enum):
+    """Whom access control took the client of a request for."""
+
+    REFUSED = "refused"
+    ANYBODY = "anybody"
+    KNOWN = "known"
+    """It has proven its identity, by a login or a certificate."""
+
+
 class Reply(NamedTuple):
-    """A reply. The server adds Content-Length, Date and the security headers."""
+    """A reply. The server adds Content-Length, Date and the security headers, and sets `client`."""
 
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
+    client: Client = Client.REFUSED
 
 
 Handler: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]

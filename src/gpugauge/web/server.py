@@ -14,7 +14,7 @@ from typing import Protocol
 from gpugauge.logline import fields
 from gpugauge.web.connections import Listener
 from gpugauge.web.listen import ListenError, bind
-from gpugauge.web.messages import Handler, Reply, Request, Route, sentence
+from gpugauge.web.messages import Client, Handler, Reply, Request, Route, sentence
 
 __all__ = ["Access", "Handler", "Reply", "Request", "Route", "Server", "sentence"]
 
@@ -38,6 +38,10 @@ class Access(Protocol):
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """Headers of every reply; they override the reply's own."""
+
+    @property
+    def identifies(self) -> bool:
+        """Whether a client that is not refused has proven its identity."""
 
     def refusal(self, request: Request) -> Reply | Awaitable[Reply | None] | None:
         """Return the reply that refuses the request, or None to allow it; a slow check returns an awaitable."""
@@ -134,26 +138,32 @@ class _Dispatcher:
         """Return the reply, or an awaitable only if the handler waits, so that a scrape is answered at once."""
         try:
             refused = self._access.refusal(request) if self._access else None
+            if isinstance(refused, Reply):
+                return self._finished(refused, Client.REFUSED)
             answer = self._dispatch(request) if refused is None else refused
         except Exception:
             log.exception("a request failed", extra=fields(path=request.path))
-            answer = _FAILED
-        return self._finished(answer) if isinstance(answer, Reply) else self._later(request, answer)
+            return self._finished(_FAILED, Client.REFUSED)
+        return self._admitted(answer) if isinstance(answer, Reply) else self._later(request, answer, refused is None)
 
-    async def _later(self, request: Request, pending: Awaitable[Reply | None]) -> Reply:
+    async def _later(self, request: Request, pending: Awaitable[Reply | None], admitted: bool) -> Reply:
         try:
             answer = await pending
-            if answer is None:  # access granted
-                reply = self._dispatch(request)
-                answer = reply if isinstance(reply, Reply) else await reply
+            if answer is not None:
+                return self._admitted(answer) if admitted else self._finished(answer, Client.REFUSED)
+            reply = self._dispatch(request)
+            return self._admitted(reply if isinstance(reply, Reply) else await reply)
         except Exception:
             log.exception("a request failed", extra=fields(path=request.path))
-            answer = _FAILED
-        return self._finished(answer)
+            return self._finished(_FAILED, Client.REFUSED)
 
-    def _finished(self, reply: Reply) -> Reply:
+    def _admitted(self, reply: Reply) -> Reply:
+        identified = self._access is not None and self._access.identifies
+        return self._finished(reply, Client.KNOWN if identified else Client.ANYBODY)
+
+    def _finished(self, reply: Reply, client: Client) -> Reply:
         more = self._access.headers if self._access else ()
-        return reply._replace(headers=(*reply.headers, *more)) if more else reply
+        return reply._replace(headers=(*reply.headers, *more), client=client)
 
     def _dispatch(self, request: Request) -> Reply | Awaitable[Reply]:
         route = self._routes.get(request.path)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from ssl import SSLContext
+from ssl import CERT_REQUIRED, SSLContext
 from typing import Any, NamedTuple
 
 from gpugauge.logline import Condition, fields
@@ -75,6 +75,12 @@ class WebAccess:
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The headers that the file sets."""
         return self._config.headers
+
+    @property
+    def identifies(self) -> bool:
+        """Whether every client needs a login or a certificate."""
+        tls = self._config.tls
+        return bool(self._config.users) or (tls is not None and tls.verify_mode is CERT_REQUIRED)
 
     def refusal(self, request: Request) -> Reply | Awaitable[Reply | None] | None:
         """Return None if the request is allowed, or the reply that refuses it. An unknown login must be awaited."""
