@@ -52,10 +52,10 @@ def test_a_scraper_that_is_known_is_served_while_passwords_are_guessed(
         for number, guess in enumerate(guesses):
             wrong = base64.b64encode(b"alice:%d" % number).decode()
             guess.request("GET", "/metrics", headers={"Authorization": f"Basic {wrong}"})
-        assert guesses[-1].getresponse().status == 429
         assert [site.fetch(authorization=ALICE)[0] for _ in range(20)] == [200] * 20
         go_on.set()
-        assert sorted(guess.getresponse().status for guess in guesses[:-1]) == [401] * 2 + [429] * 17
+        # One was computed, two of an address may wait, and chance decides which.
+        assert sorted(guess.getresponse().status for guess in guesses) == [401] * 3 + [429] * 17
         for guess in guesses:
             guess.close()
 

@@ -152,30 +152,68 @@ def test_unknown_user_costs_as_much_as_a_known_one(thread: Thread) -> None:
     assert tried[::2] == tried[1::2]  # the same for the same name: a second request reveals nothing
 
 
-def test_waiting_logins_are_bounded_per_client_and_in_all(thread: Thread) -> None:
+def test_waiting_logins_are_bounded_and_the_right_one_stays(thread: Thread) -> None:
     async def story(logins: Logins) -> None:
+        async def guess(number: int) -> bool:
+            return await logins.verify(USERS, Login(b"alice", b"%d" % number), f"10.0.{number % 20}.1")
+
+        for number in range(20):  # each of 20 addresses has sent a wrong password
+            assert not await guess(number)
         thread.go_on.clear()
-        tasks = []
-
-        async def guess(number: int, remote: str) -> None:
-            await logins.verify(USERS, Login(b"alice", b"%d" % number), remote)
-
-        for number in range(2):
-            tasks.append(asyncio.ensure_future(guess(number, "a")))
-            await asyncio.sleep(0)
-        with pytest.raises(Busy):
-            await guess(2, "a")
-        for number in range(14):
-            tasks.append(asyncio.ensure_future(guess(number + 10, f"b{number}")))
-            await asyncio.sleep(0)
-        with pytest.raises(Busy):
-            await guess(99, "c")
+        guesses = [asyncio.ensure_future(guess(number)) for number in range(100, 300)]
+        await asyncio.sleep(0)
+        right = asyncio.ensure_future(logins.verify(USERS, ALICE, "192.0.2.1"))
+        more = [asyncio.ensure_future(guess(number)) for number in range(300, 500)]
+        await asyncio.sleep(0)
         thread.go_on.set()
-        await asyncio.gather(*tasks)
-        assert await logins.verify(USERS, ALICE, "a")
+        assert await right
+        results = await asyncio.gather(*guesses, *more, return_exceptions=True)
+        checked = [result for result in results if not isinstance(result, Busy)]
+        assert checked == [False] * len(checked)
+        assert len(checked) <= 16 + 1
 
     run(story)
-    assert len(thread.hashes) == 17
+
+
+def test_guesses_take_a_limited_share_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computation of 20 ms of CPU time, measured by the clock of the thread."""
+    spent = []
+
+    def checkpw(password: bytes, hashed: bytes) -> bool:
+        before = time.thread_time()
+        while time.thread_time() < before + 0.02:
+            pass
+        spent.append(time.thread_time() - before)
+        return password == b"secret"
+
+    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+
+    async def story(logins: Logins) -> None:
+        began = time.monotonic()
+        for number in range(6):
+            await logins.verify(USERS, Login(b"alice", b"%d" % number), "a")
+        assert sum(spent[:-1]) <= 0.27 * (time.monotonic() - began)  # the pause after the last one is not over
+
+    run(story)
+
+
+def test_an_address_without_faults_does_not_wait_while_guesses_pause(
+    thread: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webconfig_users, "GUESSING_SHARE", 1e-9)
+
+    async def story(logins: Logins) -> None:
+        assert not await logins.verify(USERS, Login(b"alice", b"wrong"), "10.0.0.1")
+        guess = asyncio.ensure_future(logins.verify(USERS, Login(b"alice", b"wrong, too"), "10.0.0.1"))
+        neighbour = asyncio.ensure_future(logins.verify(USERS, ALICE, "10.0.0.2"))
+        await asyncio.sleep(0.05)
+        assert await logins.verify(USERS, Login(b"empty", b""), "10.0.1.1")
+        assert not guess.done()
+        assert not neighbour.done()  # of the same /24: it waits for the pause, ahead of the guess
+        guess.cancel()
+        neighbour.cancel()
+
+    run(story)
 
 
 def test_scrapers_that_start_together_cost_one_computation(thread: Thread) -> None:

@@ -1,5 +1,5 @@
-"""Verification of passwords against bcrypt hashes, in a separate thread behind a short queue. An unknown user name
-takes as long as a known one.
+"""Verification of passwords against bcrypt hashes, one at a time in a separate thread. An unknown user name takes as
+long as a known one.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import os
 import secrets
 import threading
-from collections import Counter, OrderedDict
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from queue import SimpleQueue
@@ -19,15 +19,17 @@ from typing import NamedTuple
 
 import bcrypt
 
+from gpugauge.web.config.waiting import WaitingLogins
+
 # Logins that were verified, so that a scrape each second costs its 60 ms of CPU time only once.
 _MAX_REMEMBERED_LOGINS = 256
-# Logins that wait for the thread, of all clients and of one: clients that guess passwords delay each other first.
-_MAX_WAITING_LOGINS = 16
-_MAX_WAITING_LOGINS_PER_CLIENT = 2
 # bcrypt uses no more of a password; a longer one is cut, as in other implementations.
 _MAX_PASSWORD_BYTES = 72
-# Guessed passwords must not take CPU time from the trainings; on a busy machine a login is still fast at this priority.
-_NICENESS = 10
+# Of one core: what the passwords of clients may cost from whose addresses wrong ones came before. The trainings need
+# the rest. A limit and no low priority: the systemd unit does not permit setpriority().
+GUESSING_SHARE = 0.25
+# By so much a timer of the event loop may be early.
+_TIMER_SECONDS = 0.001
 
 
 class Login(NamedTuple):
@@ -38,7 +40,13 @@ class Login(NamedTuple):
 
 
 class Busy(Exception):  # noqa: N818  (no error: the queue is full for now)
-    """Too many logins are waiting."""
+    """Too many logins are waiting, and this one has to be sent again."""
+
+
+class _Job(NamedTuple):
+    hashed: bytes
+    password: bytes
+    future: asyncio.Future[bool]
 
 
 def parse_login(authorization: str | None) -> Login | None:
@@ -59,9 +67,11 @@ class Logins:
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
         self._remembered: OrderedDict[bytes, None] = OrderedDict()  # the least recently used first
-        self._waiting: dict[bytes, asyncio.Future[bool]] = {}
-        self._waiting_of: Counter[str] = Counter()
-        self._jobs: SimpleQueue[tuple[bytes, bytes, asyncio.Future[bool]]] = SimpleQueue()
+        self._pending: dict[bytes, asyncio.Future[bool]] = {}
+        self._waiting: WaitingLogins[_Job] = WaitingLogins()
+        self._guesses_from = 0.0  # the time from which the share of one core allows another guess
+        self._computing = False
+        self._jobs: SimpleQueue[tuple[_Job, str]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def is_remembered(self, users: Mapping[bytes, bytes], login: Login) -> bool:
@@ -77,10 +87,8 @@ class Logins:
         """Return whether the login is right. An unknown user name takes as long as a known one. Raises Busy."""
         hashed = users.get(login.user) or self._unknown_user_hash(users, login.user)
         key = self._key(login, hashed)
-        future = self._waiting.get(key)  # 50 scrapers with one login that start together need one computation
+        future = self._pending.get(key)  # 50 scrapers with one login that start together need one computation
         if future is None:
-            if len(self._waiting) >= _MAX_WAITING_LOGINS or self._waiting_of[remote] >= _MAX_WAITING_LOGINS_PER_CLIENT:
-                raise Busy
             future = self._submit(key, hashed, login.password[:_MAX_PASSWORD_BYTES], remote)
         matches = await asyncio.shield(future)
         if not matches or login.user not in users:
@@ -91,34 +99,57 @@ class Logins:
         return True
 
     def _submit(self, key: bytes, hashed: bytes, password: bytes, remote: str) -> asyncio.Future[bool]:
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        self._waiting_of[remote] += 1
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._pending[key] = future
 
-        def done(_: object) -> None:
-            del self._waiting[key]
-            self._waiting_of[remote] -= 1
-            self._waiting_of += Counter()  # drops the zeros
+        def done(future: asyncio.Future[bool]) -> None:
+            del self._pending[key]
+            _ = future.cancelled() or future.exception()  # whether or not the client still waits for it
 
         future.add_done_callback(done)
+        leaving = self._waiting.put(_Job(hashed, password, future), remote, loop.time())
+        if leaving and not leaving.future.done():
+            leaving.future.set_exception(Busy())
         if self._thread is None:
             # A daemon thread: a running computation does not delay the end of the process.
             self._thread = threading.Thread(target=self._compute, name="bcrypt", daemon=True)
             self._thread.start()
-        self._jobs.put((hashed, password, future))
+        self._next(loop)
         return future
 
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand the next login to the thread, if it has nothing to do. While guesses pause, one without faults."""
+        now = loop.time()
+        pausing = self._guesses_from - now > _TIMER_SECONDS
+        taken = None if self._computing else self._waiting.take(now, without_faults=pausing)
+        if taken:
+            self._computing = True
+            self._jobs.put(taken)
+
     def _compute(self) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
-            hashed, password, future = self._jobs.get()
+            job, remote = self._jobs.get()
+            before = time.thread_time()
             try:
-                matches = bcrypt.checkpw(password, hashed)
+                matches = bcrypt.checkpw(job.password, job.hashed)
             except ValueError:  # a password that bcrypt refuses, for example with a NUL byte
                 matches = False
+            seconds = time.thread_time() - before
             with suppress(RuntimeError):  # the server has stopped
-                future.get_loop().call_soon_threadsafe(_settle, future, matches)
+                job.future.get_loop().call_soon_threadsafe(self._computed, job, remote, matches, seconds)
+
+    def _computed(self, job: _Job, remote: str, matches: bool, seconds: float) -> None:
+        loop = job.future.get_loop()
+        self._computing = False
+        if not matches:
+            self._waiting.fault(remote, loop.time())
+            pause = seconds / GUESSING_SHARE - seconds
+            self._guesses_from = loop.time() + pause
+            loop.call_later(pause, self._next, loop)
+        if not job.future.done():
+            job.future.set_result(matches)
+        self._next(loop)
 
     def _key(self, login: Login, hashed: bytes) -> bytes:
         """Return the key of a login in memory. It reveals nothing without the secret of this process."""
@@ -132,8 +163,3 @@ class Logins:
         costs = sorted(hashed[4:6] for hashed in users.values())
         drawn = int.from_bytes(hashlib.blake2b(user, key=self._secret).digest()[:8], "big")
         return b"$2b$" + costs[drawn % len(costs)] + b"$" + b"." * 53
-
-
-def _settle(future: asyncio.Future[bool], matches: bool) -> None:
-    if not future.done():
-        future.set_result(matches)

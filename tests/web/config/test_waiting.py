@@ -1,0 +1,128 @@
+"""Waiting logins under drawn attackers, in simulated time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from gpugauge.web.config.waiting import MAX_WAITING, MAX_WAITING_PER_PREFIX, WaitingLogins
+
+HASH_SECONDS = 0.06
+SCRAPE_SECONDS = 15.0
+HONEST = "192.0.2.7"
+
+
+def twenty_addresses(chance: random.Random) -> str:
+    return f"10.{chance.randrange(20)}.0.1"
+
+
+def one_site(chance: random.Random) -> str:
+    return f"198.51.100.{chance.randrange(1, 255)}"
+
+
+def neighbours(chance: random.Random) -> str:
+    """Addresses of the /24 of the scraper itself."""
+    return f"192.0.2.{chance.randrange(100, 120)}"
+
+
+def slash_64(chance: random.Random) -> str:
+    return f"2001:db8:1:1::{chance.randrange(1, 1 << 16):x}"
+
+
+def slash_48(chance: random.Random) -> str:
+    return f"2001:db8:1:{chance.randrange(1 << 16):x}::{chance.randrange(1, 1 << 16):x}"
+
+
+def simulate(attacker: Callable[[random.Random], str], seed: int, tries: int) -> int | None:
+    """Return the number of tries after which a right login from an unknown address is verified; None for never.
+
+    The attackers send a wrong password as often as they can: between 1 and 30 in the time of one computation.
+    """
+    chance = random.Random(seed)
+    waiting: WaitingLogins[str] = WaitingLogins(chance)
+    rate = chance.choice([1, 3, 10, 30])
+    now, number, next_try, honest_waits = 0.0, 0, chance.uniform(0, 5), False
+    while number < tries or honest_waits:
+        order = [False] * rate
+        if now >= next_try and not honest_waits:
+            order.insert(chance.randrange(rate + 1), True)
+            number, next_try, honest_waits = number + 1, now + SCRAPE_SECONDS, True
+        for honest in order:
+            leaving = waiting.put("right" if honest else "wrong", HONEST if honest else attacker(chance), now)
+            honest_waits = honest_waits and leaving != "right"
+        assert len(waiting) <= MAX_WAITING
+        taken = waiting.take(now)
+        assert taken is not None
+        now += HASH_SECONDS
+        if taken[0] == "right":
+            return number
+        waiting.fault(taken[1], now)
+    return None
+
+
+@pytest.mark.parametrize("attacker", [twenty_addresses, one_site, neighbours, slash_64, slash_48])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_right_login_from_an_unknown_address_is_verified_at_the_second_try(
+    attacker: Callable[[random.Random], str], seed: int
+) -> None:
+    """At the first try right after a restart, the attackers may not have been seen to be wrong yet."""
+    assert simulate(attacker, seed, tries=2) in (1, 2)
+
+
+def test_one_prefix_displaces_only_itself() -> None:
+    waiting: WaitingLogins[str] = WaitingLogins(random.Random(1))
+    assert waiting.put("other", "2001:db8:2::1", 0) is None
+    left = [waiting.put("mine", f"2001:db8:1:1::{number:x}", 0) for number in range(1, 100)]
+    assert left.count(None) == MAX_WAITING_PER_PREFIX
+    assert set(left[MAX_WAITING_PER_PREFIX:]) == {"mine"}
+    assert len(waiting) == 1 + MAX_WAITING_PER_PREFIX
+
+
+def test_among_equals_chance_decides_who_leaves_and_who_is_next() -> None:
+    left, first = set(), set()
+    for seed in range(200):
+        waiting: WaitingLogins[int] = WaitingLogins(random.Random(seed))
+        for number in range(MAX_WAITING + 1):
+            leaving = waiting.put(number, f"10.0.{number}.1", 0)
+        left.add(leaving)
+        taken = waiting.take(0)
+        assert taken is not None
+        first.add(taken[0])
+    assert left == first == set(range(MAX_WAITING + 1))
+
+
+def test_a_fault_is_forgiven_and_no_more_than_an_hour_is_kept() -> None:
+    waiting: WaitingLogins[str] = WaitingLogins()
+    waiting.fault("10.0.0.1", 0)
+    waiting.put("forgiven", "10.0.0.1", 59)
+    assert waiting.take(59, without_faults=True) is None
+    assert waiting.take(60) == ("forgiven", "10.0.0.1")
+    waiting.put("forgiven", "10.0.0.1", 60)
+    assert waiting.take(60, without_faults=True) == ("forgiven", "10.0.0.1")
+    for _ in range(1000):
+        waiting.fault("10.0.0.1", 100)
+    waiting.put("after an hour", "10.0.0.1", 100)
+    assert waiting.take(3699, without_faults=True) is None
+    waiting.put("after an hour", "10.0.0.1", 3700)
+    assert waiting.take(3700, without_faults=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8:0:0:ffff::", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+    ],
+)
+def test_prefixes(one: str, other: str, together: bool) -> None:
+    waiting: WaitingLogins[str] = WaitingLogins()
+    waiting.fault(one, 0)
+    for number in range(2):
+        waiting.put(f"other {number}", other, 0)
+    left = waiting.put("one", one, 0)
+    assert (left is not None) is together
