@@ -101,12 +101,12 @@ def _loop(function: Callable[[], int]) -> float:
     return time.thread_time() - began
 
 
-if __name__ == "__main__":
-    from gpugauge.driver import worker
-    from gpugauge.driver.nvidia import nvml
+def main() -> None:
+    from gpugauge.driver import worker  # noqa: PLC0415  (only in a worker process)
+    from gpugauge.driver.nvidia import nvml  # noqa: PLC0415  (the same)
 
     use = nvml.use_library
     nvml.use_library = lambda library: use(kept(library))  # before the simulator imports it
-    from gpugauge.simulator.worker import SimulatedNvml
+    from gpugauge.simulator.worker import SimulatedNvml  # noqa: PLC0415  (the same)
 
     sys.exit(worker.main(sys.argv[1:], SimulatedNvml()))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ledger import VARIABLE
+from gpugauge import isolated
 from gpugauge.__main__ import main as gpugauge
 from gpugauge.driver.client import Worker
 from gpugauge.driver.schedule import ReadingIntervals
@@ -33,6 +34,7 @@ def main() -> None:
         begin(self, intervals, partial(Worker, module), simulation, *rest, **more)
 
     Supervisor.__init__ = simulated  # type: ignore[method-assign, assignment]  # the daemon has no setting for it
+    isolated.forget_current_folder = lambda: None  # bench is in the current folder
     gpugauge()
 
 

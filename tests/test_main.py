@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import pytest
 
@@ -35,22 +40,24 @@ def test_other_commands() -> None:
 
 
 class Starting(NamedTuple):
-    """A daemon that still reads its settings, and the pipe from which it does."""
+    """A daemon that still reads its settings, and the process that does."""
 
     process: subprocess.Popen[str]
     child: int
-    settings: TextIO
 
 
 @pytest.fixture
 def starting(tmp_path: Path) -> Iterator[Starting]:
     file = tmp_path / "settings"
-    os.mkfifo(file)
+    file.write_text("log: {level: loud}\nmetrics:\n  include: [" + "a, " * 60_000 + "a]\n")  # takes seconds
     command = [*PROGRAM, "serve", f"--config.file={file}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        with file.open("w") as pipe:  # opens once the child has opened it
-            (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            yield Starting(process, int(child), pipe)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (child := children.read_text()):
+            time.sleep(0.005)
+        while "settings_child" not in Path(f"/proc/{child.strip()}/cmdline").read_text():
+            time.sleep(0.005)
+        yield Starting(process, int(child))
         process.kill()
 
 
@@ -69,10 +76,8 @@ def test_signal_ends_both_while_the_settings_are_read(starting: Starting, number
 def test_hangup_while_the_settings_are_read(starting: Starting) -> None:
     starting.process.send_signal(signal.SIGHUP)
     os.kill(starting.child, signal.SIGHUP)
-    starting.settings.write("log: {level: loud}\n")
-    starting.settings.close()
 
-    _, errors = starting.process.communicate(timeout=10)
+    _, errors = starting.process.communicate(timeout=60)
     assert starting.process.returncode == 2
     assert "log.level: must be" in errors
 
@@ -105,3 +110,30 @@ def test_daemon_on_a_real_node_never_loads_the_libraries_that_read_settings(tmp_
         "torch",
     }
     assert not {"difflib", "importlib.resources", "zipfile"} & set(loaded)  # what our own code need not load
+
+
+@pytest.mark.parametrize("redirections", ["2>&-", "0<&- 1>&- 2>&-", "2>/dev/full", "2> >(exec head -c 1 >/dev/null)"])
+def test_the_daemon_serves_without_usable_standard_streams(tmp_path: Path, redirections: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = [f"--hook.socket={tmp_path}/hook.sock", f"--web.listen-address=127.0.0.1:{port}", "--driver.mode=off"]
+    shell = ["bash", "-c", f'exec "$@" {redirections}', "bash", *PROGRAM, "serve", *flags, "--web.enable-lifecycle"]
+    with subprocess.Popen(shell, stderr=subprocess.DEVNULL) as process:
+        try:
+            reload = urllib.request.Request(f"http://127.0.0.1:{port}/-/reload", method="POST")
+            end = time.monotonic() + 30
+            while True:
+                assert process.poll() is None
+                assert time.monotonic() < end
+                with contextlib.suppress(urllib.error.URLError):
+                    urllib.request.urlopen(reload, timeout=15).close()
+                    break
+                time.sleep(0.05)
+            names = {number: str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in range(3)}
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+    assert not [name for name in names.values() if name.startswith(("socket:", "anon_inode:"))]

@@ -1,16 +1,16 @@
 """The entry point, `gpugauge` or `python -m gpugauge`. The daemon starts at once, without the libraries that read its
-settings; every other command goes through the command line.
+settings; every other command goes through the command line. `isolated` explains what this module may import.
 """
 
-from __future__ import annotations
-
 import os
-import signal
 import sys
+
+from gpugauge import isolated
 
 
 def main() -> None:
     """Run the command that the arguments name, and end the process."""
+    isolated.forget_current_folder()  # before the first import that it could shadow
     if sys.argv[1:2] == ["serve"]:
         _serve(sys.argv[1:])
     from gpugauge.cli import main as cli
@@ -19,7 +19,13 @@ def main() -> None:
 
 
 def _serve(arguments: list[str]) -> None:
+    import signal
+
+    from gpugauge import privileges
     from gpugauge.settings.reader import SettingsReader
+
+    _open_standard_streams()
+    privileges.clear_ambient()  # no child inherits a capability of the service
 
     # Until the daemon installs its own handlers: pid 1 of a container ignores signals without a handler.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -29,6 +35,15 @@ def _serve(arguments: list[str]) -> None:
     from gpugauge.daemon import serve as daemon
 
     sys.exit(daemon.serve(reader.read))
+
+
+def _open_standard_streams() -> None:
+    """Open those of the descriptors 0 to 2 that are closed: otherwise a socket would get the number of one of them."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:  # the lowest number that is free
+        pass
+    os.close(descriptor)
+    if sys.stderr is None:  # it was closed when the interpreter started
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  (stays open)
 
 
 if __name__ == "__main__":

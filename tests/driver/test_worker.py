@@ -6,7 +6,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge import isolated
 from gpugauge.driver.api import Reply
 from gpugauge.driver.codes import WORKER_ERROR
 from gpugauge.driver.frames import Inbox, frame
@@ -51,7 +51,7 @@ class Child:
 def worker(module: str = WORKER) -> Iterator[Child]:
     ours, theirs = socket.socketpair()
     fd, bell = theirs.fileno(), os.eventfd(0, os.EFD_NONBLOCK)
-    command = [sys.executable, "-m", module, "--fd", str(fd), "--bell", str(bell)]
+    command = isolated.command(module, "--fd", str(fd), "--bell", str(bell))
     pipe = subprocess.PIPE
     with ours, subprocess.Popen(command, pass_fds=[fd, bell], stdout=pipe, stderr=pipe) as process:
         theirs.close()
@@ -241,3 +241,17 @@ def test_unexpected_error_is_a_reply_with_its_text() -> None:
 )
 def test_wrong_command_line(arguments: list[str]) -> None:
     assert main(arguments, Nvml()) == 2
+
+
+@pytest.mark.parametrize("module", [WORKER, REAL], ids=["simulated", "real"])
+def test_a_worker_that_has_opened_the_driver_has_no_privileges(module: str) -> None:
+    options = {"simulate": scenario("gpus: [{model: h100}]").simulation()} if module == WORKER else {}
+    with worker(module) as child:
+        child.ask("open", **options)
+        status = dict(line.split(":\t") for line in Path(f"/proc/{child.process.pid}/status").read_text().splitlines())
+
+    sets = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}
+    assert sets == dict.fromkeys(sets, 0)
+    assert status["NoNewPrivs"] == "1"
+    if os.geteuid() == 0 and int(Path("/proc/self/status").read_text().split("CapEff:\t")[1][:16], 16) >> 8 & 1:
+        assert int(status["CapBnd"], 16) == 0  # CAP_SETPCAP was there

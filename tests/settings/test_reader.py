@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,11 +55,9 @@ def test_child_prints_the_error_of_a_wrong_flag(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err.startswith("Usage: gpugauge serve [OPTIONS]\n")
 
 
-def test_killed_child_has_explained_nothing(file: Path) -> None:
-    os.mkfifo(file)
-    reader = SettingsReader(["serve", f"--config.file={file}"])
-    assert reader._started is not None
-    reader._started._process.kill()
+def test_killed_child_has_explained_nothing() -> None:
+    reader = SettingsReader(["serve"])
+    reader._child._process.kill()
 
     with pytest.raises(ReaderEnded, match=f"ended by signal {signal.SIGKILL:d}") as caught:
         reader.read()
@@ -71,14 +69,6 @@ def test_settings_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(ConfigError, match=r"is installed now and 0\.0\.9 runs: it needs a restart"):
         SettingsReader(["serve"]).read()
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
-def test_a_file_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "yaml.py").write_text("raise SystemExit('this must not run')\n")
-    monkeypatch.chdir(tmp_path)
-
-    assert SettingsReader(["serve"]).read().given == frozenset()
 
 
 @pytest.fixture
@@ -101,11 +91,51 @@ def inherited() -> Callable[[], bool]:
 
 
 def test_the_child_has_no_descriptor_of_the_daemon(file: Path, inherited: Callable[[], bool]) -> None:
-    os.mkfifo(file)
+    file.write_text("log: {level: error}\n")
     reader = SettingsReader(["serve", f"--config.file={file}"])
-    with file.open("w") as pipe:  # the child waits in it
-        held = inherited()
-        pipe.write("log: {level: error}\n")
+    reader._child._process.send_signal(signal.SIGSTOP)
 
-    assert not held
+    assert not inherited()
+    reader._child._process.send_signal(signal.SIGCONT)
     assert reader.read().log.level == "error"
+
+
+def test_a_read_that_hangs_is_ended_and_later_reads_work(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_child, "START_SECONDS", 0.2)
+    reader = SettingsReader(["serve"])
+    child = reader._child._process
+    child.send_signal(signal.SIGSTOP)
+
+    with pytest.raises(
+        ConfigError, match=r"no answer after 0\.2 s; is the settings file on a file system that does not"
+    ):
+        reader.read()
+
+    assert child.wait(10) == -signal.SIGKILL
+    assert reader.read().given == frozenset()
+
+
+def test_while_a_process_cannot_be_killed_no_other_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SettingsReader(["serve"])
+    reader.read()
+    stuck, stuck._process = reader._child, SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]
+
+    with pytest.raises(ConfigError, match="an earlier attempt still waits for the file"):
+        reader.read()
+    assert reader._child is stuck
+    stuck._process.poll = lambda: -9  # type: ignore[method-assign]
+    assert reader.read().given == frozenset()
+
+
+def test_a_named_pipe_in_the_place_of_the_file_fails_one_reload_only(file: Path) -> None:
+    file.write_text("log: {level: error}\n")
+    reader = SettingsReader(["serve", f"--config.file={file}"])
+    assert reader.read().log.level == "error"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ConfigError, match=r"gpugauge\.yaml: expected a settings file, this is a named pipe"):
+        reader.read()
+    file.unlink()
+    file.write_text("log: {level: debug}\n")
+
+    assert reader.read().log.level == "debug"

@@ -1,6 +1,6 @@
-"""The child process of `settings.reader`. `python -m gpugauge.cli.settings_child FD serve [FLAGS]` reads the settings
-and sends them over the socket FD to the daemon that started it. After a wrong flag or `--help` it prints a text and
-ends without sending anything.
+"""The child process of `settings.reader`. With the arguments `FD FOLDER serve [FLAGS]` it reads the settings and sends
+them over the socket FD to the daemon that started it; FOLDER is a descriptor of the daemon's current folder. After a
+wrong flag or `--help` it prints a text and ends without sending anything.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ def main() -> None:
     """Read the settings once and end the process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a terminal sends it to the daemon, too
     channel = socket.socket(fileno=int(sys.argv.pop(1)))
+    folder = int(sys.argv.pop(1))
+    os.fchdir(folder)
+    os.close(folder)
     threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
 
     def send(read: Callable[[], Settings]) -> NoReturn:
@@ -41,7 +44,3 @@ def _end_with(channel: socket.socket) -> None:
     """End with the daemon: a settings file that is a pipe without a writer would block this process for ever."""
     channel.recv(1)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

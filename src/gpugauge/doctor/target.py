@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from gpugauge import isolated
 from gpugauge.doctor import probe
 
 _POLL_SECONDS = 0.02
@@ -38,13 +39,14 @@ def find_python(given: str | None, environ: Mapping[str, str]) -> str:
     """Return the interpreter to examine: the given path, name or environment folder; else that of the active virtual
     environment, else the python3 on the PATH. Raises PythonError.
     """
-    path = environ.get("PATH", os.defpath)
+    # Without the current folder and those relative to it: a python3 there is of the folder's owner.
+    path = os.pathsep.join(filter(os.path.isabs, environ.get("PATH", os.defpath).split(os.pathsep)))
     if given:
         inside = Path(given, "bin", "python").absolute()
         found = str(inside) if inside.exists() else shutil.which(given, path=path)
         if found is None:
             raise PythonError(f"{given} is not an executable program")
-        return found
+        return str(Path(found).absolute())
     environment = environ.get("VIRTUAL_ENV")
     if environment and Path(environment, "bin", "python").exists():
         return str(Path(environment, "bin", "python").absolute())
@@ -57,8 +59,6 @@ def find_python(given: str | None, environ: Mapping[str, str]) -> str:
 def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> Answer:
     """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started."""
     source = Path(probe.__file__).read_text(encoding="utf-8")
-    # The probe is not a training: it runs without the hook.
-    environment = {**environ, "GPUGAUGE_HOOK": "0", "PYTHONIOENCODING": "utf-8"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -66,7 +66,8 @@ def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
-                env=environment,
+                cwd=isolated.FOLDER,
+                env=_environment(environ),
                 start_new_session=True,
             )
         except OSError as error:
@@ -74,6 +75,30 @@ def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ:
         in_time = _wait(process, seconds)
         facts = _facts(_content(out))
         return Answer(facts, _ending(process, in_time, seconds, facts, _content(errors)))
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the probe. It finds the modules that a script of the caller finds, except for the
+    current folder's and, in a home folder of another user, those of that user.
+    """
+    # The probe is not a training: it runs without the hook.
+    result = isolated.environment(dict(environ)) | {"GPUGAUGE_HOOK": "0", "PYTHONIOENCODING": "utf-8"}
+    entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    result["PYTHONPATH"] = os.pathsep.join(
+        str(Path(entry).absolute()) for entry in entries if not isolated.is_current(entry)
+    )
+    if "PYTHONUSERBASE" in environ:
+        result["PYTHONUSERBASE"] = environ["PYTHONUSERBASE"]
+    if environ.get("PYTHONNOUSERSITE") or not _is_own(environ.get("HOME", "")):
+        result["PYTHONNOUSERSITE"] = "1"
+    return result
+
+
+def _is_own(folder: str) -> bool:
+    try:
+        return Path(folder).stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from io import FileIO
@@ -17,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from gpugauge import isolated
 from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import reply
@@ -38,7 +38,7 @@ class WorkerHangsError(Exception):
 
 
 class Worker:
-    """A new interpreter that runs `module` and owns the driver. Raises OSError when it cannot be started."""
+    """An isolated process that runs `main()` of `module` and owns the driver. Raises OSError if it cannot start."""
 
     def __init__(self, module: str) -> None:
         self._channel, theirs = socket.socketpair()
@@ -47,9 +47,13 @@ class Worker:
         try:
             with theirs:
                 fds = [theirs.fileno(), self._bell.fileno()]
-                command = [sys.executable, "-m", module, "--fd", str(fds[0]), "--bell", str(fds[1])]
                 self._process = subprocess.Popen(
-                    command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                    isolated.command(module, "--fd", str(fds[0]), "--bell", str(fds[1])),
+                    pass_fds=fds,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    cwd=isolated.FOLDER,
+                    env=isolated.environment(dict(os.environ)),
                 )
         except OSError:
             self._close()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpugauge import privileges
 from gpugauge.driver.codes import INVALID_ARGUMENT, WORKER_ERROR, DriverError, DriverFacts, Group
 from gpugauge.driver.frames import Inbox, frame
 from gpugauge.driver.messages import message, reply
@@ -169,6 +170,14 @@ def _singles(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"id": number, "op": "read", "index": index, "groups": groups, "calls": number == last}
         case _:
             yield request
+
+
+def give_up_privileges() -> None:
+    """Give up all capabilities of this process: reading needs none. A failure is written to standard error."""
+    try:
+        privileges.give_up()
+    except OSError as error:
+        sys.stderr.write(f"gpugauge: the worker keeps its capabilities: {error.filename}: {error.strerror}\n")
 
 
 def main(arguments: list[str], backend: Backend) -> int:

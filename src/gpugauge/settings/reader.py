@@ -1,5 +1,5 @@
-"""A child process that reads the settings, `python -m gpugauge.cli.settings_child`: click, YAML and pydantic take 12 MB
-that the daemon would otherwise hold as long as it runs. This module imports little, so that the child starts at once.
+"""A child process that reads the settings (cli/settings_child.py): click, YAML and pydantic take 12 MB that the daemon
+would otherwise hold as long as it runs. This module imports little, so that the child starts at once.
 """
 
 from __future__ import annotations
@@ -7,14 +7,19 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpugauge import __version__
+from gpugauge import __version__, isolated
 
 if TYPE_CHECKING:
     from gpugauge.settings.model import Settings
+
+
+# A read takes 0.3 s of CPU time, on a busy machine some seconds. One that takes longer is a failure: the file may be on
+# a file system that does not respond.
+START_SECONDS, RELOAD_SECONDS = 30.0, 10.0
 
 
 class SettingsReader:
@@ -24,12 +29,18 @@ class SettingsReader:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = arguments
-        self._started: _Child | None = _Child(arguments)
+        self._child = _Child(arguments)
+        self._first = True
 
     def read(self) -> Settings:
         """Return the current settings. Raises ConfigError, and ReaderEnded after a wrong flag or `--help`."""
-        child, self._started = self._started or _Child(self._arguments), None
-        return child.settings()
+        if self._first:
+            self._first = False
+            return self._child.settings(START_SECONDS)
+        if not self._child.ended():
+            raise _timeout("an earlier attempt still waits for the file")
+        self._child = _Child(self._arguments)
+        return self._child.settings(RELOAD_SECONDS)
 
 
 class _Child:
@@ -37,21 +48,32 @@ class _Child:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._channel, child_end = socket.socketpair()
-        with child_end:
-            fd = child_end.fileno()
-            # A yaml.py in the current folder must not be imported (Python 3.11 and newer).
-            environment = {**os.environ, "PYTHONSAFEPATH": "1"}
-            command = [sys.executable, "-m", "gpugauge.cli.settings_child", str(fd), *arguments]
-            self._process = subprocess.Popen(command, pass_fds=[fd], env=environment)
+        # For relative paths in the settings: the child itself starts elsewhere.
+        folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with child_end:
+                fds = [child_end.fileno(), folder]
+                self._process = subprocess.Popen(
+                    isolated.command("gpugauge.cli.settings_child", *map(str, fds), *arguments),
+                    pass_fds=fds,
+                    cwd=isolated.FOLDER,
+                    env=isolated.environment(dict(os.environ)),
+                )
+        finally:
+            os.close(folder)
 
-    def settings(self) -> Settings:
+    def ended(self) -> bool:
+        """Return whether the process has ended. SIGKILL has no effect on one that waits for a network file system."""
+        return self._process.poll() is not None
+
+    def settings(self, seconds: float) -> Settings:
+        """Return the settings, after at most `seconds`. Raises ConfigError or ReaderEnded."""
         import pickle  # noqa: PLC0415  (these imports run beside the child, not before it)
 
         from gpugauge.settings.kinds import ConfigError, ReaderEnded  # noqa: PLC0415  (the same)
         from gpugauge.settings.model import Settings  # noqa: PLC0415  (the same)
 
-        with self._channel, self._channel.makefile("rb") as stream:
-            answer = stream.read()
+        answer = self._answer(seconds)
         status = self._process.wait()
         if status or not answer:
             raise ReaderEnded(status)
@@ -63,3 +85,28 @@ class _Child:
             raise settings
         assert isinstance(settings, Settings)
         return settings
+
+    def _answer(self, seconds: float) -> bytes:
+        """Return what the process sends until it ends. Raises ConfigError after `seconds`."""
+        answer, end = b"", time.monotonic() + seconds
+        with self._channel as channel:
+            try:
+                while True:
+                    channel.settimeout(max(0.001, end - time.monotonic()))
+                    part = channel.recv(1 << 16)
+                    if not part:
+                        return answer
+                    answer += part
+            except TimeoutError:
+                self._process.kill()
+                raise _timeout(f"no answer after {seconds:g} s") from None
+            except OSError:  # it ended without reading all that was sent
+                return answer
+
+
+def _timeout(reason: str) -> Exception:
+    from gpugauge.settings.kinds import ConfigError  # noqa: PLC0415  (the same)
+
+    return ConfigError(
+        f"the settings cannot be read: {reason}; is the settings file on a file system that does not respond?"
+    )

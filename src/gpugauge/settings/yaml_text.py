@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from gpugauge.settings.files import FileError, read_file
 from gpugauge.settings.kinds import ConfigError
 
-_MAX_FILE_BYTES = 1 << 20
 _INTEGER = re.compile(r"[-+]?(0|[1-9](_?[0-9])*|0x[0-9a-fA-F]+)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"([-+]?)\.(inf|nan)", re.IGNORECASE)
@@ -40,12 +40,9 @@ class Document:
 def read_text(file: Path, name: str) -> str:
     """Return the content of a file. Raises ConfigError; `name` is what the file should be."""
     try:
-        with file.open("rb") as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from None
-    if len(content) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{file}: larger than {_MAX_FILE_BYTES} bytes, this is no {name}")
+        content = read_file(file, name)
+    except FileError as error:
+        raise ConfigError(f"{file}: {error}") from None
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from gpugauge import isolated
 from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
 from gpugauge.driver.messages import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
@@ -161,8 +162,13 @@ def against_nvidia_smi(devices: list[Device]) -> list[dict[str, Any]]:
 
 def against_a_load(nvml: Nvml, seconds: float) -> dict[str, Any]:
     """Return the busy seconds of the first GPU, measured with its ring and by the load itself."""
-    command = [sys.executable, "-c", _LOAD, str(seconds)]
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = subprocess.Popen(
+        isolated.source_command(_LOAD, str(seconds)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=isolated.FOLDER,
+    )
     device = Device(0)
     while program.poll() is None:
         device.read(nvml)

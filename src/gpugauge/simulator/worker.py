@@ -1,4 +1,4 @@
-"""The worker process with a simulated library: `python -m gpugauge.simulator.worker --fd N --bell M`."""
+"""The worker process with a simulated library, started with the arguments `--fd N --bell M`."""
 
 from __future__ import annotations
 
@@ -35,5 +35,7 @@ def service(clock: Callable[[], float] = time.monotonic) -> worker.Service:
     return worker.Service(SimulatedNvml(clock), clock)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve the daemon that started this process, and end the process."""
+    worker.give_up_privileges()
     sys.exit(worker.main(sys.argv[1:], SimulatedNvml()))

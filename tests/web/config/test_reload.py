@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import base64
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from gpugauge.web import server
-from tests.website import ALICE, TLS, USERS, serving, wait_for
+from gpugauge.web.config import access
+from tests.website import ALICE, CLIENTS, TLS, USERS, serving, wait_for
 
 
 @pytest.fixture
@@ -126,3 +129,52 @@ def test_nothing_is_read_while_nothing_changes(tmp_path: Path, monkeypatch: pyte
     with serving(tmp_path, TLS) as site:
         monkeypatch.setattr("gpugauge.web.config.access.load_web_config", lambda _: pytest.fail("it was read"))
         site.check_twice()
+
+
+@pytest.mark.parametrize("name", ["web.yml", "server.pem", "server.key"])
+def test_a_named_pipe_in_the_place_of_a_file_keeps_the_previous_configuration(
+    tmp_path: Path, short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    with serving(tmp_path, TLS) as site:
+        before = site.serial()
+        (tmp_path / name).rename(tmp_path / "kept")
+        os.mkfifo(tmp_path / name)
+        site.check_twice()
+        assert site.serial() == before
+        assert not site.access.last_reload.successful
+        assert "this is a named pipe" in caplog.text
+
+        (tmp_path / "kept").rename(tmp_path / name)
+        site.check_twice()
+        assert site.access.last_reload.successful
+
+
+def test_files_that_hang_keep_the_previous_configuration(
+    tmp_path: Path, short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = threading.Event()
+    with serving(tmp_path, TLS) as site:
+        before = site.serial()
+        with short.context() as hung:
+            hung.setattr(access, "_RELOAD_SECONDS", 0.05)
+            hung.setattr(access, "_signature", lambda _: end.wait(20))
+            for _ in range(3):
+                site.access.check()
+        assert site.serial() == before
+        assert not site.access.last_reload.successful
+        assert caplog.text.count("is it on a file system that does not respond?") == 1
+
+        end.set()
+        wait_for(lambda: not site.access._reading.hangs)
+        site.check_twice()
+        assert site.access.last_reload.successful
+
+
+@pytest.mark.parametrize(
+    ("text", "everybody"),
+    [("", True), (TLS, True), (USERS, False), (TLS + CLIENTS, False)],
+    ids=["nothing", "TLS", "users", "client certificates"],
+)
+def test_who_is_admitted(tmp_path: Path, text: str, everybody: bool) -> None:
+    with serving(tmp_path, text) as site:
+        assert site.access.admits_everybody == everybody

@@ -1,11 +1,30 @@
-"""The worker process with the NVML backend: `python -m gpugauge.driver.nvidia.worker --fd N --bell M`."""
+"""The worker process with the NVML backend, started with the arguments `--fd N --bell M`."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from gpugauge.driver import worker
 from gpugauge.driver.nvidia.nvml import Nvml
 
-if __name__ == "__main__":
-    sys.exit(worker.main(sys.argv[1:], Nvml()))
+_CONTROL_DEVICE = Path("/dev/nvidiactl")
+
+
+class WorkerNvml(Nvml):
+    """The NVML backend of a worker process, which has no capability once the library is in use."""
+
+    def open(self) -> None:
+        """Give up the privileges, and open the library as Nvml.open() does. Raises DriverError."""
+        if _CONTROL_DEVICE.exists():
+            worker.give_up_privileges()
+        # Otherwise the library starts nvidia-modprobe first, which creates the device files and needs the privileges.
+        try:
+            super().open()
+        finally:
+            worker.give_up_privileges()
+
+
+def main() -> None:
+    """Serve the daemon that started this process, and end the process."""
+    sys.exit(worker.main(sys.argv[1:], WorkerNvml()))

@@ -75,6 +75,8 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 def _recorded(path: Path) -> Scenario:
     """Return the scenario that replays a recording. Raises ScenarioError."""
+    if path.exists() and not path.is_file():
+        raise ScenarioError(f"{path}: expected a recording, this is no file")
     try:
         driver = check_recording(path)
     except OSError as error:

@@ -7,12 +7,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from ssl import CERT_REQUIRED, SSLContext
 from typing import Any, NamedTuple
 
 from gpugauge.logline import Condition, fields
+from gpugauge.settings.files import TimedReading, TimeoutExceeded
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.web.config.load import WebConfig, load_web_config
 from gpugauge.web.config.model import RateLimit
@@ -24,6 +25,9 @@ log = logging.getLogger("gpugauge.web")
 # A change is used once the next check finds no other one: a certificate and its key are seldom replaced at the same
 # moment, and an editor may write a file in parts.
 _CHECK_INTERVAL_SECONDS = 1.0
+
+# A read that takes longer is a failure: the files may be on a file system that does not respond.
+_START_SECONDS, _RELOAD_SECONDS = 30.0, 10.0
 
 _LOGIN_NEEDED = sentence(401, "a user name and a password are needed here")._replace(
     headers=(("WWW-Authenticate", 'Basic realm="gpugauge", charset="UTF-8"'),)
@@ -49,7 +53,10 @@ class WebAccess:
         """Read the file; raises ConfigError."""
         self._path = path
         self._logins = Logins()
-        self._config, self._read = _load(path, (path,))
+        self._reading: TimedReading[tuple[WebConfig, _Signature] | None] = TimedReading()
+        found = self._timed(_START_SECONDS, lambda: _load(path, (path,)))
+        assert found
+        self._config, self._read = found
         self._seen = self._read
         self._bucket = _Bucket(self._config.rate_limit)
         self._problem = Condition(log)
@@ -70,6 +77,11 @@ class WebAccess:
     def tls(self) -> SSLContext | None:
         """The context for new connections."""
         return self._config.tls
+
+    @property
+    def admits_everybody(self) -> bool:
+        """Whether neither a user nor a client certificate is needed."""
+        return not self._config.users and not (self._config.tls and self._config.tls.verify_mode == CERT_REQUIRED)
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -118,12 +130,11 @@ class WebAccess:
             log.exception("web configuration check failed", extra=fields(file=str(self._path)))
 
     def _check(self) -> None:
-        now = _signature(self._config.files)
-        settled, self._seen = now == self._seen, now
-        if not settled or (now == self._read and self.last_reload.successful):
-            return
         try:
-            config, read = _load(self._path, self._config.files)
+            found = self._timed(_RELOAD_SECONDS, self._changed)
+            if found is None:
+                return
+            config, read = found
             _refuse_less(self._config, config)
         except ConfigError as error:
             self._problem.failing(f"web configuration refused, the previous one stays: {error}", file=str(self._path))
@@ -136,6 +147,28 @@ class WebAccess:
         self._seen = read
         self.last_reload = Reload(True, time.time())
         log.info("web configuration read again", extra=fields(file=str(self._path)))
+
+    def _changed(self) -> tuple[WebConfig, _Signature] | None:
+        """Return the content of the files if it is to be used: it has changed and is settled, or could not be used
+        before. Raises ConfigError.
+        """
+        now = _signature(self._config.files)
+        settled, self._seen = now == self._seen, now
+        if not settled or (now == self._read and self.last_reload.successful):
+            return None
+        return _load(self._path, self._config.files)
+
+    def _timed(
+        self, seconds: float, read: Callable[[], tuple[WebConfig, _Signature] | None]
+    ) -> tuple[WebConfig, _Signature] | None:
+        """Return what `read` returns. Raises ConfigError, also if that takes longer than `seconds`."""
+        try:
+            return self._reading.call(seconds, read)
+        except TimeoutExceeded:
+            raise ConfigError(
+                f"{self._path}: this file, or one that it names, cannot be read: no answer after {seconds:g} s; is it "
+                "on a file system that does not respond?"
+            ) from None
 
 
 class _Bucket:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpugauge.settings.files import FileError, read_file
 from gpugauge.web.config.model import TlsServer
 
 # The suites that Go regards as secure (https://pkg.go.dev/crypto/tls#CipherSuites) and their names in OpenSSL. Those of
@@ -39,7 +41,6 @@ _VERIFY = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-_MAX_PEM_BYTES = 1 << 20
 
 
 class TlsConfigError(Exception):
@@ -102,8 +103,14 @@ def _set_ciphers(context: ssl.SSLContext, config: TlsServer) -> None:
 def _set_curves(context: ssl.SSLContext, config: TlsServer) -> None:
     if len(config.curve_preferences) > 1:
         raise TlsConfigError("curve_preferences", "Python's ssl accepts one curve only; CurveP256 is the default")
-    for name in config.curve_preferences or (_DEFAULT_CURVE,):
+    name = next(iter(config.curve_preferences), _DEFAULT_CURVE)
+    try:
         context.set_ecdh_curve(_CURVES[name])
+    except (ValueError, ssl.SSLError):
+        python = ".".join(map(str, sys.version_info[:3]))
+        raise TlsConfigError(
+            "curve_preferences", f"the ssl module of Python {python} cannot use {name}; CurveP256 is the default"
+        ) from None
 
 
 def _set_client_auth(context: ssl.SSLContext, config: TlsServer, folder: Path) -> None:
@@ -173,14 +180,11 @@ def _pem(config: TlsServer, name: str, folder: Path) -> bytes:
         raise TlsConfigError(f"{name}_file", f"expected a path; PEM text itself is set as {name}")
     path = folder / file
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAX_PEM_BYTES + 1)
-    except OSError as error:
-        raise TlsConfigError(f"{name}_file", f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except ValueError:
-        raise TlsConfigError(f"{name}_file", f"{str(path)!r} cannot be a path") from None
-    if not content or len(content) > _MAX_PEM_BYTES:
-        raise TlsConfigError(f"{name}_file", f"{path}: {'empty' if not content else 'too large for certificates'}")
+        content = read_file(path, "PEM file")
+    except FileError as error:
+        raise TlsConfigError(f"{name}_file", f"{path}: {error}") from None
+    if not content:
+        raise TlsConfigError(f"{name}_file", f"{path}: empty")
     return content
 
 

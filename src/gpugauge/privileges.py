@@ -1,0 +1,49 @@
+"""The capabilities of this process and no_new_privs, by prctl(2) and capset(2). They belong to a thread, so the
+functions are called before another one starts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 23, 24, 38, 47  # linux/prctl.h
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_VERSION_3 = 0x20080522  # _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: two words for each set
+_Words = ctypes.c_uint32 * 6  # effective, permitted, inheritable, for capabilities 0 to 31; then for 32 to 63
+
+
+def clear_ambient() -> None:
+    """Clear the ambient set: the process keeps its capabilities, and a program that it starts gets none of them, unless
+    it runs as root.
+    """
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def give_up() -> None:
+    """Give up all capabilities for good, also for every program that is started later. Raises OSError if some remain:
+    a filter of system calls does not allow it.
+    """
+    number = 0
+    while _prctl(_PR_CAPBSET_READ, number) >= 0:
+        _prctl(_PR_CAPBSET_DROP, number)  # needs CAP_SETPCAP; without it the others are what counts
+        number += 1
+    clear_ambient()
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    # Process 0 is the caller.
+    libc, header, words = _libc(), (ctypes.c_uint32 * 2)(_VERSION_3, 0), _Words()
+    if libc.capget(header, words) == 0 and not any(words):
+        return
+    if libc.capset(header, _Words()) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "capset")
+
+
+def _prctl(option: int, *arguments: int) -> int:
+    given = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
+    result: int = _libc().prctl(option, *given)
+    return result
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

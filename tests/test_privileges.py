@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpugauge import privileges
+
+# Gives itself one capability as a service manager does: root is no exception (SECBIT_NOROOT), and the ambient set has
+# CAP_SYS_PTRACE. Then it runs the program in its arguments.
+LIKE_A_SERVICE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+bit = 1 << 19
+words = (ctypes.c_uint32 * 6)()
+header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+assert libc.prctl(28, 1, 0, 0, 0) == 0 and libc.capget(header, words) == 0
+words[2] = bit
+assert libc.capset(header, words) == 0 and libc.prctl(47, 2, 19, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+BIT = 1 << 19
+# Runs the daemon up to its first tick, and prints its own capabilities and those of a program that it starts.
+UNTIL_THE_FIRST_TICK = """
+import subprocess, sys
+from gpugauge.__main__ import main
+from gpugauge.daemon.sampler import Sampler
+show = lambda *_: subprocess.run("grep Cap /proc/$PPID/status /proc/$$/status", shell=True)
+Sampler.run = show
+main()
+"""
+
+
+def has_setpcap() -> bool:
+    text = Path("/proc/self/status").read_text().split("CapEff:\t")[1].split()[0]
+    return bool(int(text, 16) >> 8 & 1)
+
+
+needs_setpcap = pytest.mark.skipif(not has_setpcap(), reason="only root can give a process capabilities")
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@needs_setpcap
+def test_no_program_inherits_the_capabilities_of_the_service(tmp_path: Path) -> None:
+    flags = [f"--hook.socket={tmp_path}/hook.sock", "--web.listen-address=127.0.0.1:0", "--driver.mode=off"]
+    command = [sys.executable, "-c", UNTIL_THE_FIRST_TICK, "serve", *flags]
+
+    lines = run(sys.executable, "-c", LIKE_A_SERVICE, *command).splitlines()
+
+    found = [tuple(line.split(":")[-2:]) for line in lines]
+    assert [int(value, 16) for name, value in found if name == "CapEff"] == [BIT, 0]
+    assert [int(value, 16) for name, value in found if name == "CapAmb"] == [0, 0]
+
+
+GIVE_UP = "from gpugauge import privileges; privileges.give_up()\n"
+STATUS = "import os; os.execv('/bin/grep', ['grep', '-E', '^(Cap|NoNewPrivs)', '/proc/self/status'])"
+
+
+def test_what_was_given_up_does_not_come_back_with_another_program() -> None:
+    status = dict(line.split(":\t") for line in run(sys.executable, "-c", GIVE_UP + STATUS).splitlines())
+
+    assert status.pop("NoNewPrivs") == "1"
+    bounding = int(status.pop("CapBnd"), 16)
+    assert {name: int(value, 16) for name, value in status.items()} == dict.fromkeys(status, 0)
+    assert bounding == 0 or not has_setpcap()
+
+
+def refused(*_: object) -> int:
+    return -1
+
+
+@pytest.mark.parametrize(("remaining", "raises"), [(0, False), (5, True)])
+def test_a_filter_of_system_calls_matters_only_while_capabilities_remain(
+    monkeypatch: pytest.MonkeyPatch, remaining: int, raises: bool
+) -> None:
+    class Filtered:
+        prctl, capset = staticmethod(refused), staticmethod(refused)
+
+        @staticmethod
+        def capget(_: object, words: list[int]) -> int:
+            words[1] = remaining
+            return 0
+
+    monkeypatch.setattr(privileges, "_libc", Filtered)
+    if raises:
+        with pytest.raises(OSError, match="capset") as caught:
+            privileges.give_up()
+        assert caught.value.filename == "capset"
+    else:
+        privileges.give_up()
