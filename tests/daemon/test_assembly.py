@@ -70,3 +70,32 @@ def test_invalid_settings_change_nothing(parts: Parts, tmp_path: Path) -> None:
 
     assert names(parts) == before
     assert parts.settings.metrics.include == ()
+
+
+def test_open_lifecycle_endpoints_are_logged_once(
+    parts: Parts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    web = {"enable_lifecycle": True}
+    for _ in range(3):
+        parts.configure(settings(tmp_path, web=web))
+    parts.configure(settings(tmp_path))
+
+    messages = [record.getMessage() for record in caplog.records if "lifecycle" in record.getMessage()]
+    assert [(m.split(":")[0], m.endswith("set web.config.file")) for m in messages] == [
+        ("web.enable_lifecycle without users or client certificates", True),
+        ("the lifecycle endpoints are closed to unknown clients", False),
+    ]
+
+
+@pytest.mark.parametrize("hashed", ["", "  alice: $2y$04$" + "a" * 53])
+def test_lifecycle_endpoints_that_need_a_login_are_not_logged(
+    tmp_path: Path, hashed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "web.yml").write_text(f"basic_auth_users:\n{hashed}\n")
+    web = {"enable_lifecycle": True, "config": {"file": str(tmp_path / "web.yml")}}
+    first = settings(tmp_path, web=web)
+    with ExitStack() as stack:
+        Parts(first, stack, Reloader(first, lambda: first))
+
+    assert ("web.enable_lifecycle without" in caplog.text) == (not hashed)

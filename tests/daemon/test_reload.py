@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -112,7 +113,46 @@ def test_request_from_a_signal_handler_is_handled(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
 
-    assert len(running.applied) == 101
+    assert 1 <= len(running.applied) <= 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_burst_of_requests_needs_two_reloads_that_begin_after_them(tmp_path: Path, fails: bool) -> None:
+    running = Running(tmp_path / "g.yaml", "")
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    reloads: list[Settings] = []
+
+    def apply(settings: Settings) -> None:
+        reloads.append(settings)
+        begun.release()
+        go_on.acquire(timeout=10)
+        if fails:
+            raise SelectionError("refused")
+
+    reloader = Reloader(Settings(), running.load)
+    reloader.start(apply)
+    first = [reloader.request()]
+    assert begun.acquire(timeout=10)  # the first reload has read the file
+    running.file.write_text("process: {max_per_device: 5}\n")
+    burst = [reloader.request() for _ in range(300)]
+    go_on.release(2)
+    for future in first + burst:
+        assert future.exception(10) is None or fails
+    reloader.stop()
+
+    assert [settings.process.max_per_device for settings in reloads] == [Settings().process.max_per_device, 5]
+    if not fails:
+        assert {future.result() for future in burst} == {"settings reloaded; changed: process.max_per_device"}
+
+
+def test_requests_before_the_end_are_handled(tmp_path: Path) -> None:
+    running = Running(tmp_path / "g.yaml", "")
+    reloader = Reloader(Settings(), running.load)
+    futures = [reloader.request() for _ in range(3)]
+    reloader.stop()
+    reloader.start(running.apply)
+
+    assert {future.result(10) for future in futures} == {"settings reloaded; changed: nothing"}
 
 
 def test_each_live_key_is_a_setting() -> None:

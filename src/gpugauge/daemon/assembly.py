@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
 from gpugauge.forecast import ScrapeForecast
+from gpugauge.logline import Condition
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
@@ -38,6 +40,8 @@ from gpugauge.workload.workloads import Workloads
 
 if TYPE_CHECKING:
     from gpugauge.web.config.access import WebAccess
+
+log = logging.getLogger("gpugauge")
 
 # Seconds between two readings of a group, and at least the sampling interval: expensive groups are read less often
 # (docs/architecture.md). The driver's sample rings wrap after about 10 s.
@@ -83,6 +87,8 @@ class Parts:
             _idle_interval(settings),
         )
         self.server = self._create_server(machine.scenario, forecast, reloader)
+        self._open_lifecycle = Condition(log)
+        self._check_lifecycle()
 
     def configure(self, settings: Settings) -> None:
         """Apply the settings that `reload.LIVE` lists; no counter is lost. Raises SelectionError, and then nothing has
@@ -90,6 +96,7 @@ class Parts:
         """
         selection = _selection(settings)
         self.settings = settings
+        self._check_lifecycle()
         self.sampler.configure(
             self._enabled(settings), settings.sampling.interval_seconds, _idle_interval(settings), selection.of
         )
@@ -100,6 +107,16 @@ class Parts:
             collector.configure(settings)
         if self.driver:
             self.driver.configure(_reading_intervals(settings), settings.driver.devices, _recycling_limits(settings))
+
+    def _check_lifecycle(self) -> None:
+        """Warn if every client may use the lifecycle endpoints."""
+        if self.settings.web.enable_lifecycle and (self.access is None or self.access.admits_everybody):
+            self._open_lifecycle.failing(
+                "web.enable_lifecycle without users or client certificates: every client that reaches the port may "
+                "reload the settings and release the driver; set web.config.file"
+            )
+        else:
+            self._open_lifecycle.recovered("the lifecycle endpoints are closed to unknown clients")
 
     def _enabled(self, settings: Settings) -> Sequence[Collector]:
         enabled = settings.collectors()

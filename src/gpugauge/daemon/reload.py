@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class LastReload(NamedTuple):
 
 class Reloader:
     """Queue of reload requests. `request` may be called at any time, also in a signal handler; requests are handled
-    after `start`. `load` reads the settings and raises ConfigError.
+    after `start`, a burst of them by one or two reloads. `load` reads the settings and raises ConfigError.
     """
 
     def __init__(self, started_with: Settings, load: Callable[[], Settings]) -> None:
@@ -63,19 +63,31 @@ class Reloader:
         return future
 
     def _run(self, apply: Callable[[Settings], None]) -> None:
-        while (future := self._requests.get()) is not None:
-            self._handle(future, apply)
+        requests: list[Future[str] | None] = []
+        while None not in requests:
+            # One reload for all requests that came before it begins.
+            requests = [self._requests.get()]
+            while not self._requests.empty():
+                requests.append(self._requests.get())
+            if futures := [future for future in requests if future]:
+                self._handle(futures, apply)
 
-    def _handle(self, future: Future[str], apply: Callable[[Settings], None]) -> None:
+    def _handle(self, futures: Sequence[Future[str]], apply: Callable[[Settings], None]) -> None:
         try:
-            future.set_result(self._reload(apply))
+            result = self._reload(apply)
         except (ConfigError, SelectionError) as error:
-            self.last = self.last._replace(successful=False)
             log.error("reload failed, settings unchanged: %s", error)
-            future.set_exception(error)
+            self._fail(futures, error)
         except Exception as error:
-            self.last = self.last._replace(successful=False)
             log.exception("reload failed")
+            self._fail(futures, error)
+        else:
+            for future in futures:
+                future.set_result(result)
+
+    def _fail(self, futures: Sequence[Future[str]], error: Exception) -> None:
+        self.last = self.last._replace(successful=False)
+        for future in futures:
             future.set_exception(error)
 
     def _reload(self, apply: Callable[[Settings], None]) -> str:
