@@ -183,7 +183,8 @@ def test_connections_that_have_not_logged_in_never_displace_one_that_has(seed: i
         assert len(slow.getresponse().read()) == 8 << 20
 
 
-def test_without_users_an_address_with_many_connections_displaces_its_own() -> None:
+def test_without_users_an_address_with_many_connections_displaces_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_connections, "prefix", str)  # each address of 127.0.0.0/8 is one of its own
     with serving(max_connections=16) as address, ExitStack() as stack:
         scraper = stack.enter_context(closing(opened(address, "127.0.0.1")))
         assert asked(scraper) == 200

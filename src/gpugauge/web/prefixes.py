@@ -8,7 +8,9 @@ from functools import lru_cache
 
 @lru_cache(4096)
 def prefix(address: str) -> str:
-    """Return the IPv4 address, or the /64 of an IPv6 address, of which a client has all addresses."""
+    """Return the IPv4 address, or the /64 of an IPv6 address, of which a client has all addresses. Every user of this
+    machine has all of 127.0.0.0/8.
+    """
     return _network(address, 32, 64)
 
 
@@ -27,4 +29,4 @@ def _network(address: str, length4: int, length6: int) -> str:
         if parsed.ipv4_mapped is None:
             return str(ipaddress.IPv6Network((parsed, length6), strict=False))
         parsed = parsed.ipv4_mapped  # of a socket for both protocols
-    return str(ipaddress.IPv4Network((parsed, length4), strict=False))
+    return str(ipaddress.IPv4Network((parsed, 8 if parsed.is_loopback else length4), strict=False))

@@ -27,6 +27,11 @@ def neighbours(chance: random.Random) -> str:
     return f"192.0.2.{chance.randrange(100, 120)}"
 
 
+def loopback(chance: random.Random) -> str:
+    """Addresses of which every user of the machine has sixteen million."""
+    return f"127.{chance.randrange(256)}.{chance.randrange(256)}.{chance.randrange(256)}"
+
+
 def slash_64(chance: random.Random) -> str:
     return f"2001:db8:1:1::{chance.randrange(1, 1 << 16):x}"
 
@@ -62,7 +67,7 @@ def simulate(attacker: Callable[[random.Random], str], seed: int, tries: int) ->
     return None
 
 
-@pytest.mark.parametrize("attacker", [twenty_addresses, one_site, neighbours, slash_64, slash_48])
+@pytest.mark.parametrize("attacker", [twenty_addresses, one_site, neighbours, loopback, slash_64, slash_48])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_right_login_from_an_unknown_address_is_verified_at_the_second_try(
     attacker: Callable[[random.Random], str], seed: int
@@ -114,6 +119,7 @@ def test_a_fault_is_forgiven_and_no_more_than_an_hour_is_kept() -> None:
     [
         ("10.0.0.1", "::ffff:10.0.0.1", True),
         ("10.0.0.1", "10.0.0.2", False),
+        ("127.0.0.1", "127.9.8.7", True),
         ("2001:db8::1", "2001:db8:0:0:ffff::", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("fe80::1%eth0", "fe80::2%eth1", True),
