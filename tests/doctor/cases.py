@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.doctor.case import Case, Options
+from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.gpus import Driver
+from gpugauge.doctor.table import Check
 from gpugauge.doctor.target import Answer
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts
 
@@ -51,6 +53,12 @@ def case(
     result.python = ("/venv/bin/python", "")
     result.torch = Answer(torch or {}, ending)
     return result
+
+
+def findings(check: Check, of: Case) -> list[Finding]:
+    """Return what a check finds, also if it is one finding."""
+    found = check(of)
+    return [found] if isinstance(found, Finding) else list(found)
 
 
 def with_torch(folder: Path, **how: Any) -> dict[str, str]:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,25 +8,27 @@ from gpugauge.doctor import condition
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.table import Check
 from gpugauge.driver.api import ProcessReading
-from tests.doctor.cases import case, device, driver, lost
+from tests.doctor.cases import case, device, driver, findings, lost
 
 
 def found(root: Path, check: Check, **reading: Any) -> Finding:
-    return check(case(root, driver(device(0), device(1, **reading))))
+    """Return the only finding about two GPUs, of which the second has this reading."""
+    (only,) = findings(check, case(root, driver(device(0), device(1, **reading))))
+    return only
 
 
 @pytest.mark.parametrize(
     ("check", "reading", "level", "cause", "text"),
     [
         (condition.modes, {"compute_mode": 0}, "pass", None, "every GPU allows computation"),
-        (condition.modes, {"compute_mode": 2}, "failure", None, "GPU 1: the compute mode is Prohibited"),
+        (condition.modes, {"compute_mode": 2}, "failure", None, "GPU 1 (GPU-1): the compute mode is Prohibited"),
         (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU allows computation"),
         (
             condition.modes,
             {"mig_mode": True, "mig_instances": ()},
             "failure",
             "no_visible_device",
-            "GPU 1: MIG is on and there is no MIG device",
+            "GPU 1 (GPU-1): MIG is on and there is no MIG device",
         ),
         (condition.health, {"recovery_action": 0}, "pass", None, "the driver reports none"),
         (
@@ -33,29 +36,51 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             {"recovery_action": 2},
             "failure",
             None,
-            "GPU 1: the driver requires a recovery action after an error",
+            "GPU 1 (GPU-1): after an error the driver requires: a reboot of the node",
         ),
         (
             condition.health,
             {"recovery_action": 9},
             "failure",
             None,
-            "GPU 1: the driver requires a recovery action after an error",
+            "GPU 1 (GPU-1): after an error the driver requires: recovery action 9",
         ),
         (
             condition.health,
             {"remapped_rows_failure": True},
             "failure",
             None,
-            "GPU 1: the remapping of a faulty memory row failed",
+            "GPU 1 (GPU-1): the remapping of a faulty memory row failed",
         ),
         (
             condition.health,
             {"ecc_errors": {"uncorrected_volatile": 3, "corrected_volatile": 9}},
             "warning",
             None,
-            "uncorrected memory errors on GPU 1",
+            "GPU 1 (GPU-1): 3 uncorrected memory errors since the driver was loaded",
         ),
+        (
+            condition.health,
+            {"remapped_rows_pending": True, "remapped_rows": {"uncorrectable": 1}},
+            "warning",
+            None,
+            "GPU 1 (GPU-1): a faulty memory row waits to be remapped",
+        ),
+        (
+            condition.health,
+            {"retired_pages_pending": True, "retired_pages": {"single_bit": 2, "double_bit": 1}},
+            "warning",
+            None,
+            "GPU 1 (GPU-1): a faulty memory page waits to be retired",
+        ),
+        (
+            condition.health,
+            {"retired_pages": {"single_bit": 58, "double_bit": 2}},
+            "warning",
+            None,
+            "GPU 1 (GPU-1): 60 of at most 64 memory pages are retired",
+        ),
+        (condition.health, {"retired_pages": {"single_bit": 59}}, "pass", None, "the driver reports none"),
         (condition.health, {"ecc_errors": {"corrected_volatile": 9}}, "pass", None, "the driver reports none"),
         (condition.clocks, {"clocks_event_reasons": 0x1 | 0x4}, "pass", None, "not reduced now"),
         (
@@ -113,3 +138,21 @@ def test_use(tmp_path: Path) -> None:
 def test_obstacle(tmp_path: Path) -> None:
     assert condition.obstacle(case(tmp_path, driver(lost(0)))) == "no GPU answers"
     assert condition.obstacle(case(tmp_path)) == ""
+
+
+def test_every_device_is_reported(tmp_path: Path) -> None:
+    both = driver(device(0, compute_mode=2, remapped_rows_pending=True), device(1, compute_mode=2, recovery_action=3))
+
+    assert [f.found[:14] for f in findings(condition.modes, case(tmp_path, both))] == [
+        "GPU 0 (GPU-0):",
+        "GPU 1 (GPU-1):",
+    ]
+    assert [f.level for f in findings(condition.health, case(tmp_path, both))] == ["warning", "failure"]
+
+
+def test_values_that_cannot_be_read(tmp_path: Path) -> None:
+    both = replace(driver(device(0), device(1)), errors={0: {"a": 3, "b": 2, "c": 4}, 1: {"a": 999, "b": 14, "c": -1}})
+
+    (only,) = findings(condition.values, case(tmp_path, both))
+
+    assert (only.level, only.found) == ("warning", "GPU 1 (GPU-1): cannot be read: a (unknown), b (corrupted_inforom)")

@@ -45,35 +45,76 @@ class Scripted(Worker):
         return True
 
 
-OPENED = Reply(1, "open", values={"driver": {"device_count": 3}})
-READ = Reply(2, "read", 0, values={"static": {"uuid": "GPU-a", "index": 0}, "fast": {"utilization_percent": 7}})
+def opened(count: int = 3) -> Reply:
+    return Reply(1, "open", values={"driver": {"device_count": count}})
+
+
+def read(index: int) -> tuple[Reply, Reply]:
+    identity = Reply(2, "read", index, values={"static": {"uuid": f"GPU-{index}", "index": index}})
+    return identity, Reply(3, "read", index, values={"fast": {"utilization_percent": 7}}, errors={"x": 999, "y": 3})
+
+
+def asked(*workers: Scripted) -> devices.Driver:
+    waiting = list(workers)
+    return ask(spawn=lambda: waiting.pop(0))
+
+
+def states(driver: devices.Driver) -> list[tuple[int, str, str]]:
+    return [(device.reading.index, device.uuid, device.reason) for device in driver.devices]
 
 
 def test_a_device_that_is_lost() -> None:
-    worker = Scripted(OPENED, READ, Reply(3, "read", 1, failed=15), Reply(4, "read", 2, values={"static": {}}))
+    worker = Scripted(opened(4), *read(0), Reply(3, "read", 1, failed=15), read(2)[0], Reply(5, "read", 2, failed=16))
+    worker.answers += [Reply(6, "read", 3, values={"static": {}}), Reply(7, "read", 3, values={"fast": {}})]
 
-    driver = ask(spawn=lambda: worker)
+    driver = asked(worker)
 
-    assert [(c.reading.index, c.up, c.reason) for c in driver.devices] == [
-        (0, True, "ok"),
-        (1, False, "gpu_is_lost"),
-        (2, False, "reports no uuid"),
+    assert states(driver) == [
+        (0, "GPU-0", "ok"),
+        (1, "", "gpu_is_lost"),
+        (2, "GPU-2", "reset_required"),
+        (3, "", "reports no uuid"),
     ]
+    assert driver.errors[0] == {"x": 999, "y": 3}
     assert worker.ended == [True]
 
 
-def test_devices_after_one_that_hangs_are_not_read() -> None:
-    worker = Scripted(OPENED, READ, WorkerHangsError())
+@pytest.mark.parametrize(
+    ("error", "reason"), [(WorkerHangsError(), "hangs"), (WorkerGoneError(), "ends the process that reads it")]
+)
+def test_the_devices_after_one_that_ends_the_worker_are_read_by_another(error: Exception, reason: str) -> None:
+    first, third = Scripted(opened(4), *read(0), error), Scripted(opened(4), *read(3))
 
-    driver = ask(spawn=lambda: worker)
+    driver = asked(first, Scripted(opened(4), read(2)[0], error), third)
 
-    assert [c.reason for c in driver.devices] == ["ok", "hangs", "not read"]
-    assert worker.ended == [False]  # a polite request would not be read
+    assert states(driver) == [(0, "GPU-0", "ok"), (1, "", reason), (2, "GPU-2", reason), (3, "GPU-3", "ok")]
+    assert (first.ended, third.ended) == ([False], [True])  # one that hangs does not read a polite request
+
+
+def test_a_driver_that_does_not_open_again() -> None:
+    driver = asked(Scripted(opened(), *read(0), WorkerHangsError()), Scripted(WorkerHangsError()))
+
+    assert states(driver)[1:] == [
+        (1, "", "hangs"),
+        (2, "", "not read: the driver cannot be opened again (timeout)"),
+    ]
+
+
+def test_a_driver_that_numbers_the_devices_anew() -> None:
+    second = Scripted(opened(2))
+    driver = asked(Scripted(opened(), *read(0), WorkerHangsError()), second)
+
+    assert states(driver)[2] == (2, "", "not read: the driver found 3 GPUs, and then 2")
+    assert second.ended == [True]
+
+
+def test_the_last_device_hangs() -> None:
+    assert states(asked(Scripted(opened(1), WorkerHangsError()))) == [(0, "", "hangs")]
 
 
 @pytest.mark.parametrize(("error", "reason"), [(WorkerHangsError(), "timeout"), (WorkerGoneError(), "worker_failed")])
 def test_a_worker_that_fails_while_it_opens(error: Exception, reason: str) -> None:
-    assert ask(spawn=lambda: Scripted(error)).reason == reason
+    assert asked(Scripted(error)).reason == reason
 
 
 def test_a_worker_that_cannot_be_started() -> None:

@@ -59,11 +59,37 @@ def test_no_driver_is_needed_for_other_devices(tmp_path: Path) -> None:
 def test_devices_by_kind_and_those_that_are_lost(tmp_path: Path) -> None:
     h100, small = device(0, memory_total_bytes=80 << 30), device(2, name="NVIDIA T4", compute_capability=(7, 5))
 
-    whole = machine.devices(case(tmp_path, driver(h100, device(1, memory_total_bytes=80 << 30), small)))
-    broken = machine.devices(case(tmp_path, driver(h100, lost(1))))
+    (whole,) = machine.devices(case(tmp_path, driver(h100, device(1, memory_total_bytes=80 << 30), small)))
+    *broken, working = machine.devices(case(tmp_path, driver(h100, lost(1), lost(2, "hangs"))))
 
     assert whole.found == ("2 x NVIDIA H100, 80 GiB, compute capability 9.0; 1 x NVIDIA T4, compute capability 7.5")
-    assert (broken.level, broken.found.split(";")[0]) == ("failure", "GPU 1: gpu_is_lost")
+    assert [(f.level, f.found) for f in broken] == [("failure", "GPU 1: gpu_is_lost"), ("failure", "GPU 2: hangs")]
+    assert all(finding.advice for finding in broken)
+    assert working.level == "pass"
+
+
+def test_devices_that_are_all_lost(tmp_path: Path) -> None:
+    assert [f.level for f in machine.devices(case(tmp_path, driver(lost(0), lost(1))))] == ["failure", "failure"]
+
+
+@pytest.mark.parametrize(("pci", "shown"), [({}, "no GPU"), ({"Intel": 1}, "1 x Intel")])
+def test_devices_of_the_driver_that_the_bus_does_not_show(tmp_path: Path, pci: dict[str, int], shown: str) -> None:
+    finding = machine.graphics_devices(case(tmp_path, driver(device(), device(1)), pci=pci))
+
+    assert (finding.level, finding.found) == ("pass", f"2 x NVIDIA by the driver; {shown} on the PCI bus")
+
+
+def test_the_address_of_a_device_that_the_driver_lacks(tmp_path: Path) -> None:
+    for address in ("0000:3b:00.0", "0001:af:00.0", "0000:d8:00.0"):
+        folder = tmp_path / "sys/bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n")
+    known = driver(device(pci_bus_id="00000000:3B:00.0"), device(1, pci_bus_id="00000000:D8:00.0"))
+
+    finding = machine.graphics_devices(case(tmp_path, known, pci={"NVIDIA": 3}))
+
+    assert finding.found == "3 x NVIDIA on the PCI bus, but the driver has 2; it lacks 0001:af:00.0"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_devices_on_the_bus(tmp_path: Path) -> None:
         ("0x1a03", "0x030000"),  # a server's console
     )
 
-    assert graphics_devices(sysfs) == {"NVIDIA": 2, "AMD": 1}
+    assert graphics_devices(sysfs) == {"NVIDIA": ["0000:00:00.0", "0000:01:00.0"], "AMD": ["0000:03:00.0"]}
 
 
 def test_no_bus(tmp_path: Path) -> None:

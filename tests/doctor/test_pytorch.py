@@ -8,7 +8,7 @@ from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.table import Check
 from gpugauge.doctor.target import Answer
-from tests.doctor.cases import CUDA, H100, case, device, driver
+from tests.doctor.cases import CUDA, H100, case, device, driver, findings
 
 NONE = Driver("library_not_found")
 CPU = {**CUDA, "torch": "2.13.0+cpu", "cuda": None}
@@ -172,6 +172,6 @@ def test_architectures(tmp_path: Path, facts: dict[str, Any], expected: tuple[st
 def test_every_check_has_a_finding_without_driver_and_device(
     tmp_path: Path, check: Check, torch: dict[str, Any]
 ) -> None:
-    finding = check(case(tmp_path, NONE, {**torch, "available": False}, pci={}))
+    (finding,) = findings(check, case(tmp_path, NONE, {**torch, "available": False}, pci={}))
 
     assert finding.found

@@ -61,7 +61,12 @@ class Case:
     @cached_property
     def pci(self) -> dict[str, int]:
         """Number of GPUs on the PCI bus, by vendor."""
-        return nodes.graphics_devices(self.root / "sys")
+        return {vendor: len(found) for vendor, found in nodes.graphics_devices(self.root / "sys").items()}
+
+    @cached_property
+    def nvidia_addresses(self) -> list[str]:
+        """Addresses of the NVIDIA GPUs on the PCI bus, as 0000:3b:00.0."""
+        return nodes.graphics_devices(self.root / "sys").get("NVIDIA", [])
 
     @cached_property
     def in_container(self) -> bool:

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
-from gpugauge.driver.api import Device
+from gpugauge.doctor.gpus import name_of
+from gpugauge.driver.api import CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
 
 _COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
-# By nvmlDeviceGpuRecoveryAction_t.
-_RECOVERY_ACTIONS = ("", "reset the GPU", "reboot the node", "drain the GPU's peers", "drain and reset the GPU")
+# By nvmlDeviceGpuRecoveryAction_t: the action, and the advice for the GPU with an index.
+_RECOVERY_ACTIONS = {
+    1: ("a reset of the GPU", "end the programs that use it, and reset it: nvidia-smi --gpu-reset -i {}"),
+    2: ("a reboot of the node", "end the programs on the node, and reboot it"),
+    3: ("that peer-to-peer traffic is drained", "end the programs that use this GPU and its NVLink peers"),
+    4: (
+        "that it is drained and reset",
+        "end the programs that use it and its peers; then nvidia-smi --gpu-reset -i {}",
+    ),
+    5: ("a recovery of the IMEX domain", "end the job on all nodes of the IMEX domain, and restart nvidia-imex there"),
+    6: ("a reset of its PCI bus", "end the programs on the node, and reset the bus of the GPU, or reboot the node"),
+    7: ("a reboot of the system", "end the programs on the node, and restart the whole system, with its power"),
+}
+_REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, and have it replaced"
+# Of the 64 that a GPU can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement
+_MANY_RETIRED_PAGES = 60
+# Return codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
+# does not have.
+_INVALID_ARGUMENT, _NO_PERMISSION, _NOT_FOUND = 2, 4, 6
+_FAULTS = CODE_NAMES.keys() - UNSUPPORTED - {IMPLAUSIBLE, _INVALID_ARGUMENT, _NO_PERMISSION, _NOT_FOUND}
 # nvmlClocksEventReasons: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 _SLOWDOWNS = {
     0x8: "hardware slowdown",
@@ -28,44 +48,58 @@ def obstacle(case: Case) -> str:
     return "" if case.driver.up else "no GPU answers"
 
 
-def modes(case: Case) -> Finding:
+def modes(case: Case) -> Sequence[Finding]:
     """Check for modes that prevent all computation."""
-    title = "Modes"
-    for device in case.driver.up:
-        reading = device.reading
-        if reading.compute_mode == _COMPUTE_MODE_PROHIBITED:
-            return failure(
-                title,
-                f"GPU {reading.index}: the compute mode is Prohibited",
-                f"nvidia-smi -i {reading.index} -c DEFAULT",
-            )
-        if reading.mig_mode and reading.mig_instances == ():
-            advice = f"create one (nvidia-smi mig -i {reading.index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)"
-            found = f"GPU {reading.index}: MIG is on and there is no MIG device"
-            return failure(title, found, advice, "no_visible_device")
-    return ok(title, "every GPU allows computation")
+    return list(chain.from_iterable(map(_modes, case.driver.up))) or [ok("Modes", "every GPU allows computation")]
 
 
-def health(case: Case) -> Finding:
+def _modes(device: Device) -> Iterator[Finding]:
+    reading, name = device.reading, name_of(device)
+    if reading.compute_mode == _COMPUTE_MODE_PROHIBITED:
+        yield failure("Modes", f"{name}: the compute mode is Prohibited", f"nvidia-smi -i {reading.index} -c DEFAULT")
+    if reading.mig_mode and reading.mig_instances == ():
+        advice = f"create one (nvidia-smi mig -i {reading.index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)"
+        yield failure("Modes", f"{name}: MIG is on and there is no MIG device", advice, "no_visible_device")
+
+
+def health(case: Case) -> Sequence[Finding]:
     """Check for errors of the GPUs."""
-    title = "Errors"
-    for device in case.driver.up:
-        reading = device.reading
-        if action := reading.recovery_action or 0:
-            advice = _RECOVERY_ACTIONS[action] if action < len(_RECOVERY_ACTIONS) else f"recovery action {action}"
-            return failure(title, f"GPU {reading.index}: the driver requires a recovery action after an error", advice)
-        if reading.remapped_rows_failure:
-            found = f"GPU {reading.index}: the remapping of a faulty memory row failed"
-            return failure(title, found, "replace the GPU")
-    uncorrected = [
-        device.reading.index
-        for device in case.driver.up
-        if (device.reading.ecc_errors or {}).get("uncorrected_volatile")
-    ]
-    if uncorrected:
-        advice = "check the kernel log for Xid errors; reset the GPU when it is free"
-        return warning(title, f"uncorrected memory errors on {_devices(uncorrected)}", advice)
-    return ok(title, "the driver reports none")
+    return list(chain.from_iterable(map(_errors, case.driver.up))) or [ok("Errors", "the driver reports none")]
+
+
+def _errors(device: Device) -> Iterator[Finding]:
+    """Yield a finding for each error of a GPU, the gravest first."""
+    reading, name = device.reading, name_of(device)
+    reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {reading.index}), or reboot the node"
+    if action := reading.recovery_action or 0:
+        wanted, advice = _RECOVERY_ACTIONS.get(action, (f"recovery action {action}", "see NVIDIA's documentation"))
+        yield failure("Errors", f"{name}: after an error the driver requires: {wanted}", advice.format(reading.index))
+    if reading.remapped_rows_failure:
+        yield failure("Errors", f"{name}: the remapping of a faulty memory row failed", _REPLACE)
+    if (pages := sum((reading.retired_pages or {}).values())) >= _MANY_RETIRED_PAGES:
+        yield warning("Errors", f"{name}: {pages} of at most 64 memory pages are retired", _REPLACE)
+    if reading.remapped_rows_pending:
+        found = f"{name}: a faulty memory row waits to be remapped"
+        yield warning("Errors", found, f"programs on it are not affected; {reset}")
+    if reading.retired_pages_pending:
+        yield warning("Errors", f"{name}: a faulty memory page waits to be retired", reset)
+    if count := (reading.ecc_errors or {}).get("uncorrected_volatile"):
+        found = f"{name}: {count} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
+        yield warning("Errors", found, f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}")
+
+
+def values(case: Case) -> Sequence[Finding]:
+    """Check for values that the driver failed to read."""
+    found = [finding for device in case.driver.up for finding in _unread(case, device)]
+    return found or [ok("Values", "every value that the GPUs support was read")]
+
+
+def _unread(case: Case, device: Device) -> Iterator[Finding]:
+    errors = case.driver.errors.get(device.reading.index, {})
+    failed = [f"{field} ({code_name(code)})" for field, code in sorted(errors.items()) if code in _FAULTS]
+    if failed:
+        advice = "check the kernel log for Xid errors and messages of the NVIDIA driver (dmesg | grep -e Xid -e NVRM)"
+        yield warning("Values", f"{name_of(device)}: cannot be read: {', '.join(failed)}", advice)
 
 
 def clocks(case: Case) -> Finding:

@@ -1,28 +1,36 @@
-"""One reading of the driver and its GPUs by a worker process, so that a hanging call cannot block the doctor."""
+"""One reading of the driver and its GPUs by a worker process, so that a hanging call cannot block the doctor.
+
+After a GPU that hangs or ends the worker, a new worker reads the others.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpugauge.driver.api import Device, DeviceReading, DriverFacts, Group, Reply, code_name
+from gpugauge.driver.api import Device, DeviceReading, DriverFacts, Group, code_name
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 
-_GROUPS: tuple[Group, ...] = ("static", "fast", "normal", "slow", "processes", "mig")
+# The first request has the identity of the GPU, which is then known if the second one fails.
+_REQUESTS: tuple[tuple[Group, ...], ...] = (("static",), ("fast", "normal", "slow", "processes", "mig"))
 # Without persistence mode, opening takes 1-3 s per GPU.
 _OPEN_SECONDS, _READ_SECONDS = 30.0, 10.0
+HANGS, CRASHES = "hangs", "ends the process that reads it"
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """`reason` is "ok" or the reason why the driver is down. `devices` are by index; failed ones have up=False."""
+    """`reason` is "ok" or the reason why the driver is down. `devices` are by index; failed ones have up=False.
+    `errors` has the return codes of failed values, by index of the GPU and field.
+    """
 
     reason: str
     facts: DriverFacts | None = None
     devices: tuple[Device, ...] = ()
+    errors: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def up(self) -> tuple[Device, ...]:
@@ -30,52 +38,95 @@ class Driver:
         return tuple(device for device in self.devices if device.up)
 
 
+def name_of(device: Device) -> str:
+    """Return the index of a GPU and, if known, its uuid."""
+    return f"GPU {device.reading.index}" + (f" ({device.uuid})" if device.uuid else "")
+
+
+class _OpenError(Exception):
+    """The driver cannot be opened; the message is the reason."""
+
+
 def ask(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None = None) -> Driver:
     """Open the driver, or a simulated one, and read every GPU once."""
     try:
+        first, facts = _opened(spawn, simulate)
+    except _OpenError as failed:
+        return Driver(str(failed))
+    worker: Worker | None = first
+    devices: list[Device] = []
+    errors: dict[int, dict[str, int]] = {}
+    for index in range(facts.device_count):
+        try:
+            worker = worker or _opened_again(spawn, simulate, facts.device_count)
+        except _OpenError as failed:
+            devices += [_down(later, f"not read: {failed}") for later in range(index, facts.device_count)]
+            break
+        device, errors[index] = _read(index, worker)
+        devices.append(device)
+        if device.reason in {HANGS, CRASHES}:
+            worker.end(graceful=False)
+            worker = None
+    if worker is not None:
+        worker.end()
+    return Driver("ok", facts, tuple(devices), errors)
+
+
+def _opened_again(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None, count: int) -> Worker:
+    """Return a new worker after one that was lost. Raises _OpenError."""
+    try:
+        worker, facts = _opened(spawn, simulate)
+    except _OpenError as failed:
+        raise _OpenError(f"the driver cannot be opened again ({failed})") from None
+    if facts.device_count != count:  # the indexes may be those of other GPUs
+        worker.end()
+        raise _OpenError(f"the driver found {count} GPUs, and then {facts.device_count}")
+    return worker
+
+
+def _opened(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None) -> tuple[Worker, DriverFacts]:
+    """Return a new worker and the facts of the driver that it has opened. Raises _OpenError."""
+    try:
         worker = spawn()
     except OSError:
-        return Driver("worker_failed")
-    hangs = False
+        raise _OpenError("worker_failed") from None
     try:
         reply = worker.ask("open", _OPEN_SECONDS, **({} if simulate is None else {"simulate": simulate}))
-        if reply.failed is not None:
-            return Driver(code_name(reply.failed))
-        facts = DriverFacts(**reply.values["driver"])
-        devices = []
-        for index in range(facts.device_count):
-            devices.append(_read(index, worker))
-            hangs = devices[-1].reason == "hangs"
-            if hangs:  # the worker is blocked in the call and cannot read the other GPUs
-                devices += [_down(later, "not read") for later in range(index + 1, facts.device_count)]
-                break
-        return Driver("ok", facts, tuple(devices))
-    except WorkerHangsError:
-        hangs = True
-        return Driver("timeout")
-    except WorkerGoneError:
-        return Driver("worker_failed")
-    finally:
+    except (WorkerHangsError, WorkerGoneError) as error:
+        hangs = isinstance(error, WorkerHangsError)
         worker.end(graceful=not hangs)
+        raise _OpenError("timeout" if hangs else "worker_failed") from None
+    if reply.failed is not None:
+        worker.end()
+        raise _OpenError(code_name(reply.failed))
+    return worker, DriverFacts(**reply.values["driver"])
 
 
-def _read(index: int, worker: Worker) -> Device:
-    try:
-        reply = worker.ask("read", _READ_SECONDS, index=index, groups=list(_GROUPS))
-    except WorkerHangsError:
-        return _down(index, "hangs")
-    return _device(index, reply)
+def _read(index: int, worker: Worker) -> tuple[Device, dict[str, int]]:
+    """Return a GPU, and the codes of its values that could not be read."""
+    inventory, errors = Inventory({}), dict[str, int]()
+    for groups in _REQUESTS:
+        try:
+            reply = worker.ask("read", _READ_SECONDS, index=index, groups=list(groups))
+        except WorkerHangsError:
+            return _failed(index, inventory, HANGS), {}
+        except WorkerGoneError:
+            return _failed(index, inventory, CRASHES), {}
+        if reply.failed is not None:
+            return _failed(index, inventory, code_name(reply.failed)), {}
+        inventory.apply(reply, time.monotonic())
+        errors |= reply.errors
+    devices = inventory.devices(time.monotonic())
+    return (devices[0], errors) if devices else (_down(index, "reports no uuid"), {})
 
 
-def _device(index: int, reply: Reply) -> Device:
-    now = time.monotonic()
-    inventory = Inventory({})
-    inventory.apply(reply, now)
-    devices = inventory.devices(now)
-    if not devices:
-        return _down(index, code_name(reply.failed) if reply.failed is not None else "reports no uuid")
-    return devices[0]
+def _failed(index: int, inventory: Inventory, reason: str) -> Device:
+    """Return a GPU of which at most the identity was read."""
+    known = inventory.devices(time.monotonic())
+    return _down(index, reason, known[0]) if known else _down(index, reason)
 
 
-def _down(index: int, reason: str) -> Device:
-    return Device("", up=False, reason=reason, reading=DeviceReading(index=index), generations={})
+def _down(index: int, reason: str, known: Device | None = None) -> Device:
+    if known is None:
+        return Device("", up=False, reason=reason, reading=DeviceReading(index=index), generations={})
+    return Device(known.uuid, up=False, reason=reason, reading=known.reading, generations={})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
+from gpugauge.doctor.gpus import CRASHES, HANGS, name_of
 from gpugauge.doctor.visibility import visible
 from gpugauge.driver.api import Device
 from gpugauge.status.driver_advice import ADVICE
@@ -28,22 +29,38 @@ def graphics_devices(case: Case) -> Finding:
         return ok(title, "WSL: the GPUs of Windows, through /dev/dxg")
     if case.trains_without_gpu:
         return skipped(title, "there is no GPU here: programs train on the CPU")
-    on_bus = case.pci.get("NVIDIA", 0)
-    if not case.pci and not case.driver.devices:
-        return failure(title, "no GPU on the PCI bus", _NO_GPU_ADVICE)
-    shown = ", ".join(f"{count} x {vendor}" for vendor, count in sorted(case.pci.items())) or "none on the PCI bus"
-    if case.driver.facts and on_bus > len(case.driver.devices) and not case.in_container:
-        found = f"{shown} on the PCI bus, but the driver has {len(case.driver.devices)}"
+    return _compared(case, title, case.pci.get("NVIDIA", 0), len(case.driver.devices))
+
+
+def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
+    shown = ", ".join(f"{count} x {vendor}" for vendor, count in sorted(case.pci.items()))
+    if case.driver.facts and on_bus > known and not case.in_container:
+        found = f"{shown} on the PCI bus, but the driver has {known}"
+        if missing := _missing(case):
+            found += f"; it lacks {', '.join(missing)}"
         advice = (
             "check the kernel log for Xid 79 (GPU has fallen off the bus); the driver also lacks GPUs that are passed "
             "through to a virtual machine"
         )
         return warning(title, found, advice)
-    if not on_bus and not case.driver.devices:
-        if "AMD" in case.pci:
-            return ok(title, f"{shown}: needs a ROCm build of PyTorch")
-        return failure(title, f"{shown}, not usable by CUDA or ROCm", _NO_GPU_ADVICE)
-    return ok(title, shown)
+    if known and not on_bus:  # a sandbox without the bus
+        return ok(title, f"{known} x NVIDIA by the driver; {shown or 'no GPU'} on the PCI bus")
+    if on_bus:
+        return ok(title, shown)
+    if "AMD" in case.pci:
+        return ok(title, f"{shown}: needs a ROCm build of PyTorch")
+    found = f"{shown}, not usable by CUDA or ROCm" if shown else "no GPU on the PCI bus"
+    return failure(title, found, _NO_GPU_ADVICE)
+
+
+def _missing(case: Case) -> list[str]:
+    """Return the addresses of the NVIDIA GPUs on the PCI bus that the driver does not have."""
+    places = [device.reading.pci_bus_id for device in case.driver.devices]
+    if None in places:
+        return []
+    # The driver writes the domain with eight digits, the kernel with four.
+    known = {place.lower().removeprefix("0000") for place in places if place}
+    return [address for address in case.nvidia_addresses if address not in known]
 
 
 def driver(case: Case) -> Finding:
@@ -69,18 +86,31 @@ def cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def devices(case: Case) -> Finding:
-    """List the GPUs of the driver; fail if one does not answer."""
+def devices(case: Case) -> Sequence[Finding]:
+    """List the GPUs of the driver; a failure for each one that cannot be read."""
     title = "GPUs"
     if not case.driver.devices:
-        return skipped(title, "the driver reports none")
+        return [skipped(title, "the driver reports none")]
     kinds = Counter(map(_kind, case.driver.up))
     found = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    lost = [f"GPU {device.reading.index}: {device.reason}" for device in case.driver.devices if not device.up]
-    if lost:
-        advice = "check the kernel log for Xid errors (dmesg | grep Xid); reset the GPU (nvidia-smi -r) or reboot"
-        return failure(title, "; ".join(filter(None, [*lost, found])), advice)
-    return ok(title, found)
+    working = [ok(title, found)] if found else []
+    return [*(_unread(device) for device in case.driver.devices if not device.up), *working]
+
+
+def _unread(device: Device) -> Finding:
+    index, place = device.reading.index, device.reading.pci_bus_id
+    advice = {
+        "gpu_is_lost": "check the kernel log for Xid 79 (dmesg | grep Xid), and the power and the slot of the GPU; "
+        "reboot the node",
+        "reset_required": f"end the programs that use it and reset it (nvidia-smi --gpu-reset -i {index}), or reboot",
+        HANGS: "a call of the driver does not return: check the kernel log for Xid errors (dmesg | grep Xid); reboot "
+        "the node",
+        CRASHES: "a call of the NVIDIA library crashes: check the kernel log for Xid errors (dmesg | grep Xid), and "
+        "report it to NVIDIA with the output of nvidia-bug-report.sh",
+    }
+    default = "check the kernel log for Xid errors (dmesg | grep Xid); reset the GPU (nvidia-smi --gpu-reset) or reboot"
+    at = f", PCI bus {place}" if place else ""
+    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", advice.get(device.reason, default))
 
 
 def _kind(device: Device) -> str:
@@ -104,7 +134,7 @@ def device_files(case: Case) -> Finding:
         return skipped(title, "WSL uses /dev/dxg for all GPUs")
     if case.trains_without_gpu:
         return skipped(title, "there is no GPU here")
-    if case.driver.reason == "timeout" or any(device.reason == "hangs" for device in case.driver.devices):
+    if case.driver.reason == "timeout" or any(device.reason == HANGS for device in case.driver.devices):
         return skipped(title, "not opened: the driver hangs")
     found = nodes.device_files(case.root / "dev")
     names = {node.name for node in found}

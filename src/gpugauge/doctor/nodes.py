@@ -16,15 +16,15 @@ _NODE = re.compile(r"nvidia(\d+)")
 _CONTAINER_CGROUP = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|garden")
 
 
-def graphics_devices(sysfs: Path) -> dict[str, int]:
-    """Return the number of display controllers and accelerators on the PCI bus, by vendor."""
-    found: dict[str, int] = {}
+def graphics_devices(sysfs: Path) -> dict[str, list[str]]:
+    """Return the addresses of the display controllers and accelerators on the PCI bus, by vendor."""
+    found: dict[str, list[str]] = {}
     for device in _listed(sysfs / "bus/pci/devices"):
         # Class 03 is display controllers: 0300 with a screen, 0302 without. https://admin.pci-ids.ucw.cz/read/PD/03
         if _text(device / "class").startswith("0x03"):
             vendor = _VENDORS.get(_text(device / "vendor"))
             if vendor:
-                found[vendor] = found.get(vendor, 0) + 1
+                found.setdefault(vendor, []).append(device.name)
     return found
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpugauge.doctor import condition, machine, process, pytorch, reported, speed
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.finding import Finding, skipped, warning
 
-Check = Callable[[Case], Finding]
+# Returns one finding, or one for each fault; at least one.
+Check = Callable[[Case], "Finding | Sequence[Finding]"]
 
 
 def _no_obstacle(_: Case) -> str:
@@ -36,7 +37,7 @@ MACHINE = Group(
 )
 CONDITION = Group(
     "Condition",
-    (condition.modes, condition.health, condition.clocks, condition.pcie, condition.use),
+    (condition.modes, condition.health, condition.values, condition.clocks, condition.pcie, condition.use),
     "Modes, errors, use",
     condition.obstacle,
 )
@@ -75,12 +76,13 @@ class Entry:
 def examine(case: Case) -> Iterator[Entry]:
     """Run the checks that the options select and yield each finding at once. Never raises."""
     for group in _groups(case.options):
-        instead = _guarded(case, group.instead, group.title)
+        (instead,) = _guarded(case, group.instead, group.title)
         if instead.found:
             yield Entry(group.heading, "obstacle", instead)
             continue
         for check in group.checks:
-            yield Entry(group.heading, check.__name__, _guarded(case, check, check.__name__))
+            for finding in _guarded(case, check, check.__name__):
+                yield Entry(group.heading, check.__name__, finding)
 
 
 def _groups(options: Options) -> Iterator[Group]:
@@ -93,9 +95,10 @@ def _groups(options: Options) -> Iterator[Group]:
     yield from (SPEED,) if options.pid is None else PROCESS
 
 
-def _guarded(case: Case, check: Check, name: str) -> Finding:
+def _guarded(case: Case, check: Check, name: str) -> Sequence[Finding]:
     try:
-        return check(case)
+        found = check(case)
     except Exception as error:  # noqa: BLE001 - a failing check is a finding; the others continue
-        found = f"the check itself failed: {type(error).__name__}: {error}"
-        return warning(name.replace("_", " ").capitalize(), found, "report this, with the output of --json")
+        text = f"the check itself failed: {type(error).__name__}: {error}"
+        found = warning(name.replace("_", " ").capitalize(), text, "report this, with the output of --json")
+    return (found,) if isinstance(found, Finding) else found
