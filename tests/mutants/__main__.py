@@ -110,7 +110,7 @@ def main() -> int:
     groups: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(GROUPS.read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}; all without")
-    parser.add_argument("--sample", type=int, default=150, help="mutants of each group, at most")
+    parser.add_argument("--sample", type=int, default=100, help="mutants of each group, at most")
     parser.add_argument("--seed", type=int, default=18)
     parser.add_argument("--only", default="", help="mutants whose name contains this text")
     parser.add_argument("--jobs", type=int, default=2)

@@ -71,6 +71,13 @@ def test_every_row_is_drawn() -> None:
     assert all(f": {row.when}" in text and f"`{row.to}`" in text for row in TRANSITIONS)
 
 
+def test_the_drawing_has_each_state_in_its_group() -> None:
+    groups = {line.split('"')[1] for line in as_markdown().splitlines() if line.startswith('    state "')}
+    members = {name: set(rest.split(", ")) for name, _, rest in (group.partition(": ") for group in groups)}
+
+    assert members == {"every state": {""}, "working": set(WORKING), "resting": set(RESTING)}
+
+
 BUSY = DeviceEvidence(busy=0.97, own_busy=0.97)
 IDLE = DeviceEvidence(busy=0.0, own_busy=0.0)
 TRAINING = Evidence(
@@ -143,6 +150,17 @@ def in_phase(name: str, seconds: float = 10.0, **others: float) -> dict[str, Any
         ({**OWN, **NO_RECORD, "worked": False, "age": 30.0}, "starting"),
         ({"steps": None, "steps_ever": None, "batches": 0, "since_progress": 599.0}, "training"),
         ({"steps": None, "steps_ever": None, "batches": 0, "since_progress": 601.0}, "stalled"),
+        # A program that only evaluates is not expected to step.
+        (
+            {
+                **dict.fromkeys(("steps", "steps_ever")),
+                "batches": 0,
+                "since_progress": 700.0,
+                "devices": (IDLE,),
+                **in_phase("evaluating", 700.0),
+            },
+            "held_idle",
+        ),
         # The first step hangs.
         ({**NEW, "batches_ever": 1, "since_progress": 599.0, "phase": "training", "recent": {}}, "training"),
         ({**NEW, "batches_ever": 1, "since_progress": 601.0, "phase": "training", "recent": {}}, "stalled"),

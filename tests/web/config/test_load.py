@@ -58,6 +58,8 @@ def test_defaults_of_tls(folder: Path) -> None:
 
     assert (tls.minimum_version, tls.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     assert tls.verify_mode == ssl.CERT_NONE
+    assert tls.options & ssl.OP_NO_RENEGOTIATION
+    assert tls.options & ssl.OP_NO_COMPRESSION
     assert tls.options & ssl.OP_CIPHER_SERVER_PREFERENCE
     assert len(suites(tls)) == 6
     assert all(name.startswith("ECDHE-") and ("GCM" in name or "CHACHA20" in name) for name in suites(tls))
@@ -119,6 +121,26 @@ def test_certificates_inline(folder: Path) -> None:
     assert config.files == (folder / "web.yml",)
 
 
+# The names of Go's crypto/tls, which the exporters of Prometheus use, and those of OpenSSL (IANA's registry).
+_SUITES = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+}
+
+
+@pytest.mark.parametrize("name", _SUITES)
+def test_each_suite_alone(folder: Path, name: str) -> None:
+    assert suites(context(folder, f"  cipher_suites: [{name}]\n")) == {_SUITES[name]}
+
+
 def test_headers_users_and_rate(folder: Path) -> None:
     config = read(
         folder,
@@ -163,6 +185,7 @@ WRONG = [
     ),
     (TLS + "  cert: x\n", 4, "cert: give either this or cert_file"),
     (TLS + "  min_version: TLS10\n", 4, "min_version: TLS10 is not served: it is broken (RFC 8996); expected TLS12 or"),
+    (TLS + "  max_version: TLS11\n", 4, "tls_server_config.max_version: TLS11 is not served: it is broken"),
     (TLS + "  min_version: TLS1.2\n", 4, "min_version: must be 'TLS10', 'TLS11', 'TLS12' or 'TLS13', not 'TLS"),
     (TLS + "  min_version: TLS13\n  max_version: TLS12\n", 5, "max_version: TLS12 is below min_version, TLS13"),
     (TLS + "  cipher_suites: [RC4]\n", 4, "cipher_suites: RC4 is not one of TLS_AES_128_GCM_SHA256, "),
@@ -174,7 +197,11 @@ WRONG = [
     (TLS + "  client_auth_type: Always\n", 4, "client_auth_type: must be 'NoClientCert', "),
     (TLS + "  client_auth_type: RequireAndVerifyClientCert\n", 1, "client_ca_file: client_auth_type: RequireAndVerify"),
     (TLS + "  client_auth_type: VerifyClientCertIfGiven\n", 1, "client_ca_file: client_auth_type: VerifyClientCertIf"),
-    (TLS + "  client_ca_file: ca.pem\n", 1, "client_auth_type: with NoClientCert, client_ca_file has no effect"),
+    (
+        TLS + "  client_ca_file: ca.pem\n",
+        1,
+        "tls_server_config.client_auth_type: with NoClientCert, client_ca_file has no effect",
+    ),
     (
         TLS + "  client_ca_file: garbage.pem\n  client_auth_type: RequireAndVerifyClientCert\n",
         4,
@@ -226,6 +253,8 @@ def test_sentence_about_a_bad_file(folder: Path, text: str, line: int, says: str
         "basic_auth_users: hunter2\n",
         "tls_server_config:\n  cert: hunter2\n  key: hunter2\n",
         "tls_server_config:\n  key: [hunter2]\n",
+        "tls_server_config:\n  client_ca: [hunter2]\n",
+        "tls_server_config:\n  cert: [hunter2]\n",
         "tls_server_config: hunter2\n",
         "tls_server_config:\n  cert_file: server.pem\n  key_file: |\n    hunter2\n    hunter2\n",
         "basic_auth_users:\n  alice: !hunter2 x\n",

@@ -178,3 +178,16 @@ def test_files_that_hang_keep_the_previous_configuration(
 def test_who_is_admitted(tmp_path: Path, text: str, everybody: bool) -> None:
     with serving(tmp_path, text) as site:
         assert site.access.admits_everybody == everybody
+
+
+@pytest.mark.parametrize(("change", "allowed"), [("burst: 3", 3), ("burst: 2 # the same", 0)])
+def test_the_rate_starts_again_only_if_it_was_changed(tmp_path: Path, change: str, allowed: int) -> None:
+    text = "rate_limit:\n  interval: 1h\n  burst: 2\n"
+    with serving(tmp_path, text) as site:
+        assert [site.fetch()[0] for _ in range(3)] == [200, 200, 429]
+        site.path.write_text(text.replace("burst: 2", change))
+        site.check_twice()
+        assert site.access.last_reload.successful
+        found = [site.fetch()[0] for _ in range(4)]
+
+    assert found == [200] * allowed + [429] * (4 - allowed)
