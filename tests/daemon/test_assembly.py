@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.selection import SelectionError
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import validate
 from gpugauge.settings.model import Settings
 from gpugauge.settings.yaml_text import Document
@@ -99,3 +101,17 @@ def test_lifecycle_endpoints_that_need_a_login_are_not_logged(
         Parts(first, stack, Reloader(first, lambda: first))
 
     assert ("web.enable_lifecycle without" in caplog.text) == (not hashed)
+
+
+def test_a_simulation_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(**_: Any) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", missing)
+    first = settings(tmp_path)
+
+    with ExitStack() as stack, pytest.raises(ConfigError) as raised:
+        Parts(first, stack, Reloader(first, lambda: first))
+
+    assert str(raised.value).endswith("(TMPDIR): No usable temporary directory found in ['/tmp']")
+    assert "\n" not in str(raised.value)

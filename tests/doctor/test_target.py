@@ -1,4 +1,5 @@
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,13 @@ def test_which_python(tmp_path: Path) -> None:
         find_python(None, {"PATH": str(tmp_path)})
     with pytest.raises(PythonError, match="nowhere is not an executable program"):
         find_python("nowhere", environ)
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", missing)
+
+    with pytest.raises(PythonError, match=r"TMPDIR\): No usable temporary directory found"):
+        ask(PYTHON, "facts", 60, {})

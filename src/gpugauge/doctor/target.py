@@ -57,9 +57,16 @@ def find_python(given: str | None, environ: Mapping[str, str]) -> str:
 
 
 def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> Answer:
-    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started."""
+    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started, or without a folder
+    for temporary files.
+    """
     source = Path(probe.__file__).read_text(encoding="utf-8")
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+    with contextlib.ExitStack() as stack:
+        try:
+            out, errors = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        except OSError as error:
+            message = f"the examined Python needs a folder for temporary files (TMPDIR): {error.strerror}"
+            raise PythonError(message) from error
         try:
             process = subprocess.Popen(
                 [python, "-c", source, part],

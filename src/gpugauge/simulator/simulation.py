@@ -16,7 +16,7 @@ from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
-from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 from gpugauge.workload.procfs import Procfs
 
 
@@ -29,9 +29,13 @@ class Simulation:
 
     def __init__(self, name: str, stack: ExitStack) -> None:
         self._scenario = load_scenario(name)
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-proc-")))
-        self._tree = ProcTree(root, self._scenario)
-        self.update()
+        try:
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-proc-")))
+            self._tree = ProcTree(root, self._scenario)
+            self.update()
+        except OSError as error:
+            message = f"simulate: the simulated processes need a folder for temporary files (TMPDIR): {error.strerror}"
+            raise ScenarioError(message) from None
         self._world = World(self._scenario.simulation())
         self.name = self._scenario.name
         self.procfs = Procfs(str(root))
