@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,10 @@ from gpugauge.exposition.render import Exposition
 from gpugauge.sessions import connection as sessions_socket
 from gpugauge.sessions import ends
 from gpugauge.sessions import listener as sessions
+from gpugauge.sessions import store as sessions_store
+from gpugauge.sessions.connection import Connection
 from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.receiver.protocol import ENDED, MESSAGE
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
@@ -44,6 +48,7 @@ from gpugauge.workload.workloads import Workloads
 SEED = 7
 MEMORY_TICKS = 6 * 3600 // STEP  # between two measurements of memory and descriptors
 PAGE_TICKS = 30  # between two renderings of the page
+_UNLIMITED = dict.fromkeys(("connects", "rate", "burst", "messages_by_owner", "bytes_by_owner"), 1e12)
 
 
 class Clock:
@@ -62,7 +67,11 @@ class Clock:
 
 
 class ThreadlessSessions(Sessions):
-    """The hook's socket without its thread; serve() does the thread's work."""
+    """The hook's socket without its thread; serve() does the thread's work. The receiver runs in real time, so its
+    rates are not limited.
+    """
+
+    sent = handled = 0
 
     def begin(self) -> None:
         self.start()
@@ -78,16 +87,26 @@ class ThreadlessSessions(Sessions):
         """Do nothing, see serve()."""
 
     def serve(self) -> None:
-        while self._selector.select(0):
-            self._turn(0)
+        """Wait for all messages and ends that were sent."""
+        deadline = time.monotonic() + 60
+        while self.handled < self.sent:
+            assert time.monotonic() < deadline, "the receiver does not pass messages on"
+            self._turn(1)
         self._turn(0)
 
-    def accept(self, pid: int) -> None:
-        """Accept the pending connection as one of the process `pid`; all connections come from this process."""
-        before = set(self._connections)
-        self._turn(0)
-        (connection,) = self._connections - before
-        connection.pid = pid
+    def _handle(self, kind: int, number: int, body: bytes, descriptors: list[int]) -> None:
+        super()._handle(kind, number, body, descriptors)
+        self.handled += kind in {MESSAGE, ENDED}
+
+    def _open_session(self, connection: Connection, hello: wire.Hello) -> None:
+        """All connections come from this process; the pid is that of the hello."""
+        connection.pid, connection.start = hello.pid, None
+        super()._open_session(connection, hello)
+
+    def _end(self, connection: Connection, rejected: str, pidfd: int | None) -> None:
+        if pidfd is not None:  # of this process
+            os.close(pidfd)
+        super()._end(connection, rejected, None)
 
 
 class Soak:
@@ -96,15 +115,15 @@ class Soak:
     def __init__(self, folder: Path, stack: ExitStack, ticks: int, seed: int) -> None:
         self.load, self.clock, self.ticks = Load(ticks, seed), Clock(), ticks
         self.watch = Watch(self.load)
-        for module in (sessions, sessions_socket):
+        for module in (sessions, sessions_socket, sessions_store):
             stack.enter_context(patch.object(module, "time", self.clock.module()))
-        for name in ("status_in_proc", "peer_pidfd"):  # the kernel does not have these processes
-            stack.enter_context(patch.object(ends, name, lambda *_: None))
+        # The kernel does not have these processes.
+        stack.enter_context(patch.object(ends, "status_in_proc", lambda *_: None))
         self._proc = folder / "proc"
         (self._proc / "sys/kernel/random").mkdir(parents=True)
         (self._proc / "sys/kernel/random/boot_id").write_text(f"{BOOT_ID}\n")
         (self._proc / "stat").write_text(f"btime {unix(0.0):.0f}\n")
-        self._sessions = ThreadlessSessions(str(folder / "hook.sock"), linger_seconds=LINGER)
+        self._sessions = ThreadlessSessions(str(folder / "hook.sock"), linger_seconds=LINGER, **_UNLIMITED)
         self._sessions.begin()
         stack.callback(self._sessions.end)
         procfs = Procfs(str(self._proc))
@@ -142,6 +161,7 @@ class Soak:
         for job in self.load.jobs.values():
             if job.hooked:
                 self._sockets[job.pid].send(self._snap(job))
+                self._sessions.sent += 1
         self._sessions.serve()
         snapshot = self._sampler.tick(unix(self.clock.now), self.clock.now)
         self.watch.check(snapshot)
@@ -164,7 +184,6 @@ class Soak:
             return
         hook = self._sockets[job.pid] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         hook.connect(str(self._sessions.path))
-        self._sessions.accept(job.pid)
         facts = {"command": f"train{job.number}.py", "torch": "2.13.0", "rank": "0", "world_size": "1"}
         hello = wire.Hello(job.session, 1, job.pid, 4026531836, START + job.begin * STEP, facts)
         record = os.memfd_create("record", os.MFD_ALLOW_SEALING)
@@ -176,6 +195,7 @@ class Soak:
         os.pwrite(record, memory, 0)
         fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         socket.send_fds(hook, [wire.encode(hello)], [record])
+        self._sessions.sent += 1
         os.close(record)
 
     def _snap(self, job: Job) -> bytes:
@@ -200,8 +220,10 @@ class Soak:
             return
         hook = self._sockets.pop(job.pid)
         hook.send(self._snap(job))
+        self._sessions.sent += 2
         if job.reason != "killed":
             hook.send(wire.encode(wire.Bye(job.session, 10**6, job.reason)))
+            self._sessions.sent += 1
         hook.close()
 
 

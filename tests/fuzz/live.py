@@ -142,7 +142,7 @@ def _memory(seals: int) -> int:
 
 
 def _sessions(folder: Path, stack: ExitStack) -> Attempt:
-    sessions = Sessions(str(folder / "hook.sock"), linger_seconds=0.0, max_connections=64)
+    sessions = Sessions(str(folder / "hook.sock"), linger_seconds=0.0, connections=64, connects=1e9)
     sessions.start()
     stack.callback(sessions.stop)
     errors = stack.enter_context(errors_of_threads())

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from gpugauge.wire import messages as wire
 from .test_listener import ONE, TWO, hello, snap, until
 
 ERROR = 3 << 8  # the exit status of exit code 3
+
+
+def since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @pytest.mark.parametrize(
@@ -54,15 +59,15 @@ def test_the_status_of_a_process_that_nobody_has_waited_for(code: int) -> None:
     if not child:
         os._exit(code)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert ends.status_in_proc(child, ends.since_boot()) == code << 8
+    assert ends.status_in_proc(child, since_boot()) == code << 8
     assert ends.status_in_proc(child, 0.0) is None  # another process with the same pid
     os.waitpid(child, 0)
-    assert ends.status_in_proc(child, ends.since_boot()) is None
+    assert ends.status_in_proc(child, since_boot()) is None
 
 
 def test_the_status_of_a_process_that_continues() -> None:
-    assert ends.status_in_proc(os.getpid(), ends.since_boot()) == ends.RUNNING
-    assert ends.status_in_proc(0, ends.since_boot()) is None
+    assert ends.status_in_proc(os.getpid(), since_boot()) == ends.RUNNING
+    assert ends.status_in_proc(0, since_boot()) is None
 
 
 def test_zero_is_not_the_status_of_a_process_that_may_not_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +79,7 @@ def test_zero_is_not_the_status_of_a_process_that_may_not_be_traced(monkeypatch:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     monkeypatch.setattr(Path, "readlink", readlink)
-    assert ends.status_in_proc(child, ends.since_boot()) is None
+    assert ends.status_in_proc(child, since_boot()) is None
     os.waitpid(child, 0)
 
 
@@ -141,7 +146,7 @@ def test_a_reason_is_settled_without_a_status(untraceable: Sessions, monkeypatch
 
 @pytest.mark.skipif(not kernel_reports_exits(), reason="Linux 6.15 or newer")
 def test_processes_without_a_status_are_limited(untraceable: Sessions) -> None:
-    untraceable._max_connections = 1
+    untraceable._options.connections = 1
     children = [trained(untraceable, 3, session) for session in (ONE, TWO)]
     assert [s.end_reason for s in untraceable.view()] == ["", "finished"]
     assert open_pidfds() == 1

@@ -27,6 +27,7 @@ from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
 from gpugauge.forecast import ScrapeForecast
 from gpugauge.logline import Condition
+from gpugauge.sessions.listener import Sessions
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
@@ -82,7 +83,9 @@ class Parts:
             self._publish,
             settings.sampling.interval_seconds,
             selection.of,
-            ExporterCollector(lambda: self.access.last_reload if self.access else None, lambda: reloader.last),
+            ExporterCollector(
+                lambda: self.access.last_reload if self.access else None, lambda: reloader.last, self._receiver
+            ),
             forecast,
             _idle_interval(settings),
         )
@@ -130,7 +133,7 @@ class Parts:
         people |= lifecycle_routes(
             self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
         )
-        routes = standard_routes(self.exposition, web.telemetry_path, self._not_ready, forecast)
+        routes = standard_routes(self.exposition, web.telemetry_path, self._not_ready, forecast, self._note)
         routes |= for_people(people, forecast)
         return Server(
             web.listen_address,
@@ -151,6 +154,14 @@ class Parts:
         self._history.feed(snapshot)
         if first:
             self.notifier.ready()
+
+    def _note(self) -> str:
+        sources = [source for source in self._session_sources if isinstance(source, Sessions)]
+        return next((sentence for source in sources if (sentence := source.trouble())), "")
+
+    def _receiver(self) -> int | None:
+        sources = [source for source in self._session_sources if isinstance(source, Sessions)]
+        return next((pid for source in sources if (pid := source.receiver_pid())), None)
 
     def _not_ready(self) -> str | None:
         """Return the reason why the daemon is not ready, None if it is."""

@@ -1,9 +1,8 @@
-"""The daemon's side of the Unix seqpacket socket: opening it, and reading one connection within its limits."""
+"""A connection that the receiver has accepted, and the check for another daemon at the socket's path."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import struct
@@ -11,17 +10,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpugauge.sessions.ends import Ending, since_boot
-from gpugauge.sessions.started import checked_start
-from gpugauge.wire import messages as wire
+from gpugauge.sessions.ends import Ending
+from gpugauge.sessions.receiver.protocol import PEER
 from gpugauge.wire import record as wire_record
-from gpugauge.wire.decoding import decode
 from gpugauge.wire.record import RECORD_BYTES, SharedRecord
 
-# Messages accepted at once, above the steady rate: after a pause of the daemon all queued messages arrive together, and
-# the queue of a hook (hook/client.py) holds 277 of the smallest.
-MESSAGE_BURST = 300
-ACCEPT_BACKLOG = 1024  # connections not yet accepted: all ranks of a node connect in the same second
+_MAX_PATH_BYTES = 107  # of struct sockaddr_un, without the zero byte
 
 
 class RejectedError(Exception):
@@ -33,48 +27,25 @@ class RejectedError(Exception):
 
 
 class Connection:
-    """One accepted connection: its peer, its remaining message credit, its session and its shared record."""
+    """One connection that has sent a message: its process as the kernel gave it at the accept, its session and its
+    shared record. `pid` is 0 if the process cannot be proven to be the one that connected.
+    """
 
-    def __init__(self, sock: socket.socket, rate: float) -> None:
-        self.sock = sock
-        self.pid, self.uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self.owners = {"user": str(self.uid), "cgroup": _cgroup(self.pid)}
-        self.opened = time.monotonic()
-        self._accepted = since_boot()
+    def __init__(self, number: int, identity: bytes) -> None:
+        self.number = number
+        self.pid, self.uid, self.start, self._accepted, self._claimed = PEER.unpack_from(identity)
+        self.cgroup = identity[PEER.size :].decode(errors="replace")
         self.session: str | None = None
         self.bye: str | None = None
         self.record: SharedRecord | None = None
         self._record_descriptor: int | None = None
-        self._received_nothing = True
-        self._rate = rate
-        self._credit = float(MESSAGE_BURST)
-        self._credited = self.opened
+        self.lost_at: float | None = None  # monotonic time at which the receiver that held the connection ended
 
-    def receive(self) -> wire.Message | None:
-        """Return the next message, or None at the end of the connection. Raises RejectedError and BlockingIOError."""
-        try:
-            data, descriptors, flags, _ = socket.recv_fds(self.sock, wire.MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionError:
-            return None
-        for descriptor in descriptors:
-            # Only the first message may carry a record; every other descriptor is closed unread.
-            if self._received_nothing and _is_shared_record(descriptor):
-                self._record_descriptor = descriptor
-            else:
-                os.close(descriptor)
-        if not data:
-            return None
-        self._received_nothing = False
-        self._charge()
-        if flags & socket.MSG_TRUNC:
-            raise RejectedError("oversized", f"a message has at most {wire.MAX_MESSAGE_BYTES} bytes")
-        try:
-            message = decode(data)
-        except wire.WireError as error:
-            raise RejectedError(error.reason, str(error)) from None
-        if isinstance(message, wire.Hello):
-            return replace(message, started=checked_start(message.started, self.pid))
-        return message
+    def attach(self, descriptor: int) -> None:
+        """Take a descriptor of a shared record."""
+        if self._record_descriptor is not None:
+            os.close(self._record_descriptor)
+        self._record_descriptor = descriptor
 
     def read_record(self) -> bool:
         """Update `record` from the shared record; return whether the connection has one. A half-written record leaves
@@ -98,55 +69,34 @@ class Connection:
         self.read_record()
         self.bye = reason
 
-    def ending(self) -> Ending:
-        """Return the end of the process that has closed the connection."""
-        return Ending(self.session or "", self.bye, self.sock, self.pid, self._accepted)
+    def ending(self, pidfd: int | None) -> Ending:
+        """Return the end of the process that has closed the connection. `pidfd` is its descriptor, if there is one."""
+        return Ending(self.session or "", self.bye, pidfd, self._claimed, self._accepted)
+
+    def alive(self) -> bool | None:
+        """Return whether the process runs, None if it has no pid here."""
+        if not self.pid:
+            return None
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            return int(stat[19]) == self.start and stat[0] not in b"ZX"
+        except (OSError, ValueError, IndexError):
+            return False
 
     def close(self) -> None:
-        """Close the connection and the shared record."""
-        self.sock.close()
+        """Close the shared record."""
         if self._record_descriptor is not None:
             os.close(self._record_descriptor)
             self._record_descriptor = None
 
-    def _charge(self) -> None:
-        now = time.monotonic()
-        self._credit = min(float(MESSAGE_BURST), self._credit + (now - self._credited) * self._rate) - 1
-        self._credited = now
-        if self._credit < 0:
-            raise RejectedError("rate", f"at most {self._rate:g} messages a second are expected")
 
-
-def _is_shared_record(descriptor: int) -> bool:
-    """Return whether this is memory of the right size, sealed against changes of it: other files may fail or block."""
-    try:
-        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-        size = os.fstat(descriptor).st_size
-        os.pread(descriptor, 1, 0)  # a descriptor opened for writing only has the seals and the size, too
-    except OSError:
-        return False
-    required = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-    return seals & required == required and size == RECORD_BYTES
-
-
-def listen(path: Path, mode: int) -> socket.socket:
-    """Return a listening socket at `path`; replace the socket of a daemon that has ended. Raises OSError."""
+def prepare(path: Path) -> None:
+    """Make the folder of the socket. Raises OSError if another daemon, or something else, is at the path."""
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, f"AF_UNIX path too long: at most {_MAX_PATH_BYTES} bytes")
     if not path.parent.exists():
         path.parent.mkdir(parents=True)
         path.parent.chmod(0o755)  # independent of the umask: trainings of other users open the socket in this folder
-    _remove_stale_socket(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        path.chmod(mode)
-        listener.listen(ACCEPT_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_stale_socket(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_socket():
@@ -155,16 +105,19 @@ def _remove_stale_socket(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink()
             return
         except BlockingIOError:
-            pass  # its queue is full, so a daemon holds the socket
+            pass  # its queue is full, so somebody holds the socket
+        else:
+            pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if _is_dead(pid):
+                return
     raise OSError(errno.EADDRINUSE, "another daemon listens on it")
 
 
-def _cgroup(pid: int) -> str:
-    """Return the content of /proc/PID/cgroup; empty if it cannot be read (another pid namespace)."""
+def _is_dead(pid: int) -> bool:
+    """Return whether a process has ended as far as it can: a thread that hangs inside the kernel keeps its sockets."""
     try:
-        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace") if pid else ""
-    except OSError:
-        return ""
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
+    except (OSError, IndexError):
+        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import socket
 import struct
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from gpugauge.wire import messages as wire
 RUNNING = -1  # in the place of an exit status: the process runs on, for example with another program (os.execv)
 STATUS_TIMEOUT_SECONDS = 3.0  # after this time without an exit status the last message alone gives the reason
 
-_SO_PEERPIDFD = 77  # Linux 6.5
 _PIDFD_GET_INFO = 0xC040FF0B  # ioctl of 64 bytes, Linux 6.13
 _PIDFD_INFO_EXIT = 1 << 3  # Linux 6.15: the exit status of a process that its parent has waited for
 _EXIT_STATUS_OFFSET = 60
@@ -50,15 +48,17 @@ class Ending:
 
     A process that ends closes its descriptors before its parent can wait for it, so /proc has the status in most
     cases. It is missing if the parent was faster, or if the daemon may not trace the process. Then the kernel reports
-    it once the parent has waited.
+    it once the parent has waited. `pidfd` is a descriptor of the process, which this object closes.
     """
 
-    def __init__(self, session: str, bye: str | None, sock: socket.socket, pid: int, accepted: float) -> None:
+    def __init__(self, session: str, bye: str | None, pidfd: int | None, pid: int, accepted: float) -> None:
         self.session = session
         self._bye = bye
         self._deadline = time.monotonic() + STATUS_TIMEOUT_SECONDS
         self._status = status_in_proc(pid, accepted)
-        self._pidfd = peer_pidfd(sock) if self._status is None else None
+        self._pidfd = pidfd
+        if self._status is not None:
+            self.close()
 
     def reason(self) -> str:
         """Return the reason for the end, empty while the status may become known."""
@@ -102,15 +102,6 @@ def status_in_proc(pid: int, accepted: float) -> int | None:
     except (OSError, IndexError):
         return None
     return status
-
-
-def peer_pidfd(sock: socket.socket) -> int | None:
-    """Return a descriptor of the process that opened the connection, None if the kernel gives none."""
-    try:
-        (descriptor,) = struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
-    except (OSError, struct.error):
-        return None
-    return int(descriptor)
 
 
 def _status_of_reaped(pidfd: int) -> int | None:

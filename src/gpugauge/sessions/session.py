@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 
-REJECTION_REASONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections")
+REJECTION_REASONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections", "connect_rate", "banned")
+RECEIVER_ENDS = ("stuck", "blocked", "ended")
 SESSION_END_REASONS = (*wire.END_REASONS, "killed", "rejected", "other")
 
 
@@ -22,12 +23,13 @@ class Session:
     """
 
     hello: wire.Hello
-    peer_pid: int  # in the pid namespace of the daemon; 0 if the process has none there
+    peer_pid: int  # in the pid namespace of the daemon; 0 if the process has none there, or if it is not proven
     peer_uid: int
     snap: wire.Snap | None = None
     ended_at: float | None = None
     end_reason: str = ""
     record: SharedRecord | None = None
+    peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -42,10 +44,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counts since the start: closed connections by REJECTION_REASONS, ended sessions by SESSION_END_REASONS."""
+    """Counts since the start: closed connections by REJECTION_REASONS, ended sessions by SESSION_END_REASONS, replaced
+    receivers by RECEIVER_ENDS. `banned` is the number of bans in force.
+    """
 
     rejected: Mapping[str, int]
     ended: Mapping[str, int]
+    replaced: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECEIVER_ENDS, 0))
+    banned: int = 0
+    replaced_at: float | None = None  # Unix time of the last replacement
 
 
 class SessionSource(Protocol):

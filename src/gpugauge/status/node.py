@@ -20,6 +20,7 @@ _FIGURES = {
     "power_limit_watts": "gpu_power_limit_watts",
 }
 _WORKLOAD_PREFIX = "workload_"
+_HOOK_TROUBLE_SECONDS = 300.0  # a replaced receiver is shown for this long
 _MAX_ERROR_CHARACTERS = 200  # the log has the whole error
 
 Families = Mapping[str, Family]
@@ -37,6 +38,7 @@ def status(snapshot: Snapshot, history: History) -> Facts:
         "simulated": bool(build) and build[0].get("simulated") == "true",
         "driver": _driver(found),
         "failing_collectors": _failing(snapshot),
+        "hook": _hook(found, snapshot.timestamp),
         "gpus": _gpus(found, history, processes),
         "without_gpu": [p for p in processes if not p["devices"]],
     }
@@ -55,6 +57,15 @@ def _driver(found: Families) -> Facts:
         advice = {"advice": ADVICE[reason]} if not up and reason in ADVICE else {}
         return {"up": bool(up), "reason": reason} | ({"released_until": released[()]} if released else advice)
     return {"up": False, "reason": "unknown"}
+
+
+def _hook(found: Families, now: float) -> str | None:
+    """Return a sentence about recent trouble with the hook's socket, None without."""
+    (replaced_at,) = by_labels(found.get("gpugauge_hook_receiver_replaced_timestamp_seconds")).values() or (None,)
+    if replaced_at is not None and now - replaced_at < _HOOK_TROUBLE_SECONDS:
+        return "the process that receives from trainings hung or ended and was replaced: see the log"
+    (bans,) = by_labels(found.get("gpugauge_hook_bans")).values() or (0.0,)
+    return f"connections of {bans:.0f} users are refused for some minutes: see the log" if bans else None
 
 
 def _failing(snapshot: Snapshot) -> dict[str, str]:

@@ -15,8 +15,11 @@ def standard_routes(
     telemetry_path: str,
     not_ready: Callable[[], str | None],
     forecast: ScrapeForecast | None = None,
+    note: Callable[[], str] = lambda: "",
 ) -> dict[str, Route]:
-    """Return the routes. `not_ready` returns the reason, or None if ready; scrapes are recorded in `forecast`."""
+    """Return the routes. `not_ready` returns the reason, or None if ready; scrapes are recorded in `forecast`.
+    `note` returns what is worth knowing although the daemon is ready, "" if there is nothing.
+    """
 
     def metrics(request: Request) -> Reply:
         accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
@@ -31,7 +34,9 @@ def standard_routes(
 
     def ready(_: Request) -> Reply:
         reason = not_ready()
-        return sentence(200, "ready") if reason is None else sentence(503, f"not ready: {reason}")
+        if reason is not None:
+            return sentence(503, f"not ready: {reason}")
+        return sentence(200, f"ready, but {found}" if (found := note()) else "ready")
 
     return {
         "/-/healthy": Route(lambda _: sentence(200, "healthy")),

@@ -115,28 +115,28 @@ _config = Table()
 PARTS: tuple[Metric, ...] = (
     _part.counter(
         "gpugauge_cpu_seconds_total",
-        "CPU time of the daemon and of its current worker.",
+        "CPU time of the daemon, of its current worker, and of the receiver of training processes.",
         SECONDS,
         lambda u: u.cpu,
         source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_resident_memory_bytes",
-        "Resident memory of the daemon and of its current worker.",
+        "Resident memory of the daemon, of its current worker, and of the receiver of training processes.",
         BYTES,
         lambda u: u.resident,
         source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_open_fds",
-        "Open file descriptors of the daemon and of its current worker.",
+        "Open file descriptors of the daemon, of its current worker, and of the receiver of training processes.",
         NONE,
         lambda u: u.descriptors,
         source="/proc/PID/fd",
     ),
     _part.gauge(
         "gpugauge_start_timestamp_seconds",
-        "Unix time at which the daemon and its current worker were started.",
+        "Unix time at which the daemon, its current worker and the receiver of training processes were started.",
         TIMESTAMP,
         lambda u: u.started,
         source="/proc/PID/stat",
@@ -185,9 +185,15 @@ class ExporterCollector:
     metrics = EXPORTER + COLLECTORS + PARTS + WEB + CONFIG
 
     def __init__(
-        self, web_config: Callable[[], _Reload] = lambda: None, config: Callable[[], _Reload] = lambda: None
+        self,
+        web_config: Callable[[], _Reload] = lambda: None,
+        config: Callable[[], _Reload] = lambda: None,
+        receiver: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Both return whether the last reload succeeded, and the Unix time of the last successful one."""
+        """The first two return whether the last reload succeeded, and the Unix time of the last successful one.
+        `receiver` returns the pid of the receiver of training processes.
+        """
+        self._receiver = receiver
         self._reloads = ((WEB, web_config), (CONFIG, config))
         self._usage: tuple[Family, ...] = ()
         self._usage_due = 0.0
@@ -202,10 +208,10 @@ class ExporterCollector:
         return Section(self.name, found + self._usage_families(tick))
 
     def _usage_families(self, tick: Tick) -> tuple[Family, ...]:
-        """Return the usage of daemon and worker, read every few seconds: reading it lists all their descriptors."""
+        """Return the usage of each process, read every few seconds: reading it lists all their descriptors."""
         if tick.monotonic >= self._usage_due:
             self._usage_due = tick.monotonic + _USAGE_INTERVAL_SECONDS
-            pids = {"daemon": os.getpid(), "worker": tick.driver.worker_pid}
+            pids = {"daemon": os.getpid(), "worker": tick.driver.worker_pid, "receiver": self._receiver()}
             usages = [((part,), read_usage(pid)) for part, pid in pids.items() if pid]
             self._usage = families(PARTS, [(labels, usage) for labels, usage in usages if usage])
         return self._usage

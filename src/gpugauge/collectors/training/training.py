@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.training import session_rows, torch_facts
 from gpugauge.collectors.training.continued import continued
-from gpugauge.metric import NONE, Family, LabelValues, Metric, Table, families
+from gpugauge.metric import NONE, TIMESTAMP, Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import Counters, Session, SessionSource
 from gpugauge.snapshot import Section
-from gpugauge.workload.procfs import process_hash
+from gpugauge.workload.procfs import Procfs, process_hash
 
 # Exported while the process is connected, and for some minutes after its end as well.
 LIVE = session_rows.LIVE + torch_facts.LIVE
@@ -41,6 +41,26 @@ HOOK_SOCKET: tuple[Metric, ...] = (
         NONE,
         lambda stats: stats.counters.rejected,
         "reason",
+    ),
+    _hook.counter(
+        "gpugauge_hook_receiver_replacements_total",
+        "Replacements of the process that receives from training processes: it was stuck, too many of its closes were "
+        "blocked, or it ended.",
+        NONE,
+        lambda stats: stats.counters.replaced,
+        "reason",
+    ),
+    _hook.gauge(
+        "gpugauge_hook_receiver_replaced_timestamp_seconds",
+        "Unix time of the last replacement of the receiver; absent if there was none.",
+        TIMESTAMP,
+        lambda stats: stats.counters.replaced_at,
+    ),
+    _hook.gauge(
+        "gpugauge_hook_bans",
+        "Users whose connections are refused for some minutes, because closing a descriptor that they passed blocks.",
+        NONE,
+        lambda stats: stats.counters.banned,
     ),
     _hook.counter(
         "gpugauge_trainings_ended_total",
@@ -74,7 +94,7 @@ class TrainingCollector(RegisteredCollector):
         """Return a collector of the node's sessions, None without a source of sessions."""
         if node.sessions is None:
             return None
-        return cls(node.sessions, lambda session: node.procfs_of(session).process_id(session.peer_pid))
+        return cls(node.sessions, lambda session: _process_id(node.procfs_of(session), session))
 
     def collect(self, tick: Tick) -> Section:  # noqa: ARG002 - sessions do not depend on the tick
         """Return the families of all sessions. Raises SessionsError if the hook's socket is no longer read."""
@@ -117,3 +137,10 @@ class TrainingCollector(RegisteredCollector):
             return known
         visible = self._process_id(session) if session.connected and session.peer_pid > 0 else None
         return visible or process_hash(session.hello.session)
+
+
+def _process_id(procfs: Procfs, session: Session) -> str | None:
+    """Return the `process` label of the process that connected, None if its pid is another process there."""
+    if session.peer_start is not None and procfs.start_time(session.peer_pid) != session.peer_start:
+        return None
+    return procfs.process_id(session.peer_pid)

@@ -110,6 +110,8 @@ def _exporter(facts: Facts) -> tuple[str, str]:
     problems = {f"Collector {name}:": error for name, error in failing.items() if error}
     if driver.get("advice"):
         problems = {"Driver:": driver["advice"], **problems}
+    if facts.get("hook"):
+        problems["Hook:"] = facts["hook"]
     return before, after + "".join(
         f'<p class="banner bad"><strong>{text(part)}</strong> {text(problem)}</p>\n'
         for part, problem in problems.items()

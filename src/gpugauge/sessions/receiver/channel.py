@@ -1,0 +1,78 @@
+"""The receiver's end of the socket to the daemon. Sending never blocks."""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import posix
+import select
+import struct
+
+from gpugauge.sessions.receiver import protocol as p
+
+TYPE_CHECKING = False  # importing typing costs 1.3 MB
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Channel:
+    """Datagrams to and from the daemon. `running` is false once the daemon has closed its end."""
+
+    def __init__(self, sock: _socket.socket) -> None:
+        self._sock = sock
+        sock.setblocking(False)
+        self._outbox: list[tuple[bytes, list[int]]] = []
+        self._poll = select.poll()
+        self.descriptor = sock.fileno()
+        self.running = True
+
+    @property
+    def full(self) -> bool:
+        """Whether the daemon has not yet taken what was sent. Messages then stay in the sockets of the hooks."""
+        return bool(self._outbox)
+
+    def send(self, kind: int, number: int = 0, body: bytes = b"", descriptors: Iterable[int] = ()) -> None:
+        """Send a datagram now or later, and close the descriptors afterwards: a sealed memfd or a process only."""
+        self._outbox.append((p.HEADER.pack(kind, number) + body, list(descriptors)))
+        if len(self._outbox) == 1:
+            self._flush()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most `seconds` for room; return whether everything was sent."""
+        self._poll.register(self.descriptor, select.POLLOUT)
+        self._poll.poll(seconds * 1000)
+        self._flush()
+        return not self._outbox
+
+    def commands(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield kind, number of the connection, and body of each command that has arrived."""
+        while self.running:
+            try:
+                data = self._sock.recv(p.MAX_DATAGRAM_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.running = False
+                return
+            yield (*p.HEADER.unpack_from(data), data[p.HEADER.size :])
+
+    def _flush(self) -> None:
+        sent = 0
+        for data, descriptors in self._outbox:
+            rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
+            try:
+                self._sock.sendmsg([data], rights if descriptors else [], _socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:
+                    self.running = False
+                    break
+                descriptors.clear()  # the session has no record
+                break
+            for descriptor in descriptors:
+                posix.close(descriptor)
+            sent += 1
+        del self._outbox[:sent]

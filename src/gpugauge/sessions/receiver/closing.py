@@ -1,0 +1,92 @@
+"""Closing what strangers have handed over. `close` of their descriptors can block: of a TCP socket with SO_LINGER for
+as long as the peer likes, of a file in a FUSE file system for ever, where not even SIGKILL ends it. The same holds for
+a connection whose queue contains such a descriptor.
+"""
+
+from __future__ import annotations
+
+import _thread
+import posix
+import time
+
+TYPE_CHECKING = False  # importing typing costs 1.3 MB
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpugauge.sessions.receiver.peer import Owner
+
+MAX_THREADS = 16
+_STACK_BYTES = 128 * 1024
+
+
+class Closer:
+    """Closes in the background, with one thread for each owner that has something to close. An owner whose descriptor
+    blocks stops only its own closes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._waiting: dict[Owner, list[int]] = {}
+        self._running: dict[Owner, float] = {}  # by owner, the monotonic time at which its current close began
+        self.total = 0  # descriptors not yet closed
+        _thread.stack_size(_STACK_BYTES)
+
+    def close(self, owner: Owner, descriptors: Iterable[int]) -> None:
+        """Close descriptors soon. Never blocks."""
+        with self._lock:
+            queue = self._waiting.setdefault(owner, [])
+            before = len(queue)
+            queue.extend(descriptors)
+            self.total += len(queue) - before
+            start = self._claim(owner)
+        if start:
+            self._start(owner)
+
+    def retry(self) -> None:
+        """Start the threads that could not be started before."""
+        with self._lock:
+            owners = [owner for owner, queue in self._waiting.items() if queue and self._claim(owner)]
+        for owner in owners:
+            self._start(owner)
+
+    def waiting(self, owner: Owner) -> int:
+        """Return the number of an owner's descriptors whose close has not begun."""
+        queue = self._waiting.get(owner)
+        return len(queue) if queue else 0
+
+    def blocked(self, seconds: float) -> list[Owner]:
+        """Return the owners whose current close takes longer than `seconds`."""
+        limit = time.monotonic() - seconds
+        with self._lock:
+            return [owner for owner, since in self._running.items() if since < limit]
+
+    def _claim(self, owner: Owner) -> bool:
+        """Return whether a thread for `owner` is to be started. The caller holds the lock."""
+        if owner in self._running or len(self._running) >= MAX_THREADS:
+            return False
+        self._running[owner] = time.monotonic()
+        return True
+
+    def _start(self, owner: Owner) -> None:
+        try:
+            _thread.start_new_thread(self._run, (owner,))
+        except RuntimeError:  # out of threads: retry() tries again
+            with self._lock:
+                del self._running[owner]
+
+    def _run(self, owner: Owner) -> None:
+        while True:
+            with self._lock:
+                queue = self._waiting.get(owner)
+                if not queue:
+                    self._waiting.pop(owner, None)
+                    del self._running[owner]
+                    return
+                descriptor = queue.pop()
+                self._running[owner] = time.monotonic()
+            try:
+                posix.close(descriptor)
+            except OSError:
+                pass
+            with self._lock:
+                self.total -= 1

@@ -1,0 +1,125 @@
+"""The limits of connections, messages and bytes, by user, by cgroup and in all."""
+
+from __future__ import annotations
+
+import time
+
+from gpugauge.sessions.receiver.peer import Owner
+from gpugauge.sessions.receiver.protocol import Options
+
+_MAX_BUCKETS = 4096  # more groups than that are forgotten: an attacker may have many users
+_MIN_CONNECTS = 256  # at once, also where fewer connections are allowed
+_ALL = "all"
+
+
+class Bucket:
+    """Credit that returns at a steady rate, up to a maximum."""
+
+    __slots__ = ("_at", "_maximum", "_rate", "credit")
+
+    def __init__(self, rate: float, maximum: float) -> None:
+        self._rate, self._maximum, self.credit = rate, maximum, maximum
+        self._at = time.monotonic()
+
+    def spend(self, amount: float = 1.0) -> bool:
+        """Take `amount`; return whether there was as much."""
+        now = time.monotonic()
+        self.credit = min(self._maximum, self.credit + (now - self._at) * self._rate) - amount
+        self._at = now
+        return self.credit >= 0
+
+    def full(self) -> bool:
+        """Return whether all of the credit is there."""
+        return self.credit + (time.monotonic() - self._at) * self._rate >= self._maximum
+
+
+Group = tuple[str, object]
+
+
+def groups(owner: Owner) -> list[Group]:
+    """Return the groups whose limits apply to an owner. A process of another pid namespace has no cgroup here."""
+    return [("user", owner.uid), ("cgroup", owner.cgroup)] if owner.cgroup else [("user", owner.uid)]
+
+
+class Limits:
+    """The use of each group, and the bans."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._connections: dict[Group, int] = {}
+        self._connects: dict[Group, Bucket] = {}
+        self._messages: dict[Group, Bucket] = {}
+        self._bytes: dict[Group, Bucket] = {}
+        self._bans: dict[Owner, float] = {}  # monotonic time of the end
+        self._by_kind = {"user": options.connections_by_user, "cgroup": options.connections_by_cgroup}
+
+    def connects(self, group: Group) -> bool:
+        """Count an attempt to connect; return whether it is one too many."""
+        at_once = max(self._by_kind[group[0]], _MIN_CONNECTS)
+        return not _of(self._connects, group, self._options.connects, at_once).spend()
+
+    def full(self, owner: Owner) -> str:
+        """Return the kind of the group that has no room for another connection, "" if all have."""
+        if self._connections.get((_ALL, ""), 0) >= self._options.connections:
+            return _ALL
+        return next((g[0] for g in groups(owner) if self._connections.get(g, 0) >= self._by_kind[g[0]]), "")
+
+    def add(self, owner: Owner, count: int) -> None:
+        """Count connections of an owner; -1 for one that has ended."""
+        for group in [(_ALL, ""), *groups(owner)]:
+            found = self._connections.get(group, 0) + count
+            if found:
+                self._connections[group] = found
+            else:
+                del self._connections[group]
+
+    def may_read(self, owner: Owner) -> bool:
+        """Return whether the groups of an owner have credit for another message."""
+        return all(bucket.spend(0) for kind in (self._messages, self._bytes) for bucket in self._buckets(kind, owner))
+
+    def read(self, owner: Owner, size: int) -> None:
+        """Count a message of `size` bytes."""
+        for bucket in self._buckets(self._messages, owner):
+            bucket.spend()
+        for bucket in self._buckets(self._bytes, owner):
+            bucket.spend(size)
+
+    def _buckets(self, kind: dict[Group, Bucket], owner: Owner) -> list[Bucket]:
+        o = self._options
+        rate = o.messages_by_owner if kind is self._messages else o.bytes_by_owner
+        # After a pause of the daemon the queues of all connections are full.
+        burst = rate * 8
+        found = [_of(kind, group, rate, burst) for group in groups(owner)]
+        return [*found, _of(kind, (_ALL, ""), 2 * rate, 2 * burst)]
+
+    def ban(self, owner: Owner, seconds: float) -> bool:
+        """Refuse connections of an owner from now on; return whether it was not banned before."""
+        known = self.banned(owner)
+        self._bans[owner] = time.monotonic() + seconds
+        return not known
+
+    def banned(self, owner: Owner) -> bool:
+        """Return whether an owner is banned."""
+        return self._bans.get(owner, 0.0) > time.monotonic()
+
+    def banned_users(self) -> set[int]:
+        """Return the users that have a ban."""
+        return {owner.uid for owner in self._bans}
+
+    def sweep(self) -> int:
+        """Forget what has no effect any more; return the number of bans."""
+        now = time.monotonic()
+        self._bans = {owner: until for owner, until in self._bans.items() if until > now}
+        for kind in (self._connects, self._messages, self._bytes):
+            for group in [group for group, bucket in kind.items() if bucket.full()]:
+                del kind[group]
+        return len(self._bans)
+
+
+def _of(kind: dict[Group, Bucket], group: Group, rate: float, maximum: float) -> Bucket:
+    bucket = kind.get(group)
+    if bucket is None:
+        if len(kind) >= _MAX_BUCKETS:
+            kind.pop(next(iter(kind)))
+        bucket = kind[group] = Bucket(rate, maximum)
+    return bucket

@@ -1,0 +1,121 @@
+"""The other end of a connection: process, user and cgroup, pinned when the connection is accepted."""
+
+from __future__ import annotations
+
+import _socket
+import posix
+import select
+import struct
+import time
+
+_SO_PEERPIDFD = 77  # Linux 6.5
+_ENOPROTOOPT = 92
+_MAX_CGROUP_BYTES = 1024
+GONE = "gone"  # in the place of the cgroup of a process that has ended: a limit holds for all of them together
+
+
+class Owner:
+    """A user in a cgroup, whom closes and bans apply to. A cgroup alone may be shared by users, a uid by containers."""
+
+    __slots__ = ("cgroup", "uid")
+
+    def __init__(self, uid: int, cgroup: str) -> None:
+        self.uid, self.cgroup = uid, cgroup  # the cgroup is "" if the process has no pid here
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Owner) and (self.uid, self.cgroup) == (other.uid, other.cgroup)
+
+    def __hash__(self) -> int:
+        return hash((self.uid, self.cgroup))
+
+
+class Identity:
+    """The process that connected. `pid` is 0 if it is not known, or not proven to be of that process still; `start` is
+    in clock ticks after boot, `accepted` in seconds since boot, and `claimed` the pid, proven or not.
+    """
+
+    __slots__ = ("accepted", "claimed", "owner", "pid", "start")
+
+    def __init__(self, pid: int, start: int, owner: Owner, accepted: float, claimed: int) -> None:
+        self.pid, self.start, self.owner, self.accepted, self.claimed = pid, start, owner, accepted, claimed
+
+
+def user(sock: _socket.socket) -> tuple[int, int]:
+    """Return pid and uid of the process that connected, as the kernel noted them then. Raises OSError."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))
+    return pid, uid
+
+
+def identify(sock: _socket.socket, empty_since: float) -> Identity:
+    """Return the identity of the process that connected. `empty_since` is a time since boot at which the connection was
+    not there yet.
+
+    Its pid may belong to another process by now. What /proc shows is of the right process if that is alive afterwards
+    (its pidfd) or, before Linux 6.5, if it is older than the connection.
+    """
+    pid, uid = user(sock)
+    accepted = time.clock_gettime(time.CLOCK_BOOTTIME)
+    start, cgroup = (_start(pid), _cgroup(pid)) if pid > 0 else (0, "")
+    if pid > 0:
+        alive = _alive(sock)
+        proven = start > 0 and (start / posix.sysconf("SC_CLK_TCK") < empty_since if alive is None else alive)
+        if not proven:
+            return Identity(0, 0, Owner(uid, GONE), accepted, pid)
+    return Identity(max(pid, 0), start, Owner(uid, cgroup), accepted, pid)
+
+
+def pidfd(sock: _socket.socket) -> int | None:
+    """Return a descriptor of the process that connected, None if the kernel gives none."""
+    try:
+        (descriptor,) = struct.unpack("i", sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
+    except (OSError, struct.error):
+        return None
+    return int(descriptor)
+
+
+def _alive(sock: _socket.socket) -> bool | None:
+    """Return whether the process that connected is alive, None if the kernel cannot tell."""
+    try:
+        (descriptor,) = struct.unpack("i", sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
+    except OSError as error:
+        return None if error.errno == _ENOPROTOOPT else False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)  # readable when the process has ended
+    ended = poll.poll(0)
+    posix.close(descriptor)
+    return not ended
+
+
+def _start(pid: int) -> int:
+    """Return the start in clock ticks after boot, 0 without such a process."""
+    try:
+        return int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _cgroup(pid: int) -> str:
+    try:
+        return cgroup_of(_read(f"/proc/{pid}/cgroup").decode(errors="replace"))
+    except OSError:
+        return GONE
+
+
+def cgroup_of(text: str) -> str:
+    """Return the cgroup from the text of /proc/PID/cgroup. All below the slice of a login user is one cgroup: users
+    may create more there.
+    """
+    unified = [line[3:] for line in text.splitlines() if line.startswith("0::")]
+    path = unified[0] if unified and unified[0] != "/" else text.strip()
+    parts = path.split("/")
+    if len(parts) > 3 and parts[1] == "user.slice":
+        path = "/".join(parts[:3])
+    return path[:_MAX_CGROUP_BYTES]
+
+
+def _read(path: str) -> bytes:
+    descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return posix.read(descriptor, 4096)
+    finally:
+        posix.close(descriptor)

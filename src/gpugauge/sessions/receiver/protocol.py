@@ -1,0 +1,78 @@
+"""The datagrams between receiver and daemon, and the options of the receiver. Both ends have the same version."""
+
+from __future__ import annotations
+
+import struct
+
+HEADER = struct.Struct("=BI")  # kind, number of the connection (0: none)
+PEER = struct.Struct("=iiqdi")  # the fields of peer.Identity, with the uid of its owner
+STATE = struct.Struct("=IIId")  # open connections, closes that block, banned owners, seconds of CPU time
+REFUSED = struct.Struct("=iI")  # uid, count
+
+# From the receiver.
+(
+    READY,  # the socket is open
+    FAILED,  # it cannot be opened, or the receiver ends; text
+    ALIVE,  # every second: STATE
+    OPENED,  # before the first message of a connection: PEER, cgroup
+    MESSAGE,  # the datagram of a hook, with the shared record beside the first one
+    ENDED,  # the connection has ended; the reason of a rejection, empty without one; the pidfd of the process
+    REJECTED,  # connections closed: REFUSED, reason, a zero byte, detail
+    BANNED,  # an owner is banned: uid, cgroup, as BAN has them
+    REOPENED,  # the socket's path was removed, and there is a new one; text
+    REPLACE,  # the receiver asks for a successor: too many of its closes block
+) = range(1, 11)
+
+# From the daemon.
+CLOSE, BAN = range(64, 66)  # close a connection; ban an owner for the seconds in BAN_BODY
+BAN_BODY = struct.Struct("=id")  # uid, seconds; the cgroup follows
+
+MAX_DATAGRAM_BYTES = 64 * 1024  # more than the longest message of a hook
+
+
+class Options:
+    """The limits. A receiver gets them on its command line, as `name=value`."""
+
+    __slots__ = (
+        "backlog",
+        "ban_seconds",
+        "burst",
+        "bytes_by_owner",
+        "connections",
+        "connections_by_cgroup",
+        "connections_by_user",
+        "connects",
+        "hello_seconds",
+        "message_bytes",
+        "messages_by_owner",
+        "mode",
+        "rate",
+        "record_bytes",
+    )
+
+    def __init__(self, **values: float) -> None:
+        self.backlog = 4096  # connections not yet accepted; the kernel's own limit, net.core.somaxconn, is as large
+        self.ban_seconds = 300.0
+        self.burst = 300.0  # messages at once: a hook's queue holds 277 of the smallest (hook/client.py)
+        self.bytes_by_owner = 1e6  # a second, of a user or of a cgroup; twice as many in all
+        self.connections = 2048
+        self.connections_by_cgroup = 1024
+        self.connections_by_user = 1536
+        self.connects = 20.0  # a second by one user, or of one cgroup; as many at once as it may have connections
+        self.hello_seconds = 10.0  # a connection without a message is closed after this time
+        self.message_bytes = 16 * 1024
+        self.messages_by_owner = 250.0
+        self.mode = 0o666
+        self.rate = 10.0  # messages a second of one connection
+        self.record_bytes = 4096
+        for name, value in values.items():
+            setattr(self, name, type(getattr(self, name))(value))
+
+    def words(self) -> list[str]:
+        """Return the options as words of a command line."""
+        return [f"{name}={getattr(self, name)}" for name in self.__slots__]
+
+    @classmethod
+    def of(cls, words: list[str]) -> Options:
+        """Return the options of the words of a command line."""
+        return cls(**{name: float(value) for name, _, value in (word.partition("=") for word in words)})

@@ -1,0 +1,39 @@
+"""Descriptors that arrive with a message."""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import posix
+import struct
+
+TYPE_CHECKING = False  # importing typing costs 1.3 MB
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# With less room, the kernel closes the surplus on receipt, in the thread that receives. 253 is SCM_MAX_FD.
+ANCILLARY_BYTES = _socket.CMSG_SPACE(253 * 4)
+
+
+def sort(ancillary: Iterable[tuple[int, int, bytes]], record_bytes: int) -> tuple[int | None, list[int]]:
+    """Return the first shared record of `record_bytes` (0: none is wanted), and the other descriptors."""
+    record, others = None, list[int]()
+    for _, _, data in ancillary:
+        for (descriptor,) in struct.iter_unpack("i", data[: len(data) // 4 * 4]):
+            if record_bytes and record is None and _is_shared_record(descriptor, record_bytes):
+                record = descriptor
+            else:
+                others.append(descriptor)
+    return record, others
+
+
+def _is_shared_record(descriptor: int, size: int) -> bool:
+    """Return whether this is memory of the right size, sealed against changes of it: other files may fail or block."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        found = posix.fstat(descriptor).st_size
+        posix.pread(descriptor, 1, 0)  # a descriptor opened for writing only has the seals and the size, too
+    except OSError:
+        return False
+    required = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    return seals & required == required and found == size

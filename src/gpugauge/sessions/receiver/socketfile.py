@@ -1,0 +1,92 @@
+"""The hook's listening socket and its path."""
+
+from __future__ import annotations
+
+import _socket
+import posix
+
+_SO_PASSRIGHTS = 83  # Linux 6.16
+
+
+class SocketFile:
+    """A listening socket: opened at `path`, or inherited from the service manager, whose path is left alone."""
+
+    def __init__(self, path: str, mode: int, backlog: int, inherited: int | None) -> None:
+        self._path, self._mode, self._backlog = path, mode, backlog
+        self._owned = inherited is None
+        self._inode: tuple[int, int] | None = None
+        self.socket = self.open() if inherited is None else _socket.socket(fileno=inherited)
+        self.socket.setblocking(False)
+        self._missing = False
+        self.pass_descriptors(allowed=True)  # an inherited socket has the value that was set last
+
+    def open(self) -> _socket.socket:
+        """Return a new listening socket, in the place of what is at the path. Raises OSError."""
+        folder, _, name = self._path.rpartition("/")
+        posix.chdir(folder or "/")  # the path of a socket has at most 107 bytes, so the temporary name is relative
+        temporary = f".{posix.getpid()}"
+        made = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        try:
+            made.bind(temporary)
+            posix.chmod(temporary, self._mode)
+            made.listen(self._backlog)
+            made.setblocking(False)
+            found = posix.stat(temporary)
+            posix.rename(temporary, name)
+        except OSError:
+            made.close()
+            _remove(temporary)
+            raise
+        self._inode = (found.st_dev, found.st_ino)
+        self.socket = made
+        return made
+
+    def missing(self) -> str:
+        """Return the reason if the path is gone, once for each time; "" otherwise."""
+        try:
+            posix.stat(self._path)
+        except FileNotFoundError:
+            before, self._missing = self._missing, True
+            if before and not self._owned:
+                return ""
+            return (
+                "the hook's socket was removed"
+                if self._owned
+                else ("the hook's socket was removed: restart the socket unit, because new trainings cannot report")
+            )
+        except OSError:
+            return ""
+        self._missing = False
+        return ""
+
+    @property
+    def owned(self) -> bool:
+        """Whether the socket is ours to open again and to remove."""
+        return self._owned
+
+    def pass_descriptors(self, *, allowed: bool) -> bool:
+        """Allow or refuse descriptors on connections that are opened from now on; return whether the kernel can."""
+        try:
+            self.socket.setsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS, int(allowed))
+        except OSError:
+            return False
+        return True
+
+    def shut(self) -> None:
+        """Refuse new connections, and remove the path unless another daemon has taken it."""
+        if not self._owned:
+            return
+        try:
+            self.socket.shutdown(_socket.SHUT_RDWR)
+            found = posix.stat(self._path)
+            if (found.st_dev, found.st_ino) == self._inode:
+                posix.unlink(self._path)
+        except OSError:
+            pass
+
+
+def _remove(path: str) -> None:
+    try:
+        posix.unlink(path)
+    except OSError:
+        pass

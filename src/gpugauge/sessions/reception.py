@@ -1,0 +1,137 @@
+"""The receiver in use. It is replaced if it ends, hangs, or asks for it."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpugauge.logline import Condition, fields
+from gpugauge.sessions.intake import Datagram, Intake
+from gpugauge.sessions.receiver import protocol as p
+from gpugauge.sessions.store import Store
+
+log = logging.getLogger(__name__)
+
+STUCK_SECONDS = 3.0  # without a word from the receiver, which reports every second
+REPORT_SECONDS = 300.0  # a replaced receiver is reported for this long
+_MAX_ABANDONED = 16  # receivers that hang inside the kernel, and are waited for
+
+
+class Reception:
+    """Keeps a receiver running. `lose` is called when one is given up, before its connections are closed."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: p.Options,
+        selector: selectors.BaseSelector,
+        store: Store,
+        lose: Callable[[], None],
+    ) -> None:
+        self._path, self._options, self._selector, self._store, self._lose = path, options, selector, store, lose
+        self._inherited: socket.socket | None = None
+        self._intake: Intake | None = None
+        self._abandoned: list[Intake] = []
+        self._bans: dict[bytes, float] = {}  # by uid and cgroup as the receiver sends them: monotonic time of the end
+        self._failure = Condition(log)
+        self._trouble = ("", 0.0)  # a sentence, and the monotonic time at which it was true
+        self._retry_at = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the receiver, None while there is none."""
+        intake = self._intake
+        return intake.pid if intake else None
+
+    def start(self, inherited: socket.socket | None) -> None:
+        """Start the first receiver. Raises OSError."""
+        self._inherited = inherited
+        self._adopt(Intake(self._path, self._options, inherited))
+
+    def stop(self) -> None:
+        """End the receiver."""
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            intake.end()
+        if self._inherited is not None:
+            self._inherited.close()  # the service manager has it, too
+
+    def trouble(self) -> str:
+        """Return a sentence if the receiver was replaced in the last minutes, "" otherwise."""
+        sentence, at = self._trouble
+        return sentence if sentence and time.monotonic() - at < REPORT_SECONDS else ""
+
+    def receive(self) -> Iterator[Datagram]:
+        """Yield the datagrams that have arrived."""
+        return self._intake.receive() if self._intake else iter(())
+
+    def command(self, kind: int, number: int) -> None:
+        """Send a command to the receiver."""
+        if self._intake is not None:
+            self._intake.command(kind, number)
+
+    def hear(self, kind: int, body: bytes) -> None:
+        """Handle what the receiver reports about itself."""
+        if kind == p.ALIVE:
+            self._store.ban(p.STATE.unpack(body)[2])
+        elif kind == p.BANNED:
+            uid, seconds = p.BAN_BODY.unpack_from(body)
+            self._bans[body] = time.monotonic() + seconds
+            cgroup = body[p.BAN_BODY.size :].decode(errors="replace")
+            sentence = "closing a descriptor that a process has passed to the hook's socket blocks: its user is banned"
+            log.warning(sentence, extra=fields(uid=uid, cgroup=cgroup, seconds=seconds))
+        elif kind == p.REOPENED:
+            log.warning(body.decode(errors="replace"), extra=fields(path=self._path))
+        elif kind == p.REPLACE:
+            self._replace("blocked")
+        elif kind == p.FAILED:
+            log.error("the receiver failed: %s", body.decode(errors="replace"))
+
+    def watch(self) -> None:
+        """Replace a receiver that has ended or hangs."""
+        now = time.monotonic()
+        if self._intake is None:
+            if now >= self._retry_at:
+                self._succeed()
+        elif self._intake.ended:
+            self._replace("ended")
+        elif now - self._intake.heard > STUCK_SECONDS:
+            self._replace("stuck")
+
+    def _replace(self, reason: str) -> None:
+        """Start another receiver, and then end this one. Sessions go on: their processes connect again."""
+        before, self._intake = self._intake, None
+        if before is None:
+            return
+        self._selector.unregister(before.channel)
+        self._store.replace(reason)
+        self._trouble = (f"the receiver of training processes was replaced ({reason})", time.monotonic())
+        log.warning("the receiver is replaced", extra=fields(reason=reason, pid=before.pid))
+        self._lose()
+        self._succeed()
+        before.end(graceful=reason == "blocked")
+        self._abandoned = [b for b in (*self._abandoned, before) if not b.reaped()][-_MAX_ABANDONED:]
+
+    def _succeed(self) -> None:
+        """Start a receiver; try again later if that fails."""
+        self._retry_at = time.monotonic() + STUCK_SECONDS
+        try:
+            self._adopt(Intake(self._path, self._options, self._inherited))
+        except OSError as error:
+            self._failure.failing("the receiver of training processes cannot be started", error=error)
+            self._trouble = (f"training processes cannot report: {error.strerror or error}", time.monotonic())
+        else:
+            self._failure.recovered("the receiver of training processes is started")
+
+    def _adopt(self, intake: Intake) -> None:
+        self._intake = intake
+        self._selector.register(intake.channel, selectors.EVENT_READ)
+        now = time.monotonic()
+        self._bans = {body: until for body, until in self._bans.items() if until > now}
+        for body, until in self._bans.items():
+            uid, _ = p.BAN_BODY.unpack_from(body)
+            intake.command(p.BAN, 0, p.BAN_BODY.pack(uid, until - now) + body[p.BAN_BODY.size :])

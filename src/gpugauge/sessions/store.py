@@ -1,0 +1,136 @@
+"""The sessions and the counters. The thread of the listener writes, every thread reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from gpugauge.sessions.connection import Connection
+from gpugauge.sessions.session import RECEIVER_ENDS, REJECTION_REASONS, SESSION_END_REASONS, Counters, Session
+from gpugauge.wire import messages as wire
+
+
+class Store:
+    """Sessions by name: connected ones, and ended ones for `linger_seconds`, at most `max_ended` of them."""
+
+    def __init__(self, linger_seconds: float, max_ended: int) -> None:
+        self.linger_seconds, self._max_ended = linger_seconds, max_ended
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+        self._expiry: dict[str, float] = {}  # ended sessions, oldest first, by monotonic time
+        self._view: tuple[Session, ...] | None = ()
+        self._rejected = dict.fromkeys(REJECTION_REASONS, 0)
+        self._ended = dict.fromkeys(SESSION_END_REASONS, 0)
+        self._replaced = dict.fromkeys(RECEIVER_ENDS, 0)
+        self._banned = 0
+        self._replaced_at: float | None = None
+        self._counters: Counters | None = None
+
+    def view(self) -> tuple[Session, ...]:
+        """Return all sessions; the same object if nothing has changed."""
+        with self._lock:
+            if self._view is None:
+                self._view = tuple(self._sessions.values())
+            return self._view
+
+    def counters(self) -> Counters:
+        """Return the counts; the same object if nothing has changed."""
+        with self._lock:
+            if self._counters is None:
+                self._counters = Counters(
+                    dict(self._rejected),
+                    dict(self._ended),
+                    dict(self._replaced),
+                    self._banned,
+                    self._replaced_at,
+                )
+            return self._counters
+
+    def lingering(self) -> bool:
+        """Return whether there are ended sessions."""
+        return bool(self._expiry)
+
+    def known(self, name: str) -> Session | None:
+        """Return a session."""
+        return self._sessions.get(name)
+
+    def open(self, connection: Connection, hello: wire.Hello) -> None:
+        """Begin a session, or continue it after a broken connection of the same process."""
+        known = self.known(hello.session)
+        with self._lock:
+            self._expiry.pop(hello.session, None)
+            snap, connection.record = (known.snap, known.record) if known else (None, None)
+            connection.read_record()
+            self._sessions[hello.session] = Session(
+                hello,
+                connection.pid,
+                connection.uid,
+                snap,
+                record=connection.record,
+                peer_start=connection.start,
+            )
+            self._view = None
+
+    def update(self, name: str, **changes: Any) -> None:
+        """Change fields of a session."""
+        with self._lock:
+            self._update(name, **changes)
+
+    def close(self, connection: Connection, reason: str) -> None:
+        """End the session of a connection; `reason` is empty while it is not settled."""
+        if connection.session is None:
+            return
+        with self._lock:
+            self._update(connection.session, ended_at=time.time(), end_reason=reason, record=connection.record)
+            self._expiry[connection.session] = time.monotonic() + self.linger_seconds
+            if reason:
+                self._ended[reason] += 1
+                self._counters = None
+
+    def settle(self, name: str, reason: str) -> None:
+        """Set and count the reason for the end of a session."""
+        with self._lock:
+            session = self._sessions.get(name)
+            if session is not None and not session.connected and not session.end_reason:
+                self._update(name, end_reason=reason)
+            self._ended[reason] += 1
+            self._counters = None
+
+    def sweep(self, connections: Collection[Connection], now: float) -> None:
+        """Read the shared records; drop sessions that ended `linger_seconds` ago, or the oldest of too many."""
+        with self._lock:
+            for connection in connections:
+                if connection.session is not None and connection.read_record():
+                    self._update(connection.session, record=connection.record)
+            while self._expiry:
+                oldest = next(iter(self._expiry))
+                if self._expiry[oldest] > now and len(self._expiry) <= self._max_ended:
+                    break
+                del self._expiry[oldest], self._sessions[oldest]
+                self._view = None
+
+    def reject(self, reason: str, count: int) -> None:
+        """Count closed connections."""
+        with self._lock:
+            self._rejected[reason] += count
+            self._counters = None
+
+    def replace(self, reason: str) -> None:
+        """Count a replaced receiver."""
+        with self._lock:
+            self._replaced[reason] += 1
+            self._replaced_at = time.time()
+            self._counters = None
+
+    def ban(self, count: int) -> None:
+        """Set the number of bans in force."""
+        if count != self._banned:
+            with self._lock:
+                self._banned, self._counters = count, None
+
+    def _update(self, name: str, **changes: Any) -> None:
+        self._sessions[name] = replace(self._sessions[name], **changes)
+        self._view = None
