@@ -111,6 +111,10 @@ bench: $(VENV)/dev ## measurements, ours beside the peers'
 torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
 	@$(BIN)/python -m bench.torture $(ARGS)
 
+.PHONY: hostile
+hostile: $(VENV)/dev ## drawn messages and connections of hostile users at the hook's socket; as root; ARGS="SECONDS [SEED]"
+	@$(BIN)/python -m bench.hostile $(or $(ARGS),60)
+
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
 	@$(BIN)/python -m tests.strangers --programs 1000 $(ARGS)
