@@ -42,6 +42,17 @@ def test_hello_comes_first(path: Path, client: Client) -> None:
             assert [connection.recv(99), connection.recv(99)] == [b"hello", b"snap"]
 
 
+def test_hello_without_the_record_where_descriptors_are_refused(path: Path, client: Client) -> None:
+    with server(path) as listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, 83, 0)  # SO_PASSRIGHTS
+        except OSError:
+            pytest.skip("Linux 6.16 or newer")
+        assert client.connect(0, lambda: (b"hello", listener.fileno()))
+        with listener.accept()[0] as connection:
+            assert socket.recv_fds(connection, 99, 1)[:2] == (b"hello", [])
+
+
 def test_every_publication_tries_to_connect_to_an_absent_daemon(path: Path, client: Client) -> None:
     assert not client.connect(0, hello)
     assert not client.send(0, b"lost")

@@ -48,7 +48,7 @@ class Client:
                 candidate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 candidate.connect(path)
                 data, descriptor = hello()
-                socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)
+                self._greet(candidate, data, descriptor)
             except OSError:
                 candidate.close()
                 continue
@@ -60,6 +60,14 @@ class Client:
             self._opened = now
             return True
         return False
+
+    @staticmethod
+    def _greet(candidate: socket.socket, data: bytes, descriptor: int | None) -> None:
+        """Send the first datagram; without the record to a daemon that accepts no descriptors (Linux 6.16)."""
+        try:
+            socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)
+        except PermissionError:
+            candidate.send(data, socket.MSG_NOSIGNAL)
 
     def send(self, now: int, data: bytes) -> bool:
         """Send one datagram; return False if the connection has broken. A full queue drops the message."""
