@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from tests.collectors.proctree import CUDA, write
@@ -48,7 +49,7 @@ from gpugauge.workload.workloads import Workloads
 SEED = 7
 MEMORY_TICKS = 6 * 3600 // STEP  # between two measurements of memory and descriptors
 PAGE_TICKS = 30  # between two renderings of the page
-_UNLIMITED = dict.fromkeys(("connects", "rate", "burst", "messages_by_owner", "bytes_by_owner"), 1e12)
+_UNLIMITED: dict[str, Any] = dict.fromkeys(("connects", "rate", "burst", "messages_by_owner", "bytes_by_owner"), 1e12)
 
 
 class Clock:

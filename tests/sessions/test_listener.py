@@ -91,6 +91,10 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def ended(listener: Sessions, name: str) -> None:
+    until(lambda: (name, False) in [(s.hello.session, s.connected) for s in listener.view()])
+
+
 def closed_by_daemon(client: socket.socket) -> bool:
     try:
         return not client.recv(1)
@@ -238,7 +242,7 @@ def test_the_oldest_of_too_many_ended_sessions_are_dropped(
         client = connect()
         client.send(hello(name))
         client.close()
-        until(lambda name=name: (name, False) in [(s.hello.session, s.connected) for s in listener.view()])
+        ended(listener, name)
     until(lambda: names[2:] == [s.hello.session for s in listener.view()])
 
 

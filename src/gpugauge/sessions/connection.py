@@ -107,7 +107,7 @@ def prepare(path: Path) -> None:
         except ConnectionRefusedError:
             return
         except BlockingIOError:
-            pass  # its queue is full, so somebody holds the socket
+            pass  # its queue is full, so a daemon holds the socket
         else:
             pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if _is_dead(pid):

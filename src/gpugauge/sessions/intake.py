@@ -53,7 +53,7 @@ class Intake:
         except OSError:
             self.end(graceful=False)
             raise
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
 
     @property
     def pid(self) -> int:
@@ -74,7 +74,7 @@ class Intake:
             if not data:
                 self.ended = True
                 return
-            self.heard = time.monotonic()
+            self.received_at = time.monotonic()
             kind, number = p.HEADER.unpack_from(data)
             yield kind, number, data[p.HEADER.size :], fds
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpugauge.logline import fields
 from gpugauge.sessions import ends
+from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.connection import Connection, RejectedError, prepare
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.reception import Reception
@@ -44,10 +45,12 @@ class Sessions:
     of receiver.protocol.Options.
     """
 
-    def __init__(self, path: str, *, linger_seconds: float = 300.0, **limits: float) -> None:
+    def __init__(
+        self, path: str, *, linger_seconds: float = 300.0, budget: Budget | None = None, **limits: float
+    ) -> None:
         self.path = Path(path)
         self._options = p.Options(**limits, message_bytes=wire.MAX_MESSAGE_BYTES, record_bytes=RECORD_BYTES)
-        self._store = Store(linger_seconds, self._options.connections)
+        self._store = Store(linger_seconds, self._options.connections, budget or Budget())
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, Connection] = {}  # of the receiver, by number
         self._lost: dict[str, Connection] = {}  # by session: of a receiver that has ended, not yet opened again
@@ -162,7 +165,7 @@ class Sessions:
             reason, _, detail = body[p.REFUSED.size :].decode(errors="replace").partition("\0")
             self._reject(reason, uid, detail, count)
         else:
-            self._reception.hear(kind, body)
+            self._reception.handle(kind, body)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -201,7 +204,7 @@ class Sessions:
             return
         connection.bye = None  # the process continues: the program that was to replace it could not be started
         connection.read_record()  # its phase and the counts of the message are of one time
-        self._store.update(message.session, snap=message, record=connection.record)
+        self._store.update(connection, message)
 
     def _open_session(self, connection: Connection, hello: wire.Hello) -> None:
         known, lost = self._store.known(hello.session), self._lost.get(hello.session)

@@ -74,7 +74,7 @@ class Reception:
         if self._intake is not None:
             self._intake.command(kind, number)
 
-    def hear(self, kind: int, body: bytes) -> None:
+    def handle(self, kind: int, body: bytes) -> None:
         """Handle what the receiver reports about itself."""
         if kind == p.ALIVE:
             self._store.ban(p.STATE.unpack(body)[2])
@@ -99,7 +99,7 @@ class Reception:
                 self._succeed()
         elif self._intake.ended:
             self._replace("ended")
-        elif now - self._intake.heard > STUCK_SECONDS:
+        elif now - self._intake.received_at > STUCK_SECONDS:
             self._replace("stuck")
 
     def _replace(self, reason: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpugauge.sessions.budget import LIMITS
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 
@@ -45,7 +46,8 @@ class Session:
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Counts since the start: closed connections by REJECTION_REASONS, ended sessions by SESSION_END_REASONS, replaced
-    receivers by RECEIVER_ENDS. `banned` is the number of bans in force.
+    receivers by RECEIVER_ENDS. `banned` is the number of bans in force, `cut` counts the sessions of which
+    series were cut, by budget.LIMITS.
     """
 
     rejected: Mapping[str, int]
@@ -53,6 +55,7 @@ class Counters:
     replaced: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(RECEIVER_ENDS, 0))
     banned: int = 0
     replaced_at: float | None = None  # Unix time of the last replacement
+    cut: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(LIMITS, 0))
 
 
 class SessionSource(Protocol):

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from gpugauge.logline import fields
+from gpugauge.sessions.budget import LIMITS, NOTHING, WHOLE, Budget, series_of
 from gpugauge.sessions.connection import Connection
 from gpugauge.sessions.session import RECEIVER_ENDS, REJECTION_REASONS, SESSION_END_REASONS, Counters, Session
 from gpugauge.wire import messages as wire
 
+log = logging.getLogger(__name__)
+
+_LOG_INTERVAL_SECONDS = 600.0  # between two log lines for the same user and limit
+_MAX_LOGGED = 256
+
 
 class Store:
-    """Sessions by name: connected ones, and ended ones for `linger_seconds`, at most `max_ended` of them."""
+    """Sessions by name: connected ones, and ended ones for `linger_seconds`, at most `max_ended` of them. Those over
+    the `budget` are stored without details, or not shown at all.
+    """
 
-    def __init__(self, linger_seconds: float, max_ended: int) -> None:
-        self.linger_seconds, self._max_ended = linger_seconds, max_ended
+    def __init__(self, linger_seconds: float, max_ended: int, budget: Budget) -> None:
+        self.linger_seconds, self._max_ended, self._budget = linger_seconds, max_ended, budget
+        self._hidden: set[str] = set()
+        self._cut = dict.fromkeys(LIMITS, 0)
+        self._next_log: dict[tuple[str, int], float] = {}  # by limit and uid, monotonic time
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._expiry: dict[str, float] = {}  # ended sessions, oldest first, by monotonic time
@@ -33,7 +46,7 @@ class Store:
         """Return all sessions; the same object if nothing has changed."""
         with self._lock:
             if self._view is None:
-                self._view = tuple(self._sessions.values())
+                self._view = tuple(s for name, s in self._sessions.items() if name not in self._hidden)
             return self._view
 
     def counters(self) -> Counters:
@@ -46,6 +59,7 @@ class Store:
                     dict(self._replaced),
                     self._banned,
                     self._replaced_at,
+                    dict(self._cut),
                 )
             return self._counters
 
@@ -62,6 +76,7 @@ class Store:
         known = self.known(hello.session)
         with self._lock:
             self._expiry.pop(hello.session, None)
+            self._place(hello.session, connection, known.snap if known else None)
             snap, connection.record = (known.snap, known.record) if known else (None, None)
             connection.read_record()
             self._sessions[hello.session] = Session(
@@ -74,18 +89,23 @@ class Store:
             )
             self._view = None
 
-    def update(self, name: str, **changes: Any) -> None:
-        """Change fields of a session."""
+    def update(self, connection: Connection, snap: wire.Snap) -> None:
+        """Set the last message of a session, as far as the budget allows."""
         with self._lock:
-            self._update(name, **changes)
+            if self._place(snap.session, connection, snap) != WHOLE:
+                snap = replace(snap, parameters=(), optimizer_state=(), devices=())
+            self._update(snap.session, snap=snap, record=connection.record)
 
     def close(self, connection: Connection, reason: str) -> None:
         """End the session of a connection; `reason` is empty while it is not settled."""
         if connection.session is None:
             return
         with self._lock:
-            self._update(connection.session, ended_at=time.time(), end_reason=reason, record=connection.record)
-            self._expiry[connection.session] = time.monotonic() + self.linger_seconds
+            if connection.session in self._hidden:
+                self._drop(connection.session)
+            else:
+                self._update(connection.session, ended_at=time.time(), end_reason=reason, record=connection.record)
+                self._expiry[connection.session] = time.monotonic() + self.linger_seconds
             if reason:
                 self._ended[reason] += 1
                 self._counters = None
@@ -109,8 +129,7 @@ class Store:
                 oldest = next(iter(self._expiry))
                 if self._expiry[oldest] > now and len(self._expiry) <= self._max_ended:
                     break
-                del self._expiry[oldest], self._sessions[oldest]
-                self._view = None
+                self._drop(oldest)
 
     def reject(self, reason: str, count: int) -> None:
         """Count closed connections."""
@@ -130,6 +149,36 @@ class Store:
         if count != self._banned:
             with self._lock:
                 self._banned, self._counters = count, None
+
+    def _place(self, name: str, connection: Connection, snap: wire.Snap | None) -> str:
+        """Return the part of a session that the budget allows. The caller holds the lock."""
+        before = self._budget.limit(name)
+        place = self._budget.place(name, connection.uid, connection.cgroup, series_of(snap))
+        if place.level == NOTHING:
+            self._hidden.add(name)
+        else:
+            self._hidden.discard(name)
+        if place.limit and place.limit != before:
+            self._cut[place.limit] += 1
+            self._counters = None
+            self._log_cut(place.limit, connection)
+        return place.level
+
+    def _log_cut(self, limit: str, connection: Connection) -> None:
+        now = time.monotonic()
+        if now >= self._next_log.get((limit, connection.uid), now):
+            if len(self._next_log) >= _MAX_LOGGED:
+                self._next_log.pop(next(iter(self._next_log)))
+            self._next_log[limit, connection.uid] = now + _LOG_INTERVAL_SECONDS
+            sentence = f"series of training processes are cut: the limit of series by {limit} is reached"
+            log.warning(sentence, extra=fields(uid=connection.uid, cgroup=connection.cgroup))
+
+    def _drop(self, name: str) -> None:
+        self._expiry.pop(name, None)
+        del self._sessions[name]
+        self._hidden.discard(name)
+        self._budget.release(name)
+        self._view = None
 
     def _update(self, name: str, **changes: Any) -> None:
         self._sessions[name] = replace(self._sessions[name], **changes)

@@ -56,6 +56,14 @@ HOOK_SOCKET: tuple[Metric, ...] = (
         TIMESTAMP,
         lambda stats: stats.counters.replaced_at,
     ),
+    _hook.counter(
+        "gpugauge_hook_sessions_cut_total",
+        "Training processes whose series were cut, first those of devices and parameters, then all: the limit of "
+        "series of their user, of their cgroup, or of all is reached.",
+        NONE,
+        lambda stats: stats.counters.cut,
+        "limit",
+    ),
     _hook.gauge(
         "gpugauge_hook_bans",
         "Users whose connections are refused for some minutes, because closing a descriptor that they passed blocks.",

@@ -102,10 +102,6 @@ class Limits:
         """Return whether an owner is banned."""
         return self._bans.get(owner, 0.0) > time.monotonic()
 
-    def banned_users(self) -> set[int]:
-        """Return the users that have a ban."""
-        return {owner.uid for owner in self._bans}
-
     def sweep(self) -> int:
         """Forget what has no effect any more; return the number of bans."""
         now = time.monotonic()

@@ -24,7 +24,8 @@ _BATCH_SECONDS = 0.005  # between two batches of accepted connections while a us
 _BLOCKED_SECONDS = 1.0  # a close that takes longer bans its owner
 _DUE_SECONDS = 4.0  # a connection from which nothing was read for so long is read whatever the others have sent
 _FIRST_MESSAGES = 3  # of a connection: they, too, are read whatever the others have sent
-_MAX_ACCEPTED = 256  # in one turn: the ends of the connections before are read in between
+_MAX_ACCEPTED = 4096  # in one turn
+_MAX_ADMITTED = 256  # in one turn: the ends of the connections before are read in between
 _MAX_UNWANTED = 32  # descriptors that are no record, from one connection
 _MAX_WAITING = 64  # closes of one owner: above, its messages stay unread, and new connections pass no descriptors
 _SPARE_DESCRIPTORS = 512  # two messages with as many as the kernel allows; a surplus would be closed on receipt
@@ -68,7 +69,7 @@ class Receiver:
     def turn(self, seconds: float) -> None:
         """Serve what is there, or comes within `seconds`."""
         if self._channel.full and not self._channel.wait(seconds):
-            self._hear()
+            self._run_commands()
             self._accept()
         else:
             self._poll(seconds)
@@ -92,7 +93,7 @@ class Receiver:
             if descriptor == self._file.socket.fileno():
                 arrived = True
             elif descriptor == self._channel.descriptor:
-                self._hear()
+                self._run_commands()
             elif (peer := self._peers.get(descriptor)) is not None and not self._channel.full:
                 self._serve(peer)
         if arrived:
@@ -111,8 +112,10 @@ class Receiver:
             _shut(peer.sock)
 
     def _accept(self) -> None:
-        listening = self._file.socket
+        listening, last = self._file.socket, self._last_number + _MAX_ADMITTED
         for _ in range(_MAX_ACCEPTED):
+            if self._last_number >= last:
+                return
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
             try:
                 descriptor, _ = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - not in typeshed; accept() is of the module socket
@@ -268,7 +271,7 @@ class Receiver:
             reason += ", and is opened again"
         self._channel.send(p.REOPENED, 0, reason.encode())
 
-    def _hear(self) -> None:
+    def _run_commands(self) -> None:
         """Carry out the daemon's commands."""
         for kind, number, body in self._channel.commands():
             if kind == p.CLOSE and number in self._numbers:

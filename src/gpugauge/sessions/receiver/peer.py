@@ -74,7 +74,7 @@ def pidfd(sock: _socket.socket) -> int | None:
 
 
 def _alive(sock: _socket.socket) -> bool | None:
-    """Return whether the process that connected is alive, None if the kernel cannot tell."""
+    """Return whether the process that connected is alive, None if the kernel does not report it."""
     try:
         (descriptor,) = struct.unpack("i", sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
     except OSError as error:

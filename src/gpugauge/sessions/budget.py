@@ -1,0 +1,90 @@
+"""The budget of series: what all sessions of a user, of a cgroup, and of the node may add to a scrape.
+
+A session over the budget first loses its details (devices, parameters), then all of its series. Its place is kept as
+long as it lasts, so that no session displaces an older one, and what was cut returns only with some room to spare.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gpugauge.wire import messages as wire
+
+# Series of one session without details, with those of its verdict; tests/sessions/test_budget.py counts them.
+PLAIN_SERIES = 80
+_BY_DEVICE, _BY_PARAMETERS = 10, 2
+_RETURN_SHARE = 0.9  # of a limit: what was cut returns below it
+_FEW_SHARE = 1 / 16  # of the limit in all
+
+WHOLE, PLAIN, NOTHING = "whole", "plain", "nothing"
+LIMITS = ("user", "cgroup", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is exported of a session, its series, and the limit that the rest is over, "" without one."""
+
+    level: str
+    series: int
+    limit: str = ""
+
+
+def series_of(snap: wire.Snap | None) -> int:
+    """Return the most series that a session with this message can have."""
+    if snap is None:
+        return PLAIN_SERIES
+    parameters = len(snap.parameters) + len(snap.optimizer_state)
+    return PLAIN_SERIES + _BY_DEVICE * len(snap.devices) + _BY_PARAMETERS * parameters
+
+
+class Budget:
+    """The places of the sessions, by name."""
+
+    def __init__(self, series: int = 24_000, series_by_owner: int = 12_000) -> None:
+        self._limits = {"user": series_by_owner, "cgroup": series_by_owner, "all": series}
+        self._used: Counter[tuple[str, str]] = Counter()
+        self._places: dict[str, Place] = {}
+        self._groups: dict[str, list[tuple[str, str]]] = {}
+
+    def place(self, name: str, uid: int, cgroup: str, wanted: int) -> Place:
+        """Return the place of a session that would have `wanted` series."""
+        known = self._places.get(name)
+        owners = [("user", str(uid)), ("cgroup", cgroup), ("all", "all")]
+        groups = self._groups.setdefault(name, [group for group in owners if group[1]])
+        held = known.series if known else 0
+        found = Place(NOTHING, 0)
+        over = ""
+        for level, series in ((WHOLE, wanted), (PLAIN, PLAIN_SERIES), (NOTHING, 0)):
+            share = _RETURN_SHARE if known and known.limit and series > held else 1.0
+            full = [
+                g for g in groups if series > held and self._after(g, series - held) > share * self._limit(g, groups)
+            ]
+            if not full:
+                found = Place(level, series, over)
+                break
+            over = over or full[0][0]
+        self._places[name] = found
+        self._used.update(dict.fromkeys(groups, found.series - held))
+        return found
+
+    def _after(self, group: tuple[str, str], more: int) -> int:
+        return self._used[group] + more
+
+    def _limit(self, group: tuple[str, str], groups: list[tuple[str, str]]) -> int:
+        """Return the limit of a group for a session of `groups`. Users with few series have room of their own."""
+        limit = self._limits[group[0]]
+        few = max(self._used[own] for own in groups if own[0] != "all") < limit * _FEW_SHARE
+        return 2 * limit if group[0] == "all" and few else limit
+
+    def limit(self, name: str) -> str:
+        """Return the limit that a session is over, "" without one."""
+        place = self._places.get(name)
+        return place.limit if place else ""
+
+    def release(self, name: str) -> None:
+        """Give the place of a session back."""
+        place, groups = self._places.pop(name, None), self._groups.pop(name, [])
+        if place is not None:
+            self._used.update(dict.fromkeys(groups, -place.series))
+            self._used += Counter()  # drops zero counts
