@@ -28,6 +28,7 @@ from gpugauge.wire import record as wire_record
 
 _LATE_SECONDS = 5.0
 _BURST_SECONDS = 2.0
+_HELD = 8  # attackers that keep what they have opened
 _UID = 12340  # the first of the hostile users
 
 
@@ -98,8 +99,8 @@ class Attacker:
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError, IndexError):
                 self._draw.choices(acts, weights)[0]()
-        if self._draw.random() < 0.5:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._draw.random() < 0.7:
+            time.sleep(60)  # holds what it has opened, until it is killed
 
     def _connect(self) -> None:
         hook = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -135,9 +136,13 @@ class Attacker:
             os._exit(0)
 
     def _hand_over(self) -> None:
+        hook = self._draw.choice(self._open)
+        if self._draw.random() < 0.7:
+            self._connect()
+            hook = self._open[-1]
         descriptors = [self._descriptor() for _ in range(self._draw.choice((1, 1, 2, 20, 253)))]
         try:
-            socket.send_fds(self._draw.choice(self._open), [self._datagram()], descriptors)
+            socket.send_fds(hook, [self._datagram()], descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -188,7 +193,7 @@ class Attacker:
 
 
 def _lingering(keep: list[int | socket.socket]) -> int:
-    """Return a TCP socket whose close blocks for 20 seconds."""
+    """Return a TCP socket whose close blocks for 20 seconds, while its peer is kept."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         keep.append(server.accept()[0])
@@ -213,6 +218,12 @@ def _attack(path: Path, seed: int, user: int) -> int:
         os._exit(0)
 
 
+def _kill(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def hostile(seconds: float, seed: int) -> list[str]:
     """Run bursts; return a sentence for each one after which the honest session did not report in time."""
     failures, bursts = list[str](), 0
@@ -221,21 +232,22 @@ def hostile(seconds: float, seed: int) -> list[str]:
         Path(folder).chmod(0o755)
         listener = Sessions(f"{folder}/hook.sock", linger_seconds=5.0)
         listener.start()
-        honest = Honest(listener.path)
+        honest, running = Honest(listener.path), list[int]()
         end, worst = time.monotonic() + seconds, 0.0
         while time.monotonic() < end:
             bursts += 1
             seeds = [draw.randrange(1 << 30) for _ in range(draw.choice((1, 1, 3)))]
             children = [_attack(listener.path, s, _UID + bursts * 4 + i) for i, s in enumerate(seeds)]
             late = _latest(listener, honest)
-            for child in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+            running += children
+            while len(running) > _HELD:
+                _kill(running.pop(0))
             worst = max(worst, late)
             if late > _LATE_SECONDS:
                 failures.append(f"the honest session is {late:.1f} s late in the burst of the seeds {seeds}")
         honest.close()
+        for child in running:
+            _kill(child)
         began = time.monotonic()
         counters = listener.counters()
         listener.stop()

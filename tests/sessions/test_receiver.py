@@ -102,10 +102,16 @@ def descriptor_of_another_user(listener: Sessions, *, unread: bool) -> socket.so
             client.send(b"nonsense")
         socket.send_fds(client, [hello(TWO)], [evil.fileno()])
         evil.close()
-        time.sleep(0.2)
+        time.sleep(1.5)  # so that its identity can be proven
 
+    receiver = listener.receiver_pid() or 0
+    if unread:
+        os.kill(receiver, signal.SIGSTOP)
     child = forked(act, 1234)
     evil.close()
+    if unread:
+        time.sleep(0.5)
+        os.kill(receiver, signal.SIGCONT)
     assert os.waitpid(child, 0)[1] == 0
     return silent
 
@@ -163,6 +169,7 @@ def test_a_stopped_receiver_is_replaced_and_sessions_continue(make: Callable[...
     assert steps(listener) == 5
     with pytest.raises(ConnectionError):
         until(lambda: client.send(snap(6, HONEST)) == 0)  # the process learns that it must connect again
+    client.close()
     again.send(hello(HONEST))
     again.send(snap(7, HONEST))
     until(lambda: steps(listener) == 7)

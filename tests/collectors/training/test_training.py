@@ -95,6 +95,7 @@ def test_connected_session_has_all_series() -> None:
         "gpugauge_hook_sessions": {(): 1},
         "gpugauge_hook_rejected_total": {("foreign",): 0},
         "gpugauge_hook_receiver_replacements_total": {("stuck",): 0, ("blocked",): 0, ("ended",): 0},
+        "gpugauge_hook_sessions_cut_total": {("user",): 0, ("cgroup",): 0, ("all",): 0},
         "gpugauge_hook_bans": {(): 0},
         "gpugauge_trainings_ended_total": {("finished",): 0},
     }
