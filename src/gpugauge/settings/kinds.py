@@ -89,9 +89,11 @@ def with_switches(descriptions: Mapping[str, str]) -> Callable[[type[_T]], type[
 
     def decorate(section: type[_T]) -> type[_T]:
         switches = [(name, bool, setting(default=True, description=text)) for name, text in descriptions.items()]
-        # Module and name as written, so that instances can be pickled.
-        namespace = {"__module__": section.__module__, "__doc__": section.__doc__}
-        return make_dataclass(section.__name__, switches, bases=(section,), namespace=namespace, frozen=True)
+        namespace = {"__doc__": section.__doc__}
+        made = make_dataclass(section.__name__, switches, bases=(section,), namespace=namespace, frozen=True)
+        # As written, so that instances can be pickled. Python 3.12 and newer ignore it in the namespace.
+        made.__module__ = section.__module__
+        return made
 
     return decorate
 
