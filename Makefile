@@ -67,6 +67,19 @@ sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as Cyclo
 test: lint ## format, lint, strict types, unit tests
 	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy"
 
+# What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
+# which has no build for some versions.
+PYTHON_TESTS := $(addprefix tests/,cli daemon doctor driver exposition sessions settings simulator status verdict web wire \
+	workload test_isolated.py test_main.py test_privileges.py)
+OTHER := $(VENV)-$(notdir $(PYTHON))
+.PHONY: test-python
+test-python: ## the tests of the daemon with another Python: make test-python PYTHON=python3.13
+	@test -x $(OTHER)/bin/pip || $(PYTHON) -m venv $(OTHER)
+	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/dev.txt
+	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(OTHER)/bin/python --version
+	@CI= TORCH=none $(OTHER)/bin/python -m pytest -q $(BESIDE) -m "not torch and not e2e and not deploy" $(PYTHON_TESTS)
+
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
