@@ -11,6 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 _DAY = dt.timedelta(days=1)
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -47,7 +51,16 @@ class Authority:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
         builder = builder.serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - _DAY).not_valid_after(now + _DAY)
-        return builder.add_extension(extension, critical=False).sign(self._key, hashes.SHA256())
+        # From Python 3.13 on, a client wants all that RFC 5280 demands.
+        authority = isinstance(extension, x509.BasicConstraints)
+        builder = builder.add_extension(extension, critical=authority)
+        own, issuer = key.public_key(), self._key.public_key()
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+        if authority:
+            usage = dict.fromkeys(_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+            builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
