@@ -71,6 +71,17 @@ def test_bodies_are_those_of_the_official_encoders(ticks: list[tuple[Family, ...
         assert (zipped.content_encoding, gzip.decompress(zipped.body)) == ("gzip", openmetrics)
 
 
+def test_a_histogram_without_a_sum_hides_no_other() -> None:
+    exposition, each = Exposition(stale_after=10), (1, 2, 3, 4)
+    family = Family(
+        STEPS, tuple(((name,), HistogramValue(each, total)) for name, total in (("a", math.nan), ("b", 5.0)))
+    )
+    exposition.publish(Snapshot(1.7e9, 0.0, (Section("drawn", (family,)),)))
+    body = exposition.respond(None, None, 0.0).body
+
+    assert (b'process="a"' in body, b'torch_step_duration_seconds_sum{process="b"} 5.0' in body) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("accept", "openmetrics"),
     [

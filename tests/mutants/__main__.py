@@ -11,19 +11,16 @@ import argparse
 import ast
 import hashlib
 import importlib
-import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bench import document
+from bench import figures
 from tests.mutants import report
 from tests.mutants.codes import compiled
 from tests.mutants.cold import try_cold
@@ -35,6 +32,7 @@ from tests.mutants.warm import try_warm
 GROUPS = Path(__file__).with_name("groups.yaml")
 # Imported once, before the forks. None of them imports our modules.
 _PRELOADED = ("bcrypt", "click", "cryptography.x509", "prometheus_client", "pydantic", "tornado.web")
+_RESULT = "mutants"  # of bench/results
 _GROUP_SECONDS, _COLD_SECONDS = 3600.0, 240.0
 
 
@@ -115,7 +113,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name contains this text")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print the killed ones, too")
-    parser.add_argument("--write", action="store_true", help="write bench/results/mutants.json and docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write the result and the table of docs/reliability.md")
     options = parser.parse_args()
     os.chdir(ROOT)
     for name in _PRELOADED:
@@ -135,20 +133,21 @@ def main() -> int:
     for fault in faults:
         _say(fault)
     if options.write:
-        _write({result.name: result.as_json() for result in results}, options.seed)
+        _write(results, options.seed)
     return 1 if faults else 0
 
 
-def _write(rows: dict[str, Any], seed: int) -> None:
+def _write(results: list[report.Group], seed: int) -> None:
     """Write the result file and the table of the document; groups that were not run keep their rows."""
-    before = json.loads(report.RESULTS.read_text(encoding="utf-8"))["groups"] if report.RESULTS.exists() else {}
-    rows = before | rows
-    day = datetime.now(timezone.utc).date().isoformat()
-    about = {"command": "make mutants ARGS=--write", "date": day, "python": platform.python_version(), "seed": seed}
-    report.RESULTS.write_text(
-        json.dumps(about | {"groups": rows}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    document.put(report.DOCUMENT, *report.MARKERS, report.table(rows))
+    rows: dict[str, dict[str, Any]] = {}
+    survivors: dict[str, list[str]] = {}
+    if (figures.RESULTS / f"{_RESULT}.json").exists():
+        before = figures.read(_RESULT)
+        rows = {row["group"]: row for row in before["tables"][0]["rows"]}
+        survivors = before["survivors"]
+    rows |= {result.name: result.row() for result in results}
+    survivors |= {result.name: sorted(o.mutant.name for o in result.survivors) for result in results}
+    figures.keep(_RESULT, [report.table(list(rows.values()))], {"seed": seed, "survivors": survivors})
 
 
 if __name__ == "__main__":

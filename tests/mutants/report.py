@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from bench.report import Report
 
-from tests.mutants.mutant import ROOT, Mutant, Outcome
+from tests.mutants.mutant import Mutant, Outcome
 
 SURVIVORS = Path(__file__).with_name("survivors.yaml")
-DOCUMENT = ROOT / "docs/reliability.md"
-MARKERS = "<!-- mutants: make mutants ARGS=--write -->", "<!-- end of mutants -->"
-RESULTS = ROOT / "bench/results/mutants.json"
 FLOOR = 0.90
 KINDS = {
     "equivalent": "no program can observe the difference",
@@ -70,17 +68,17 @@ class Group:
         drawn = len(self.outcomes) - self.of_kind("equivalent")
         return (len(self.outcomes) - len(self.survivors)) / drawn if drawn else 1.0
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the row of the result file."""
+    def row(self) -> dict[str, Any]:
+        """Return the row of the table."""
+        killed = len(self.outcomes) - len(self.survivors)
         return {
+            "group": self.name,
             "mutants": self.mutants,
             "drawn": len(self.outcomes),
             "equivalent": self.of_kind("equivalent"),
-            "killed": len(self.outcomes) - len(self.survivors),
-            "killed_by_time_limit": sum(o.killed_by in {"time limit", "crash"} for o in self.outcomes),
-            "share": round(self.killed, 4),
-            "seconds": round(self.seconds, 1),
-            "survivors": sorted(outcome.mutant.name for outcome in self.survivors),
+            "killed": killed,
+            "share": f"{self.killed:.1%}".replace("%", " %"),
+            "survive, not equivalent": len(self.survivors) - self.of_kind("equivalent"),
         }
 
 
@@ -101,16 +99,7 @@ def faults(groups: Sequence[Group], existing: Mapping[str, Mutant], known: Mappi
     return found
 
 
-def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table of the document from the rows of the result file."""
-    lines = [
-        "| group | mutants | drawn | equivalent | killed | share | survivors, each with a reason |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, row in rows.items():
-        left = row["drawn"] - row["killed"] - row["equivalent"]
-        lines.append(
-            f"| {name} | {row['mutants']} | {row['drawn']} | {row['equivalent']} | {row['killed']} "
-            f"| {100 * row['share']:.1f} % | {left} |"
-        )
-    return "\n".join(lines)
+def table(rows: Sequence[dict[str, Any]]) -> Report:
+    """Return the table of the document and the result file, one row for each group."""
+    notes = (f"The floor is {FLOOR:.0%}. `share` is that of the drawn mutants that are not equivalent.",)
+    return Report("Mutants", list(rows), "python -m tests.mutants --write", notes, "groups")

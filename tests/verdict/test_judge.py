@@ -96,6 +96,19 @@ def test_unowned_busy_time_is_no_contention() -> None:
     assert judge(began).limited_by is None
 
 
+@pytest.mark.parametrize(("busy", "causes"), [(0.96, {}), (0.93, {"host_bound": 0.07}), (0.85, {"host_bound": 0.15})])
+def test_a_share_below_five_percent_is_noise(busy: float, causes: dict[str, float]) -> None:
+    assert judge(starved(busy)).causes == pytest.approx(causes)
+
+
+@pytest.mark.parametrize("part", [2, 4, 8])
+def test_kernels_that_fill_a_part_of_the_gpu_cost_the_rest_of_the_time(part: int) -> None:
+    # Kernels that are large enough have 85 % of the multiprocessors active, and need a part of the time.
+    small = replace(BUSY, busy=1.0, own_busy=1.0, sm_active=0.85 / part)
+
+    assert judge(replace(HEALTHY, devices=(small,))).causes == {"underfilled": pytest.approx(1 - 1 / part, abs=1e-3)}
+
+
 def test_no_cause_with_little_evidence() -> None:
     verdict = judge(starved(0.4, window=10.0, data_wait=0.6, data_wait_exposed=0.6))
 

@@ -151,3 +151,20 @@ def test_slow_handshakes_displace_each_other_and_never_a_scraper(tmp_path: Path)
         for connection in slow:
             connection.close()
         site.server.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "identifies"),
+    [
+        ("", False),
+        (USERS, True),
+        (TLS, False),
+        (TLS + CLIENTS, True),
+        (TLS + CLIENTS.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven"), False),
+        (TLS + USERS, True),
+    ],
+)
+def test_whether_every_client_is_identified(tmp_path: Path, text: str, identifies: bool) -> None:
+    access = Site(tmp_path, text).access
+
+    assert (access.identifies, access.admits_everybody) == (identifies, not identifies)

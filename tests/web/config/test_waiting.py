@@ -132,3 +132,14 @@ def test_prefixes(one: str, other: str, together: bool) -> None:
         waiting.put(f"other {number}", other, 0)
     left = waiting.put("one", one, 0)
     assert (left is not None) is together
+
+
+def test_an_address_whose_password_was_wrong_meanwhile_waits_behind_the_others() -> None:
+    waiting: WaitingLogins[str] = WaitingLogins(random.Random(1))
+    for number in range(5):
+        waiting.put(f"guess {number}", f"10.{number}.0.1", 0.0)
+        waiting.fault(f"10.{number}.0.1", 1.0)
+    waiting.put("scraper", "192.0.2.1", 0.5)
+
+    assert waiting.take(2.0) == ("scraper", "192.0.2.1")
+    assert waiting.take(2.0, without_faults=True) is None
