@@ -59,7 +59,7 @@ class Driver:
         for number, device in enumerate(load.devices):
             self._count(number, news)
             device.answered = load.up(number) and number in self._enumerated
-        self._inventory.expect_only(set(range(len(self._enumerated))))
+        self._inventory.settle(len(self._enumerated), None)
         facts = DriverFacts(len(self._enumerated), "570.124.06", "12.570.124.06", 12080)
         view = DriverView(
             True,

@@ -79,6 +79,11 @@ def test_attach(server: Server) -> None:
     assert server.received == [("/-/attach", None)]
 
 
+def test_forget_sends_the_uuid(server: Server) -> None:
+    assert run(server, "forget", "GPU-a&b").exit_code == 0
+    assert server.received == [("/-/forget?uuid=GPU-a%26b", None)]
+
+
 @pytest.mark.parametrize(("status", "code"), [(400, 2), (403, 1), (503, 1), (401, 1)])
 def test_refusal_is_one_sentence_and_a_status(server: Server, status: int, code: int) -> None:
     server.answer = (status, b"not so \x1b[31mnow\nsecond line")

@@ -9,6 +9,8 @@ import pytest
 
 from gpugauge.cli.status import show
 from gpugauge.cli.status_table import table
+from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
+from gpugauge.status.down import down_phrase
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
 from gpugauge.web.client import RequestError
@@ -108,6 +110,21 @@ def test_what_makes_a_cause_decidable() -> None:
 
 def test_device_that_does_not_answer() -> None:
     assert "  0  H100 80GB HBM3          does not answer" in drawn(up=0)
+
+
+def test_device_that_is_down_for_a_known_reason() -> None:
+    facts = facts_of(snapshot(up=0), History())
+    facts["gpus"][0] |= {"name": None, "uuid": "PCI-00000000:65:00.0", "index": None, "down_reason": "not_enumerated"}
+
+    line = next(line for line in table(facts, False, NOW).splitlines() if "PCI-" in line)
+
+    assert line == "  ?  PCI-00000000:65:00.0    down: the driver does not list it"
+
+
+def test_phrases_fit_the_table() -> None:
+    reasons = (*DOWN_REASONS, *CODE_NAMES.values(), "code_77", None)
+
+    assert max(len(down_phrase(reason)) for reason in reasons) <= 51
 
 
 def test_hostile_names_do_not_control_the_terminal_or_break_the_table() -> None:

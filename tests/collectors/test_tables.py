@@ -40,14 +40,14 @@ def test_units_are_base_units() -> None:
 def test_unreported_readings_have_no_series(collector: type[Collector]) -> None:
     exported = values(collector(), device(DeviceReading()))
 
-    assert exported.keys() <= {"gpu_up", "gpu_info"}
+    assert exported.keys() <= {"gpu_up", "gpu_down_reason", "gpu_info"}
 
 
 def test_device_that_is_down_keeps_its_identity_only() -> None:
     exported = values(DeviceCollector(), device(DeviceReading(name="H100", power_milliwatts=1), up=False))
 
     assert exported["gpu_up"] == {("GPU-a",): 0}
-    assert exported.keys() == {"gpu_up", "gpu_info"}
+    assert exported.keys() == {"gpu_up", "gpu_down_reason", "gpu_info"}
 
 
 def test_device_whose_driver_is_released_is_neither_up_nor_down() -> None:
@@ -57,7 +57,7 @@ def test_device_whose_driver_is_released_is_neither_up_nor_down() -> None:
     lost = values(collector, device(reading, up=False))
     released = values(collector, Device("GPU-a", False, RELEASED, reading, device(reading).generations))
 
-    assert lost.keys() == {"gpu_up", "gpu_info"}
+    assert lost.keys() == {"gpu_up", "gpu_down_reason", "gpu_info"}
     assert released.keys() == {"gpu_info"}
 
 

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from gpugauge.daemon import lifecycle
-from gpugauge.daemon.lifecycle import ATTACH, RELEASE, RELOAD, lifecycle_routes
-from gpugauge.driver.api import DriverFacts, DriverView
+from gpugauge.daemon.lifecycle import ATTACH, FORGET, RELEASE, RELOAD, lifecycle_routes
+from gpugauge.driver.api import Device, DeviceReading, DriverFacts, DriverView
 from gpugauge.driver.release import Release
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.web.server import Reply, Request
@@ -21,6 +21,7 @@ class Driver:
     def __init__(self) -> None:
         self.asked = Release()
         self.reason, self.stuck, self.unkillable = "ok", False, 0
+        self.devices = {"GPU-a": True, "GPU-b": False}
 
     def release(self, seconds: float) -> None:
         self.asked.begin(seconds)
@@ -28,10 +29,15 @@ class Driver:
     def attach(self) -> None:
         self.asked.end()
 
+    def forget(self, uuid: str) -> None:
+        if not self.stuck:
+            del self.devices[uuid]
+
     def view(self) -> DriverView:
         if self.asked.held() and not self.stuck:
             return DriverView(False, "released", workers_unkillable=self.unkillable, released_until=self.asked.until())
-        return DriverView(self.reason == "ok", self.reason, DriverFacts(2) if self.reason == "ok" else None)
+        devices = tuple(Device(uuid, up, "ok", DeviceReading(), {}) for uuid, up in self.devices.items())
+        return DriverView(self.reason == "ok", self.reason, DriverFacts(2) if self.reason == "ok" else None, devices)
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +170,41 @@ def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
 
     assert ask(RELEASE + "?for=10m", driver, headers=headers)[0] == 403
     assert not driver.asked.held()
+
+
+def test_device_that_is_down_is_forgotten() -> None:
+    driver = Driver()
+
+    status, text = ask(FORGET + "?uuid=GPU-b", driver)
+
+    assert (status, text) == (200, "GPU-b is forgotten; it is reported again once the driver reads it")
+    assert driver.devices == {"GPU-a": True}
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("", "the uuid of the GPU is missing"),
+        ("?uuid=", "the uuid of the GPU is missing"),
+        ("?uuid=GPU-c", "there is no GPU GPU-c; GPUs that are down: GPU-b"),
+        ("?uuid=GPU-a", "GPU-a answers: only a GPU that is down can be forgotten"),
+    ],
+)
+def test_device_that_cannot_be_forgotten(query: str, told: str) -> None:
+    driver = Driver()
+
+    status, text = ask(FORGET + query, driver)
+
+    assert (status, text[: len(told)], len(driver.devices)) == (400, told, 2)
+
+
+def test_device_that_is_not_forgotten_in_time() -> None:
+    driver = Driver()
+    driver.stuck = True
+
+    assert ask(FORGET + "?uuid=GPU-b", driver) == (503, "GPU-b is not forgotten yet: the driver is busy")
+
+
+def test_forgetting_needs_the_lifecycle_and_a_driver() -> None:
+    assert ask(FORGET + "?uuid=GPU-b", Driver(), enabled=False)[0] == 403
+    assert ask(FORGET + "?uuid=GPU-b")[0] == 200

@@ -71,9 +71,9 @@ def test_new_worker_may_renumber_the_devices() -> None:
     devices.apply(reply(0, "GPU-a", utilization_percent=1), 1.0)
     devices.apply(reply(1, "GPU-b", utilization_percent=2), 1.0)
 
-    devices.reset_indexes()
+    devices.begin(2)
     devices.apply(reply(0, "GPU-b", utilization_percent=3), 2.0)
-    devices.expect_only({0})
+    devices.settle(1, None)
 
     state = {d.uuid: (d.up, d.reading.utilization_percent) for d in devices.devices(2.0)}
     assert state == {"GPU-a": (False, None), "GPU-b": (True, 3)}

@@ -108,9 +108,13 @@ def test_failure_of_one_device_is_logged_once_with_its_call(run: Any, caplog: py
         until(supervisor, lambda v: up(v)["GPU-b"])
 
     failed, recovered = caplog.records
-    assert failed.getMessage() == "GPU reading failed: gpu_is_lost"
-    assert failed.fields == {"index": 1, "uuid": "GPU-b", "call": "nvmlDeviceGetUUID"}  # type: ignore[attr-defined]  # `extra`
-    assert (recovered.getMessage(), recovered.fields["uuid"]) == ("GPU reading recovered", "GPU-b")  # type: ignore[attr-defined]  # `extra`
+    assert failed.getMessage() == "GPU down: gpu_is_lost"
+    lost, back = dict(failed.fields), dict(recovered.fields)  # type: ignore[attr-defined]  # `extra`
+    assert (lost.pop("seconds") >= 0, back.pop("seconds") >= 0) == (True, True)
+    same = {"index": 1, "uuid": "GPU-b"}
+    assert lost == {**same, "reason": "gpu_is_lost", "previous": "ok", "call": "nvmlDeviceGetUUID"}
+    assert recovered.getMessage() == "GPU back"
+    assert back == {**same, "reason": "ok", "previous": "gpu_is_lost"}
 
 
 def test_hanging_device_is_quarantined_and_the_others_are_read(run: Any) -> None:
@@ -157,9 +161,9 @@ def test_device_that_ends_every_worker_is_quarantined(run: Any) -> None:
     node = Node("GPU-a", WorkerGoneError("SIGSEGV"))
     supervisor = run(node)
 
-    view = until(supervisor, lambda v: v.worker_restarts == 2 and up(v) == {"GPU-a": True})
+    view = until(supervisor, lambda v: v.worker_restarts == 2 and up(v) == {"GPU-a": True, "INDEX-1": False})
 
-    assert view.up
+    assert (view.up, view.devices[1].reason) == (True, "crashes_worker")
 
 
 def test_no_third_worker_beside_two_that_cannot_be_ended(run: Any) -> None:

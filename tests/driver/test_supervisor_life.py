@@ -262,6 +262,21 @@ def test_device_that_left_the_bus_and_came_back(run: Any) -> None:
     until(supervisor, lambda v: up(v)["GPU-b"] and v.worker_recycles["cards"] == 1)
 
 
+def test_lost_device_that_was_repaired_is_found(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.driver.recycling._RETRY_SECONDS", 0.3)
+    node = Node("GPU-a", "GPU-b")
+    supervisor = running(run, node, limits=QUICK)
+    supervisor.release(0.1)
+    until(supervisor, lambda v: v.reason == "released")
+    del node.devices[1]
+    until(supervisor, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": False})
+
+    node.devices.append("GPU-b")
+
+    view = until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": True})
+    assert view.worker_recycles["cards"] >= 1
+
+
 def test_other_devices_are_read_after_a_reload(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
     supervisor = running(run, node)

@@ -35,6 +35,17 @@ def test_devices_by_index_with_their_processes() -> None:
     assert second["temperature_celsius"] is None
 
 
+def test_reason_of_a_device_that_is_down() -> None:
+    base = snapshot(up=0)
+    down = family("gpu_down_reason", ({"uuid": "GPU-a", "reason": "hangs"}, 1))
+    node = status(replace(base, sections=(*base.sections, Section("device", (down,)))), History())
+
+    assert [(gpu["uuid"], gpu["up"], gpu["down_reason"]) for gpu in node["gpus"]] == [
+        ("GPU-a", False, "hangs"),
+        ("GPU-b", True, None),
+    ]
+
+
 def test_process_with_torch_on_no_device() -> None:
     (process,) = status(snapshot(), History())["without_gpu"]
 

@@ -11,6 +11,7 @@ _COMMANDS = (
     "dashboards",
     "doctor",
     "export-hook",
+    "forget",
     "metrics",
     "release",
     "rules",

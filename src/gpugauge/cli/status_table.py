@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from textwrap import wrap
 from typing import Any, TypeAlias
 
+from gpugauge.status.down import down_phrase
 from gpugauge.status.steps import loader_advice, step_sentence
 from gpugauge.text import printable
 
@@ -59,7 +60,7 @@ def _gpu(gpu: Facts, paint: _Paint, now: float) -> list[str]:
     index = "?" if gpu["index"] is None else str(gpu["index"])
     name = _cut((_safe(gpu.get("name")) or _safe(gpu["uuid"])).removeprefix("NVIDIA "), 23)
     if not gpu["up"]:
-        return [paint(f"{index:>3}  {name:<24}does not answer", _RED)]
+        return [paint(f"{index:>3}  {name:<24}{down_phrase(gpu.get('down_reason'))}", _RED)]
     memory = f"{_gib(gpu['memory_used_bytes'])}/{_gib(gpu['memory_total_bytes'])}"
     power = f"{_number(gpu['power_watts'])}/{_number(gpu['power_limit_watts'])}"
     degrees = _number(gpu["temperature_celsius"])

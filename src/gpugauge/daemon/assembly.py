@@ -22,6 +22,7 @@ from gpugauge.daemon.systemd import Notifier
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
 from gpugauge.driver.recycling import RecyclingLimits
+from gpugauge.driver.remembered import StateFile, host_digest, machine_id
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
@@ -109,7 +110,12 @@ class Parts:
         for collector in self._collectors:
             collector.configure(settings)
         if self.driver:
-            self.driver.configure(_reading_intervals(settings), settings.driver.devices, _recycling_limits(settings))
+            self.driver.configure(
+                _reading_intervals(settings),
+                settings.driver.devices,
+                _recycling_limits(settings),
+                settings.driver.forget_after_seconds,
+            )
 
     def _check_lifecycle(self) -> None:
         """Warn if every client may use the lifecycle endpoints."""
@@ -202,8 +208,12 @@ def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast) 
         machine.simulated_driver,
         devices=settings.driver.devices,
         limits=_recycling_limits(settings),
-        bus=machine.bus_devices,
+        bus=machine.bound_devices,
         forecast=forecast,
+        pci=machine.bus_devices,
+        state_file=StateFile(machine.state_file, machine.scenario or machine_id()),
+        forget_after=settings.driver.forget_after_seconds,
+        host="" if machine.scenario else host_digest(settings.path.procfs),
     )
 
 

@@ -1,4 +1,6 @@
-"""HTTP endpoints that reload the settings, release the driver and attach it again; see `web.enable_lifecycle`."""
+"""HTTP endpoints that reload the settings, release the driver, attach it again, and forget a GPU; see
+`web.enable_lifecycle`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from gpugauge.status.driver_advice import advice
 from gpugauge.web.guard import guarded
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
-RELEASE, ATTACH, RELOAD = "/-/release", "/-/attach", "/-/reload"
+RELEASE, ATTACH, RELOAD, FORGET = "/-/release", "/-/attach", "/-/reload", "/-/forget"
 # A release always ends: a release without end that is forgotten would leave the machine without monitoring.
 _MIN_RELEASE_SECONDS, _MAX_RELEASE_SECONDS = 1.0, 24 * 3600.0
 # A request waits this long for its effect; less than the server's own limit.
@@ -42,6 +44,7 @@ def lifecycle_routes(
         RELEASE: route(lambda request: _release(driver, request)),
         ATTACH: route(lambda _: _attach(driver)),
         RELOAD: route(lambda _: _reload(reload)),
+        FORGET: route(lambda request: _forget(driver, request)),
     }
 
 
@@ -97,6 +100,30 @@ async def _attach(driver: Supervisor | None) -> Reply:
         return sentence(200, f"the driver answers, GPUs: {view.facts.device_count}")
     reason = "it is being opened" if view.reason in {RELEASED, "starting"} else advice(view.reason)
     return sentence(503, f"the driver does not answer yet: {reason}")
+
+
+def _forget(driver: Supervisor | None, request: Request) -> Reply | Awaitable[Reply]:
+    given = parse_qs(request.query, keep_blank_values=True).get("uuid", [])
+    if len(given) != 1 or not given[0]:
+        return sentence(400, "the uuid of the GPU is missing: use /-/forget?uuid=GPU-…, as in the label of gpu_up")
+    if driver is None:
+        return _NO_DRIVER
+    uuid = given[0]
+    known = {device.uuid: device.up for device in driver.view().devices}
+    if uuid not in known:
+        down = ", ".join(sorted(name for name, up in known.items() if not up)) or "none"
+        return sentence(400, f"there is no GPU {uuid}; GPUs that are down: {down}")
+    if known[uuid]:
+        return sentence(400, f"{uuid} answers: only a GPU that is down can be forgotten")
+    return _forget_device(driver, uuid)
+
+
+async def _forget_device(driver: Supervisor, uuid: str) -> Reply:
+    driver.forget(uuid)
+    view = await _wait_for(driver, lambda v: all(device.uuid != uuid for device in v.devices))
+    if any(device.uuid == uuid for device in view.devices):
+        return sentence(503, f"{uuid} is not forgotten yet: the driver is busy")
+    return sentence(200, f"{uuid} is forgotten; it is reported again once the driver reads it")
 
 
 async def _reload(reload: Callable[[], Future[str]]) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.systemd import listen_fds
 from gpugauge.driver import nvidia
-from gpugauge.driver.nvidia.bus import bound_devices
+from gpugauge.driver.missing import BusDevice
+from gpugauge.driver.nvidia.bus import bound_devices, bus_devices
+from gpugauge.driver.remembered import default_path
 from gpugauge.sessions.listener import Sessions, SessionsError
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
@@ -38,7 +41,9 @@ class Machine:
     kubelet_socket: Path | None
     pod_logs: Path | None
     worker_module: str  # runs in the worker process
-    bus_devices: Callable[[], frozenset[str] | None]  # the GPUs on the bus, None if they cannot be listed
+    bound_devices: Callable[[], frozenset[str] | None]  # the GPUs of the kernel driver, None if they cannot be listed
+    bus_devices: Callable[[], tuple[BusDevice, ...] | None]  # the GPUs on the PCI bus, None if they cannot be listed
+    state_file: Path | None  # in which the GPUs are remembered
     simulated_driver: dict[str, Any] | None = None  # data from which the worker simulates the driver
     scenario: str | None = None  # its name
     update: Callable[[], None] = lambda: None  # called before each tick
@@ -59,7 +64,9 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
         kubelet_socket=settings.kubernetes.kubelet_socket,
         pod_logs=settings.path.pod_logs,
         worker_module=nvidia.WORKER,
-        bus_devices=lambda: bound_devices(settings.path.procfs),
+        bound_devices=lambda: bound_devices(settings.path.procfs),
+        bus_devices=lambda: bus_devices(settings.path.sysfs, settings.path.procfs),
+        state_file=settings.driver.state_file or default_path(dict(os.environ)),
     )
 
 
@@ -82,7 +89,9 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
         kubelet_socket=settings.kubernetes.kubelet_socket if "kubernetes.kubelet_socket" in settings.given else None,
         pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else None,
         worker_module=simulation.worker,
-        bus_devices=simulation.devices,
+        bound_devices=simulation.devices,
+        bus_devices=simulation.bus,
+        state_file=settings.driver.state_file,
         simulated_driver=simulation.driver(),
         scenario=simulation.name,
         update=simulation.update,

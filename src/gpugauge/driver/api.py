@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from sys import intern
 from typing import Any, Literal
 
 from gpugauge.driver.codes import (
     CLOCKS_EVENT_REASONS,
     CODE_NAMES,
     DEVICE_GONE,
+    DRIVER_DOWN,
     ENGINES,
     IMPLAUSIBLE,
     LIFECYCLE,
+    NO_UUID,
     RELEASED,
     UNSUPPORTED,
+    WORKER_ERROR,
     XID_EVENT,
     DriverError,
     DriverFacts,
@@ -31,9 +35,11 @@ __all__ = [
     "CODE_NAMES",
     "DEVICE_FIELDS",
     "DEVICE_GONE",
+    "DRIVER_DOWN",
     "ENGINES",
     "IMPLAUSIBLE",
     "LIFECYCLE",
+    "NO_UUID",
     "RELEASED",
     "UNSUPPORTED",
     "XID_EVENT",
@@ -204,7 +210,29 @@ class DeviceReading:
         return self.__dict__.get(field)
 
 
+# The reasons for which a GPU is down, besides the names of return codes of the driver: a closed list.
+DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_DOWN, NO_UUID, "stale")
+
+
+def down_reason(reason: str) -> str:
+    """Return the reason of a device that is down, `unknown` for a return code without a name."""
+    return reason if reason in DOWN_REASONS or reason in CODE_NAMES.values() else "unknown"
+
+
 DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))
+
+
+def typed(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a group with the types of DeviceReading: once per reply, not once per view."""
+    # The names of attributes are interned: lookups compare them by identity.
+    known = {intern(key): value for key, value in values.items()}
+    if known.get("compute_capability"):
+        known["compute_capability"] = tuple(known["compute_capability"])
+    if known.get("processes") is not None:
+        known["processes"] = tuple(ProcessReading(**p) for p in known["processes"])
+    if known.get("mig_instances") is not None:
+        known["mig_instances"] = tuple(MigReading(**m) for m in known["mig_instances"])
+    return known
 
 
 @dataclass(slots=True)
@@ -225,19 +253,24 @@ class Reply:
     # Ring samples since the last request, by engine (ENGINES): (microseconds, percent); empty when the ring has nothing
     # new. A missing engine has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[Any]] = field(default_factory=dict)
-    # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}. An event may be of another GPU than the reply. Without
-    # "uuid" it is of the same GPU; with an empty one, of a GPU that the library does not name.
+    # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}: of the GPU of the reply if there is no "uuid"; of one that
+    # the library does not name if it is empty.
     events: list[dict[str, Any]] = field(default_factory=list)
     received: float = 0.0  # time of the reading: monotonic seconds, the same clock in all processes
     # Set by the daemon: the GPU at the worker's index, and the ordinal of the worker process.
     uuid: str = ""
     worker: int = 0
 
+    @property
+    def failed_field(self) -> dict[str, str]:
+        """The field of a log line with the failed call, or with the exception of the worker itself."""
+        return {"error" if self.failed == WORKER_ERROR else "call": self.failed_call}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """A GPU that was enumerated at least once since the daemon started. While it is down, `reading` has its identity
-    only. `generations` counts the readings of each group, so that a collector can detect new ones.
+    """A GPU of the machine. While it is down, `reading` has its identity, as far as it is known. Until it is read, its
+    `uuid` is made of its PCI bus id or index. `generations` counts the readings of each group, to detect new ones.
     """
 
     uuid: str

@@ -25,6 +25,8 @@ DEVICE_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
 
 RELEASED = "released"  # the reason of a driver that was released on request, and of its GPUs
+# Reasons for which a GPU is down: with the driver as a whole, or because it returned no uuid.
+DRIVER_DOWN, NO_UUID = "driver_down", "no_uuid"
 
 CODE_NAMES = {
     IMPLAUSIBLE: "implausible_value",

@@ -1,15 +1,43 @@
-"""Every GPU that was enumerated since the daemon started, by uuid, and the replies for the collectors."""
+"""Every GPU of the machine, by uuid, and the replies for the collectors.
+
+A GPU is known from its readings, from those of an earlier daemon, from the driver's count, or from the PCI bus.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from sys import intern
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from gpugauge.driver.api import RELEASED, Device, DeviceReading, Group, MigReading, ProcessReading, Reply, code_name
+from gpugauge.driver.api import (
+    DRIVER_DOWN,
+    NO_UUID,
+    RELEASED,
+    Device,
+    DeviceReading,
+    Group,
+    Reply,
+    code_name,
+    typed,
+)
+from gpugauge.driver.missing import (
+    NOT_ENUMERATED,
+    REMOVED,
+    BusDevice,
+    Down,
+    Known,
+    bus_id,
+    missing,
+    pci_address,
+    unnamed,
+)
+from gpugauge.driver.remembered import Remembered
 
 _MAX_PENDING_REPLIES = 100_000  # the oldest are dropped first
+_UNREAD = "unread"  # remembered, and the driver has not been asked yet
+# Reasons that do not say what is wrong with the GPU: a more exact one is kept instead of them.
+_GENERAL = frozenset({"ok", RELEASED, DRIVER_DOWN, NOT_ENUMERATED, REMOVED, _UNREAD})
 
 
 class _Entry:
@@ -23,12 +51,26 @@ class _Entry:
         self.times: dict[str, float] = {}
         self.generations: dict[str, int] = {}
         self.view: Device | None = None
+        self.remembered = False  # by an earlier daemon, and not read since
+        self.elsewhere = ""  # why the driver does not have it although it is not lost
+        self.seen = 0.0  # Unix time at which it was enumerated last
+        self.detail: dict[str, object] = {}  # of its failure, for the log
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether the uuid of the GPU is not known: `uuid` is made of its bus id or its index."""
+        return self.uuid.startswith(("PCI-", "INDEX-"))
+
+    @property
+    def address(self) -> str:
+        """The PCI address, empty if it is not known."""
+        return pci_address(self.values.get("static", {}).get("pci_bus_id") or "")
 
     def set(self, group: str, values: dict[str, Any] | None, now: float) -> None:
         if values is None:
             self.values.pop(group, None)
         else:
-            self.values[group] = _typed(values)
+            self.values[group] = typed(values)
         self.times[group] = now
         self.generations[group] = self.generations.get(group, 0) + 1
         self.view = None
@@ -47,26 +89,55 @@ class Inventory:
     supervisor adds replies, the sampler drains them.
     """
 
-    def __init__(self, limits: dict[Group, float]) -> None:
-        self.limits = limits
+    def __init__(self, limits: dict[Group, float], host: str = "") -> None:
+        self.limits, self._host = limits, host
         self._devices: dict[str, _Entry] = {}
         self._by_index: dict[int, _Entry] = {}
         self._replies: deque[Reply] = deque(maxlen=_MAX_PENDING_REPLIES)
         self._worker = 0
-        self.excluded: set[int] = set()
-        """Indexes of GPUs that the settings exclude."""
+        self._excluded: dict[int, tuple[str, str]] = {}  # uuid and address by index
+        self._failures: dict[int, tuple[str, dict[str, object]]] = {}  # of GPUs that were not identified, by index
+        self._settled: object = None  # the facts that were settled last
+        self.forgotten: set[str] = set()
+        """Uuids of GPUs that are not to be shown until they are read again."""
 
-    def begin(self, worker: int) -> None:
-        """Record the start of a worker, which enumerates the GPUs again; `worker` is its ordinal."""
-        self.excluded, self._worker = set(), worker
+    def remember(self, gpus: Iterable[Remembered], forgotten: Iterable[str]) -> None:
+        """Add the GPUs that an earlier daemon has read; they are shown once the driver has been asked."""
+        self.forgotten |= set(forgotten)
+        for gpu in gpus:
+            entry = self._devices[gpu.uuid] = _Entry(gpu.uuid)
+            entry.index, entry.reason, entry.remembered, entry.seen = gpu.index, _UNREAD, True, gpu.seen
+            identity = {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id}
+            entry.values["static"] = {key: value for key, value in identity.items() if value is not None}
+
+    def remembered(self) -> tuple[Remembered, ...]:
+        """Return the GPUs that a later daemon is to know, and that the settings do not exclude."""
+        kept = sorted((e for e in self._devices.values() if not e.anonymous), key=lambda entry: entry.uuid)
+        named = [(entry, entry.values.get("static", {})) for entry in kept]
+        return tuple(Remembered(e.uuid, e.index, s.get("name"), s.get("pci_bus_id"), e.seen) for e, s in named)
+
+    def begin(self, worker: int, *, same_devices: bool = True) -> None:
+        """Record the start of a worker, which enumerates the GPUs again; `worker` is its ordinal. The failures of
+        indexes are kept if these mean the same GPUs as before.
+        """
+        self._excluded, self._worker = {}, worker
         self.reset_indexes()
+        if not same_devices:
+            self._failures.clear()
+
+    @property
+    def excluded(self) -> set[int]:
+        """Indexes of GPUs that the settings exclude."""
+        return set(self._excluded)
 
     def accept(self, index: int, reply: Reply, devices: frozenset[str]) -> None:
         """Merge and queue a reply, unless the GPU is not among `devices`, by index or uuid; all when empty."""
-        uuid = reply.values.get("static", {}).get("uuid")
+        static = reply.values.get("static", {})
+        uuid = static.get("uuid")
         if uuid and devices and not {str(index), uuid} & devices:
-            self.excluded.add(index)
-            self.forget(uuid)
+            self._excluded[index] = (uuid, pci_address(static.get("pci_bus_id") or ""))
+            self._failures.pop(index, None)
+            self._devices.pop(uuid, None)
             return
         self.apply(reply, time.monotonic())
         self.queue(index, reply)
@@ -78,14 +149,12 @@ class Inventory:
 
     def drain(self) -> tuple[Reply, ...]:
         """Return and remove the queued replies, oldest first."""
-        replies = []
-        while self._replies:
-            replies.append(self._replies.popleft())
-        return tuple(replies)
+        return tuple(self._replies.popleft() for _ in range(len(self._replies)))
 
     def reset_indexes(self) -> None:
         """Forget the GPU of each index: a new worker enumerates them again."""
         self._by_index.clear()
+        self._settled = None
 
     def uuid(self, index: int) -> str | None:
         """Return the uuid of the GPU that the current worker enumerates at `index`."""
@@ -99,17 +168,29 @@ class Inventory:
         uuid = reply.values.get("static", {}).get("uuid")
         if uuid:
             device = self._devices.setdefault(uuid, _Entry(uuid))
-            device.index = reply.index
+            device.index, device.remembered, device.elsewhere = reply.index, False, ""
             self._by_index[reply.index] = device
+            self.forgotten -= self._names(device)
         known = self._by_index.get(reply.index)
-        if known is None:
-            return
         if reply.failed is not None:
-            self.fail(known.uuid, code_name(reply.failed))
+            self.fail_index(reply.index, code_name(reply.failed), **reply.failed_field)
             return
-        known.reason = "ok"
+        if known is None:
+            if "static" in reply.values:
+                self.fail_index(reply.index, NO_UUID)
+            return
+        known.reason, known.seen, known.detail = "ok", time.time(), {}
+        self._failures.pop(reply.index, None)
         for group, values in reply.values.items():
             known.set(group, values, now)
+
+    def fail_index(self, index: int, reason: str, **detail: object) -> None:
+        """Record that the GPU that the worker enumerates at `index` cannot be read; `detail` is for the log."""
+        known = self._by_index.get(index)
+        if known:
+            known.detail = detail
+            self.fail(known.uuid, reason)
+        self._failures[index] = (reason, detail)
 
     def fail(self, uuid: str, reason: str) -> None:
         """Mark a GPU as down: its identity stays, its readings are dropped."""
@@ -119,12 +200,70 @@ class Inventory:
             if group != "static":
                 device.set(group, None, device.times.get(group, 0.0))
 
-    def expect_only(self, indexes: set[int]) -> None:
-        """Mark the GPUs that the current worker does not enumerate as down."""
-        present = {self._by_index[i].uuid for i in indexes if i in self._by_index}
-        for uuid, device in self._devices.items():
-            if uuid not in present and device.reason in {"ok", RELEASED}:
-                self.fail(uuid, "not_enumerated")
+    def settle(
+        self,
+        count: int,
+        bus: Collection[BusDevice] | None,
+        enumerable: Collection[str] = (),
+        selected: frozenset[str] = frozenset(),
+    ) -> dict[str, str]:
+        """Mark the GPUs that the current worker could not identify as down, after it has been asked for `count` GPUs;
+        see missing.missing(). Return the uuids of replaced GPUs with those of their successors.
+        """
+        settled = (count, bus, tuple(self._by_index), tuple(self._failures.items()), len(self._devices))
+        if settled == self._settled:
+            return {}
+        self._settled = settled
+        identified = {index: (e.uuid, e.address) for index, e in self._by_index.items()} | self._excluded
+        failures = {index: reason for index, (reason, _) in self._failures.items()}
+        failures = {index: reason for index, reason in failures.items() if index < count and index not in identified}
+        known = [Known(e.uuid, e.index, e.address, e.remembered) for e in self._devices.values() if not e.anonymous]
+        found = missing(identified, failures, count, known, bus, enumerable, self._host)
+        for uuid in found.replaced:
+            del self._devices[uuid]
+        for uuid, why in found.elsewhere.items():
+            self._devices[uuid].elsewhere = why
+        down = {gpu.uuid for gpu in found.down if self._mark(gpu, selected)}
+        on_bus = None if bus is None else {device.address for device in bus}
+        for entry in [e for e in self._devices.values() if e.anonymous and e.uuid not in down]:
+            # One that has left the bus stays; any other has been identified.
+            if on_bus is not None and entry.address and entry.address not in on_bus:
+                self.fail(entry.uuid, REMOVED if entry.reason in _GENERAL else entry.reason)
+            elif len(identified) + len(failures) >= count:
+                del self._devices[entry.uuid]
+        return dict(found.replaced)
+
+    def _mark(self, gpu: Down, selected: frozenset[str]) -> bool:
+        """Mark a GPU as down; return whether it is shown."""
+        entry = self._devices.get(gpu.uuid)
+        if entry is None:
+            if gpu.uuid in self.forgotten or (selected and str(gpu.index) not in selected):
+                return False
+            entry = self._devices[gpu.uuid] = _Entry(gpu.uuid)
+            identity = {"index": gpu.index, "pci_bus_id": bus_id(gpu.address) if gpu.address else None}
+            entry.values["static"] = identity
+        elif entry.remembered and selected and not {gpu.uuid, str(entry.index)} & selected:
+            return False
+        entry.index = gpu.index if gpu.index >= 0 else entry.index
+        entry.values.setdefault("static", {})["index"] = entry.index
+        entry.elsewhere = ""
+        if gpu.reason not in _GENERAL or entry.reason in _GENERAL:
+            entry.detail = self._failures.get(gpu.index, ("", {}))[1]
+            if entry.reason != gpu.reason:
+                self.fail(gpu.uuid, gpu.reason)
+        return True
+
+    def driver_down(self, bus: Collection[BusDevice] | None = None) -> None:
+        """Mark all GPUs as down with the driver, and the GPUs on the bus that were never read."""
+        self.reset_indexes()
+        for entry in self._devices.values():
+            if entry.reason in _GENERAL:
+                self.fail(entry.uuid, DRIVER_DOWN)
+        addresses = {entry.address for entry in self._devices.values()}
+        for device in bus or ():
+            if device.visible and device.address not in addresses:
+                uuid = unnamed(device.address, -1, self._host)
+                self._mark(Down(uuid, DRIVER_DOWN, address=device.address), frozenset())
 
     def release(self) -> None:
         """Mark all GPUs as released; drop their readings."""
@@ -133,8 +272,23 @@ class Inventory:
             self.fail(uuid, RELEASED)
 
     def forget(self, uuid: str) -> None:
-        """Remove a GPU that is no longer read."""
-        self._devices.pop(uuid, None)
+        """Remove a GPU until it is read again."""
+        entry = self._devices.pop(uuid, None)
+        if entry:
+            self.forgotten |= self._names(entry)
+
+    def _names(self, entry: _Entry) -> set[str]:
+        """Return all identities under which a GPU can be shown."""
+        return {entry.uuid, unnamed(entry.address, entry.index, self._host)}
+
+    def last_seen(self, uuid: str) -> tuple[float, dict[str, object]]:
+        """Return the Unix time at which a GPU answered last, 0 if never, and the fields of a line about its failure."""
+        entry = self._devices.get(uuid)
+        return (entry.seen, entry.detail) if entry else (0.0, {})
+
+    def elsewhere(self) -> dict[str, str]:
+        """Return the GPUs that another driver or container has, with the reason."""
+        return {entry.uuid: entry.elsewhere for entry in self._devices.values() if entry.elsewhere}
 
     def devices(self, now: float) -> tuple[Device, ...]:
         """Return every GPU in the order of the last known index, without values that are too old."""
@@ -142,19 +296,5 @@ class Inventory:
             for group, limit in self.limits.items():
                 if group in device.values and now - device.times[group] > limit:
                     device.set(group, None, device.times[group])
-        return tuple(
-            device.device() for device in sorted(self._devices.values(), key=lambda entry: (entry.index, entry.uuid))
-        )
-
-
-def _typed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a group with the types of DeviceReading: once per reply, not once per view."""
-    # The names of attributes are interned: lookups compare them by identity.
-    known = {intern(key): value for key, value in values.items()}
-    if known.get("compute_capability"):
-        known["compute_capability"] = tuple(known["compute_capability"])
-    if known.get("processes") is not None:
-        known["processes"] = tuple(ProcessReading(**p) for p in known["processes"])
-    if known.get("mig_instances") is not None:
-        known["mig_instances"] = tuple(MigReading(**m) for m in known["mig_instances"])
-    return known
+        shown = [entry for entry in self._devices.values() if entry.reason != _UNREAD and not entry.elsewhere]
+        return tuple(entry.device() for entry in sorted(shown, key=lambda entry: (entry.index, entry.uuid)))

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
-from gpugauge.driver.api import LIFECYCLE, Group, Reply, code_name
+from gpugauge.driver.api import LIFECYCLE, Group, Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
-from gpugauge.driver.codes import WORKER_ERROR
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.quarantine import Quarantine
 from gpugauge.driver.schedule import ReadingIntervals, Schedule
 from gpugauge.forecast import ScrapeForecast
-from gpugauge.logline import Condition, fields
-
-log = logging.getLogger("gpugauge.driver")
 
 # A reading begins this long before an expected scrape, in addition to the duration of the last reading: the lead of the
 # sampler, and as much again.
 LEAD_SECONDS = 0.2
+HANGS, CRASHES_WORKER = QUARANTINED = ("hangs", "crashes_worker")
 
 
 class ReadError(Exception):
@@ -30,11 +25,6 @@ class ReadError(Exception):
         super().__init__(f"worker failed{'' if index is None else f' while it read GPU {index}'}: {cause}")
         self.index = index
         self.hangs = isinstance(cause, WorkerHangsError)
-
-
-def failed_call(reply: Reply) -> dict[str, Any]:
-    """Return the field of a log line that has the failed NVML call, or the exception of the worker itself."""
-    return {"error" if reply.failed == WORKER_ERROR else "call": reply.failed_call}
 
 
 class Reader:
@@ -47,7 +37,6 @@ class Reader:
     ) -> None:
         self._inventory, self._forecast, self._receive = inventory, forecast, receive
         self._schedule, self._quarantine = Schedule(), Quarantine()
-        self._failures: dict[int, Condition] = {}  # by index of the GPU
         self.lead = LEAD_SECONDS
 
     def begin(self, worker: int, *, same_devices: bool) -> None:
@@ -56,9 +45,8 @@ class Reader:
         """
         if not same_devices:
             self._quarantine.clear()
-        self._failures.clear()
         self._schedule.reset()
-        self._inventory.begin(worker)
+        self._inventory.begin(worker, same_devices=same_devices)
 
     def read(
         self, worker: Worker, device_count: int, intervals: ReadingIntervals, devices: frozenset[str], now: float
@@ -82,34 +70,19 @@ class Reader:
                     return reply
                 self._quarantine.record_reply(index, time.monotonic())
                 self._inventory.accept(index, reply, devices)
-                if reply.failed is not None or index in self._failures:
-                    self._log_failure(index, reply)
         except (WorkerHangsError, WorkerGoneError) as error:
             raise ReadError(current, error) from error
         self.lead = LEAD_SECONDS + min(0.5 * intervals.interval, time.monotonic() - now)
-        self._inventory.expect_only(set(indexes))
         return None
 
-    def quarantine(self, index: int, *, hangs: bool) -> None:
-        """Quarantine the GPU at `index` if it hung, or if it ended a worker for the second time."""
+    def quarantine(self, index: int, *, hangs: bool) -> bool:
+        """Quarantine the GPU at `index` if it hung, or if it ended a worker for the second time; return whether."""
         seconds = self._quarantine.record_failure(index, time.monotonic(), hangs=hangs)
         if seconds is None:
-            return
-        uuid = self._inventory.uuid(index)
-        if uuid:
-            self._inventory.fail(uuid, "hangs" if hangs else "crashes_worker")
-        log.warning("GPU quarantined", extra=fields(index=index, uuid=uuid, retry_seconds=seconds))
+            return False
+        self._inventory.fail_index(index, HANGS if hangs else CRASHES_WORKER, retry_seconds=seconds)
+        return True
 
     def _groups(self, index: int, due: list[Group], intervals: ReadingIntervals) -> list[Group]:
         """Return the groups to read; all of them for a GPU that this worker has not identified yet."""
         return due if self._inventory.uuid(index) else ["static", *intervals.intervals]
-
-    def _log_failure(self, index: int, reply: Reply) -> None:
-        """Log that reading a GPU failed, once per reason, or that it succeeded again."""
-        uuid = self._inventory.uuid(index)
-        if reply.failed is None:
-            self._failures.pop(index).recovered("GPU reading recovered", index=index, uuid=uuid)
-            return
-        failure = self._failures.setdefault(index, Condition(log))
-        sentence = f"GPU reading failed: {code_name(reply.failed)}"
-        failure.failing(sentence, index=index, uuid=uuid, **failed_call(reply))

@@ -12,6 +12,9 @@ from gpugauge.driver.client import Worker
 # The reasons for a planned replacement; `settings`: the devices to be read have changed.
 RECYCLES = ("memory", "age", "cards", "settings")
 
+# A GPU that is lost may have been repaired: an open library does not notice.
+_RETRY_SECONDS = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class RecyclingLimits:
@@ -42,8 +45,10 @@ class Recycling:
         self._started, self._next_check = now, now + self.limits.check_interval_seconds
         self._enumerated, self._added = self._bus(), frozenset()
 
-    def due(self, worker: Worker, devices: frozenset[str], now: float) -> str | None:
-        """Return the reason to replace the worker now, one of RECYCLES, or None. `devices` are to be read now."""
+    def due(self, worker: Worker, devices: frozenset[str], now: float, *, down: bool = False) -> str | None:
+        """Return the reason to replace the worker now, one of RECYCLES, or None. `devices` are to be read now; `down`
+        is whether one of them is lost or missing.
+        """
         limits, age = self.limits, now - self._started
         if devices != self._devices:
             return "settings"
@@ -52,7 +57,7 @@ class Recycling:
         if now < self._next_check:
             return None
         self._next_check = now + limits.check_interval_seconds
-        if self._devices_were_added():
+        if self._devices_were_added() or (down and age >= _RETRY_SECONDS):
             return "cards"
         if age >= limits.memory_min_age_seconds and (worker.resident_bytes() or 0) > limits.resident_bytes:
             return "memory"

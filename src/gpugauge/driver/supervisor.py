@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpugauge.driver.api import DriverFacts, DriverView, Reply, code_name
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.reader import Reader, ReadError, failed_call
+from gpugauge.driver.missing import BusDevice
+from gpugauge.driver.reader import QUARANTINED, Reader, ReadError
 from gpugauge.driver.recycling import RECYCLES, Recycling, RecyclingLimits
 from gpugauge.driver.release import Release
+from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.restarts import Restarts
+from gpugauge.driver.roster import Roster
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.state import DriverState
 from gpugauge.driver.workerslot import WorkerSlot
@@ -35,6 +38,7 @@ _WAIT_SLICE_SECONDS = 0.5
 _PLANNED_GRACE_SECONDS = 5.0
 # The view is stale after this time without a publication: more than the longest interval and the end of a worker.
 _MAX_VIEW_AGE_SECONDS = 75.0
+_NO_FIELDS: Mapping[str, str] = {}
 
 
 class _InterruptedError(Exception):
@@ -44,7 +48,9 @@ class _InterruptedError(Exception):
 class Supervisor:
     """The thread is started by `start()`. All public methods may be called from any other thread.
 
-    `devices` are the GPUs to read, by index or uuid, all when empty. `bus` returns the GPUs on the bus, or None.
+    `devices` are the GPUs to read, by index or uuid, all when empty. `bus` returns the GPUs of the kernel driver, `pci`
+    those on the bus, or None; `host` identifies this machine. A GPU that is not enumerated for `forget_after` seconds,
+    unless that is 0, is forgotten.
     """
 
     def __init__(
@@ -56,11 +62,17 @@ class Supervisor:
         limits: RecyclingLimits | None = None,
         bus: Callable[[], frozenset[str] | None] = lambda: None,
         forecast: ScrapeForecast | None = None,
+        pci: Callable[[], Iterable[BusDevice] | None] = lambda: None,
+        state_file: StateFile | None = None,
+        forget_after: float = 0.0,
+        host: str = "",
     ) -> None:
         self._intervals, self._devices = intervals, frozenset(devices)
         self._options = {} if simulate is None else {"simulate": simulate}
         self._slot = WorkerSlot(worker)
-        self._inventory = Inventory(intervals.limits)
+        self._inventory = Inventory(intervals.limits, host)
+        self._roster = Roster(self._inventory, pci, state_file)
+        self._roster.forget_after = forget_after
         self._recycling = Recycling(limits or RecyclingLimits(), bus)
         self._recycles = dict.fromkeys(RECYCLES, 0)
         self._release = Release()
@@ -108,10 +120,21 @@ class Supervisor:
         self._release.end()
         self._wake.set()
 
-    def configure(self, intervals: ReadingIntervals, devices: Collection[str], limits: RecyclingLimits) -> None:
+    def forget(self, uuid: str) -> None:
+        """Show a GPU that is down no longer, until it is read again."""
+        self._roster.forget(uuid)
+        self._wake.set()
+
+    def configure(
+        self,
+        intervals: ReadingIntervals,
+        devices: Collection[str],
+        limits: RecyclingLimits,
+        forget_after: float = 0.0,
+    ) -> None:
         """Use other settings from now on; the worker is replaced only if other devices are to be read."""
         self._intervals, self._inventory.limits, self._recycling.limits = intervals, intervals.limits, limits
-        self._devices = frozenset(devices)
+        self._devices, self._roster.forget_after = frozenset(devices), forget_after
 
     # --- the thread ---
 
@@ -142,11 +165,13 @@ class Supervisor:
             self._wake.wait(max(0.0, due - now))
         if self._slot.current:
             self._slot.end()
+        self._roster.close()
 
     def _turn(self) -> None:
         """Open the driver, read it, or replace the worker, whatever is due. Raises _InterruptedError while the worker
         still owes a reply.
         """
+        self._roster.turn()
         if self._is_released():
             return
         if self._slot.current is None and time.monotonic() >= self._restarts.next_start:
@@ -155,7 +180,8 @@ class Supervisor:
             self._read(self._slot.current, time.monotonic())
         if self._slot.current:
             # After the reading, so that the next worker misses as little as possible.
-            reason = self._recycling.due(self._slot.current, self._devices, time.monotonic())
+            down = any(not d.up and d.reason not in QUARANTINED for d in self._view.devices)
+            reason = self._recycling.due(self._slot.current, self._devices, time.monotonic(), down=down)
             if reason:
                 self._recycle(self._slot.current, reason)
 
@@ -188,11 +214,12 @@ class Supervisor:
         now = time.monotonic()
         self._restarts.record_start(now)
         self._recycling.begin(self._devices, now)
+        same_bus = self._roster.begin(now)
         try:
             worker = self._slot.start()
             reply = self._receive(worker, worker.send("open", **self._options), self._intervals.open_deadline)
         except OSError as error:
-            self._down("worker_failed", error=str(error))
+            self._down("worker_failed", failure={"error": str(error)})
         except WorkerHangsError:
             self._down("timeout", "opening the driver timed out", graceful=False)
         except WorkerGoneError:
@@ -200,9 +227,9 @@ class Supervisor:
         else:
             if reply.failed is None:
                 same_devices = self._state.set_up(DriverFacts(**reply.values["driver"]))
-                self._reader.begin(self._slot.starts, same_devices=same_devices)
+                self._reader.begin(self._slot.starts, same_devices=same_devices and same_bus)
             else:
-                self._down(code_name(reply.failed), **failed_call(reply))
+                self._down(code_name(reply.failed), failure=reply.failed_field)
 
     def _read(self, worker: Worker, now: float) -> None:
         """Read all GPUs that are due; end the worker if it or the driver failed."""
@@ -214,13 +241,15 @@ class Supervisor:
             if not self._stop.is_set():
                 self._slot.end(str(error), graceful=False)
                 self._restarts.after_worker_failure(now)
-                if error.index is not None and (error.hangs or not worker.was_killed()):
-                    self._reader.quarantine(error.index, hangs=error.hangs)
+                index, blamed = error.index, error.hangs or not worker.was_killed()
+                if index is not None and blamed and self._reader.quarantine(index, hangs=error.hangs):
+                    self._roster.settle_failed(facts.device_count, self._devices)
             return
         if failed is None:
             self._restarts.record_replies(now)
+            self._roster.settle(facts.device_count, self._devices, now)
         else:
-            self._down(code_name(failed.failed or 0), **failed_call(failed))
+            self._down(code_name(failed.failed or 0), failure=failed.failed_field)
 
     def _receive(self, worker: Worker, number: int, deadline: float) -> Reply:
         """Return a reply; publish meanwhile, so that old values are dropped. Raises what Worker.receive() raises, and
@@ -235,22 +264,25 @@ class Supervisor:
             self._publish()
         return worker.receive(number, max(0.1, end - time.monotonic()))
 
-    def _down(self, reason: str, sentence: str = "", *, graceful: bool = True, **log_fields: object) -> None:
+    def _down(
+        self, reason: str, sentence: str = "", *, graceful: bool = True, failure: Mapping[str, str] = _NO_FIELDS
+    ) -> None:
         """End the worker, drop all readings, and open the driver again later."""
         if self._slot.current:
             self._slot.end(sentence, graceful=graceful)
-        self._state.set_down(reason, **log_fields)
+        self._state.set_down(reason, **failure)
         self._restarts.after_driver_failure(time.monotonic())
-        self._inventory.reset_indexes()
-        self._inventory.expect_only(set())
+        self._roster.driver_down(reason)
 
     def _publish(self) -> None:
-        worker, state = self._slot.current, self._state
+        worker, state, now = self._slot.current, self._state, time.monotonic()
+        devices = self._inventory.devices(now)
+        self._roster.log_changes(devices, now)
         self._view = DriverView(
             up=state.reason == "ok",
             reason=state.reason,
             facts=state.facts,
-            devices=self._inventory.devices(time.monotonic()),
+            devices=devices,
             worker_starts=self._slot.starts,
             worker_restarts=self._restarts.count,
             workers_unkillable=self._slot.unkillable(),

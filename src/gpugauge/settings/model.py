@@ -55,7 +55,8 @@ class Web(Section):
     config: WebConfig = WebConfig()
     enable_lifecycle: bool = setting(
         default=False,
-        description="Enable the requests that change the daemon: `POST /-/reload`, `/-/release` and `/-/attach`.",
+        description="Enable the requests that change the daemon: `POST /-/reload`, `/-/release`, `/-/attach` and "
+        "`/-/forget`.",
     )
 
 
@@ -104,6 +105,18 @@ class Driver(Section):
         ge=0,
         description="Exit with status 69 when a driver that worked before has failed for this long; 0 means never. "
         "The container is then started again with the new library. The image sets 300.",
+    )
+    state_file: Path | None = setting(
+        default=None,
+        description="File in which the GPUs are remembered, so that a GPU that is lost while the daemon does not run "
+        "is still reported. If not set, it is `gpus.json` in systemd's state directory, or in `/var/lib/gpugauge` if "
+        "that folder exists and can be written; a simulated driver has none.",
+    )
+    forget_after_seconds: float = setting(
+        default=0.0,
+        ge=0,
+        description="Time after which a GPU that the driver does not list any more is no longer reported, as after "
+        "`gpugauge forget`; 0 means never.",
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from gpugauge.driver.missing import BusDevice, pci_address
 from gpugauge.sessions.listener import Sessions
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World
@@ -49,6 +50,12 @@ class Simulation:
         """Return the uuids of the GPUs on the bus."""
         now = self._world.now()
         return frozenset(device.uuid for device in self._world.devices if device.present(now))
+
+    def bus(self) -> tuple[BusDevice, ...]:
+        """Return the GPUs on the bus as the kernel lists them."""
+        now = self._world.now()
+        present = [device for device in self._world.devices if device.on_bus(now)]
+        return tuple(BusDevice(pci_address(device.bus_id), "nvidia", visible=True) for device in present)
 
     def driver(self) -> dict[str, Any]:
         """Return the plain data from which the worker simulates the driver."""

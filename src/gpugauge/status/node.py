@@ -87,6 +87,7 @@ def _gpus(found: Families, history: History, processes: list[Facts]) -> list[Fac
     for facts in _facts(found.get("gpu_allocation_info")):
         holders.setdefault(facts["uuid"], []).append(_workload(facts))
     gpus = []
+    down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
     for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items():
         index = identity.get(uuid, {}).get("index", "")
         gpus.append(
@@ -94,7 +95,9 @@ def _gpus(found: Families, history: History, processes: list[Facts]) -> list[Fac
                 "index": int(index) if index.isdigit() else None,
                 "uuid": uuid,
                 "name": identity.get(uuid, {}).get("name"),
+                "pci_bus_id": identity.get(uuid, {}).get("pci_bus_id"),
                 "up": bool(up),
+                "down_reason": down.get(uuid),
                 **{name: values.get((uuid,)) for name, values in figures.items()},
                 "load_5m": history.load(uuid, _LOAD_WINDOW_SECONDS),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],

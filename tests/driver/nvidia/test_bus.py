@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpugauge.driver.nvidia.bus import bound_devices
+from gpugauge.driver.missing import BusDevice
+from gpugauge.driver.nvidia.bus import bound_devices, bus_devices
 
 
 def test_devices_that_the_kernels_driver_is_bound_to(tmp_path: Path) -> None:
@@ -14,3 +15,47 @@ def test_devices_that_the_kernels_driver_is_bound_to(tmp_path: Path) -> None:
 
 def test_devices_are_unknown_without_the_driver(tmp_path: Path) -> None:
     assert bound_devices(tmp_path) is None
+
+
+def machine(root: Path) -> None:
+    """A machine with GPUs of NVIDIA in several states, one of another vendor, and an audio device."""
+    for name, vendor, kind, driver in (
+        ("0000:10:00.0", "0x10de", "0x030200", "nvidia"),
+        ("0000:11:00.0", "0x10de", "0x030000", "vfio-pci"),
+        ("0000:12:00.0", "0x10de", "0x030200", None),
+        ("0000:13:00.0", "0x10de", "0x030200", "nvidia"),
+        ("0000:14:00.0", "0x10de", "0x030200", "nvidia"),
+        ("0000:15:00.0", "0x1002", "0x030000", "amdgpu"),
+        ("0000:10:00.1", "0x10de", "0x040300", "snd_hda_intel"),
+        ("0000:16:00.4", "0x10de", "0x030200", "nvidia"),
+    ):
+        device = root / "sys/bus/pci/devices" / name
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "class").write_text(f"{kind}\n")
+        if driver:
+            (device / "driver").symlink_to(root / "drivers" / driver)
+    (root / "sys/bus/pci/devices/0000:16:00.4/physfn").symlink_to("../0000:16:00.0")
+    for name, minor, excluded in (("0000:10:00.0", 0, "No"), ("0000:13:00.0", 1, "Yes"), ("0000:14:00.0", 2, "No")):
+        folder = root / "proc/driver/nvidia/gpus" / name
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t H100\nDevice Minor: \t {minor}\nGPU Excluded:\t {excluded}\n")
+    (root / "dev").mkdir()
+    for minor in (0, 1):  # in a container: the file of the third one is missing
+        (root / "dev" / f"nvidia{minor}").touch()
+
+
+def test_devices_on_the_bus(tmp_path: Path) -> None:
+    machine(tmp_path)
+
+    assert bus_devices(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev") == (
+        BusDevice("0000:10:00.0", "nvidia", visible=True),
+        BusDevice("0000:11:00.0", "vfio-pci"),
+        BusDevice("0000:12:00.0"),
+        BusDevice("0000:13:00.0", "nvidia"),
+        BusDevice("0000:14:00.0", "nvidia"),
+    )
+
+
+def test_bus_that_cannot_be_read(tmp_path: Path) -> None:
+    assert bus_devices(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev") is None

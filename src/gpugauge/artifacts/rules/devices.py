@@ -16,6 +16,9 @@ _XIDS: dict[str, tuple[Severity, str]] = {
     "recovery": ("warning", "the driver requests a recovery action: see gpu_recovery_action"),
     "other": ("info", "the error is not in the catalogue"),
 }
+_DOWN = (
+    '{{ range printf "gpu_down_reason{uuid=%q}" $labels.uuid | query }} {{ .Labels.reason }}{{ else }} down{{ end }}'
+)
 _RELEASED_UNTIL = (
     '{{ range printf "gpugauge_driver_released_until_timestamp_seconds{instance=%q}" $labels.instance | query }}'
     " {{ .Value | humanizeTimestamp }}{{ end }}"
@@ -35,7 +38,7 @@ def of_devices(p: Parameters) -> list[Alert]:
             f"min by (uuid) ({s('gpu_up')}) == 0",
             "critical",
             "GPU {{ $labels.uuid }} does not answer",
-            f"On{NODE}: the GPU is lost, its driver calls hang, or the driver no longer lists it.",
+            f"On{NODE}:{_DOWN}. It is lost, its driver calls hang, or the driver does not list it.",
             120,
         ),
         Alert(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
-from gpugauge.driver.api import RELEASED, Device, DeviceReading
+from gpugauge.driver.api import DOWN_REASONS, RELEASED, Device, DeviceReading, down_reason
 from gpugauge.metric import (
     BYTES,
     CELSIUS,
@@ -29,16 +29,26 @@ def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
     capability = ".".join(map(str, d.compute_capability)) if d.compute_capability else ""
     text = (d.name or "", d.pci_bus_id or "", capability, d.vbios_version or "", d.serial or "")
     minor = "" if d.minor_number is None else str(d.minor_number)
-    return {(str(d.index), minor, *text): 1}
+    return {("" if d.index < 0 else str(d.index), minor, *text): 1}
 
 
-# Exported for every GPU that was ever listed, also while it is down.
+# Exported for every GPU of the machine, also while it is down.
 IDENTITY: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_up",
-        "1 while the GPU responds, 0 while it is lost, hangs or is removed; absent while the driver is released.",
+        "1 while the GPU responds, 0 while it is lost, hangs or is removed, also before the exporter started; absent "
+        "while the driver is released. Until the uuid is known, the label has the PCI bus id or the index.",
         NONE,
         lambda d: None if d.reason == RELEASED else int(d.up),
+        source="nvmlDeviceGetHandleByIndex, /sys/bus/pci, the state file",
+    ),
+    _device.gauge(
+        "gpu_down_reason",
+        f"1 with the reason for which the GPU is down: {', '.join(DOWN_REASONS)}, or the name of a return code of NVML "
+        "such as gpu_is_lost. Absent while it is up.",
+        NONE,
+        lambda d: None if d.up or d.reason == RELEASED else {down_reason(d.reason): 1},
+        "reason",
     ),
     _device.gauge(
         "gpu_info",

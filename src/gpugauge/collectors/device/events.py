@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.device.healthlog import HealthLog
 from gpugauge.collectors.kmsg import KernelLog, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
 from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
@@ -140,6 +141,7 @@ class EventsCollector(RegisteredCollector):
         self._kernel_error = ""
         self._states: dict[str, _State] = {}
         self._waiting: list[_Event] = []  # for their GPU to be known
+        self._health_log = HealthLog(lambda uuid: self._states[uuid].last if uuid in self._states else {})
         self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
         self._sources: dict[str, int] = {}
         self._section = Section(self.name, ())
@@ -157,6 +159,7 @@ class EventsCollector(RegisteredCollector):
         events = [*self._waiting, *self._driver_events(tick), *self._kernel_events(tick)]
         self._waiting = []
         counted = [self._count(event, tick) for event in events]
+        self._health_log.record(devices, tick.monotonic, tick.timestamp)
         sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & XID_EVENT for d in devices))}
         if self._kernel_log:
             sources["kmsg"] = int(self._kernel_log.up)

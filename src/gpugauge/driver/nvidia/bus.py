@@ -1,8 +1,16 @@
-"""The GPUs of the kernel driver. The library does not enumerate a GPU that was added after the library was opened."""
+"""NVIDIA's GPUs on the PCI bus and in the kernel driver. The library does not enumerate a GPU that was added after the
+library was opened, nor each one that is lost.
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
+
+from gpugauge.driver.missing import BusDevice, pci_address
+
+_VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"
 
 
 def bound_devices(procfs: Path) -> frozenset[str] | None:
@@ -11,3 +19,43 @@ def bound_devices(procfs: Path) -> frozenset[str] | None:
         return frozenset(entry.name for entry in (procfs / "driver/nvidia/gpus").iterdir())
     except OSError:
         return None
+
+
+def bus_devices(sysfs: Path, procfs: Path, dev: Path = Path("/dev")) -> tuple[BusDevice, ...] | None:
+    """Return NVIDIA's GPUs on the PCI bus, without virtual functions; None if the bus cannot be read. A GPU is visible
+    here if the kernel driver lists it, does not exclude it, and its device file can be opened: a container has the
+    bus of the machine, but only its own files.
+    """
+    folder = sysfs / "bus/pci/devices"
+    try:
+        devices = sorted(folder.iterdir())
+    except OSError:
+        return None
+    return tuple(_device(device, procfs, dev) for device in devices if _is_gpu(device))
+
+
+def _is_gpu(device: Path) -> bool:
+    if _text(device / "vendor") != _VENDOR or not _text(device / "class").startswith(_DISPLAY_CLASS):
+        return False
+    return not (device / "physfn").is_symlink()
+
+
+def _device(device: Path, procfs: Path, dev: Path) -> BusDevice:
+    address, driver = pci_address(device.name), None
+    with suppress(OSError):
+        driver = (device / "driver").readlink().name
+    facts = {}
+    for line in _text(procfs / "driver/nvidia/gpus" / device.name / "information").splitlines():
+        name, _, value = line.partition(":")
+        facts[name.strip().lower()] = value.strip()
+    minor = facts.get("device minor", "")
+    file = dev / f"nvidia{minor}"
+    visible = minor.isdigit() and facts.get("gpu excluded", "No") != "Yes" and os.access(file, os.R_OK | os.W_OK)
+    return BusDevice(address, driver, driver == "nvidia" and visible)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

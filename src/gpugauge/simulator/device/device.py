@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -52,6 +53,8 @@ class Device:
         self.lost_at, self.back_at = (
             float("inf") if plain.get(key) is None else float(plain[key]) for key in ("lost_at", "back_at")
         )
+        self.stays_on_bus = bool(plain.get("stays_on_bus"))
+        self.gone_while_exists: str | None = plain.get("gone_while_exists")
         self.plugged_at = float(plain.get("plugged_at") or 0.0)
         self._clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
         self.instances: tuple[Instance, ...] | None = (
@@ -88,8 +91,15 @@ class Device:
         return not any(fnmatchcase(function, pattern) for pattern in self._unsupported)
 
     def present(self, t: float) -> bool:
-        """Return whether the GPU is on the bus. A library that was opened before it was added does not enumerate it."""
-        return self.plugged_at <= t and not self.lost_at <= t < self.back_at
+        """Return whether the driver enumerates the GPU. A library that was opened before it was added does not."""
+        return self.plugged_at <= t and not self.lost_at <= t < self.back_at and not self._gone()
+
+    def on_bus(self, t: float) -> bool:
+        """Return whether the GPU is on the bus."""
+        return self.present(t) or (self.stays_on_bus and self.plugged_at <= t)
+
+    def _gone(self) -> bool:
+        return self.gone_while_exists is not None and os.path.lexists(self.gone_while_exists)
 
     def busy(self, t: float) -> float:
         """Return the seconds in which a kernel ran, from the start of the scenario to `t`."""

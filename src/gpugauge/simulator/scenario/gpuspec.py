@@ -176,8 +176,9 @@ class MigDevice(StrictModel):
 class Gpu(StrictModel):
     """`count` GPUs of a model. Other keys override the figures of the model; `load` is work without a process, `mig`
     the layout of a GPU with MIG enabled. The GPU is lost at the second `lost_at`, a new worker finds it from `back_at`
-    on, and it is on the bus from `plugged_at` on. Besides its `nvlinks`, the library answers for `nvlinks_absent` links
-    that the GPU does not have, as if they were down.
+    on, and it is on the bus from `plugged_at` on. While it is lost it is not on the bus, unless it `stays_on_bus`. A
+    worker that starts while the file `gone_while_exists` exists does not find it. Besides its `nvlinks`, the library
+    answers for `nvlinks_absent` links that the GPU does not have, as if they were down.
     """
 
     model: Annotated[str, AfterValidator(_model)]
@@ -200,6 +201,8 @@ class Gpu(StrictModel):
     lost_at: float | None = None
     back_at: float | None = None
     plugged_at: float | None = None
+    stays_on_bus: bool = False
+    gone_while_exists: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Gpu:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from gpugauge.status.down import down_phrase
 from gpugauge.status.steps import loader_advice, step_sentence
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import ABSENT, bar, duration, of_sizes, of_watts, percent, size, sparkline, text
@@ -152,7 +153,7 @@ def _gpu(gpu: Facts, number: int, now: float) -> str:
         f"<small>{text(gpu['uuid'])}</small></h2>\n"
     )
     if not gpu["up"]:
-        return f'{opening}<p class="gone">{_mark("bad", "does not answer")}</p>\n</section>\n'
+        return f'{opening}<p class="gone">{_mark("bad", down_phrase(gpu["down_reason"]))}</p>\n</section>\n'
     degrees = gpu["temperature_celsius"]
     figures = (
         ("Now", percent(gpu["load"]), ""),

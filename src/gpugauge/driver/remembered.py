@@ -1,0 +1,171 @@
+"""The state file: the GPUs that the daemon has read, for the next one. A GPU that is lost while no daemon runs is then
+still known.
+
+The file has no secrets. One that cannot be read is reported and replaced; one that cannot be written is reported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpugauge.logline import Condition, fields
+
+log = logging.getLogger("gpugauge.driver")
+
+_FORMAT = 1
+_MAX_BYTES, _MAX_GPUS = 1 << 20, 1024
+_EXPECTED = "expected the JSON object that gpugauge writes; it is replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A GPU that was read; `seen` is the Unix time at which the driver enumerated it last."""
+
+    uuid: str
+    index: int = -1
+    name: str | None = None
+    pci_bus_id: str | None = None
+    seen: float = 0.0
+
+
+class StateFile:
+    """The state file at `path`; without a path nothing is stored. Several daemons of a machine may share it: each keeps
+    the GPUs that only others know. `machine` identifies the machine: an image of it may be started elsewhere.
+    """
+
+    def __init__(self, path: Path | None, machine: str = "") -> None:
+        self._path = path
+        self._machine = hashlib.sha256(f"gpugauge {machine}".encode()).hexdigest()[:16] if machine else ""
+        self._failure = Condition(log)
+        self._own: set[str] = set()  # GPUs that this daemon knows or has known
+
+    def load(self) -> tuple[tuple[Remembered, ...], frozenset[str]]:
+        """Return the GPUs, and the identities of those that were forgotten; nothing if the file cannot be used."""
+        gpus, forgotten = self._read(report=True)
+        self._own |= {gpu.uuid for gpu in gpus} | forgotten
+        return tuple(gpus), frozenset(forgotten)
+
+    def save(self, gpus: Iterable[Remembered], forgotten: Collection[str]) -> None:
+        """Write these GPUs, and those of other daemons. A failure is logged once."""
+        if self._path is None:
+            return
+        mine = {gpu.uuid: gpu for gpu in gpus}
+        self._own |= mine.keys() | set(forgotten)
+        try:
+            with _locked(self._path.parent):
+                others, forgotten_by_others = self._read(report=False)
+                kept = {gpu.uuid: gpu for gpu in others if gpu.uuid not in self._own} | mine
+                names = set(forgotten) | (forgotten_by_others - self._own)
+                self._write(kept, names)
+        except OSError as error:
+            sentence = "the state file cannot be written: a GPU that is lost while no daemon runs will not be known"
+            self._failure.failing(sentence, path=str(self._path), error=error.strerror or str(error))
+        else:
+            self._failure.recovered("the state file was written again", path=str(self._path))
+
+    def _write(self, gpus: dict[str, Remembered], forgotten: Collection[str]) -> None:
+        """Replace the file at once. Raises OSError."""
+        assert self._path is not None
+        facts = {uuid: asdict(gpu) for uuid, gpu in sorted(gpus.items())}
+        for gpu in facts.values():
+            del gpu["uuid"]
+        content = {
+            "gpugauge": _FORMAT,
+            "machine": self._machine,
+            "gpus": facts,
+            "forgotten": sorted(forgotten)[:_MAX_GPUS],
+        }
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            new.replace(self._path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink()
+            raise
+
+    def _read(self, *, report: bool) -> tuple[list[Remembered], set[str]]:
+        if self._path is None:
+            return [], set()
+        try:
+            with self._path.open("rb") as file:
+                content = json.loads(file.read(_MAX_BYTES))
+            machine, gpus, forgotten = _parsed(content)
+        except FileNotFoundError:
+            return [], set()
+        except (OSError, ValueError, RecursionError) as error:
+            if report:
+                why = error.strerror if isinstance(error, OSError) else f"{_EXPECTED}: {error}"
+                log.warning("the state file cannot be used", extra=fields(path=str(self._path), error=why))
+            return [], set()
+        if machine != self._machine:
+            if report:
+                log.warning("the state file is that of another machine; it is replaced", extra=fields(path=self._path))
+            return [], set()
+        return gpus, forgotten
+
+
+def _parsed(content: Any) -> tuple[str, list[Remembered], set[str]]:
+    """Return machine, GPUs and forgotten identities. Raises ValueError."""
+    match content:
+        case {"gpugauge": 1, "machine": str(machine), "gpus": dict(gpus), "forgotten": list(forgotten)}:
+            pass
+        case _:
+            raise ValueError("wrong keys, or a format that this version does not know")
+    if len(gpus) > _MAX_GPUS or not all(isinstance(name, str) for name in forgotten):
+        raise ValueError("too many GPUs, or a name that is no text")
+    return machine, [_gpu(uuid, facts) for uuid, facts in gpus.items()], set(forgotten)
+
+
+def _gpu(uuid: str, facts: Any) -> Remembered:
+    """Return a GPU. Raises ValueError."""
+    match facts:
+        case {"index": int(index), "name": str() | None as name, "pci_bus_id": str() | None as bus, "seen": seen} if (
+            uuid and isinstance(seen, (int, float)) and not isinstance(index, bool)
+        ):
+            return Remembered(uuid, index, name, bus, float(seen))
+    raise ValueError(f"wrong facts of the GPU {uuid[:60]!r}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, against other daemons. Raises OSError, BlockingIOError if another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def machine_id() -> str:
+    """Return the id of the machine; empty if it has none."""
+    try:
+        return Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def host_digest(procfs: Path) -> str:
+    """Return a short digest of the id of this boot, which containers and host share; empty if it has none."""
+    try:
+        boot = (procfs / "sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(boot).hexdigest()[:8]
+
+
+def default_path(environ: dict[str, str]) -> Path | None:
+    """Return the path if none is set: in systemd's state directory, or in /var/lib/gpugauge if that can be written."""
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    folder = Path(given or "/var/lib/gpugauge")
+    return folder / "gpus.json" if given or os.access(folder, os.W_OK) else None
