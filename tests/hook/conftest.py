@@ -14,8 +14,10 @@ from gpugauge.hook import launch
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.sessions.listener import Sessions
 
+# Calls that would initialise CUDA are written to a file beside the package: the hook catches all exceptions.
+FORBIDDEN = "forbidden-calls"
 FAKE_TORCH = """
-import sys, time, types
+import os, sys, time, types
 
 def module(name, **attributes):
     result = sys.modules["torch." + name] = types.ModuleType("torch." + name)
@@ -76,8 +78,14 @@ def statistics(index):
         "inactive_split_bytes": size(4), "num_alloc_retries": 5, "num_ooms": 6,
     }
 
-def initialising(*_):
-    raise AssertionError("the hook initialised CUDA")
+def initialising(name):
+    def call(*_):
+        import traceback
+        with open(os.path.join(os.path.dirname(os.path.dirname(__file__)), "forbidden-calls"), "a") as file:
+            file.write("torch.cuda." + name + "() before the program initialised CUDA:\\n")
+            file.write("".join(traceback.format_stack()[:-1]))
+        raise AssertionError("the hook initialised CUDA")
+    return call
 
 def is_grad_enabled():
     return True
@@ -99,12 +107,15 @@ _C = module(
 backends = module("backends")
 backends.cudnn = module("backends.cudnn", version=lambda: 91002, allow_tf32=True)
 backends.cuda = module("backends.cuda", matmul=types.SimpleNamespace(allow_tf32=False))
-cuda = module(
-    "cuda", is_initialized=lambda: False, is_available=initialising, init=initialising,
-    device_count=initialising, memory_stats_as_nested_dict=initialising, get_device_properties=initialising,
-    current_device=initialising, get_arch_list=initialising, Event=initialising,
-    is_current_stream_capturing=initialising,
+FORBIDDEN = (
+    "is_available", "init", "device_count", "memory_stats_as_nested_dict", "get_device_properties", "current_device",
+    "get_arch_list", "Event", "is_current_stream_capturing",
 )
+cuda = module("cuda")
+
+def without_cuda():
+    # As before the initialisation, and as in a forked child.
+    vars(cuda).update({name: initialising(name) for name in FORBIDDEN}, is_initialized=lambda: False)
 
 def use_cuda():
     cuda.is_initialized = lambda: True
@@ -117,6 +128,9 @@ def use_cuda():
     cuda.get_arch_list = lambda: ["sm_80", "sm_90a", "compute_90"]
     cuda.is_current_stream_capturing = lambda: False
     cuda.Event = Event
+
+without_cuda()
+os.register_at_fork(after_in_child=without_cuda)
 """
 
 Run = Callable[..., "subprocess.Popen[str]"]
@@ -131,12 +145,14 @@ def record() -> Iterator[RecordMemory]:
 
 
 @pytest.fixture
-def fake_torch(tmp_path: Path) -> Path:
-    """Return a directory for PYTHONPATH that has the fake torch."""
+def fake_torch(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory for PYTHONPATH that has the fake torch. No process may call what would initialise CUDA."""
     package = tmp_path / "site" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(FAKE_TORCH)
-    return package.parent
+    yield package.parent
+    calls = package.parent / FORBIDDEN
+    assert not calls.exists(), calls.read_text()
 
 
 @pytest.fixture
