@@ -42,6 +42,7 @@ class Thread:
 
     def __init__(self) -> None:
         self.hashes: list[bytes] = []
+        self.raised = 0
         self.go_on = threading.Event()
         self.go_on.set()
         self._real = bcrypt.checkpw
@@ -49,7 +50,11 @@ class Thread:
     def checkpw(self, password: bytes, hashed: bytes) -> bool:
         self.hashes.append(hashed)
         assert self.go_on.wait(10)
-        return self._real(password, hashed)
+        try:
+            return self._real(password, hashed)
+        except ValueError:
+            self.raised += 1
+            raise
 
 
 @pytest.fixture
@@ -147,9 +152,48 @@ def test_unknown_user_costs_as_much_as_a_known_one(thread: Thread) -> None:
                 assert not await logins.verify(costs, Login(b"nobody%d" % number, b"x"), "a")
 
     run(story)
-    tried = [hashed[:7] for hashed in thread.hashes]
-    assert set(tried) == {b"$2b$04$", b"$2b$06$"}
-    assert tried[::2] == tried[1::2]  # the same for the same name: a second request reveals nothing
+    assert {hashed[:7] for hashed in thread.hashes} == {b"$2b$04$", b"$2b$06$"}
+    assert thread.hashes[::2] == thread.hashes[1::2]  # the same for the same name: a second request reveals nothing
+    assert len(set(thread.hashes)) == 40
+
+
+def test_hash_of_an_unknown_user_is_a_whole_one(thread: Thread) -> None:
+    """bcrypt does the same work for it as for a user's: it computes all rounds, and compares a hash of full length.
+
+    bcrypt.hashpw() returns the hash of a password with the salt of another hash. If it returned anything but a whole
+    hash with that salt, the comparison would end early, or not begin.
+    """
+    real = bcrypt.hashpw(b"other", bcrypt.gensalt(4))
+    users = {b"alice": real}
+
+    async def story(logins: Logins) -> None:
+        for number in range(100):
+            assert not await logins.verify(users, Login(b"nobody%d" % number, b"guess"), "a")
+            assert not await logins.verify(users, Login(b"alice", b"guess%d" % number), "a")
+
+    run(story)
+    assert len(thread.hashes) == 200  # one computation for each, known or not
+    for hashed in set(thread.hashes) - {real}:
+        computed = bcrypt.hashpw(b"guess", hashed)
+        assert len(computed) == len(hashed) == len(real) == 60
+        assert computed[:29] == hashed[:29]
+        assert computed != hashed
+    assert {hashed[:7] for hashed in thread.hashes} == {real[:7]}
+    assert thread.raised == 0
+
+
+@pytest.mark.parametrize("password", [b"guess", b"", b"\x00", b"a\x00b", b"\xff" * 100], ids=repr)
+def test_password_that_bcrypt_refuses_is_refused_for_each_name(password: bytes, thread: Thread) -> None:
+    outcomes = set()
+
+    async def story(logins: Logins) -> None:
+        for name in (b"alice", b"nobody"):
+            before = thread.raised
+            assert not await logins.verify(USERS, Login(name, password), "a")
+            outcomes.add(thread.raised - before)
+
+    run(story)
+    assert len(outcomes) == 1
 
 
 def test_waiting_logins_are_bounded_and_the_right_one_stays(thread: Thread) -> None:

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import secrets
+import string
 import threading
 import time
 from collections import OrderedDict
@@ -30,6 +31,10 @@ _MAX_PASSWORD_BYTES = 72
 GUESSING_SHARE = 0.25
 # By so much a timer of the event loop may be early.
 _TIMER_SECONDS = 0.001
+# The parts of a bcrypt hash after version and cost.
+_SALT_BYTES, _CHECKSUM_BYTES = 16, 23
+_LETTERS = (string.ascii_uppercase + string.ascii_lowercase + string.digits).encode()
+_TO_BCRYPT = bytes.maketrans(_LETTERS + b"+/", b"./" + _LETTERS)
 
 
 class Login(NamedTuple):
@@ -159,7 +164,15 @@ class Logins:
         return mac.digest()
 
     def _unknown_user_hash(self, users: Mapping[bytes, bytes], user: bytes) -> bytes:
-        """Return a hash that no password matches, with the cost of a user's hash. It is always the same for a name."""
+        """Return a whole hash with the cost of a user's hash, of a password that is not known. It is always the same
+        for a name.
+        """
         costs = sorted(hashed[4:6] for hashed in users.values())
-        drawn = int.from_bytes(hashlib.blake2b(user, key=self._secret).digest()[:8], "big")
-        return b"$2b$" + costs[drawn % len(costs)] + b"$" + b"." * 53
+        drawn = hashlib.blake2b(user, key=self._secret).digest()
+        cost = costs[int.from_bytes(drawn[:8], "big") % len(costs)]
+        return b"$2b$" + cost + b"$" + _encoded(drawn[8 : 8 + _SALT_BYTES]) + _encoded(drawn[-_CHECKSUM_BYTES:])
+
+
+def _encoded(data: bytes) -> bytes:
+    """Return bytes as in a bcrypt hash: Base64 with another alphabet, without padding."""
+    return base64.b64encode(data).rstrip(b"=").translate(_TO_BCRYPT)
