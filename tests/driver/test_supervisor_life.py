@@ -16,7 +16,7 @@ from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
-from tests.driver.fakeworker import INTERVALS, Node, until, up
+from tests.driver.fakeworker import INTERVALS, FakeWorker, Node, until, up
 from tests.simulator.build import scenario
 
 SIMULATED = partial(Worker, WORKER)
@@ -335,6 +335,24 @@ def test_device_of_a_killed_worker_is_not_quarantined(run: Any) -> None:
     until(supervisor, lambda v: v.worker_restarts == 3)
     node.devices[0] = "GPU-a"
     until(supervisor, lambda v: up(v)["GPU-a"] and v.worker_restarts >= 3)
+
+
+def test_workers_that_reply_before_they_fail_are_replaced_with_a_back_off(run: Any) -> None:
+    """Each worker reads all GPUs once, and fails in the next reading: its replies do not end the back-off."""
+    node = Node("GPU-a")
+    supervisor = running(run, node)
+    start = time.monotonic()
+    for count in range(1, 4):
+        node.killed, node.devices[0] = True, WorkerGoneError("killed")
+        until(supervisor, lambda v, count=count: v.worker_restarts == count)
+        node.devices[0] = "GPU-a"
+        until(supervisor, lambda _, count=count: len(node.workers) > count and _has_replied(node.workers[-1]))
+
+    assert time.monotonic() - start >= 1.5  # at once, after half a second, after one second
+
+
+def _has_replied(worker: FakeWorker) -> bool:
+    return sum(op == "read" for op, _ in worker.requests) > 1
 
 
 def test_workers_that_fail_soon_are_replaced_with_a_back_off(run: Any) -> None:

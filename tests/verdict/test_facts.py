@@ -97,6 +97,22 @@ def test_interactive_programs(command: str, interactive: bool) -> None:
     assert seen({"torch_process_info": ({"command": command}, 1)}).interactive is interactive
 
 
+@pytest.mark.parametrize(
+    ("limit", "default", "lowered"),
+    [(400.0, 700.0, True), (700.0, 700.0, False), (750.0, 700.0, False), (None, 700.0, None), (400.0, None, None)],
+)
+def test_power_limit_below_the_default_is_lowered(
+    limit: float | None, default: float | None, lowered: bool | None
+) -> None:
+    held = {**INFO, "gpu_process_memory_used_bytes": ({}, 1e9), "gpu_up": ({}, 1.0)}
+    given = {"gpu_power_limit_watts": limit, "gpu_power_limit_default_watts": default}
+    series = held | {name: ({}, value) for name, value in given.items() if value is not None}
+
+    (device,) = seen(series, series).devices
+
+    assert device.power_limit_lowered is lowered
+
+
 def waits(seconds: float, **more: Any) -> Series:
     return {**INFO, "torch_data_wait_seconds_total": ({"phase": "training"}, seconds), **more}
 

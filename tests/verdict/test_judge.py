@@ -134,6 +134,19 @@ def test_power_cap_counts_only_with_a_lowered_limit() -> None:
     assert judge(replace(HEALTHY, devices=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
 
 
+@pytest.mark.parametrize(
+    ("power", "lowered", "cause"),
+    [(0.5, False, "waiting_for_peers"), (0.95, False, None), (0.95, True, "waiting_for_peers")],
+)
+def test_power_draw_near_a_lowered_limit_is_not_high(power: float, lowered: bool, cause: str | None) -> None:
+    """A collective that spins draws little power; of a lowered limit that is a large share, which shows nothing."""
+    spinning = replace(BUSY, power=power, power_limit_lowered=lowered, tensor_active=0.1)
+
+    found = judge(replace(HEALTHY, world_size=4, local_work=0.4, devices=(spinning,)))
+
+    assert found.limited_by == cause
+
+
 def test_undecidable_causes_without_gpm() -> None:
     verdict = judge(replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, sm_active=None, tensor_active=None),)))
 

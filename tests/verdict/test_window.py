@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpugauge import catalog
-from gpugauge.metric import Family
+from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Section
 from gpugauge.verdict.window import Window, WindowFamilies
 
@@ -50,6 +54,41 @@ def test_span_ignores_milliseconds() -> None:
         window.add(time, section(family(STEPS, p=time)))
 
     assert window.span == 15.0
+
+
+BOUNDS = ROWS["torch_step_duration_seconds"].buckets
+
+
+def histogram(*counts: int) -> Window:
+    """Return a window with a histogram that has so many observations in each of its first buckets."""
+    cumulative = [sum(counts[: n + 1]) for n in range(len(BOUNDS) + 1)]
+    window = Window(WindowFamilies(frozenset({"torch_step_duration_seconds"}), frozenset(), frozenset({INFO})))
+    row = ROWS["torch_step_duration_seconds"]
+    window.add(0.0, section(Family(row, ((("p",), HistogramValue(tuple(cumulative), 1.0)),))))
+    return window
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=len(BOUNDS) + 1), st.floats(0.01, 1.0))
+def test_quantile_is_the_bound_below_which_the_share_lies(counts: list[int], share: float) -> None:
+    """The truth is found by counting single observations, each at the upper bound of its bucket."""
+    found = histogram(*counts).quantile(share, "torch_step_duration_seconds", "p")
+
+    observations = [bound for bound, n in zip((*BOUNDS, math.inf), counts, strict=False) for _ in range(n)]
+    if not observations:
+        assert found is None
+        return
+    assert found in BOUNDS
+    below = sum(value <= found for value in observations)
+    assert below >= share * len(observations) or found == BOUNDS[-1]
+    if found > BOUNDS[0]:
+        less = BOUNDS[BOUNDS.index(found) - 1]
+        assert sum(value <= less for value in observations) < share * len(observations)
+
+
+def test_quantile_without_observations_or_without_a_series() -> None:
+    assert histogram(0).quantile(0.99, "torch_step_duration_seconds", "p") is None
+    assert histogram(1).quantile(0.99, "torch_step_duration_seconds", "q") is None
+    assert Window(FAMILIES).quantile(0.99, "torch_step_duration_seconds", "p") is None
 
 
 def test_series_that_come_and_go_keep_their_own_values() -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
+from tests.needs import give_up
 from tests.workload.kubelet import Pods, Service, listing, serving
 from tests.workload.trees import ID, OTHER_ID, UID, Made, pod_logs, proc, v2
 
@@ -122,6 +125,27 @@ def test_pod_by_its_log_files(made: Made, tmp_path: Path) -> None:
     assert names(workloads.resolve(42)) == (*NAMED, "")
     assert workloads.resolve(41).job_id == UID
     assert workloads.sources()["pod_logs"] is True
+
+
+def test_sources_are_read_in_a_thread_from_start_to_stop(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpugauge.workload.orchestrators._MIN_REFRESH_SECONDS", 0.01)
+    made.process(41, cgroup=POD)
+    before = set(threading.enumerate())
+    workloads = over(made, pod_logs=pod_logs(tmp_path / "log", *NAMED, UID, {"main": ID}))
+    assert workloads.resolve(41).pod == ""
+
+    workloads.start()
+    deadline = time.monotonic() + 20
+    while not workloads.resolve(41).pod:  # resolve() never reads the logs itself
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert names(workloads.resolve(41)) == (*NAMED, "main")
+    assert set(threading.enumerate()) > before
+
+    workloads.stop()
+    assert set(threading.enumerate()) == before
 
 
 def test_name_is_kept_when_the_log_files_are_removed(made: Made, tmp_path: Path) -> None:
@@ -238,12 +262,12 @@ def real_cgroup() -> Iterator[Path]:
         filter(None, map(partial(Workloads(Procfs()).cgroup_directory, os.getpid()), ("pids", "memory"))), None
     )
     if parent is None:
-        pytest.skip("our own cgroup is not visible")
+        give_up("our own cgroup is not visible")
     folder = parent / f"docker-{ID}.scope"
     try:
         folder.mkdir()
     except OSError as error:
-        pytest.skip(f"no right to make a cgroup: {error}")
+        give_up(f"no right to make a cgroup: {error}")
     yield folder
     folder.rmdir()
 

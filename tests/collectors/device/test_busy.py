@@ -191,6 +191,38 @@ def test_empty_ring_of_a_busy_device_is_unobserved() -> None:
     assert account.unobserved == pytest.approx(10, abs=0.1)
 
 
+@pytest.mark.parametrize(("later", "idle"), [(1.0, False), (25.0, False), (29.0, False), (31.0, True)])
+def test_ring_that_was_empty_while_the_engine_was_busy_shows_no_idle_time(later: float, idle: bool) -> None:
+    """A ring without samples of a busy engine is broken: for half a minute its silence proves nothing, whatever the
+    percentage is.
+    """
+    account = EngineAccount()
+    account.drain(samples(*[100] * 10, after=0), 1.0, 100)
+    account.drain([], 3.0, 100)
+    for now in range(4, int(3.0 + later)):
+        account.drain([], now, None)  # in time, without a percentage
+    before = account.observed
+
+    account.drain([], 3.0 + later, 0)
+
+    assert (account.observed > before) is idle
+    assert account.busy == 0
+
+
+def test_new_samples_end_the_distrust_of_a_ring() -> None:
+    account = EngineAccount()
+    account.drain(samples(*[100] * 10, after=0), 1.0, 100)
+    account.drain([], 3.0, 100)
+    account.drain(samples(*[100] * 10, after=3.0), 4.0, 100)
+    account.drain(samples(*[0] * 5, after=4.0), 4.5, 0)
+    before = account.unobserved
+
+    account.drain([], 6.0, 0)
+
+    assert account.unobserved == before
+    assert account.observed == pytest.approx(1.0 + 0.5 + 1.4)
+
+
 def test_empty_ring_is_not_idle_without_a_percentage_of_0() -> None:
     account = fed((1.0, samples(*[0] * 10, after=0)), (5.0, []), percent=None)
 
