@@ -105,6 +105,11 @@ class Device:
         """Return the seconds in which a kernel ran, from the start of the scenario to `t`."""
         return sum(self._spent(t))
 
+    def idle(self, t: float) -> float:
+        """Return the seconds in which no kernel ran. Instances compute at the same time, processes by turns."""
+        spent = self._spent(t)
+        return t - (sum(spent) if self.instances is None else max(spent, default=0.0))
+
     def engine(self, name: str) -> Callable[[float], float] | None:
         """Return the function that counts the busy seconds of an engine; None if nothing uses the engine."""
         return self._engines.get(name)

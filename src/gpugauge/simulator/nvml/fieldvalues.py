@@ -64,7 +64,7 @@ def _ecc(kind: str, *, volatile: bool) -> _Answer:
 
 
 def _low_utilization(device: Device, t: float, _scope: int) -> int:
-    return round(device.since_reset(lambda s: 1e9 * (UPTIME + s - device.busy(s)), t))
+    return round(device.since_reset(lambda s: 1e9 * (UPTIME + device.idle(s)), t))
 
 
 def _nvlink_bytes(unit: int) -> _Answer:
