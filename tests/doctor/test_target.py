@@ -8,6 +8,7 @@ import pytest
 from gpugauge.doctor import probe
 from gpugauge.doctor.target import Answer, PythonError, ask, find_python
 from gpugauge.verdict import cuda_arch as architecture
+from tests import needs
 from tests.doctor.cases import PYTHON, with_torch
 
 DEVICE = {"name": "NVIDIA H100", "major": 9, "minor": 0, "total_memory": 85 << 30, "uuid": "5a-b"}
@@ -128,14 +129,14 @@ def test_programs_for_other_pythons_run_in_old_ones() -> None:
 
 @pytest.mark.torch
 def test_the_training_step_is_a_step_of_the_real_torch() -> None:
-    torch = pytest.importorskip("torch")  # ignores the warning of a torch without NumPy
+    torch = needs.torch()
 
     assert probe.training_step(torch, "cpu") > 0
 
 
 @pytest.mark.torch
 def test_facts_of_the_real_torch() -> None:
-    torch = pytest.importorskip("torch")  # ignores the warning of a torch without NumPy
+    torch = needs.torch()
 
     answer = ask(PYTHON, "facts", 100, {})
 

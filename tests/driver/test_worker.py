@@ -24,6 +24,7 @@ from gpugauge.driver.nvidia.nvml import Nvml
 from gpugauge.driver.worker import Service, main, serve
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.worker import service as simulated_service
+from tests.needs import require
 from tests.simulator.build import scenario
 
 
@@ -219,8 +220,8 @@ def test_next_worker_continues_the_simulation() -> None:
     assert readings[0]["normal"]["energy_millijoules"] < readings[1]["normal"]["energy_millijoules"]
 
 
-@pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="this machine has the real library")
 def test_machine_without_the_library() -> None:
+    require(ctypes.util.find_library("nvidia-ml") is None, "this machine has the real library")
     with worker(REAL) as child:
         reply = child.ask("open")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.e2e.documents import ROOT
 from tests.e2e.machine import need_root, rootfs, wheels
-from tests.e2e.programs import need
+from tests.needs import need
 
 # For machines without systemd, and with limits that runc may set.
 _CONF = """

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.e2e.programs import give_up
+from tests.needs import give_up
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.documents import ROOT, fresh_checkout
-from tests.e2e.programs import give_up, need, wait_for
+from tests.e2e.programs import wait_for
+from tests.needs import give_up, need
 
 CACHE = ROOT / ".cache" / "e2e"
 _SOURCES = ("sources.list.d/debian.sources", "sources.list.d/ubuntu.sources", "sources.list")

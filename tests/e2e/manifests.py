@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from tests.e2e.documents import ROOT
-from tests.e2e.programs import need
 from tests.e2e.tools import tool
+from tests.needs import need
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 # Kustomizations that are applied; components are part of them.

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,28 +17,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.needs import give_up, need
 
 GPUGAUGE = str(Path(sys.executable).parent / "gpugauge")
 Series = dict[tuple[str, ...], float]
-
-
-def need(program: str) -> str:
-    """Return the program's path; without it the test is skipped on a user's machine and fails in CI."""
-    path = shutil.which(program)
-    if path is None:
-        give_up(f"{program} is not installed (make e2e-packages lists what is needed)")
-    return path
-
-
-def give_up(reason: str) -> NoReturn:
-    """Skip the test on a user's machine, fail it in CI."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def prometheus3(program: str) -> str:

@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.documents import ROOT
-from tests.e2e.programs import Prometheus, http, need, wait_for
+from tests.e2e.programs import Prometheus, http, wait_for
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.e2e.documents import ROOT
-from tests.e2e.programs import need
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

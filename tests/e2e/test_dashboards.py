@@ -23,7 +23,8 @@ from tests.artifacts.dashboards.dashboard_reading import (
     substituted,
     variables,
 )
-from tests.e2e.programs import Prometheus, daemon, free_port, http, need, wait_for
+from tests.e2e.programs import Prometheus, daemon, free_port, http, wait_for
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

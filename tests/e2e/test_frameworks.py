@@ -9,8 +9,8 @@ import pytest
 
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
-from tests.e2e.programs import give_up
 from tests.hook.conftest import Run, listener, run, until
+from tests.needs import give_up
 
 __all__ = ["listener", "run"]  # fixtures
 

@@ -15,8 +15,9 @@ import pytest
 
 from gpugauge.hook import launch
 from gpugauge.wire import messages as wire
-from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, need, wait_for
+from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, wait_for
 from tests.hook import wire_1_0
+from tests.needs import need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 MAX_DELAY_SECONDS = 2.0  # until a change is in the metrics

@@ -17,10 +17,12 @@ from gpugauge import __version__
 from tests.e2e.containers import Podman, podman
 from tests.e2e.documents import ROOT, blocks, fresh_checkout, shell
 from tests.e2e.programs import free_port, http, prometheus, wait_for
+from tests.needs import require
 
 pytestmark = pytest.mark.deploy
 
 DOCUMENT = "install-container.md"
+
 OPTIONS = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
 SMALL = Path(__file__).parent / "workloads" / "small.py"
 
@@ -145,8 +147,8 @@ def test_no_build_tools(engine: Podman) -> None:
     ],
 )
 def test_rights_for_the_kernel_log(engine: Podman, options: tuple[str, ...], read: bool) -> None:
-    if Path("/proc/sys/kernel/dmesg_restrict").read_text().strip() != "1":
-        pytest.skip("every user may read the kernel log here")
+    restricted = Path("/proc/sys/kernel/dmesg_restrict").read_text().strip() == "1"
+    require(restricted, "every user may read the kernel log here (sysctl kernel.dmesg_restrict=1)")
     script = "import os; print(os.getuid(), len(os.read(os.open('/dev/kmsg', os.O_RDONLY | os.O_NONBLOCK), 8192)))"
     command = ("--entrypoint=/opt/gpugauge/bin/python3", "gpugauge", "-c", script)
     done = engine("run", "--rm", *OPTIONS, *options, *command, check=False)

@@ -11,7 +11,7 @@ import yaml
 
 from tests.e2e.documents import blocks, fresh_checkout, shell
 from tests.e2e.manifests import VERSIONS, containers, validate
-from tests.e2e.programs import need
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

@@ -12,16 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.programs import (
-    GPUGAUGE,
-    Daemon,
-    daemon,
-    http,
-    need,
-    new_pid_namespace,
-    prometheus,
-    wait_for,
-)
+from tests.e2e.programs import GPUGAUGE, Daemon, daemon, http, new_pid_namespace, prometheus, wait_for
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 OF_EACH_DEVICE = (

@@ -20,7 +20,8 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Reply, Request, Route, Server
-from tests.e2e.programs import daemon, http, need, wait_for
+from tests.e2e.programs import daemon, http, wait_for
+from tests.needs import need
 from tests.serving import answer
 from tests.status.statusfacts import snapshot
 

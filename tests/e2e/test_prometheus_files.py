@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.documents import ROOT
-from tests.e2e.programs import need
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tests.e2e.programs import need
 from tests.exposition.test_render import body, published, sections
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

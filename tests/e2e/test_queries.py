@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpugauge.workload.identity import Workload
-from tests.e2e.programs import Prometheus, need, prometheus
+from tests.e2e.programs import Prometheus, prometheus
+from tests.needs import need
 from tests.status.statusfacts import ROWS, workload
 
 pytestmark = pytest.mark.e2e

@@ -10,8 +10,9 @@ import pytest
 
 from gpugauge.artifacts.rules.options import Parameters
 from tests.artifacts.rules.rule_stories import QUIET, STORIES, Quiet, Row, Story
-from tests.e2e.programs import need, prometheus3
+from tests.e2e.programs import prometheus3
 from tests.e2e.ruletester import firing, promtool
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

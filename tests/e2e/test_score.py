@@ -14,7 +14,8 @@ from bench.alerts.story import SHIPPED, Story, read, write
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from tests.e2e.programs import need, prometheus3
+from tests.e2e.programs import prometheus3
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

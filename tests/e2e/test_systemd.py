@@ -13,7 +13,8 @@ import pytest
 
 from tests.e2e.documents import ROOT, blocks
 from tests.e2e.machine import Machine, boot
-from tests.e2e.programs import need, wait_for
+from tests.e2e.programs import wait_for
+from tests.needs import need
 
 pytestmark = pytest.mark.deploy
 

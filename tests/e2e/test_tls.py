@@ -19,7 +19,8 @@ import pytest
 
 from tests.certificates import Authority
 from tests.e2e.documents import blocks
-from tests.e2e.programs import Daemon, daemon, need, prometheus, wait_for
+from tests.e2e.programs import Daemon, daemon, prometheus, wait_for
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.e2e.programs import need
+from tests.needs import need
 
 
 def tool(name: str) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import needs
+
 if TYPE_CHECKING:
     from gpugauge.hook.counts.peers import LocalWork
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let much time pass between two measurements."""
-    pytest.importorskip("torch")  # ignores the warning of a torch without NumPy
+    needs.torch()
     monkeypatch.setattr("gpugauge.hook.counts.peers.CLOCKS", (itertools.count(0, 1 << 40).__next__,))
 
 

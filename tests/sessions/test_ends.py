@@ -12,6 +12,7 @@ import pytest
 from gpugauge.sessions import ends
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import messages as wire
+from tests.needs import require
 
 from .test_listener import ONE, TWO, hello, snap, until
 
@@ -126,8 +127,8 @@ def trained(listener: Sessions, code: int, session: str = ONE) -> int:
     return child
 
 
-@pytest.mark.skipif(not kernel_reports_exits(), reason="Linux 6.15 or newer")
 def test_a_reason_is_settled_when_the_parent_has_waited(untraceable: Sessions) -> None:
+    require(kernel_reports_exits(), "needs Linux 6.15 or newer")
     child = trained(untraceable, 3)
     before = untraceable.view()[0], untraceable.counters().ended
     os.waitpid(child, 0)
@@ -144,8 +145,8 @@ def test_a_reason_is_settled_without_a_status(untraceable: Sessions, monkeypatch
     os.waitpid(child, 0)
 
 
-@pytest.mark.skipif(not kernel_reports_exits(), reason="Linux 6.15 or newer")
 def test_processes_without_a_status_are_limited(untraceable: Sessions) -> None:
+    require(kernel_reports_exits(), "needs Linux 6.15 or newer")
     untraceable._options.connections = 1
     children = [trained(untraceable, 3, session) for session in (ONE, TWO)]
     assert [s.end_reason for s in untraceable.view()] == ["", "finished"]

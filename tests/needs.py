@@ -1,0 +1,64 @@
+"""What a test needs of the machine: without it the test is skipped on a user's machine, and fails in CI.
+
+There is no other way to skip a test (tests/test_needs.py), so that CI notices each test that was left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import warnings
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+Skipped = pytest.skip.Exception
+NO_TORCH = "the real torch is not installed"
+
+
+def give_up(reason: str) -> NoReturn:
+    """Skip the test on a user's machine, fail it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}: in CI no test may be left out")
+    pytest.skip(reason)
+
+
+def need(program: str) -> str:
+    """Return the program's path, or give up."""
+    path = shutil.which(program)
+    if path is None:
+        give_up(f"{program} is not installed (make e2e-packages lists what is needed)")
+    return path
+
+
+def require(met: bool, reason: str) -> None:
+    """Give up unless a condition of the test is met."""
+    if not met:
+        give_up(reason)
+
+
+def has_torch() -> bool:
+    """Return whether the tests with the real torch run."""
+    return importlib.util.find_spec("torch") is not None and os.environ.get("TORCH") != "none"
+
+
+def torch() -> ModuleType:
+    """Return the real torch; a torch without NumPy warns when it is imported."""
+    require(has_torch(), NO_TORCH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("torch")
+
+
+def leave_out_torch(items: list[pytest.Item]) -> None:
+    """Skip the collected tests with the mark `torch` if there is none. Raises UsageError in CI."""
+    needing = [item for item in items if item.get_closest_marker("torch")]
+    if has_torch() or not needing:
+        return
+    if os.environ.get("CI"):
+        raise pytest.UsageError(f"{NO_TORCH}: in CI no test may be left out")
+    for item in needing:
+        item.add_marker(pytest.mark.skip(reason=NO_TORCH))
