@@ -10,13 +10,17 @@ from tests import needs
 
 TESTS = Path(__file__).parent
 _SKIPS = {"skip", "skipif", "skipIf", "skipUnless", "SkipTest", "skipTest", "importorskip", "xfail"}
+_OF = {"pytest", "mark", "unittest", "self"}  # another object may have a method of such a name
 
 
 def skips(source: str) -> Iterator[int]:
     """Yield the lines with a way to skip a test."""
     for node in ast.walk(ast.parse(source)):
-        names = {node.attr} if isinstance(node, ast.Attribute) else set()
-        names |= {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+        names = set()
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] in _OF:
+            names = {node.attr}
+        elif isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
         if names & _SKIPS:
             yield getattr(node, "lineno", 0)
 

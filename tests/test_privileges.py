@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge import privileges
+from tests.needs import require
 
 # Gives itself one capability as a service manager does: root is no exception (SECBIT_NOROOT), and the ambient set has
 # CAP_SYS_PTRACE. Then it runs the program in its arguments.
@@ -38,15 +39,12 @@ def has_setpcap() -> bool:
     return bool(int(text, 16) >> 8 & 1)
 
 
-needs_setpcap = pytest.mark.skipif(not has_setpcap(), reason="only root can give a process capabilities")
-
-
 def run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@needs_setpcap
 def test_no_program_inherits_the_capabilities_of_the_service(tmp_path: Path) -> None:
+    require(has_setpcap(), "only root can give a process capabilities")
     flags = [f"--hook.socket={tmp_path}/hook.sock", "--web.listen-address=127.0.0.1:0", "--driver.mode=off"]
     command = [sys.executable, "-c", UNTIL_THE_FIRST_TICK, "serve", *flags]
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.documents import ROOT
 from tests.e2e.manifests import FOLDER, VERSIONS, validate
-from tests.e2e.programs import need
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 
