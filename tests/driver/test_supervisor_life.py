@@ -16,7 +16,7 @@ from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
-from tests.driver.fakeworker import INTERVALS, FakeWorker, Node, until, up
+from tests.driver.fakeworker import INTERVALS, Node, until, up
 from tests.simulator.build import scenario
 
 SIMULATED = partial(Worker, WORKER)
@@ -344,15 +344,20 @@ def test_workers_that_reply_before_they_fail_are_replaced_with_a_back_off(run: A
     start = time.monotonic()
     for count in range(1, 4):
         node.killed, node.devices[0] = True, WorkerGoneError("killed")
-        until(supervisor, lambda v, count=count: v.worker_restarts == count)
+        until(supervisor, partial(_has_failed, count))
         node.devices[0] = "GPU-a"
-        until(supervisor, lambda _, count=count: len(node.workers) > count and _has_replied(node.workers[-1]))
+        until(supervisor, partial(_has_replied, node, count))
 
     assert time.monotonic() - start >= 1.5  # at once, after half a second, after one second
 
 
-def _has_replied(worker: FakeWorker) -> bool:
-    return sum(op == "read" for op, _ in worker.requests) > 1
+def _has_failed(count: int, view: DriverView) -> bool:
+    return view.worker_restarts == count
+
+
+def _has_replied(node: Node, count: int, _: DriverView) -> bool:
+    reads: list[str] = [op for op, _ in node.workers[-1].requests if op == "read"]
+    return len(node.workers) > count and len(reads) > 1
 
 
 def test_workers_that_fail_soon_are_replaced_with_a_back_off(run: Any) -> None:
