@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook.client import NS_PER_SECOND, Client
+from tests.needs import give_up
 
 
 def server(path: Path) -> socket.socket:
@@ -47,7 +48,7 @@ def test_hello_without_the_record_where_descriptors_are_refused(path: Path, clie
         try:
             listener.setsockopt(socket.SOL_SOCKET, 83, 0)  # SO_PASSRIGHTS
         except OSError:
-            pytest.skip("Linux 6.16 or newer")
+            give_up("needs Linux 6.16 or newer")
         assert client.connect(0, lambda: (b"hello", listener.fileno()))
         with listener.accept()[0] as connection:
             assert socket.recv_fds(connection, 99, 1)[:2] == (b"hello", [])

@@ -24,6 +24,7 @@ from gpugauge.sessions.receiver import peer
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.peer import Owner, cgroup_of, identify
 from gpugauge.sessions.receiver.protocol import Options
+from tests.needs import require
 
 from .test_listener import ONE, TWO, hello, shared_record, snap, steps_of, until
 
@@ -116,10 +117,12 @@ def descriptor_of_another_user(listener: Sessions, *, unread: bool) -> socket.so
     return silent
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user")
+@pytest.fixture
+def needs_root() -> None:
+    require(os.geteuid() == 0, "only root can change the user")
 
 
-@needs_root
+@pytest.mark.usefixtures("needs_root")
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_descriptor_whose_close_blocks_stops_nobody(unread: bool, make: Callable[..., Sessions]) -> None:
     listener = make()
@@ -251,7 +254,7 @@ def test_a_removed_socket_is_opened_again(make: Callable[..., Sessions], caplog:
     assert ["the hook's socket was removed, and is opened again"] == [r.message for r in caplog.records]
 
 
-@needs_root
+@pytest.mark.usefixtures("needs_root")
 def test_a_newcomer_is_seen_behind_busy_clients(make: Callable[..., Sessions]) -> None:
     wide = 10**6  # the cgroup is the same here
     listener = make(connections_by_cgroup=wide, connections=wide, budget=Budget(wide, wide))
