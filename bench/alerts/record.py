@@ -7,6 +7,7 @@ restarts of the exporter, failed scrapes.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -39,6 +40,7 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
+_MEMORY = "/dev/shm"
 TICK, SCRAPE = 5, 15  # seconds; the verdict is evaluated every 5 s, and the driver's rings hold 10 s
 _CPU_BUILD = "7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /opt/torch/lib/{}\n"
 # The metrics that the rules read; the others are left out to keep the recordings small.
@@ -200,7 +202,7 @@ class Machine:
 
 def record(planned: Planned, group: Group = "tuned") -> Story:
     """Return the recorded story."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
     series: dict[str, dict[int, float]] = defaultdict(dict)
     devices: dict[str, Device] = {}
     seconds = planned.minutes * 60
