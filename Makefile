@@ -120,6 +120,10 @@ deploy-check: $(VENV)/dev ## systemd unit, image and sidecar tried for real; nee
 bench: $(VENV)/dev ## measurements, ours beside the peers'
 	@$(BIN)/python -m bench
 
+.PHONY: stories
+stories: $(VENV)/dev ## record the alert stories again by the present verdict, and write their score; some 10 minutes
+	@$(BIN)/python -m bench.alerts --record $(ARGS) --write
+
 .PHONY: torture
 torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
 	@$(BIN)/python -m bench.torture $(ARGS)
