@@ -70,7 +70,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [r.fields for r in caplog.records if r.getMessage().startswith(starts)]  # type: ignore[attr-defined]  # `extra`
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(13), 112, 124, 128])  # the last ones found errors
 def test_drawn_histories(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,4 @@
-"""Every GPU of the machine, by uuid, and the replies for the collectors.
-
-A GPU is known from its readings, from those of an earlier daemon, from the driver's count, or from the PCI bus.
-"""
+"""Every GPU of the machine, by uuid, also those that missing.py finds, and the replies for the collectors."""
 
 from __future__ import annotations
 
@@ -223,6 +220,7 @@ class Inventory:
             del self._devices[uuid]
         for uuid, why in found.elsewhere.items():
             self._devices[uuid].elsewhere = why
+            self.fail(uuid, NOT_ENUMERATED)  # what was wrong before no longer applies
         down = {gpu.uuid for gpu in found.down if self._mark(gpu, selected)}
         on_bus = None if bus is None else {device.address for device in bus}
         for entry in [e for e in self._devices.values() if e.anonymous and e.uuid not in down]:
