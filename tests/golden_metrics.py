@@ -52,7 +52,7 @@ class FixedSessions(Sessions):
 
     def __init__(self, *trainings: Callable[[float], Session]) -> None:
         self._trainings = trainings
-        self._fixed_counters = Counters({"malformed": 1, "rate": 0}, {"finished": 1})
+        self._fixed_counters = Counters({"malformed": 1, "rate": 0}, {"finished": 1}, replaced_at=START - 20)
         self.second = 0.0
 
     def view(self) -> tuple[Session, ...]:
