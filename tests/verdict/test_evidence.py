@@ -273,3 +273,19 @@ def test_the_higher_of_two_pressures_counts() -> None:
 
     assert seen(after(0.0, 0.0), after(3.0, 5.0)).memory_pressure == pytest.approx(0.5)
     assert seen([], []).memory_pressure is None
+
+
+@given(st.lists(st.floats(0.0005, 1000.0), max_size=300))
+def test_a_slow_step_is_as_long_as_the_99th_percentile_of_the_steps(steps: list[float]) -> None:
+    bounds = ROWS["torch_step_duration_seconds"].buckets
+    counts = tuple(sum(step <= bound for step in steps) for bound in (*bounds, float("inf")))
+    found = seen([("torch_step_duration_seconds", {}, HistogramValue(counts, sum(steps)))]).slow_step
+
+    if not steps:
+        assert found is None
+        return
+    assert found in bounds
+    longer = sum(step > found for step in steps)  # as is allowed for one step in a hundred
+    assert longer <= 0.01 * len(steps) + 1e-9 or found == bounds[-1]
+    shorter_bounds = [bound for bound in bounds if bound < found]
+    assert not shorter_bounds or sum(step > shorter_bounds[-1] for step in steps) > 0.01 * len(steps) - 1e-9
