@@ -40,8 +40,8 @@ def mutants_of(patterns: list[str]) -> Iterator[Mutant]:
     """Yield the mutants of the modules, in a fixed order."""
     for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            yield from (Mutant(str(path.relative_to(ROOT)), site) for site in sites(tree))
+            source = path.read_text(encoding="utf-8")
+            yield from (Mutant(str(path.relative_to(ROOT)), site, source) for site in sites(ast.parse(source)))
 
 
 def sample(mutants: list[Mutant], number: int, seed: int) -> list[Mutant]:
@@ -55,9 +55,8 @@ def sample(mutants: list[Mutant], number: int, seed: int) -> list[Mutant]:
 
 
 def _differs(mutant: Mutant) -> bool:
-    source = Path(mutant.file).read_text(encoding="utf-8")
     try:
-        return compiled(source, mutant.file) != compiled(source, mutant.file, mutant.site.name)
+        return compiled(mutant.source, mutant.file) != compiled(mutant.source, mutant.file, mutant.site.name)
     except (SyntaxError, ValueError):
         return False
 

@@ -30,7 +30,7 @@ class _Loader(importlib.abc.SourceLoader):
         return Path(path).read_bytes()
 
     def get_code(self, fullname: str) -> CodeType:
-        return compiled(Path(self._mutant.file).read_text(encoding="utf-8"), self._mutant.file, self._mutant.site.name)
+        return compiled(self._mutant.source, self._mutant.file, self._mutant.site.name)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -22,6 +22,7 @@ class Mutant:
 
     module: str
     site: Site
+    source: str = ""  # of the module: a file that is edited meanwhile must not count as a killed mutant
 
     @property
     def name(self) -> str:

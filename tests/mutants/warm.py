@@ -157,8 +157,8 @@ class _Warm:
 
     def _try(self, mutant: Mutant) -> dict[str, Any]:
         """Return the test that fails with the mutant, after changing the live functions."""
-        source = Path(mutant.file).read_text(encoding="utf-8")
-        if not self._change(compiled(source, mutant.file), compiled(source, mutant.file, mutant.site.name)):
+        source, file = mutant.source, mutant.file
+        if not self._change(compiled(source, file), compiled(source, file, mutant.site.name)):
             return {"not_live": True}
         nodeids = sorted(self._reaching(mutant), key=lambda n: (-self.kills.get(n, 0), self.seen.seconds[n]))
         for number, (nodeid, following) in enumerate(zip(nodeids, [*nodeids[1:], None], strict=True), 1):
