@@ -25,10 +25,17 @@ def simulated(tmp_path: Path, *flags: str, more: str = "", work: str = WORK, rea
         yield running
 
 
+def children(pid: int) -> list[int]:
+    """Return the pids of all children of a process."""
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+
+
 def workers(running: Daemon) -> list[int]:
-    """Return the pids of all children of the daemon, of which any could use the driver."""
-    tasks = Path(f"/proc/{running.process.pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    """Return the pids of the children of the daemon that could use the driver: all but the receiver, which loads none
+    of its modules.
+    """
+    found = children(running.process.pid)
+    return [pid for pid in found if b"gpugauge.sessions.receiver" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def device_files(pids: list[int]) -> list[str]:

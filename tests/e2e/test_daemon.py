@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.wire import messages as wire
+from tests.e2e.lifecycle import children, workers
 from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, http, new_pid_namespace, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -53,10 +54,6 @@ def simulated(tmp_path: Path, scenario: str, *flags: str) -> Iterator[Daemon]:
         yield running
 
 
-def children(pid: int) -> list[int]:
-    return [int(c) for t in Path(f"/proc/{pid}/task").glob("*/children") for c in t.read_text().split()]
-
-
 ENERGY = "gpu_energy_joules_total"  # never falls, and is read every 5 s and by every new worker
 
 
@@ -71,14 +68,14 @@ def wait_for_newer(running: Daemon, before: Series, devices: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stops_within_two_seconds_and_leaves_no_worker(tmp_path: Path, number: int) -> None:
+def test_stops_within_two_seconds_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     with simulated(tmp_path, "node") as running:
-        workers = children(running.process.pid)
+        every, driver = children(running.process.pid), workers(running)
         code, seconds = running.stop(number)
 
-    assert len(workers) == 1
+    assert (len(every), len(driver)) == (2, 1)  # the receiver and the worker
     assert (code, seconds < 2) == (0, True)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in every if Path(f"/proc/{pid}").exists()]
     assert not running.socket.exists()
 
 
@@ -91,11 +88,11 @@ def test_stops_while_a_call_hangs(tmp_path: Path) -> None:
     )
     with simulated(tmp_path, str(scenario), "--driver.deadline-seconds=30") as running:
         time.sleep(4)
-        workers = children(running.process.pid)
+        every = children(running.process.pid)
         code, seconds = running.stop()
 
     assert (code, seconds < 2) == (0, True)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in every if Path(f"/proc/{pid}").exists()]
 
 
 def test_stops_as_pid_1(tmp_path: Path) -> None:
@@ -112,7 +109,7 @@ def test_stops_as_pid_1(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
     with simulated(tmp_path, "node") as running, Scraper(running) as scraper:
-        (worker,) = children(running.process.pid)
+        (worker,) = workers(running)
         before = running.series(ENERGY, "uuid")
         os.kill(worker, signal.SIGKILL)
         wait_for_newer(running, before, devices=8)

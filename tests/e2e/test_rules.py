@@ -226,7 +226,7 @@ def test_annotations_have_the_node_of_a_device(tool: str, tmp_path: Path) -> Non
     lost = next(story for story in STORIES if story.alert == "GpuLost")
     annotations = {
         "summary": "GPU GPU-0 does not answer",
-        "description": "On node-1: the GPU is lost, its driver calls hang, or the driver no longer lists it.",
+        "description": "On node-1: down. It is lost, its driver calls hang, or the driver does not list it.",
         "runbook_url": "docs/runbook.md#gpulost",
     }
     annotated = {
