@@ -90,7 +90,7 @@ class Program:
         connection = self.connect()
         try:
             connection.request("GET", self.path)
-            return connection.getresponse().read().decode()
+            return connection.getresponse().read().decode(errors="replace")  # nginx has the body in gzip only
         finally:
             connection.close()
 

@@ -1,16 +1,25 @@
-"""Latency and size of a scrape: gpugauge, nvitop-exporter and a static file, alternately.
+"""Latency of a scrape: gpugauge, nginx with our body as a file, and nvitop-exporter, alternately.
 
-The file is our body, served by our server in a process that does nothing else: the lower limit of the latency.
+Over a connection that stays open, over a new one for each scrape, and with all cores busy; without nginx (Debian's
+package `nginx-light`), our own server serves the file in a process that does nothing else. Then scrapes without a
+period, which wait for a reading of the driver. --write writes the result into bench/results and
+docs/performance.md.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import multiprocessing
+import os
+import re
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from bench import figures
@@ -18,54 +27,151 @@ from bench.measure import Program, nvitop_exporter, ours, percentile, running, s
 from bench.nodes import node
 from bench.report import report
 
+COMMAND = "python -m bench.scrape"
 DEVICES, PROCESSES = 8, 64
 _SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 SCRAPES, PAUSE_SECONDS = 1000, 0.003  # of each program, and between two scrapes
+IRREGULAR, GAP_SECONDS = 60, (0.5, 3.0)
+BESIDE_PEER = "quiet, beside nvitop-exporter"
+SETTLING_SECONDS = 8  # in which every group is read
+_NGINX = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log /dev/null; master_process off;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; keepalive_requests 1000000;
+  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  server {{
+    listen 127.0.0.1:{port}; root {folder};
+    location /metrics {{ default_type text/plain; add_header Content-Encoding gzip; }}
+  }}
+}}
+"""
 
 
 @contextlib.contextmanager
 def static_file(body: bytes) -> Iterator[Program]:
-    """Serve a constant body."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(body)
-        file.flush()
-        program = [sys.executable, "-m", "bench.still", file.name]
-        with running("static file", lambda port: [*program, str(port)], lambda _: True) as started:
+    """Serve a constant body: by nginx, or by our server without it."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "metrics").write_bytes(body)
+
+        def command(port: int) -> list[str]:
+            if not nginx:
+                return [sys.executable, "-m", "bench.still", str(folder / "metrics"), str(port)]
+            config = folder / "nginx.conf"
+            config.write_text(_NGINX.format(folder=folder, port=port))
+            return [nginx, "-c", str(config), "-p", name]
+
+        with running("static file, nginx" if nginx else "static file", command, lambda _: True) as started:
             yield started
 
 
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep all cores busy."""
+    processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def latencies(programs: Sequence[Program], *, kept: bool) -> dict[str, list[float]]:
+    """Return the milliseconds of each scrape by program."""
+    found: dict[str, list[float]] = {program.name: [] for program in programs}
+    connections = {program.name: program.connect() for program in programs}
+    for _ in range(SCRAPES):
+        for program in programs:
+            start = time.perf_counter()
+            connection = connections[program.name] if kept else program.connect()
+            program.scrape(connection)
+            found[program.name].append((time.perf_counter() - start) * 1000)
+            if not kept:
+                connection.close()
+            time.sleep(PAUSE_SECONDS)
+    return found
+
+
+def irregular(daemon: Program) -> dict[str, Any]:
+    """Return a row of scrapes without a period: their latencies, and the ages of the snapshots that they get."""
+    random, connection = Random(1), daemon.connect()
+    found, ages = [], []
+    for _ in range(IRREGULAR):
+        time.sleep(random.uniform(*GAP_SECONDS))
+        start, began = time.perf_counter(), time.time()
+        body = gzip.decompress(daemon.scrape(connection)).decode()
+        found.append((time.perf_counter() - start) * 1000)
+        stamp = re.search(r"^gpugauge_snapshot_timestamp_seconds (\S+)", body, re.MULTILINE)
+        ages.append(began - float(stamp[1]) if stamp else float("nan"))
+    newest = {"older than 50 ms": sum(age > 0.05 for age in ages), "oldest snapshot s": max(0.0, *ages)}
+    return {"scrapes": IRREGULAR} | _found(found, ("p50", "p99")) | {"most ms": max(found)} | newest
+
+
+def _found(values: list[float], names: Sequence[str] = tuple(_SHARES)) -> dict[str, float]:
+    return {f"{name} ms": percentile(values, _SHARES[name]) for name in names}
+
+
 def main() -> None:
-    latencies: dict[str, list[float]] = {}
-    with node(DEVICES, PROCESSES) as path, ours(path, DEVICES) as daemon, nvitop_exporter(path, DEVICES) as peer:
-        time.sleep(8)  # every group has been read
+    rows: list[dict[str, Any]] = []
+    unpredicted = []
+    with node(DEVICES, PROCESSES) as path, ours(path, DEVICES) as daemon:
+        time.sleep(SETTLING_SECONDS)
         with static_file(daemon.scrape(daemon.connect())) as still:
-            programs = (daemon, still, peer)
-            connections = {program.name: program.connect() for program in programs}
-            for _ in range(SCRAPES):
-                for program in programs:
-                    start = time.perf_counter()
-                    program.scrape(connections[program.name])
-                    latencies.setdefault(program.name, []).append((time.perf_counter() - start) * 1000)
-                    time.sleep(PAUSE_SECONDS)
-            rows = [_row(program, latencies) for program in programs]
+            for cores, load in (("quiet", contextlib.nullcontext()), ("all busy", busy_cores())):
+                with load:
+                    for kept in (True, False):
+                        connection = "kept" if kept else "new"
+                        rows += _rows((daemon, still), {"cores": cores, "connection": connection}, kept=kept)
+                    unpredicted.append({"cores": cores} | irregular(daemon))
+        with nvitop_exporter(path, DEVICES) as peer:
+            time.sleep(SETTLING_SECONDS)
+            rows += _rows((daemon, peer), {"cores": BESIDE_PEER, "connection": "kept"}, kept=True)
+    ratio = {(row["cores"], row["connection"], row["served"]): row["p99 / the other's"] for row in rows}
     report(
         f"A scrape of {DEVICES} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",
         rows,
-        "python -m bench.scrape",
-        figures={
-            "file": f"{rows[0]['p99 ms'] / rows[1]['p99 ms']:.2f}",  # p99 as a multiple of the static file's
-            "peer": f"{rows[2]['p99 ms'] / rows[0]['p99 ms']:.0f}",  # the peer's p99 as a multiple of ours
+        COMMAND,
+        name="latency",
+        figures={  # our p99 as a multiple of the static file's, and the peer's as a multiple of ours
+            "file": f"{ratio['quiet', 'kept', daemon.name]:.2f}",
+            "file-new": f"{ratio['quiet', 'new', daemon.name]:.2f}",
+            "file-busy": f"{ratio['all busy', 'kept', daemon.name]:.2f}",
+            "peer": f"{1 / ratio[BESIDE_PEER, 'kept', daemon.name]:.0f}",
         },
+    )
+    low, high = GAP_SECONDS
+    report(
+        f"Scrapes without a period, {low:g} to {high:g} s apart, which wait for a reading",
+        unpredicted,
+        COMMAND,
+        name="waiting",
+        figures={"waiting": f"{unpredicted[0]['p50 ms']:.1f}"},
     )
 
 
-def _row(program: Program, latencies: dict[str, list[float]]) -> dict[str, Any]:
+def _rows(programs: Sequence[Program], condition: dict[str, str], *, kept: bool) -> list[dict[str, Any]]:
+    found = latencies(programs, kept=kept)
+    return [condition | _row(program, found[program.name], found[programs[1].name]) for program in programs]
+
+
+def _row(program: Program, values: list[float], other: list[float]) -> dict[str, Any]:
     body = program.scrape(program.connect())
     text = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
-    found = {f"{name} ms": percentile(latencies[program.name], share) for name, share in _SHARES.items()}
-    still = percentile(latencies["static file"], _SHARES["p99"])
     row = {"served": program.name, "series": series(text.decode()), "bytes": len(text)}
-    return row | {"bytes, gzip": len(gzip.compress(text)), **found, "p99 / file's": found["p99 ms"] / still}
+    ratio = percentile(values, _SHARES["p99"]) / percentile(other, _SHARES["p99"])
+    return row | _found(values) | {"p99 / the other's": ratio}
 
 
 if __name__ == "__main__":
