@@ -22,8 +22,8 @@ DEVICES, PROCESSES = 8, 24
 # Seconds measured by seconds between two scrapes.
 PHASES = {None: 30.0, 15.0: 45.0, 1.0: 30.0}
 # After a scrape the daemon ticks each second for a while (gpugauge.forecast), as it does until it knows the scraper's
-# interval, which takes three scrapes.
-WARM_UP_SECONDS, SETTLING_INTERVALS = 20.0, 3.6
+# interval, which takes four scrapes.
+WARM_UP_SECONDS, SETTLING_INTERVALS = 20.0, 4.6
 EACH_SECOND = "--sampling.idle-interval-seconds=1"
 WITHOUT = ", without the simulated library"
 

@@ -60,9 +60,31 @@ def test_scrapes_close_to_each_other_share_a_tick() -> None:
 
 
 def test_scrape_is_near_only_at_its_tick() -> None:
-    forecast = scraped((0.5, 5.0))
+    forecast = scraped((0.5, 5.0), times=6)
 
-    assert [now for now in (14.4, 15.0, 15.4, 16.4) if forecast.is_near(now, INTERVAL, LEAD)] == [15.4]
+    assert [now for now in (29.4, 30.0, 30.4, 31.4) if forecast.is_near(now, INTERVAL, LEAD)] == [30.4]
+
+
+def test_scrape_is_always_near_while_a_scraper_has_no_period() -> None:
+    forecast = scraped((0.0, 7.0), times=2)
+
+    assert forecast.is_near(8.0, INTERVAL, LEAD)
+    assert not forecast.is_near(60.0, INTERVAL, LEAD)
+
+
+def test_scrapes_each_second_are_not_near() -> None:
+    forecast = scraped((0.0, 1.0), times=50)  # the last at 49
+
+    assert not any(forecast.is_near(at, INTERVAL, LEAD) for at in (49.5, 49.9, 50.0))
+
+
+def test_scrape_is_expected_once_its_period_is_known() -> None:
+    forecast = ScrapeForecast()
+
+    assert [forecast.record_scrape("a", at) for at in (0, 15, 30, 45.01, 60, 76, 92, 108)] == [
+        *(False, False, False, True, True, False, False, True)
+    ]
+    assert not forecast.record_scrape("b", 123.9)
 
 
 def test_scraper_that_stops_is_forgotten() -> None:
@@ -82,8 +104,8 @@ def test_scraper_with_a_new_period() -> None:
     assert forecast.expected(16.0, 30.0, INTERVAL) == 18.0
 
 
-@pytest.mark.parametrize("every", [0.2, 1.0])
-def test_scraper_as_fast_as_the_ticks_does_not_move_them(every: float) -> None:
+@pytest.mark.parametrize("every", [0.2, 0.5])
+def test_scraper_faster_than_the_ticks_does_not_move_them(every: float) -> None:
     forecast = scraped((0.03, every), times=50)
 
     assert ticks(forecast, 50 * every, 50 * every + 2) == pytest.approx([50 * every + i for i in range(3)])
@@ -100,9 +122,9 @@ def test_ticks_are_rare_without_viewers() -> None:
 
 
 def test_rare_ticks_end_before_each_expected_scrape() -> None:
-    forecast = scraped((0.5, 15.0), times=4)  # the last at 45.5
+    forecast = scraped((0.5, 15.0), times=6)  # the last at 75.5
 
-    assert ticks(forecast, 46.0, 62, IDLE) == pytest.approx([46.0, 51.0, 56.0, 60.4, 65.4])
+    assert ticks(forecast, 76.0, 92, IDLE) == pytest.approx([76.0, 81.0, 86.0, 90.4, 95.4])
 
 
 def test_ticks_are_frequent_for_a_while_after_a_viewer() -> None:
@@ -125,7 +147,7 @@ def test_scraper_without_a_period_is_awaited(every: float, seconds: float) -> No
 def test_scrapes_each_second_get_ticks_each_second_until_they_end() -> None:
     forecast = scraped((0.5, 1.0), times=100)  # the last at 99.5
 
-    assert ticks(forecast, 100.0, 110, IDLE) == pytest.approx([100.0, 101.0, 102.0, 103.0, 108.0, 113.0])
+    assert ticks(forecast, 100.0, 110, IDLE) == pytest.approx([100.0, 100.4, 101.4, 102.4, 107.4, 112.4])
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.floats(0.3, 60)), min_size=1, max_size=4))

@@ -1,7 +1,8 @@
 """The time of the next tick: just before an expected scrape, once per interval while requests without a regular period
 are likely, otherwise as rarely as the driver's sample rings allow.
 
-A scraper keeps its period to the millisecond, so its past requests predict the next ones.
+Most scrapers keep their period to the millisecond, so that their past requests predict the next ones. For the others,
+readings are made on demand (web/refresh.py).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ _MAX_MISSED_PERIODS = 3
 # earlier scrape is served by the tick before it.
 _TOLERANCE_INTERVALS = 0.125
 # In intervals: scrapers with a shorter period get no ticks of their own, which would cost more than they are worth.
-_MIN_PERIOD_INTERVALS = 1.9
+_MIN_PERIOD_INTERVALS = 0.9
+# In intervals: for scrapers with a shorter period no more is read in a tick than is due.
+_MIN_READ_INTERVALS = 1.5
 # After a request without a period (a person, an open page) another one is likely for this long. A scraper that has no
-# period yet, or lost it, is awaited 1.5 times its last gap; after a gap too long for that, it counts as new.
+# period yet, or lost it, is awaited 1.5 times the longer of its last two gaps; a gap too long for that does not count.
 _VIEWER_SECONDS, _MAX_VIEWER_SECONDS = 15.0, 90.0
 
 
@@ -28,31 +31,35 @@ class ScrapeForecast:
     def __init__(self) -> None:
         self._last_scrapes: dict[str, tuple[float, float]] = {}  # the last time and the gap before it, by scraper
         self._periods: tuple[tuple[float, float], ...] = ()  # the same of those that have a period; replaced as a whole
-        self._viewed_until = -_VIEWER_SECONDS
+        self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
 
-    def record_scrape(self, scraper: str, now: float) -> None:
-        """Record a scrape; `scraper` is the address that it came from."""
+    def record_scrape(self, scraper: str, now: float) -> bool:
+        """Record a scrape, and return whether it was expected at about this time. `scraper` is the address that it came
+        from.
+        """
         last, gap = self._last_scrapes.pop(scraper, (now, 0.0))
         periods = tuple(known for known in self._periods if known != (last, gap))
+        had_period = len(periods) < len(self._periods)
         self._last_scrapes[scraper] = (now, now - last)
         if len(self._last_scrapes) > _MAX_SCRAPERS:
             del self._last_scrapes[next(iter(self._last_scrapes))]
         regular = now > last and abs(now - last - gap) < _MAX_JITTER_SECONDS
         self._periods = (*periods, (now, now - last))[-_MAX_SCRAPERS:] if regular else periods
-        if not regular:
-            awaited = 1.5 * (now - last)
-            self.record_viewer(now, awaited if awaited <= _MAX_VIEWER_SECONDS else 0.0)
+        if not (regular and had_period):  # two equal gaps can be chance
+            awaited = [seconds for seconds in (1.5 * (now - last), 1.5 * gap) if seconds <= _MAX_VIEWER_SECONDS]
+            self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
+        return regular and had_period
 
-    def record_viewer(self, now: float, seconds: float = 0.0) -> None:
-        """Record a request without a period. Another one is likely within `seconds`, or 15 s if that is longer."""
-        self._viewed_until = max(self._viewed_until, now + max(_VIEWER_SECONDS, seconds))
+    def record_viewer(self, now: float) -> None:
+        """Record a request of a person or an open page. Another one is likely within 15 s."""
+        self._viewed_until = max(self._viewed_until, now + _VIEWER_SECONDS)
 
     def has_viewer(self, now: float, interval: float) -> bool:
         """Return whether a request is likely at any time: one without a period was recorded recently, or a scraper has
-        a period of about `interval` seconds.
+        a period shorter than `interval` seconds.
         """
         frequent = _MIN_PERIOD_INTERVALS * interval
-        return now < self._viewed_until or any(
+        return now < max(self._viewed_until, self._awaited_until) or any(
             gap < frequent and now - last <= max(_MAX_MISSED_PERIODS * gap, frequent) for last, gap in self._periods
         )
 
@@ -78,6 +85,9 @@ class ScrapeForecast:
         return last + step if scrape is None else scrape - lead
 
     def is_near(self, now: float, interval: float, lead: float) -> bool:
-        """Return whether an expected scrape is served from the tick at `now`."""
+        """Return whether a scrape is likely to be served from the tick at `now`: it is expected, or a scraper without a
+        period is active. Scrapers with a period of about `interval` seconds or less do not count: a reading for each of
+        their scrapes would cost more than it is worth.
+        """
         end = now + lead + _TOLERANCE_INTERVALS * interval
-        return self.expected(now, end, _MIN_PERIOD_INTERVALS * interval) is not None
+        return now < self._awaited_until or self.expected(now, end, _MIN_READ_INTERVALS * interval) is not None

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -115,3 +117,29 @@ def test_a_simulation_without_a_folder_for_temporary_files(tmp_path: Path, monke
 
     assert str(raised.value).endswith("(TMPDIR): No usable temporary directory found in ['/tmp']")
     assert "\n" not in str(raised.value)
+
+
+def test_scrape_after_a_quiet_time_gets_a_new_reading(tmp_path: Path) -> None:
+    first = settings(tmp_path, sampling={"interval_seconds": 5})
+    with ExitStack() as stack:
+        parts = Parts(first, stack, Reloader(first, lambda: first))
+        assert parts.driver
+        parts.driver.start()
+        stack.callback(parts.driver.stop)
+        assert parts.driver.settled.wait(30)
+        stop = threading.Event()
+        thread = threading.Thread(target=parts.sampler.run, args=[stop])
+        thread.start()
+        stack.callback(thread.join, 10)
+        stack.callback(parts.sampler.wake)
+        stack.callback(stop.set)
+        while parts.driver.read_at != parts._read_at:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        before = parts.driver.read_at
+        assert parts._refresh.due(time.monotonic(), expected=False)
+        deadline = time.monotonic() + 10
+        while parts._read_at == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+        assert parts._read_at == parts.driver.read_at > before

@@ -140,3 +140,45 @@ def test_failed_tick_loses_only_its_snapshot(caplog: pytest.LogCaptureFixture) -
 
     assert len(published) == 1
     assert [record.message for record in caplog.records] == ["tick failed", "tick succeeded again"]
+
+
+def test_wake_causes_a_tick() -> None:
+    published: list[Snapshot] = []
+    stop = threading.Event()
+    hourly = Sampler(
+        [Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), published.append, 3600.0, after_readings=True
+    )
+
+    def after_tick() -> None:
+        if len(published) == 3:
+            stop.set()
+        hourly.wake()
+
+    hourly.run(stop, after_tick)
+
+    assert len(published) == 3
+
+
+def test_wake_after_stop_ends_the_run() -> None:
+    stop, ticked = threading.Event(), threading.Event()
+    hourly = Sampler([Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), lambda _: None, 3600.0)
+    thread = threading.Thread(target=hourly.run, args=[stop, ticked.set])
+    thread.start()
+    assert ticked.wait(10)
+    stop.set()
+    hourly.wake()
+    thread.join(10)
+
+    assert not thread.is_alive()
+
+
+def test_tick_comes_also_without_the_reading_that_is_to_cause_it() -> None:
+    published: list[Snapshot] = []
+    stop = threading.Event()
+    quick = Sampler(
+        [Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), published.append, 0.01, after_readings=True
+    )
+
+    quick.run(stop, lambda: stop.set() if len(published) == 3 else None)
+
+    assert len(published) == 3

@@ -45,8 +45,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     """
     stop = threading.Event()
     reloader = Reloader(settings, load)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    _stop_on_signals(stop.set)
     signal.signal(signal.SIGHUP, lambda *_: reloader.request())
     # Each training process and each scraper uses a descriptor; the default soft limit of 1024 exists for select(2).
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -57,7 +56,18 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     with contextlib.suppress(AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     with ExitStack() as stack:
-        return _Daemon(Parts(settings, stack, reloader), stack, stop).run(reloader)
+        parts = Parts(settings, stack, reloader)
+        _stop_on_signals(stop.set, parts.sampler.wake)
+        return _Daemon(parts, stack, stop).run(reloader)
+
+
+def _stop_on_signals(*actions: Callable[[], None]) -> None:
+    def stop(*_: object) -> None:
+        for action in actions:
+            action()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
 
 class _Daemon:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes
+from gpugauge.web.refresh import Refresh
 from gpugauge.web.routes import for_people, standard_routes
 from gpugauge.web.server import Server
 from gpugauge.web.status import PATH as STATUS_PATH
@@ -89,7 +91,12 @@ class Parts:
             ),
             forecast,
             _idle_interval(settings),
+            after_readings=self.driver is not None,
         )
+        if self.driver:
+            self.driver.on_reading = self.sampler.wake
+        self._read_at = -math.inf  # begin of the last reading in the current snapshot, monotonic seconds
+        self._refresh = Refresh(self.driver.request_reading if self.driver else self.sampler.wake)
         self.server = self._create_server(machine.scenario, forecast, reloader)
         self._open_lifecycle = Condition(log)
         self._check_lifecycle()
@@ -139,7 +146,9 @@ class Parts:
         people |= lifecycle_routes(
             self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
         )
-        routes = standard_routes(self.exposition, web.telemetry_path, self._not_ready, forecast, self._note)
+        routes = standard_routes(
+            self.exposition, web.telemetry_path, self._not_ready, forecast, self._note, self._refresh
+        )
         routes |= for_people(people, forecast)
         return Server(
             web.listen_address,
@@ -151,11 +160,16 @@ class Parts:
     def _read_driver(self) -> tuple[DriverView, tuple[Reply, ...]]:
         """Return the state of the driver and the replies since the last tick."""
         self._update_machine()
-        return (self.driver.view(), self.driver.drain()) if self.driver else (DriverView(False, "off"), ())
+        if self.driver is None:
+            self._read_at = time.monotonic()
+            return DriverView(False, "off"), ()
+        self._read_at = self.driver.read_at
+        return self.driver.view(), self.driver.drain()
 
     def _publish(self, snapshot: Snapshot) -> None:
         first = self.exposition.age(snapshot.monotonic) is None
         self.exposition.publish(snapshot)
+        self._refresh.publish(self._read_at, time.monotonic())
         self._snapshot = snapshot
         self._history.feed(snapshot)
         if first:

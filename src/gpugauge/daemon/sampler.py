@@ -18,9 +18,11 @@ from gpugauge.snapshot import Health, Section, Snapshot
 
 log = logging.getLogger("gpugauge.sampler")
 
-# A tick begins this long before an expected scrape, in addition to the duration of the last tick. It covers the jitter
-# of scrapes and thread wake-ups, some milliseconds each.
-LEAD_SECONDS = 0.08
+# If no reading has caused a tick before, one begins this long before an expected scrape, in addition to the duration of
+# the last tick.
+LEAD_SECONDS = 0.03
+# As a share of the interval: how much longer a tick waits for the reading that is to cause it.
+_PATIENCE_INTERVALS = 0.25
 
 
 class Sampler:
@@ -36,7 +38,10 @@ class Sampler:
         exporter: ExporterCollector | None = None,
         forecast: ScrapeForecast | None = None,
         idle: float = 0.0,
+        *,
+        after_readings: bool = False,
     ) -> None:
+        """`after_readings`: `wake` is called after each reading of the driver, so that ticks without it are late."""
         self._collectors, self._driver, self._publish = collectors, driver, publish
         self._interval, self._idle = interval, idle
         self._select = select
@@ -44,7 +49,8 @@ class Sampler:
         self._forecast = forecast or ScrapeForecast()
         self._health: dict[str, Health] = {}
         self._snapshot_failure = Condition(log, logging.ERROR)
-        self._next = 0.0
+        self._patience = _PATIENCE_INTERVALS if after_readings else 0.0
+        self._wake = threading.Event()
 
     def configure(
         self, collectors: Sequence[Collector], interval: float, idle: float, select: Callable[[Section], Section]
@@ -53,33 +59,46 @@ class Sampler:
         self._collectors, self._interval, self._idle, self._select = collectors, interval, idle, select
 
     def run(self, stop: threading.Event, after_tick: Callable[[], None] = lambda: None) -> None:
-        """Tick until `stop` is set; call `after_tick` after each successful tick. A failed tick publishes nothing: the
-        previous snapshot stays, becomes stale if failures continue, and the watchdogs expire.
+        """Tick until `stop` is set, which a call of `wake` must follow; call `after_tick` after each successful tick. A
+        failed tick publishes nothing: the previous snapshot stays, becomes stale if failures continue, and the
+        watchdogs expire.
         """
-        self._next = time.monotonic()
+        due = time.monotonic()
         while not stop.is_set():
-            if not self._try_tick(stop, after_tick):
+            self._wake.clear()
+            began = time.monotonic()
+            if not self._try_tick(began, after_tick):
                 time.sleep(min(1.0, self._interval))
+                continue
+            if stop.is_set():
+                break
+            due = self._next_tick(due, began)
+            self._wake.wait(due - time.monotonic())
 
-    def _try_tick(self, stop: threading.Event, after_tick: Callable[[], None]) -> bool:
-        """Tick and wait; return whether the tick succeeded."""
+    def wake(self) -> None:
+        """Tick now, in the thread that calls `run`. May be called from any thread, and by a signal handler."""
+        self._wake.set()
+
+    def _next_tick(self, due: float, began: float) -> float:
+        """Return the time of the next tick if no reading causes one before. The last tick was due at `due`."""
+        now = time.monotonic()
+        lead = LEAD_SECONDS + min(0.5 * self._interval, now - began)
+        patience = self._patience * self._interval
+        last = began if self._patience else due
+        # Missed ticks (a stopped or busy machine) are not made up for.
+        return max(now, self._forecast.next_tick(last, self._interval + patience, self._idle + patience, lead))
+
+    def _try_tick(self, began: float, after_tick: Callable[[], None]) -> bool:
+        """Tick; return whether the tick succeeded."""
         try:
-            self._tick_and_wait(stop, after_tick)
+            self.tick(time.time(), began)
+            self._snapshot_failure.recovered("tick succeeded again")
+            after_tick()
         except Exception as error:  # noqa: BLE001  (out of memory, for example; the condition logs it once)
             with contextlib.suppress(MemoryError):
                 self._snapshot_failure.failing("tick failed", error=f"{type(error).__name__}: {error}")
             return False
         return True
-
-    def _tick_and_wait(self, stop: threading.Event, after_tick: Callable[[], None]) -> None:
-        began = time.monotonic()
-        self.tick(time.time(), began)
-        self._snapshot_failure.recovered("tick succeeded again")
-        after_tick()
-        lead = LEAD_SECONDS + min(0.5 * self._interval, time.monotonic() - began)
-        # Missed ticks (a stopped or busy machine) are not made up for.
-        self._next = max(self._forecast.next_tick(self._next, self._interval, self._idle, lead), time.monotonic())
-        stop.wait(self._next - time.monotonic())
 
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
         """Collect, publish and return one snapshot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,12 +10,12 @@ from gpugauge.driver.api import LIFECYCLE, Group, Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.quarantine import Quarantine
-from gpugauge.driver.schedule import ReadingIntervals, Schedule
+from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule
 from gpugauge.forecast import ScrapeForecast
 
-# A reading begins this long before an expected scrape, in addition to the duration of the last reading: the lead of the
-# sampler, and as much again.
-LEAD_SECONDS = 0.2
+# A reading begins this long before an expected scrape, in addition to the duration of the last reading. It covers the
+# tick that follows, and the jitter of scrapes and thread wake-ups, some milliseconds each.
+LEAD_SECONDS = 0.08
 HANGS, CRASHES_WORKER = QUARANTINED = ("hangs", "crashes_worker")
 
 
@@ -38,6 +39,8 @@ class Reader:
         self._inventory, self._forecast, self._receive = inventory, forecast, receive
         self._schedule, self._quarantine = Schedule(), Quarantine()
         self.lead = LEAD_SECONDS
+        self.read_at = -math.inf
+        """Begin of the last complete reading of what a scrape needs, in monotonic seconds."""
 
     def begin(self, worker: int, *, same_devices: bool) -> None:
         """Record that a worker has opened the driver; `worker` is its ordinal. The quarantine ends unless the indexes
@@ -49,13 +52,24 @@ class Reader:
         self._inventory.begin(worker, same_devices=same_devices)
 
     def read(
-        self, worker: Worker, device_count: int, intervals: ReadingIntervals, devices: frozenset[str], now: float
+        self,
+        worker: Worker,
+        device_count: int,
+        intervals: ReadingIntervals,
+        devices: frozenset[str],
+        now: float,
+        *,
+        on_demand: bool = False,
     ) -> Reply | None:
         """Request all GPUs at once and receive the replies one by one: the first missing one identifies the GPU. Return
-        a reply after which the driver as a whole is gone, otherwise None. Raises ReadError.
+        a reply after which the driver as a whole is gone, otherwise None. Raises ReadError. With `on_demand`, a scrape
+        waits for this reading.
         """
-        scrape = self._forecast.is_near(now, intervals.interval, self.lead)
-        due = self._schedule.take(intervals, now, scrape=scrape)
+        if on_demand:
+            due = self._schedule.take_on_demand(intervals, now)
+        else:
+            scrape = self._forecast.is_near(now, intervals.interval, self.lead)
+            due = self._schedule.take(intervals, now, scrape=scrape)
         included = set(range(device_count)) - self._inventory.excluded
         readable = (index for index in included if self._quarantine.may_read(index, now))
         indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
@@ -73,6 +87,8 @@ class Reader:
         except (WorkerHangsError, WorkerGoneError) as error:
             raise ReadError(current, error) from error
         self.lead = LEAD_SECONDS + min(0.5 * intervals.interval, time.monotonic() - now)
+        if SCRAPE_GROUPS.issubset(due):
+            self.read_at = now
         return None
 
     def quarantine(self, index: int, *, hangs: bool) -> bool:

@@ -1,13 +1,16 @@
-"""The schedule of the readings: the interval of each group, and the groups that are due."""
+"""The schedule of the readings: when one is due, the interval of each group, and the groups that are due."""
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 
 from gpugauge.driver.api import Group
+from gpugauge.forecast import ScrapeForecast
 
-# Groups that are read for an expected scrape whether due or not: busy seconds are exact up to the last reading.
-_SCRAPE_GROUPS: frozenset[Group] = frozenset({"fast", "samples"})
+# Groups that are read for a scrape whether due or not: busy seconds are exact up to the last reading.
+SCRAPE_GROUPS: frozenset[Group] = frozenset({"fast", "samples"})
 # A group is due this share of its interval early: ticks have jitter, and a late reading would delay all that follow.
 _EARLY = 0.25
 
@@ -46,8 +49,52 @@ class Schedule:
 
     def take(self, intervals: ReadingIntervals, now: float, *, scrape: bool = False) -> list[Group]:
         """Return the groups that are due, or needed for an imminent `scrape`; their intervals start again now."""
-        wanted = _SCRAPE_GROUPS if scrape else frozenset()
+        wanted = SCRAPE_GROUPS if scrape else frozenset()
         due = [group for group in intervals.intervals if group in wanted or now >= self._due.get(group, 0.0)]
-        for group in due:
+        return self._taken(due, intervals, now)
+
+    def take_on_demand(self, intervals: ReadingIntervals, now: float) -> list[Group]:
+        """Return only the groups that are needed for a scrape that waits; their intervals start again now."""
+        return self._taken([group for group in intervals.intervals if group in SCRAPE_GROUPS], intervals, now)
+
+    def _taken(self, groups: list[Group], intervals: ReadingIntervals, now: float) -> list[Group]:
+        for group in groups:
             self._due[group] = now + (1 - _EARLY) * intervals.intervals[group]
-        return due
+        return groups
+
+
+class Pace:
+    """When the next reading is due: by the forecast, or on demand. Any thread may call `wake` and `demand`."""
+
+    def __init__(self, forecast: ScrapeForecast) -> None:
+        self._forecast = forecast
+        self._wake, self._demanded, self._due = threading.Event(), False, time.monotonic()
+        self.on_demand = self.scheduled = False  # why there is a reading now; neither after `wake`
+
+    def wake(self) -> None:
+        """End the wait for the next reading."""
+        self._wake.set()
+
+    def demand(self) -> None:
+        """Let a reading begin at once, in addition to those of the schedule."""
+        self._demanded = True
+        self._wake.set()
+
+    def begin(self) -> None:
+        """Begin a reading. One on demand comes before one of the schedule, which follows at once if it is due."""
+        self._wake.clear()
+        self.on_demand, self._demanded = self._demanded, False
+        self.scheduled = not self.on_demand and time.monotonic() >= self._due
+
+    def end(self, intervals: ReadingIntervals, lead: float) -> None:
+        """Determine when the next reading is due. `lead`: seconds before an expected scrape."""
+        now = time.monotonic()
+        if self.scheduled:
+            # Readings that were missed while a call hung are not made up for.
+            self._due = max(now, self._forecast.next_tick(self._due, intervals.interval, intervals.idle, lead))
+        elif self.on_demand:  # the scrape may have changed the forecast
+            self._due = min(self._due, self._forecast.next_tick(now, intervals.interval, intervals.idle, lead))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the next reading is due, and no longer than `seconds`."""
+        self._wake.wait(max(0.0, min(self._due - time.monotonic(), seconds)))

@@ -7,6 +7,7 @@ others. The sampler and the scrapes never wait for this thread.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +24,7 @@ from gpugauge.driver.release import Release
 from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.restarts import Restarts
 from gpugauge.driver.roster import Roster
-from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.schedule import Pace, ReadingIntervals
 from gpugauge.driver.state import DriverState
 from gpugauge.driver.workerslot import WorkerSlot
 from gpugauge.forecast import ScrapeForecast
@@ -76,12 +77,14 @@ class Supervisor:
         self._recycling = Recycling(limits or RecyclingLimits(), bus)
         self._recycles = dict.fromkeys(RECYCLES, 0)
         self._release = Release()
-        self._forecast = forecast or ScrapeForecast()
-        self._reader = Reader(self._inventory, self._forecast, self._receive)
+        forecast = forecast or ScrapeForecast()
+        self._reader = Reader(self._inventory, forecast, self._receive)
+        self._pace = Pace(forecast)
         self._restarts = Restarts()
         self._state = DriverState()
         self._view, self._published = DriverView(up=False, reason="starting"), time.monotonic()
-        self._stop, self._wake = threading.Event(), threading.Event()
+        self._stop = threading.Event()
+        self.on_reading: Callable[[], None] = lambda: None  # called by the thread when it has read, or tried to
         self.settled = threading.Event()  # set once the first attempt to open the driver has ended
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
 
@@ -92,7 +95,7 @@ class Supervisor:
     def stop(self) -> None:
         """End the worker and the thread, within about 1.5 s even if a call hangs."""
         self._stop.set()
-        self._wake.set()
+        self._pace.wake()
         self._thread.join(0.3)
         if self._thread.is_alive():
             self._slot.cancel_wait()
@@ -108,22 +111,31 @@ class Supervisor:
         """Return and remove the replies since the last call, oldest first."""
         return self._inventory.drain()
 
+    def request_reading(self) -> None:
+        """Read now what a scrape needs, in addition to the scheduled readings."""
+        self._pace.demand()
+
+    @property
+    def read_at(self) -> float:
+        """The begin of the last complete reading of what a scrape needs, in monotonic seconds."""
+        return self._reader.read_at
+
     def release(self, seconds: float) -> None:
         """Close the driver for `seconds` from now, whatever was requested before; the view has the reason "released"
         once it is closed.
         """
         self._release.begin(seconds)
-        self._wake.set()
+        self._pace.wake()
 
     def attach(self) -> None:
         """End a release."""
         self._release.end()
-        self._wake.set()
+        self._pace.wake()
 
     def forget(self, uuid: str) -> None:
         """Show a GPU that is down no longer, until it is read again."""
         self._roster.forget(uuid)
-        self._wake.set()
+        self._pace.wake()
 
     def configure(
         self,
@@ -139,9 +151,8 @@ class Supervisor:
     # --- the thread ---
 
     def _run(self) -> None:
-        next_tick = time.monotonic()
         while not self._stop.is_set():
-            self._wake.clear()
+            self._pace.begin()
             try:
                 self._turn()
             except _InterruptedError:
@@ -152,17 +163,10 @@ class Supervisor:
                 self._down("failed", graceful=False)
             self._publish()
             self.settled.set()
-            now = time.monotonic()
-            if now >= next_tick:
-                # Ticks that were missed while a call hung are not made up for.
-                intervals = self._intervals
-                next_tick = self._forecast.next_tick(next_tick, intervals.interval, intervals.idle, self._reader.lead)
-                next_tick = max(next_tick, now)
-            due = next_tick
-            if self._slot.current is None:
-                back = now + self._release.left() if self._state.released else self._restarts.next_start
-                due = min(next_tick, max(back, now + 0.05))
-            self._wake.wait(max(0.0, due - now))
+            self.on_reading()
+            self._pace.end(self._intervals, self._reader.lead)
+            back = self._release.left() if self._state.released else self._restarts.next_start - time.monotonic()
+            self._pace.wait(math.inf if self._slot.current else max(back, 0.05))
         if self._slot.current:
             self._slot.end()
         self._roster.close()
@@ -178,7 +182,7 @@ class Supervisor:
             self._open()
         if self._slot.current:
             self._read(self._slot.current, time.monotonic())
-        if self._slot.current:
+        if self._slot.current and not self._pace.on_demand:
             # After the reading, so that the next worker misses as little as possible.
             down = any(not d.up and d.reason not in QUARANTINED for d in self._view.devices)
             reason = self._recycling.due(self._slot.current, self._devices, time.monotonic(), down=down)
@@ -204,7 +208,7 @@ class Supervisor:
         log.info("worker replaced", extra=fields(reason=reason, resident_bytes=worker.resident_bytes()))
         self._slot.end(grace_seconds=_PLANNED_GRACE_SECONDS)
         self._restarts.start_now()
-        self._wake.set()
+        self._pace.wake()
 
     def _open(self) -> None:
         """Start a worker and open the driver in it."""
@@ -236,7 +240,8 @@ class Supervisor:
         facts = self._state.facts
         assert facts is not None
         try:
-            failed = self._reader.read(worker, facts.device_count, self._intervals, self._devices, now)
+            on_demand, devices = self._pace.on_demand, self._devices
+            failed = self._reader.read(worker, facts.device_count, self._intervals, devices, now, on_demand=on_demand)
         except ReadError as error:
             if not self._stop.is_set():
                 self._slot.end(str(error), graceful=False)

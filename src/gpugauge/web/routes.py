@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from gpugauge.exposition.render import Exposition
 from gpugauge.forecast import ScrapeForecast
+from gpugauge.web.refresh import Refresh
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
 
@@ -16,16 +17,26 @@ def standard_routes(
     not_ready: Callable[[], str | None],
     forecast: ScrapeForecast | None = None,
     note: Callable[[], str] = lambda: "",
+    refresh: Refresh | None = None,
 ) -> dict[str, Route]:
-    """Return the routes. `not_ready` returns the reason, or None if ready; scrapes are recorded in `forecast`.
-    `note` returns what is worth knowing although the daemon is ready, "" if there is nothing.
+    """Return the routes. `not_ready` returns the reason, or None if ready; scrapes are recorded in `forecast`, and wait
+    for `refresh` if it is due. `note` returns what is worth knowing although the daemon is ready, "" if there is
+    nothing.
     """
 
-    def metrics(request: Request) -> Reply:
-        accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
+    def metrics(request: Request) -> Reply | Awaitable[Reply]:
         now = time.monotonic()
-        if forecast:
-            forecast.record_scrape(request.remote, now)
+        expected = bool(forecast and forecast.record_scrape(request.remote, now))
+        if refresh and refresh.due(now, expected=expected):
+            return refreshed(request, refresh)
+        return respond(request, now)
+
+    async def refreshed(request: Request, refresh: Refresh) -> Reply:
+        await refresh.wait()
+        return respond(request, time.monotonic())
+
+    def respond(request: Request, now: float) -> Reply:
+        accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
         response = exposition.respond(accept, encoding, now)
         headers = [("Vary", "Accept, Accept-Encoding")]
         if response.content_encoding:

@@ -1,0 +1,95 @@
+"""Readings on demand: which scrapes wait for a new reading of the driver, and for how long.
+
+A scrape that was expected finds a reading that was made for it. Any other one requests a reading and waits for the
+snapshot that contains it. Scrapes that come in the meantime share that reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+
+# A scrape waits at most this long, then it gets the snapshot that is there.
+WAIT_SECONDS = 0.03
+# A scrape does not wait if the reading in the snapshot began at most this long ago. The second limit is for a scrape in
+# a burst, and for an expected one. Then it covers the lead of its reading (driver/reader.py), the reading itself, and
+# the jitter of the scrape.
+_MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS = 0.04, 0.16
+# The limit for an expected scrape that follows another one so soon. The rings are not read for each of these, but every
+# two seconds (forecast.py, is_near).
+_MAX_FREQUENT_AGE_SECONDS, _FREQUENT_GAP_SECONDS = 2.4, 1.5
+# Readings on demand are limited to this many per second, and this many at once. Only the time between two scrapes that
+# are further apart than the gap counts, so that a flood of scrapes causes no readings and waits for none.
+_READINGS_PER_SECOND, _MAX_READINGS = 2.0, 2.0
+_MIN_GAP_SECONDS = 0.25
+# After a reading that came too late there is none on demand for this long, and twice as long each further time.
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 300.0
+
+
+class Refresh:
+    """`request` starts a reading, after which a snapshot is published; it must not block. All methods but `publish` are
+    called in the server's thread. Times are monotonic seconds.
+    """
+
+    def __init__(self, request: Callable[[], None]) -> None:
+        self._request = request
+        self._read_at = -math.inf  # begin of the reading in the current snapshot
+        self._last_scrape, self._allowed = 0.0, _MAX_READINGS
+        self._requested = -math.inf
+        self.outstanding = False  # the requested reading may still come in time
+        self._pause = 0.0
+        self._arrival: asyncio.Event | None = None  # of the requested reading; None while no scrape waits
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def due(self, now: float, *, expected: bool) -> bool:
+        """Record a scrape, and return whether it has to `wait`. `expected`: a reading was scheduled for it."""
+        gap, self._last_scrape = now - self._last_scrape, now
+        if gap >= _MIN_GAP_SECONDS:
+            self._allowed = min(_MAX_READINGS, self._allowed + gap * _READINGS_PER_SECOND)
+        if self.outstanding and now >= self._requested + WAIT_SECONDS:
+            self.outstanding = False
+            self._pause = min(max(_MIN_PAUSE_SECONDS, 2 * self._pause), _MAX_PAUSE_SECONDS)
+        age = now - self._read_at
+        limit = _MAX_PREPARED_AGE_SECONDS if expected or gap < _MIN_GAP_SECONDS else _MAX_AGE_SECONDS
+        if expected and gap < _FREQUENT_GAP_SECONDS:
+            limit = _MAX_FREQUENT_AGE_SECONDS
+        if age <= limit or age == math.inf:
+            return False
+        if self.outstanding:
+            return True
+        if self._allowed < 1 or now < self._requested + self._pause:
+            return False
+        self._allowed -= 1
+        self._requested, self.outstanding = now, True
+        self._request()
+        return True
+
+    async def wait(self) -> None:
+        """Wait for the snapshot with the requested reading, at most WAIT_SECONDS since the request."""
+        arrival = self._arrival
+        if arrival is None:
+            arrival = self._arrival = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_at(self._requested + WAIT_SECONDS, self._release, arrival)
+            if not self.outstanding:  # it has been published since the request
+                self._release(arrival)
+        await arrival.wait()
+
+    def publish(self, read_at: float, now: float) -> None:
+        """Record that a snapshot is published now with the reading that began at `read_at`. Called by the sampler's
+        thread.
+        """
+        self._read_at = read_at
+        if self.outstanding and read_at >= self._requested - _MAX_AGE_SECONDS and now < self._requested + WAIT_SECONDS:
+            self.outstanding, self._pause = False, 0.0
+            arrival, loop = self._arrival, self._loop
+            if arrival and loop:
+                with contextlib.suppress(RuntimeError):  # the server has stopped
+                    loop.call_soon_threadsafe(self._release, arrival)
+
+    def _release(self, arrival: asyncio.Event) -> None:
+        arrival.set()
+        if self._arrival is arrival:
+            self._arrival = None
