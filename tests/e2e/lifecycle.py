@@ -34,8 +34,15 @@ def workers(running: Daemon) -> list[int]:
     """Return the pids of the children of the daemon that could use the driver: all but the receiver, which loads none
     of its modules.
     """
-    found = children(running.process.pid)
-    return [pid for pid in found if b"gpugauge.sessions.receiver" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children(running.process.pid) if b"gpugauge.sessions.receiver" not in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    """Return the command line of a process, empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def device_files(pids: list[int]) -> list[str]:
