@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpugauge import privileges
+from gpugauge.driver import worker
+from gpugauge.driver.nvidia import worker as nvidia_worker
+from gpugauge.driver.nvidia.nvml import Nvml
+from gpugauge.driver.nvidia.worker import WorkerNvml
 from tests.needs import require
 
 # Gives itself one capability as a service manager does: root is no exception (SECBIT_NOROOT), and the ambient set has
@@ -91,3 +95,17 @@ def test_a_filter_of_system_calls_matters_only_while_capabilities_remain(
         assert caught.value.filename == "capset"
     else:
         privileges.give_up()
+
+
+@pytest.mark.parametrize(("exists", "order"), [(True, ["give up", "open", "give up"]), (False, ["open", "give up"])])
+def test_privileges_last_until_the_device_files_exist(
+    exists: bool, order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    if exists:
+        (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(nvidia_worker, "_CONTROL_DEVICE", tmp_path / "nvidiactl")
+    monkeypatch.setattr(worker, "give_up_privileges", lambda: done.append("give up"))
+    monkeypatch.setattr(Nvml, "open", lambda _: done.append("open"))
+    WorkerNvml().open()
+    assert done == order
