@@ -93,7 +93,9 @@ def test_thousand_processes_are_shown_and_end(tmp_path: Path) -> None:
                 assert values(running, "gpugauge_hook_sessions") == [NUMBER]
                 print("enough", file=trainings.stdin, flush=True)
                 assert trainings.stdout.readline() == "gone\n"
-                wait_for(lambda: values(running, "gpugauge_hook_sessions") == [0], MAX_DELAY_SECONDS, "all have ended")
+                wait_for(
+                    lambda: values(running, "gpugauge_hook_sessions") == [0], 2 * MAX_DELAY_SECONDS, "all have ended"
+                )
                 ended = lines(running, "gpugauge_trainings_ended_total")
                 rejected = lines(running, "gpugauge_hook_rejected_total")
                 print("enough", file=trainings.stdin, flush=True)

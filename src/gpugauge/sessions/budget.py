@@ -41,7 +41,7 @@ def series_of(snap: wire.Snap | None) -> int:
 class Budget:
     """The places of the sessions, by name."""
 
-    def __init__(self, series: int = 24_000, series_by_owner: int = 12_000) -> None:
+    def __init__(self, series: int = 100_000, series_by_owner: int = 88_000) -> None:
         self._limits = {"user": series_by_owner, "cgroup": series_by_owner, "all": series}
         self._used: Counter[tuple[str, str]] = Counter()
         self._places: dict[str, Place] = {}

@@ -88,7 +88,7 @@ class Limits:
         o = self._options
         rate = o.messages_by_owner if kind is self._messages else o.bytes_by_owner
         # After a pause of the daemon the queues of all connections are full.
-        burst = rate * 8
+        burst = rate * 2
         found = [_of(kind, group, rate, burst) for group in groups(owner)]
         return [*found, _of(kind, (_ALL, ""), 2 * rate, 2 * burst)]
 

@@ -54,14 +54,14 @@ class Options:
         self.backlog = 4096  # connections not yet accepted; the kernel's own limit, net.core.somaxconn, is as large
         self.ban_seconds = 300.0
         self.burst = 300.0  # messages at once: a hook's queue holds 277 of the smallest (hook/client.py)
-        self.bytes_by_owner = 1e6  # a second, of a user or of a cgroup; twice as many in all
+        self.bytes_by_owner = 4e6  # a second, of a user or of a cgroup; twice as many in all
         self.connections = 2048
         self.connections_by_cgroup = 1024
         self.connections_by_user = 1536
         self.connects = 20.0  # a second by one user, or of one cgroup; as many at once as it may have connections
         self.hello_seconds = 10.0  # a connection without a message is closed after this time
         self.message_bytes = 16 * 1024
-        self.messages_by_owner = 250.0
+        self.messages_by_owner = 1500.0  # a second, of a user or of a cgroup: as many trainings send one a second
         self.mode = 0o666
         self.rate = 10.0  # messages a second of one connection
         self.record_bytes = 4096
