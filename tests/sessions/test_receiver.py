@@ -96,6 +96,7 @@ def descriptor_of_another_user(listener: Sessions, *, unread: bool) -> socket.so
     a connection that is closed before it is read. Return the end that holds the close up.
     """
     evil, silent = lingering()
+    closed, close = os.pipe()
 
     def act() -> None:
         client = connect(listener)
@@ -103,16 +104,18 @@ def descriptor_of_another_user(listener: Sessions, *, unread: bool) -> socket.so
             client.send(b"nonsense")
         socket.send_fds(client, [hello(TWO)], [evil.fileno()])
         evil.close()
+        os.write(close, b"1")
         time.sleep(1.5)  # so that its identity can be proven
 
+    # Only the close of the last holder blocks, so the receiver reads after the process has closed its own.
     receiver = listener.receiver_pid() or 0
-    if unread:
-        os.kill(receiver, signal.SIGSTOP)
+    os.kill(receiver, signal.SIGSTOP)
     child = forked(act, 1234)
     evil.close()
-    if unread:
-        time.sleep(0.5)
-        os.kill(receiver, signal.SIGCONT)
+    os.close(close)
+    with os.fdopen(closed, "rb") as pipe:
+        assert pipe.read(1) == b"1"
+    os.kill(receiver, signal.SIGCONT)
     assert os.waitpid(child, 0)[1] == 0
     return silent
 

@@ -116,6 +116,16 @@ def test_no_server(tmp_path: Path) -> None:
         Kubelet(tmp_path / "s", timeout=5).allocations()
 
 
+def test_kubelet_that_comes_back(tmp_path: Path) -> None:
+    """Answers as soon as it listens, whatever back-off an earlier failure has left in the process."""
+    for number in range(20):
+        kubelet = Kubelet(tmp_path / f"{number}.sock")
+        with pytest.raises(KubeletError):
+            kubelet.allocations()
+        with serving(kubelet.socket, Service(b"")):
+            assert kubelet.allocations().devices == {}
+
+
 def test_extra_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(KubeletError, match=r"pip install 'gpugauge\[kubernetes\]'"):

@@ -59,7 +59,12 @@ class Kubelet:
             grpc = import_module("grpc")  # an extra; loaded only if there is a kubelet
         except ImportError as error:
             raise KubeletError("pod labels need an extra: pip install 'gpugauge[kubernetes]'") from error
-        options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES), ("grpc.enable_http_proxy", 0))
+        options = (
+            ("grpc.max_receive_message_length", _MAX_REPLY_BYTES),
+            ("grpc.enable_http_proxy", 0),
+            # The global pool keeps the back-off of a failed connection for a while after its channel is closed.
+            ("grpc.use_local_subchannel_pool", 1),
+        )
         try:
             with grpc.insecure_channel(f"unix:{quote(str(self.socket))}", options=options) as channel:
                 reply: bytes = channel.unary_unary(_METHOD)(b"", timeout=self._timeout)
