@@ -109,3 +109,14 @@ def test_privileges_last_until_the_device_files_exist(
     monkeypatch.setattr(Nvml, "open", lambda _: done.append("open"))
     WorkerNvml().open()
     assert done == order
+
+
+def test_the_advice_names_the_capability_that_is_missing() -> None:
+    require(has_setpcap(), "only root can give a process capabilities")
+    advice = "from gpugauge import privileges; print(privileges.reading_others())"
+    nothing = f"from gpugauge import privileges; privileges.give_up(); {advice}"
+
+    assert run(sys.executable, "-c", LIKE_A_SERVICE, sys.executable, "-c", advice) == (
+        "give the daemon CAP_DAC_READ_SEARCH\n"
+    )
+    assert run(sys.executable, "-c", nothing) == "give the daemon CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n"

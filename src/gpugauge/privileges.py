@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 23, 24, 38, 47  # linux/prctl.h
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+# linux/capability.h: any of these bits suffices. CAP_DAC_OVERRIDE (1) does what CAP_DAC_READ_SEARCH (2) does.
+_TO_READ_OTHERS = {"CAP_SYS_PTRACE": 1 << 19, "CAP_DAC_READ_SEARCH": 1 << 1 | 1 << 2}
 _VERSION_3 = 0x20080522  # _LINUX_CAPABILITY_VERSION_3 of linux/capability.h: two words for each set
 _Words = ctypes.c_uint32 * 6  # effective, permitted, inheritable, for capabilities 0 to 31; then for 32 to 63
 
@@ -37,6 +40,16 @@ def give_up() -> None:
     if libc.capset(header, _Words()) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), "capset")
+
+
+def reading_others() -> str:
+    """Return the advice for a process that may not read /proc/PID/environ of other users: the file belongs to the user
+    of that process, and the kernel also asks for the right to trace it. Raises OSError without procfs.
+    """
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    effective = int(status.split("CapEff:")[1].split()[0], 16)
+    lacking = [name for name, bits in _TO_READ_OTHERS.items() if not effective & bits]
+    return f"give the daemon {' and '.join(lacking)}" if lacking else "a security module or a user namespace forbids it"
 
 
 def _prctl(option: int, *arguments: int) -> int:

@@ -6,6 +6,7 @@ import logging
 import os
 from dataclasses import dataclass
 
+from gpugauge import privileges
 from gpugauge.workload import cgroup, environ
 from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.identity import Workload, clean
@@ -91,7 +92,7 @@ class Reader:
             if not self._may_read_others:
                 source.set_down(
                     "environments of other users' processes cannot be read, run ids are missing: "
-                    "run as root with CAP_SYS_PTRACE"
+                    + privileges.reading_others()
                 )
             return {}
         except OSError:
