@@ -10,19 +10,22 @@ import pytest
 import yaml
 
 from tests.e2e.documents import blocks, fresh_checkout, shell
-from tests.e2e.manifests import VERSIONS, containers, validate
+from tests.e2e.manifests import VERSIONS, Manifest, containers, validate
 from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 
 DOCUMENT = "install-kubernetes.md"
-# A replacement for kubectl: `apply -k FOLDER` renders the manifests into a file in place of sending them.
+# A replacement for kubectl: `apply -k FOLDER` renders the manifests into a file in place of sending them, `delete -k`
+# only renders them, and what else would talk to a cluster does nothing.
 KUBECTL = """#!/bin/sh
-if [ "$1 $2 $#" = "apply -k 3" ]; then
-    {{ {real} kustomize "$3" && echo "---"; }} >> {sent}
-else
-    exec {real} "$@"
-fi
+for last; do :; done
+case "$*" in
+    "apply "*"-k "*) {{ {real} kustomize "$last" && echo "---"; }} >> {sent};;
+    "delete "*"-k "*) {real} kustomize "$last" > /dev/null;;
+    "delete -n "*|"rollout status "*) ;;
+    *) exec {real} "$@";;
+esac
 """
 
 
@@ -40,19 +43,27 @@ def test_document(checkout: Path, tmp_path: Path) -> None:
     programs.mkdir()
     (programs / "kubectl").write_text(KUBECTL.format(real=need("kubectl"), sent=sent))
     (programs / "kubectl").chmod(0o755)
-    for heading in ("The image", "On each node", "Beside a training"):
+    for heading in ("The image", "On each node", "Beside a training", "Removing it"):
         for block in blocks(DOCUMENT, heading):
             shell(block, checkout, {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
     objects = [item for item in yaml.safe_load_all(sent.read_text()) if item]
     known = [item for item in objects if not item["apiVersion"].startswith("monitoring.coreos.com/")]
     sent.write_text(yaml.safe_dump_all(known))
 
-    assert {"DaemonSet", "Job", "PodMonitor", "PrometheusRule"} <= {item["kind"] for item in objects}
+    ours = {each["image"] for item in known for each in containers(_pod(item)) if "gpugauge" in each["image"]}
+
+    assert {"DaemonSet", "Job", "PodMonitor", "PrometheusRule", "ClusterRole"} <= {item["kind"] for item in objects}
     assert validate(sent, VERSIONS[-1])[0] == 0
+    # No later command of the document sets the image back.
+    assert ours == {"registry.example/gpugauge:0.1.0"}
 
 
-def test_the_image_is_named_in_one_place(checkout: Path) -> None:
-    """The kustomization of the document changes the image of every container of ours."""
+def _pod(item: Manifest) -> Manifest:
+    pod: Manifest = item["spec"]["template"]["spec"] if item["kind"] in {"DaemonSet", "Job"} else {"containers": []}
+    return pod
+
+
+def test_an_own_kustomization_names_the_image_of_every_container(checkout: Path) -> None:
     command = [need("kubectl"), "kustomize", str(checkout)]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     sets = [item for item in yaml.safe_load_all(made) if item["kind"] == "DaemonSet"]

@@ -26,7 +26,8 @@ from tests.e2e.manifests import (
 
 pytestmark = pytest.mark.e2e
 
-CLUSTER_WIDE = {"Namespace", "PriorityClass"}
+CLUSTER_WIDE = {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
+OVERLAYS = [target for target in TARGETS if target.startswith("overlays/")]
 
 
 @pytest.mark.parametrize("target", [target for target in TARGETS if target != "sidecar/podmonitor"])
@@ -58,8 +59,28 @@ def test_names_are_unique_and_in_one_namespace(target: str) -> None:
     owned = {item["metadata"]["name"] for item in items if item["kind"] == "Namespace"}
 
     assert len(names) == len(set(names))
-    assert len(spaces) == 1
+    assert len(spaces) <= 1
     assert owned <= spaces
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_only_the_overlays_own_a_namespace(target: str) -> None:
+    """What is applied to the namespace of a training neither changes nor deletes it."""
+    owned = {item["metadata"]["name"] for item in of_kind(target, "Namespace")}
+    spaces = {item["metadata"].get("namespace") for item in objects(target) if item["kind"] not in CLUSTER_WIDE}
+
+    assert owned == ({"gpugauge"} if target == "base" or target in OVERLAYS else set())
+    assert spaces <= ({None} if target.startswith("sidecar/") else {"gpugauge"})
+
+
+def test_a_larger_overlay_leaves_nothing_of_the_smaller_one() -> None:
+    """No object of `standard` remains that `privileged` does not have: it would be a second target for a pod."""
+    small, large = (
+        {(item["kind"], item["metadata"]["name"]) for item in objects(f"overlays/{name}")}
+        for name in ("standard", "privileged")
+    )
+
+    assert small <= large
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -167,18 +188,19 @@ def beyond_baseline(spec: Manifest) -> set[str]:
         ("overlays/standard", {"hostPath", "hostPID", "capabilities"}),
         ("overlays/annotated", {"hostPath", "hostPID", "capabilities"}),
         ("overlays/privileged", {"hostPath", "hostPID", "capabilities", "privileged"}),
+        ("overlays/simulated", {"hostPath"}),
+        ("uninstall", {"hostPath"}),
         ("sidecar/job", set()),
         ("sidecar/pod", set()),
     ],
 )
 def test_pod_security_level(target: str, needs: set[str]) -> None:
     ((_, spec),) = pods(target)
-    (namespace,) = of_kind(target, "Namespace")
-    labels = namespace["metadata"]["labels"]
-    levels = {labels.get(f"pod-security.kubernetes.io/{mode}") for mode in ("enforce", "warn", "audit")}
 
     assert beyond_baseline(spec) == needs
-    assert levels == {"privileged" if needs else "baseline"}
+    for namespace in of_kind(target, "Namespace"):
+        labels = namespace["metadata"]["labels"]
+        assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "warn", "audit")} == {"privileged"}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -234,6 +256,26 @@ def test_liveness_does_not_depend_on_the_driver(target: str) -> None:
     probes = [each["livenessProbe"] for _, spec in pods(target) for each in containers(spec) if "livenessProbe" in each]
 
     assert all(probe["httpGet"]["path"] == "/-/healthy" for probe in probes)
+
+
+@pytest.mark.parametrize("target", ["base", *OVERLAYS])
+def test_the_readiness_probe_waits_for_the_start(target: str) -> None:
+    ((_, spec),) = pods(target)
+    (daemon,) = spec["containers"]
+
+    assert daemon["startupProbe"]["httpGet"] == daemon["readinessProbe"]["httpGet"]
+    assert daemon["startupProbe"]["periodSeconds"] * daemon["startupProbe"]["failureThreshold"] >= 60
+
+
+@pytest.mark.parametrize("target", ["base", *OVERLAYS])
+def test_the_socket_is_in_a_volume(target: str) -> None:
+    """The root file system is read-only: without a volume each start would log that no training can report."""
+    ((_, spec),) = pods(target)
+    (mount,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["mountPath"] == "/run/gpugauge"]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == mount["name"]]
+
+    assert "readOnly" not in mount
+    assert set(volume) == {"name", "hostPath" if target == "overlays/privileged" else "emptyDir"}
 
 
 @pytest.mark.parametrize("target", SIDECARS)
