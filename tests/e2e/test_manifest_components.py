@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -120,3 +121,22 @@ def test_a_prometheus_without_operator_may_find_the_pods_and_nothing_else() -> N
 
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
+
+
+def test_hook_by_cdi(tmp_path: Path) -> None:
+    """The CDI description and the DaemonSet name the same folders."""
+    made = with_components(tmp_path, "base", "components/cdi")
+    (spec,) = [item["spec"]["template"]["spec"] for item in made if item["kind"] == "DaemonSet"]
+    places = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    (config,) = [item for item in made if item["kind"] == "ConfigMap"]
+    cdi = json.loads(config["data"]["gpugauge.json"])
+    edits = cdi["devices"][0]["containerEdits"]
+    by_target = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
+
+    assert places["cdi"] == "/etc/cdi"
+    assert by_target == {"/opt/gpugauge-hook": places["hook"], "/run/gpugauge": places["socket"]}
+    assert edits["env"] == ["PYTHONPATH=/opt/gpugauge-hook/gpugauge/hook/bootstrap"]
+    assert (
+        f"--device {cdi['kind']}={cdi['devices'][0]['name']} "
+        in (FOLDER / "components/cdi/kustomization.yaml").read_text()
+    )

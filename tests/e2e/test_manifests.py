@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from gpugauge.artifacts.dashboards import build as dashboards
+from gpugauge.cli import device_plugin
 from tests.e2e.manifests import (
-    FOLDER,
     SIDECARS,
     TARGETS,
     VERSIONS,
@@ -258,10 +258,15 @@ def test_liveness_does_not_depend_on_the_driver(target: str) -> None:
     assert all(probe["httpGet"]["path"] == "/-/healthy" for probe in probes)
 
 
+def daemon_of(target: str) -> Manifest:
+    ((_, spec),) = pods(target)
+    found: list[Manifest] = [each for each in spec["containers"] if each["name"] == "gpugauge"]
+    return found[0]
+
+
 @pytest.mark.parametrize("target", ["base", *OVERLAYS])
 def test_the_readiness_probe_waits_for_the_start(target: str) -> None:
-    ((_, spec),) = pods(target)
-    (daemon,) = spec["containers"]
+    daemon = daemon_of(target)
 
     assert daemon["startupProbe"]["httpGet"] == daemon["readinessProbe"]["httpGet"]
     assert daemon["startupProbe"]["periodSeconds"] * daemon["startupProbe"]["failureThreshold"] >= 60
@@ -271,7 +276,7 @@ def test_the_readiness_probe_waits_for_the_start(target: str) -> None:
 def test_the_socket_is_in_a_volume(target: str) -> None:
     """The root file system is read-only: without a volume each start would log that no training can report."""
     ((_, spec),) = pods(target)
-    (mount,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["mountPath"] == "/run/gpugauge"]
+    (mount,) = [mount for mount in daemon_of(target)["volumeMounts"] if mount["mountPath"] == "/run/gpugauge"]
     (volume,) = [volume for volume in spec["volumes"] if volume["name"] == mount["name"]]
 
     assert "readOnly" not in mount
@@ -294,19 +299,19 @@ def test_hook_and_socket_reach_the_training(target: str) -> None:
     assert {"name": "GPUGAUGE_DRIVER_MODE", "value": "off"} in by_name["gpugauge"]["env"]
 
 
-def test_hook_by_node() -> None:
-    """The CDI description and the DaemonSet name the same folders."""
+def test_device_plugin() -> None:
+    """The folders of the command are those of the node, and the daemon's socket is in the one that it hands out."""
     ((_, spec),) = pods("overlays/privileged")
     places = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
-    (config,) = [item for item in of_kind("overlays/privileged", "ConfigMap") if "gpugauge.json" in item["data"]]
-    cdi = json.loads(config["data"]["gpugauge.json"])
-    edits = cdi["devices"][0]["containerEdits"]
-    by_target = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
+    (plugin,) = [container for container in spec["containers"] if container["name"] == "device-plugin"]
+    mounts = {mount["mountPath"]: places[mount["name"]] for mount in plugin["volumeMounts"]}
+    folders = {each.name: each.default for each in device_plugin.command.params}
+    (socket,) = [mount for mount in daemon_of("overlays/privileged")["volumeMounts"] if mount["name"] == "socket"]
 
-    assert places["cdi"] == "/etc/cdi"
-    assert by_target == {"/opt/gpugauge-hook": places["hook"], "/run/gpugauge": places["socket"]}
-    assert edits["env"] == ["PYTHONPATH=/opt/gpugauge-hook/gpugauge/hook/bootstrap"]
-    assert f'"{cdi["kind"]}={cdi["devices"][0]["name"]}"' in (FOLDER / "components/cdi/kustomization.yaml").read_text()
+    assert plugin["args"] == ["device-plugin"]
+    # The kubelet takes the paths of mounts as those of the node.
+    assert mounts == {folder: folder for folder in (folders["kubelet_folder"], folders["hook_folder"])}
+    assert places[socket["name"]] == socket["mountPath"] == folders["socket_folder"]
 
 
 @pytest.mark.parametrize("target", ["overlays/standard", "overlays/privileged"])

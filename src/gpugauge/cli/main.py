@@ -9,6 +9,7 @@ import click
 _COMMANDS = (
     "attach",
     "dashboards",
+    "device-plugin",
     "doctor",
     "export-hook",
     "forget",

@@ -1,7 +1,6 @@
 """Containers by device, from the kubelet's pod-resources service (v1) on its Unix socket.
 
-The service needs one call with an empty request, and its reply consists of five small messages. Decoding them here is
-smaller than generated code and a protobuf runtime.
+The service needs one call with an empty request, and its reply consists of five small messages.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
 
+from gpugauge.protobuf import messages, text
 from gpugauge.workload.identity import Workload, clean
 
 _METHOD = "/v1.PodResourcesLister/List"
@@ -90,59 +90,16 @@ def decode(reply: bytes, resources: tuple[str, ...]) -> Allocations:
 
 def _assignments(reply: bytes, resources: tuple[str, ...]) -> Iterator[tuple[Workload, str]]:
     """Yield each container with the name of each of its devices."""
-    for pod in _messages(reply, 1):
-        pod_name, namespace = _text(pod, 1), _text(pod, 2)
-        for container in _messages(pod, 3):
-            holder = Workload("pod", clean(namespace), clean(pod_name), clean(_text(container, 1)))
-            for device in _messages(container, 2):
-                if _text(device, 1).startswith(resources):
-                    for name in _messages(device, 2):
+    for pod in messages(reply, 1):
+        pod_name, namespace = text(pod, 1), text(pod, 2)
+        for container in messages(pod, 3):
+            holder = Workload("pod", clean(namespace), clean(pod_name), clean(text(container, 1)))
+            for device in messages(container, 2):
+                if text(device, 1).startswith(resources):
+                    for name in messages(device, 2):
                         yield holder, name.decode()
-            for claim in _messages(container, 5):
-                for resource in _messages(claim, 4):
-                    numbered = _DRA_DEVICE.fullmatch(_text(resource, 4))
-                    if _text(resource, 2) == _DRA_DRIVER:
-                        yield holder, f"nvidia{numbered[1]}" if numbered else _text(resource, 4)
-
-
-def _messages(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the values of a length-delimited field: messages, strings."""
-    return (value for found, value in _fields(message) if found == number)
-
-
-def _text(message: bytes, number: int) -> str:
-    """Return a string field; the last value if it is repeated, as protobuf does."""
-    return next(iter(reversed(list(_messages(message, number)))), b"").decode()
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the length-delimited fields; others are skipped. Raises ValueError.
-
-    https://protobuf.dev/programming-guides/encoding/
-    """
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        wire_type = tag & 7
-        if wire_type == 0:
-            _, position = _varint(message, position)
-            continue
-        if wire_type not in {1, 2, 5}:
-            raise ValueError(f"wire type {wire_type}")
-        length, position = _varint(message, position) if wire_type == 2 else (8 if wire_type == 1 else 4, position)
-        end = position + length
-        if end > len(message):
-            raise ValueError("field longer than its message")
-        if wire_type == 2:
-            yield tag >> 3, message[position:end]
-        position = end
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return a varint (seven bits per byte) and the position after it. Raises ValueError."""
-    value = 0
-    for i, byte in enumerate(message[position : position + 10]):
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return value, position + i + 1
-    raise ValueError("varint without an end")
+            for claim in messages(container, 5):
+                for resource in messages(claim, 4):
+                    numbered = _DRA_DEVICE.fullmatch(text(resource, 4))
+                    if text(resource, 2) == _DRA_DRIVER:
+                        yield holder, f"nvidia{numbered[1]}" if numbered else text(resource, 4)

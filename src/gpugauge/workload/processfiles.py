@@ -17,6 +17,7 @@ _TORCH = re.compile(rb"/libtorch(?:_cpu|_python|_cuda|_hip)?\.so")
 _CUDA = re.compile(rb"/lib(?:torch|c10)_cuda\.so")
 _ROCM = re.compile(rb"/lib(?:torch|c10)_hip\.so")
 _HOOK = "gpugauge/hook/bootstrap"  # the end of its entry in PYTHONPATH
+_USER_BASE = "/opt/gpugauge-hook/"  # the begin of PYTHONUSERBASE in a container with gpugauge's device
 _OFF = ("0", "false", "no", "off")
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
@@ -70,7 +71,8 @@ def starts_hook(procfs: Procfs, pid: int) -> bool:
     switched on.
     """
     switch = (_variable(procfs, pid, b"GPUGAUGE_HOOK=") or "").strip().lower()
-    return _HOOK in (_variable(procfs, pid, b"PYTHONPATH=") or "") and switch not in _OFF
+    by_device = (_variable(procfs, pid, b"PYTHONUSERBASE=") or "").startswith(_USER_BASE)
+    return (by_device or _HOOK in (_variable(procfs, pid, b"PYTHONPATH=") or "")) and switch not in _OFF
 
 
 def _variable(procfs: Procfs, pid: int, prefix: bytes) -> str | None:

@@ -1,0 +1,159 @@
+"""The hook in a container with gpugauge's device: what a Python sees with it is what it sees without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpugauge.deviceplugin import files
+
+# The interpreter of the system: that of a virtual environment has no user base.
+BASE = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+USER_PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+# Prints what a program can see of its interpreter, and what a child process sees.
+SHOW = """
+import json, os, site, subprocess, sys
+seen = {
+    "path": sys.path, "base": site.getuserbase(), "site": site.getusersitepackages(),
+    "variables": {name: value for name, value in os.environ.items() if name.startswith("PYTHON")},
+    "customized": [sys.modules[name].__file__ for name in ("sitecustomize", "usercustomize") if name in sys.modules],
+    "marks": sorted(name for name in sys.modules if name.startswith("mark_")),
+    "armed": any(type(finder).__module__.startswith("gpugauge") for finder in sys.meta_path),
+}
+if len(sys.argv) > 2:
+    seen["child"] = json.loads(subprocess.check_output([sys.executable, *sys.argv[1:-1]]))
+print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def hook() -> Any:
+    folder = Path(tempfile.mkdtemp())
+    yield files.install(folder)
+    shutil.rmtree(folder)
+
+
+def show(home: Path, **variables: str) -> dict[str, Any]:
+    (home / "show.py").write_text(SHOW)
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], **variables}
+    command = [str(BASE), str(home / "show.py"), str(home / "show.py"), "child"]
+    text = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=home).stdout
+    result: dict[str, Any] = json.loads(text)
+    return result
+
+
+def image(home: Path, features: frozenset[str]) -> dict[str, str]:
+    """Make an image with these features, and return the variables of its environment."""
+    user, path = home / USER_PACKAGES, home / "app"
+    path.mkdir()
+    if "user packages" in features:
+        user.mkdir(parents=True)
+        (user / "mark_user.py").touch()
+        (user / "own.pth").write_text(f"{path}/more\nimport mark_user\n")
+        (path / "more").mkdir()
+    for name, place in (("usercustomize", user), ("sitecustomize", path)):
+        if name in features:
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"mark_{name}.py").touch()
+            (place / f"{name}.py").write_text(f"import mark_{name}\n")
+    return {"PYTHONPATH": f"{path}:/nowhere"} if "PYTHONPATH" in features else {}
+
+
+FEATURES = ("user packages", "usercustomize", "sitecustomize", "PYTHONPATH")
+
+
+@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.frozensets(st.sampled_from(FEATURES)))
+def test_a_program_sees_its_own_environment(hook: Path, features: frozenset[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        variables = image(home, features)
+        without = show(home, **variables)
+        with_hook = show(home, **variables, PYTHONUSERBASE=str(hook / "user"))
+    bootstrap = f"{hook}/gpugauge/hook/bootstrap"
+    expected = {"PYTHONPATH": ":".join(filter(None, [bootstrap, variables.get("PYTHONPATH")]))}
+
+    assert without.pop("armed") is without["child"].pop("armed") is False
+    assert with_hook.pop("armed") is with_hook["child"].pop("armed") is True
+    assert without.pop("variables") == variables
+    assert with_hook.pop("variables") == with_hook["child"].pop("variables") == expected
+    del without["child"]["variables"]
+    # If the image has no module of a name, the hook's own is the one that is loaded.
+    for seen in (with_hook, with_hook["child"]):
+        seen["customized"] = [path for path in seen["customized"] if not path.startswith(str(hook))]
+    assert with_hook == without
+
+
+def test_the_hook_can_be_switched_off(hook: Path, tmp_path: Path) -> None:
+    seen = show(tmp_path, PYTHONUSERBASE=str(hook / "user"), GPUGAUGE_HOOK="0")
+
+    assert seen["armed"] is seen["child"]["armed"] is False
+
+
+def test_a_hook_that_cannot_be_loaded_does_not_stop_the_program(hook: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(hook, broken, symlinks=True)
+    (broken / "gpugauge/hook/arming.py").write_text("raise RuntimeError")
+
+    assert show(tmp_path, PYTHONUSERBASE=str(broken / "user"))["armed"] is False
+
+
+@pytest.mark.parametrize("interpreter", ["python3.6", "python3.8", "python3.9", "python3.12", "python3.13"])
+def test_each_interpreter_finds_the_hook(hook: Path, interpreter: str) -> None:
+    """The folder is that of the interpreter's own `site`."""
+    program = shutil.which(interpreter)
+    minor = int(interpreter.partition(".")[2])
+    if program is None:
+        assert (hook / "user/lib" / interpreter / "site-packages/usercustomize.py").is_file()
+        return
+    environment = {"PATH": os.environ["PATH"], "PYTHONUSERBASE": str(hook / "user"), "HOME": "/nowhere"}
+    command = [
+        program,
+        "-c",
+        "import sys; print(*[type(f).__module__ for f in sys.meta_path], 'usercustomize' in sys.modules)",
+    ]
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode:  # a shim for a version that is not active
+        return
+    assert ("gpugauge.hook.finder" in done.stdout) is (minor >= 9)
+    assert done.stdout.rstrip().endswith("True")
+    assert done.stderr == ""
+
+
+def test_the_folder_is_named_by_its_content_and_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = files.install(tmp_path)
+    before = (first / "gpugauge/text.py").stat().st_ino
+    again = files.install(tmp_path)
+    monkeypatch.setattr(files, "_INTERPRETERS", ("python3.99",))
+    other = files.install(tmp_path)
+
+    assert again == first != other
+    assert (first / "gpugauge/text.py").stat().st_ino == before
+    assert sorted(tmp_path.iterdir()) == sorted([first, other])
+
+
+def test_what_an_interrupted_start_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".new-abc" / "gpugauge").mkdir(parents=True)
+
+    assert list(tmp_path.iterdir()) != [files.install(tmp_path)] == list(tmp_path.iterdir())
+
+
+def test_every_user_may_read_the_files(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        made = files.install(tmp_path)
+    finally:
+        os.umask(previous)
+
+    assert [path for path in (made, *made.rglob("*")) if path.stat().st_mode & 0o004 == 0] == []
+    assert [path for path in (made, *made.rglob("*")) if path.is_dir() and path.stat().st_mode & 0o001 == 0] == []
