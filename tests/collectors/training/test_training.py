@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from gpugauge.collectors.base import Tick
+from gpugauge.collectors.training import training
+from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.session_rows import STEP_BUCKETS
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.metric import HistogramValue, LabelValues, Value
@@ -230,3 +232,50 @@ def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
     assert values(ours.collect(TICK))["torch_steps_total"] == {process: 14}
     sessions.sessions = (replace(second, snap=None),)
     assert values(ours.collect(TICK))["torch_steps_total"] == {process: 10}  # the record has 3
+
+
+def sessions_of_one_process(count: int, *, ended: bool) -> list[Session]:
+    """Return sessions with other GPUs each."""
+    return [
+        replace(
+            SESSION,
+            hello=replace(SESSION.hello, session=f"{number:032}"),
+            snap=replace(SNAP, devices=tuple(wire.Device(i, f"GPU-{number}-{i}", 10, ooms=1) for i in range(16))),
+            ended_at=1700000020.0 if ended else None,
+        )
+        for number in range(count)
+    ]
+
+
+def test_sessions_that_one_process_has_at_the_same_time_are_not_added_up() -> None:
+    """Their GPUs would be as many as the square of the sessions, in each tick."""
+    found = values(collector(FakeSessions(*sessions_of_one_process(100, ended=False))).collect(TICK))
+
+    assert list(found["torch_steps_total"].values()) == [7] * 100
+    assert ("pid-4242",) in found["torch_steps_total"]
+    assert (process_hash(f"{1:032}"),) in found["torch_steps_total"]
+    assert len(found["torch_memory_ooms_total"]) == 1600
+
+
+def test_the_sum_of_ended_sessions_is_bounded_and_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = list[Session]()
+
+    def add(before: Session, session: Session) -> Session:
+        added.append(session)
+        return continued(before, session)
+
+    monkeypatch.setattr(training, "continued", add)
+    ended, sessions = sessions_of_one_process(100, ended=True), FakeSessions()
+    ours = collector(sessions)
+    for number, session in enumerate(ended):  # one after the other
+        sessions.sessions = (*ended[:number], last := replace(session, ended_at=None))
+        found = values(ours.collect(TICK))
+        assert len(found["torch_memory_ooms_total"]) == min(16 * (number + 1), 64)
+        assert len(added) <= 2  # it, and the one before, which has ended
+        added.clear()
+    assert found["torch_steps_total"] == {("pid-4242",): 700}
+
+    changed = replace(last, snap=replace(SNAP, steps=wire.Progress(8, 4.5)))
+    sessions.sessions = (*ended[1:-1], changed)  # the first one is dropped
+    assert values(ours.collect(TICK))["torch_steps_total"] == {("pid-4242",): 701}
+    assert added == [changed]

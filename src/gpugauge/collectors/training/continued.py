@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from gpugauge.sessions.session import Session
@@ -15,6 +16,7 @@ from gpugauge.wire.record import SharedRecord
 
 Number = TypeVar("Number", int, float)
 
+_MAX_DEVICES = 64  # of one process; each of its programs may report others
 _DEVICE_COUNTS = ("retries", "ooms", "device_allocs", "device_frees")
 _SNAP_COUNTS = ("errors", "exposed_wait_seconds", "local_work_seconds", "compilations", "samples", "tokens")
 
@@ -78,7 +80,8 @@ def _devices(before: tuple[wire.Device, ...], devices: tuple[wire.Device, ...]) 
     earlier = {device.uuid: device for device in before if device.uuid is not None}
     present = {device.uuid for device in devices}
     added = [_device(earlier[device.uuid], device) if device.uuid in earlier else device for device in devices]
-    return (*added, *(_device(d, wire.Device(d.index, uuid)) for uuid, d in earlier.items() if uuid not in present))
+    others = islice((uuid for uuid in earlier if uuid not in present), max(0, _MAX_DEVICES - len(added)))
+    return (*added, *(_device(earlier[uuid], wire.Device(earlier[uuid].index, uuid)) for uuid in others))
 
 
 def _device(before: wire.Device, device: wire.Device) -> wire.Device:

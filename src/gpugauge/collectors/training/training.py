@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.training import session_rows, torch_facts
@@ -82,6 +83,14 @@ HOOK_SOCKET: tuple[Metric, ...] = (
 )
 
 
+class _Sum(NamedTuple):
+    """A session, and those before it of the same process, with their counts added up: without and with it."""
+
+    earlier: Session
+    own: Session
+    both: Session
+
+
 class TrainingCollector(RegisteredCollector):
     """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid."""
 
@@ -92,8 +101,7 @@ class TrainingCollector(RegisteredCollector):
         self._sessions = sessions
         self._process_id = process_id
         self._labels: dict[str, str] = {}
-        # By session: the sessions before of the same process, with their counts added up.
-        self._before: dict[str, Session] = {}
+        self._sums: dict[str, _Sum] = {}  # by session
         self._seen: tuple[Sequence[Session], Counters] | None = None
         self._section = Section(self.name, ())
 
@@ -121,21 +129,29 @@ class TrainingCollector(RegisteredCollector):
         return families(LIVE, live) + families(LASTING, lasting) + families(HOOK_SOCKET, [((), stats)])
 
     def _subjects(self, view: Sequence[Session]) -> dict[str, Session]:
-        """Return the sessions by label. A process with a second session (exec keeps the pid) is exported once, with the
-        last of them and the counts of all.
+        """Return the sessions by label. A process with a second session after the end of the first one (exec keeps the
+        pid) is exported once, with the last of them and the counts of all.
         """
         subjects: dict[str, Session] = {}
-        before: dict[str, Session] = {}
+        sums: dict[str, _Sum] = {}
         for session in view:
             name = session.hello.session
             label = self._labels[name]
-            # The earlier sessions are dropped some minutes after their end.
-            earlier = subjects.get(label) or self._before.get(name)
-            if earlier is not None:
-                before[name] = earlier
-                session = continued(earlier, session)  # noqa: PLW2901 - the rest of the loop is about the sum
+            earlier = subjects.get(label)
+            if earlier is not None and earlier.connected:
+                label = process_hash(name)  # no hook has two sessions at a time
+            else:
+                known = self._sums.get(name)
+                # The earlier sessions are dropped some minutes after their end.
+                earlier = earlier or (known.earlier if known else None)
+                if earlier is not None:
+                    # Ended sessions do not change, and a process may have begun thousands.
+                    if known is None or known.earlier is not earlier or known.own is not session:
+                        known = _Sum(earlier, session, continued(earlier, session))
+                    sums[name] = known
+                    session = known.both  # noqa: PLW2901 - the rest of the loop is about the sum
             subjects[label] = session
-        self._before = before
+        self._sums = sums
         return subjects
 
     def _label(self, session: Session) -> str:
