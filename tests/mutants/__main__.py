@@ -26,6 +26,7 @@ from tests.mutants.codes import compiled
 from tests.mutants.cold import try_cold
 from tests.mutants.mutant import ROOT, Mutant, Outcome, outcome
 from tests.mutants.processes import Task, forked
+from tests.mutants.settling import Trial, settled
 from tests.mutants.sites import sites
 from tests.mutants.warm import try_warm
 
@@ -95,8 +96,11 @@ def run_group(drawn: list[Mutant], tests: list[str], jobs: int, show: bool) -> l
         raise RuntimeError(f"the tests fail without a mutant: pytest {' '.join(tests)}")
     outcomes += [outcome(by_name[name], result) for name, result in answer["done"].items()]
     cold = [m for m in drawn if not m.site.function] + [by_name[name] for name in answer["again"]]
-    tasks = [Task(m, lambda m=m: try_cold(m, tests, answer["order"]), _COLD_SECONDS) for m in cold]  # type: ignore[misc]
-    for mutant, result in forked(tasks, jobs):
+
+    def task(trial: Trial) -> Task:
+        return Task(trial, lambda: try_cold(trial, tests, answer["order"]), _COLD_SECONDS)
+
+    for mutant, result in settled(cold, task, jobs):
         outcomes.append(outcome(mutant, result))
         finished(outcomes[-1])
     return outcomes

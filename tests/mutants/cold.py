@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.mutants.codes import compiled
-from tests.mutants.mutant import DrawnAlike, Failures, Mutant, pytest_options
+from tests.mutants.mutant import THE_IMPORT, DrawnAlike, Failures, Mutant, pytest_options
+from tests.mutants.settling import Trial
 
 
 class _Loader(importlib.abc.SourceLoader):
@@ -58,11 +59,14 @@ class _Order:
         items.sort(key=lambda item: self._rank.get(item.nodeid, len(self._rank)))
 
 
-def try_cold(mutant: Mutant, tests: list[str], order: Sequence[str]) -> dict[str, Any]:
+def try_cold(trial: Trial, tests: list[str], order: Sequence[str]) -> dict[str, Any]:
     """Return the test that fails with the mutant. To be called in a child that has not imported the module."""
+    mutant = trial.mutant
     assert mutant.import_name not in sys.modules
     sys.meta_path.insert(0, _Finder(mutant))
     failures = Failures()
-    code = pytest.main(pytest_options(tests), plugins=[failures, _Order(order), DrawnAlike()])
-    killed_by = "" if code == pytest.ExitCode.OK else failures.failed or "the import"
+    options = pytest_options([trial.only] if trial.only else tests)
+    options += [word for nodeid in trial.without for word in ("--deselect", nodeid)]
+    code = pytest.main(options, plugins=[failures, _Order(order), DrawnAlike()])
+    killed_by = "" if code == pytest.ExitCode.OK else failures.failed or THE_IMPORT
     return {"killed_by": killed_by, "tests": 0}

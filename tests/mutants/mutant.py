@@ -13,6 +13,7 @@ from tests.mutants.sites import Site
 
 ROOT = Path(__file__).parents[2]
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "tmp_path_retention_policy=none")
+THE_IMPORT, TIME_LIMIT = "the import", "time limit"  # in the place of a test that kills
 _MARKS = "not e2e and not deploy and not alone"
 
 
@@ -79,7 +80,7 @@ class DrawnAlike:
 def outcome(mutant: Mutant, answer: dict[str, Any]) -> Outcome:
     """Return the outcome from the answer of a child."""
     if answer == TIMED_OUT:
-        return Outcome(mutant, "time limit")
+        return Outcome(mutant, TIME_LIMIT)
     if answer == CRASHED:
         return Outcome(mutant, "crash")
     return Outcome(mutant, answer["killed_by"], answer["tests"])

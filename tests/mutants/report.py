@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from bench.report import Report
 
-from tests.mutants.mutant import Mutant, Outcome
+from tests.mutants.mutant import TIME_LIMIT, Mutant, Outcome
 
 SURVIVORS = Path(__file__).with_name("survivors.yaml")
 FLOOR = 0.90
@@ -77,6 +77,7 @@ class Group:
             "drawn": len(self.outcomes),
             "equivalent": self.of_kind("equivalent"),
             "killed": killed,
+            "by time limit": sum(outcome.killed_by == TIME_LIMIT for outcome in self.outcomes),
             "share": f"{self.killed:.1%}".replace("%", " %"),
             "survive, not equivalent": len(self.survivors) - self.of_kind("equivalent"),
         }
@@ -101,5 +102,8 @@ def faults(groups: Sequence[Group], existing: Mapping[str, Mutant], known: Mappi
 
 def table(rows: Sequence[dict[str, Any]]) -> Report:
     """Return the table of the document and the result file, one row for each group."""
-    notes = (f"The floor is {FLOOR:.0%}. `share` is that of the drawn mutants that are not equivalent.",)
+    notes = (
+        f"The floor is {FLOOR:.0%}. `share` is that of the drawn mutants that are not equivalent. `by time limit`: of"
+        " the killed ones, those with which the tests hang.",
+    )
     return Report("Mutants", list(rows), "python -m tests.mutants --write", notes, "groups")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutant import Mutant, Outcome
+from tests.mutants.mutant import TIME_LIMIT, Mutant, Outcome
 from tests.mutants.report import Group, Survivor, faults, known_survivors, table
 from tests.mutants.sites import Site
 
@@ -70,6 +70,8 @@ def test_an_entry_needs_a_kind_and_a_reason(entry: str, tmp_path: Path) -> None:
 
 
 def test_table() -> None:
-    row = Group("a", 99, outcomes(8, "same", "slow"), 1.0, listed("same", "equivalent")).row()
+    found = outcomes(8, "same", "slow")
+    found[0].killed_by = TIME_LIMIT
+    row = Group("a", 99, found, 1.0, listed("same", "equivalent")).row()
 
-    assert "| a | 99 | 10 | 1 | 8 | 88.9 % | 1 |" in table([row]).markdown()
+    assert "| a | 99 | 10 | 1 | 8 | 1 | 88.9 % | 1 |" in table([row]).markdown()

@@ -19,6 +19,7 @@ from tests.mutants.codes import compiled, pairs, reporting
 from tests.mutants.mutant import DrawnAlike, Failures, Mutant, Outcome, pytest_options
 from tests.mutants.mutant import outcome as outcome_of
 from tests.mutants.processes import CRASHED, TIMED_OUT, Task, forked
+from tests.mutants.settling import Trial, settled
 
 _LEAST_SECONDS, _MOST_SECONDS = 15.0, 120.0
 Place = tuple[str, int]  # a file, and the first line of a function in it
@@ -83,16 +84,9 @@ class _Warm:
         self._baseline()
         if self.seen.failed:
             raise pytest.UsageError(f"without a mutant these tests fail: {', '.join(self.seen.failed)}")
-        tasks = []
-        for mutant in self._mutants:
-            reaching = self._reaching(mutant)
-            if not reaching:
-                self.imported_only.append(mutant)
-                continue
-            seconds = sum(self.seen.seconds[nodeid] for nodeid in reaching)
-            limit = min(_MOST_SECONDS, _LEAST_SECONDS + 3 * seconds)
-            tasks.append(Task(mutant, lambda m=mutant: self._try(m), limit))  # type: ignore[misc]
-        for mutant, answer in forked(tasks, self._jobs):
+        self.imported_only = [mutant for mutant in self._mutants if not self._reaching(mutant)]
+        reached = [mutant for mutant in self._mutants if mutant not in self.imported_only]
+        for mutant, answer in settled(reached, self._task, self._jobs):
             if answer == {"not_live": True}:
                 self.imported_only.append(mutant)
                 continue
@@ -155,16 +149,22 @@ class _Warm:
         place = mutant.file, mutant.site.function
         return [nodeid for nodeid, places in self.seen.reached.items() if place in places]
 
-    def _try(self, mutant: Mutant) -> dict[str, Any]:
+    def _task(self, trial: Trial) -> Task:
+        nodeids = [trial.only] if trial.only else [n for n in self._reaching(trial.mutant) if n not in trial.without]
+        seconds = sum(self.seen.seconds[nodeid] for nodeid in nodeids)
+        limit = min(_MOST_SECONDS, _LEAST_SECONDS + 3 * seconds)
+        return Task(trial, lambda: self._try(trial.mutant, nodeids), limit)
+
+    def _try(self, mutant: Mutant, nodeids: list[str]) -> dict[str, Any]:
         """Return the test that fails with the mutant, after changing the live functions."""
         source, file = mutant.source, mutant.file
         if not self._change(compiled(source, file), compiled(source, file, mutant.site.name)):
             return {"not_live": True}
-        nodeids = sorted(self._reaching(mutant), key=lambda n: (-self.kills.get(n, 0), self.seen.seconds[n]))
-        for number, (nodeid, following) in enumerate(zip(nodeids, [*nodeids[1:], None], strict=True), 1):
+        ordered = sorted(nodeids, key=lambda n: (-self.kills.get(n, 0), self.seen.seconds[n]))
+        for number, (nodeid, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True), 1):
             if failed := self._run(nodeid, following):
                 return {"killed_by": failed, "tests": number}
-        return {"killed_by": "", "tests": len(nodeids)}
+        return {"killed_by": "", "tests": len(ordered)}
 
 
 def _functions(files: set[str]) -> dict[CodeType, list[FunctionType]]:
