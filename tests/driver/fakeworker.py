@@ -25,8 +25,12 @@ class Node:
         self.killable, self.killed = True, False
         self.resident = 1000
         self.workers: list[FakeWorker] = []
+        self.spawning: OSError | None = None
+        self.ends: list[tuple[bool, float]] = []  # of the workers: whether they were asked to close, and the seconds
 
     def spawn(self) -> Worker:
+        if self.spawning:
+            raise self.spawning
         self.workers.append(FakeWorker(self))
         return self.workers[-1]
 
@@ -77,6 +81,7 @@ class FakeWorker(Worker):
 
     def end(self, *, graceful: bool = True, grace_seconds: float = 0.3) -> bool:
         self.ended = True
+        self.node.ends.append((graceful, grace_seconds))
         return self.node.killable
 
     def reaped(self) -> bool:

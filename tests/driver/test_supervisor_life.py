@@ -75,6 +75,8 @@ def test_view_of_a_thread_that_stopped_publishing_is_empty(run: Any, monkeypatch
     supervisor.stop()
     assert supervisor.view().devices
     now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 65)
+    assert supervisor.view().devices  # a minute is the longest interval
     monkeypatch.setattr(time, "monotonic", lambda: now + 100)
 
     view = supervisor.view()
@@ -281,7 +283,7 @@ def test_other_devices_are_read_after_a_reload(run: Any) -> None:
     node = Node("GPU-a", "GPU-b")
     supervisor = running(run, node)
 
-    supervisor.configure(INTERVALS, ["GPU-b"], RecyclingLimits())
+    supervisor.configure(INTERVALS, ["GPU-b"], RecyclingLimits(), 0.0)
     view = until(supervisor, lambda v: up(v) == {"GPU-b": True})
 
     assert view.worker_recycles["settings"] == 1
@@ -291,7 +293,7 @@ def test_other_intervals_need_no_new_worker(run: Any) -> None:
     node = Node("GPU-a")
     supervisor = running(run, node)
 
-    supervisor.configure(type(INTERVALS)({"fast": 0.01}, 0.05, 0.05), [], RecyclingLimits())
+    supervisor.configure(type(INTERVALS)({"fast": 0.01}, 0.05, 0.05), [], RecyclingLimits(), 0.0)
     reads = len(node.workers[0].requests)
     until(supervisor, lambda _: len(node.workers[0].requests) > reads + 5)
 
