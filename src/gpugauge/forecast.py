@@ -31,12 +31,14 @@ class ScrapeForecast:
     def __init__(self) -> None:
         self._last_scrapes: dict[str, tuple[float, float]] = {}  # the last time and the gap before it, by scraper
         self._periods: tuple[tuple[float, float], ...] = ()  # the same of those that have a period; replaced as a whole
+        self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
 
     def record_scrape(self, scraper: str, now: float) -> bool:
         """Record a scrape, and return whether it was expected at about this time. `scraper` is the address that it came
         from.
         """
+        self._last_scrape = now
         last, gap = self._last_scrapes.pop(scraper, (now, 0.0))
         periods = tuple(known for known in self._periods if known != (last, gap))
         had_period = len(periods) < len(self._periods)
@@ -49,6 +51,11 @@ class ScrapeForecast:
             awaited = [seconds for seconds in (1.5 * (now - last), 1.5 * gap) if seconds <= _MAX_VIEWER_SECONDS]
             self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
         return regular and had_period
+
+    def scraped_by_all(self, since: float, now: float) -> bool:
+        """Return whether a scrape was recorded since then, and one of each scraper with a period that is not gone."""
+        active = [last for last, gap in self._periods if now - last <= _MAX_MISSED_PERIODS * gap]
+        return all(last >= since for last in (*active, self._last_scrape))
 
     def record_viewer(self, now: float) -> None:
         """Record a request of a person or an open page. Another one is likely within 15 s."""

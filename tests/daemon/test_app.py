@@ -12,13 +12,16 @@ from gpugauge.daemon.app import _Daemon
 from gpugauge.driver.api import DriverView
 from gpugauge.settings.model import Driver, Sampling, Settings
 
+# What the daemon uses only when it is asked to stop.
+UNUSED: dict[str, Any] = {"forecast": None, "sessions": list}
+
 
 def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool, int]:
     """Return whether the daemon ends after a tick with this view of the driver, and its exit code."""
     settings = Settings(driver=Driver(lost_exit_seconds=limit))
     driver = SimpleNamespace(view=lambda: view)
     notifier, server = SimpleNamespace(watchdog=lambda: None), SimpleNamespace(serving=serving)
-    parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server)
+    parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server, **UNUSED)
     stop = threading.Event()
     daemon = _Daemon(cast("Any", parts), ExitStack(), stop)
     daemon._after_tick()
@@ -54,7 +57,7 @@ def test_stuck_sampler_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, interval: float, stuck: bool, expected: float | None
 ) -> None:
     parts: Any = SimpleNamespace(
-        settings=Settings(sampling=Sampling(interval_seconds=interval, stale_after_seconds=120))
+        settings=Settings(sampling=Sampling(interval_seconds=interval, stale_after_seconds=120)), **UNUSED
     )
     daemon = _Daemon(parts, ExitStack(), threading.Event())
     slept = 0.0

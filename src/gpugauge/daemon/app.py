@@ -18,6 +18,7 @@ from contextlib import ExitStack
 
 from gpugauge import __version__
 from gpugauge.daemon.assembly import Parts
+from gpugauge.daemon.last_scrape import LastScrape
 from gpugauge.daemon.reload import Reloader
 from gpugauge.driver.supervisor import UNKILLABLE, Supervisor
 from gpugauge.logline import fields
@@ -57,8 +58,9 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     with ExitStack() as stack:
         parts = Parts(settings, stack, reloader)
-        _stop_on_signals(stop.set, parts.sampler.wake)
-        return _Daemon(parts, stack, stop).run(reloader)
+        daemon = _Daemon(parts, stack, stop)
+        _stop_on_signals(daemon.stop_after_last_scrape, parts.sampler.wake)
+        return daemon.run(reloader)
 
 
 def _stop_on_signals(*actions: Callable[[], None]) -> None:
@@ -77,6 +79,16 @@ class _Daemon:
         self._parts, self._stack, self._stop = parts, stack, stop
         self._last_tick = time.monotonic()
         self._exit_code = 0
+        self._sampling = False
+        self._last_scrape = LastScrape(parts.forecast, parts.sessions, self._finish)
+
+    def stop_after_last_scrape(self) -> None:
+        """End the daemon; see hook.last_scrape_seconds. For signal handlers."""
+        self._last_scrape.request(self._parts.settings.hook.last_scrape_seconds if self._sampling else 0.0)
+
+    def _finish(self) -> None:
+        self._stop.set()
+        self._parts.sampler.wake()
 
     def run(self, reloader: Reloader) -> int:
         """Run until `stop` is set; return the exit code."""
@@ -100,6 +112,7 @@ class _Daemon:
         gc.freeze()
         # The objects of a tick are freed by reference counts at the next tick; collections took 10 % of the CPU time.
         gc.set_threshold(*GC_THRESHOLDS)
+        self._sampling = True
         parts.sampler.run(self._stop, self._after_tick)
         log.info("stopping")
         parts.notifier.stopping()
@@ -129,6 +142,7 @@ class _Daemon:
             self._stop.set()
             return
         self._parts.notifier.watchdog()
+        self._last_scrape.after_tick(time.monotonic())
         if self._parts.driver and self._is_lost(self._parts.driver):
             self._exit_code = _EXIT_UNAVAILABLE
             self._stop.set()

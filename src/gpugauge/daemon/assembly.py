@@ -30,6 +30,7 @@ from gpugauge.exposition.render import Exposition
 from gpugauge.forecast import ScrapeForecast
 from gpugauge.logline import Condition
 from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
@@ -72,7 +73,7 @@ class Parts:
         scenario = settings.simulate
         machine = simulated_machine(settings, scenario, stack) if scenario else real_machine(settings, stack)
         self._session_sources, self._update_machine = machine.session_sources, machine.update
-        forecast = ScrapeForecast()
+        self.forecast = forecast = ScrapeForecast()
         forecast.record_viewer(time.monotonic())  # a person who starts the daemon is likely to request its metrics
         self.driver = _supervisor(settings, machine, forecast)
         self.exposition = Exposition(settings.sampling.stale_after_seconds)
@@ -178,6 +179,10 @@ class Parts:
     def _note(self) -> str:
         sources = [source for source in self._session_sources if isinstance(source, Sessions)]
         return next((sentence for source in sources if (sentence := source.trouble())), "")
+
+    def sessions(self) -> list[Session]:
+        """Return the training processes that are exported."""
+        return [session for source in self._session_sources for session in source.view()]
 
     def _receiver(self) -> int | None:
         sources = [source for source in self._session_sources if isinstance(source, Sessions)]

@@ -41,9 +41,7 @@ class Web(Section):
         description="Address to listen on: `host:port`, `[IPv6]:port`, or `:port` for all interfaces.",
     )
     telemetry_path: str = setting(
-        default="/metrics",
-        pattern=r"^/[A-Za-z0-9._~/-]*[A-Za-z0-9_~]$",
-        description="Path of the metrics.",
+        default="/metrics", pattern=r"^/[A-Za-z0-9._~/-]*[A-Za-z0-9_~]$", description="Path of the metrics."
     )
     max_connections: int = setting(
         default=512,
@@ -166,6 +164,13 @@ class Hook(Section):
         le=3600,
         description="Time for which the counters of an ended training process are exported, so that its last values "
         "are scraped.",
+    )
+    last_scrape_seconds: float = setting(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Longest time for which the daemon, after SIGTERM, waits for one more scrape by each of its "
+        "scrapers, if a training process has reported; a second signal stops it at once. The sidecar sets 20.",
     )
 
 
