@@ -15,6 +15,7 @@ from gpugauge.driver.missing import BusDevice, pci_address
 from gpugauge.sessions.listener import Sessions
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World
+from gpugauge.simulator.host.kernellog import kernel_log
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
@@ -34,6 +35,8 @@ class Simulation:
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-proc-")))
             self._tree = ProcTree(root, self._scenario)
             self.update()
+            self.kernel_log = root / "kmsg"
+            self.kernel_log.write_text(kernel_log(self._scenario))
         except OSError as error:
             message = f"simulate: the simulated processes need a folder for temporary files (TMPDIR): {error.strerror}"
             raise ScenarioError(message) from None

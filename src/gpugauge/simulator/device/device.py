@@ -136,8 +136,13 @@ class Device:
         )
 
     def temperature(self, t: float) -> int:
-        """Return degrees Celsius: 32 when idle, up to 45 more at full power."""
-        return round(32 + 45 * (self.work(t) - self.work(t - _COOLING_SECONDS)) / _COOLING_SECONDS)
+        """Return degrees Celsius: those of the scenario, or 32 when idle and up to 45 more at full power."""
+        given = self.health.temperature(t)
+        return (
+            given
+            if given is not None
+            else round(32 + 45 * (self.work(t) - self.work(t - _COOLING_SECONDS)) / _COOLING_SECONDS)
+        )
 
     def clock(self, domain: int, t: float) -> int | None:
         """Return megahertz of a clock domain (graphics, SM, memory, video); None for an unknown domain."""
@@ -204,18 +209,22 @@ class Device:
 
     def received(self, t: float) -> float:
         """Return the bytes received over PCIe."""
-        carried = self.link_bytes
+        carried = self._link_bytes(t)
         return sum(busy * (PCIE_BYTES if a.link is None else a.link * carried) for busy, (a, _) in self._each(t))
 
     def sent(self, t: float) -> float:
         """Return the bytes sent over PCIe."""
         return _SENT_RATIO * self.received(t)
 
-    @property
-    def link_bytes(self) -> float:
-        """Bytes per second of the PCIe link in one direction."""
-        generation, width = self.figures["pcie"]
-        return _LANE_BYTES[self.health.pcie_generation or generation] * (self.health.pcie_width or width)
+    def pcie(self, t: float) -> tuple[int, int]:
+        """Return generation and width of the PCIe link."""
+        (generation, width), (lower, narrower) = self.figures["pcie"], self.health.pcie(t)
+        return lower or generation, narrower or width
+
+    def _link_bytes(self, t: float) -> float:
+        """Return the bytes per second of the PCIe link in one direction."""
+        generation, width = self.pcie(t)
+        return _LANE_BYTES[generation] * width
 
     def since_reset(self, total: Callable[[float], float], t: float) -> float:
         """Return a hardware counter, which starts again at `counters_reset_at` of the scenario."""

@@ -89,9 +89,7 @@ def _of_link(device: Device, t: float, link: int, value: int) -> int | None:
 
 def _counter(kind: str, source: str) -> _Answer:
     """Return the answer of a counter of the scenario, which is constant until a reset."""
-    return lambda device, t, _scope: round(
-        device.since_reset(lambda _s: getattr(device.health, source).get(kind, 0), t)
-    )
+    return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.counted(source, s, kind), t))
 
 
 # Value type and answer by id. An id is required here for each row of driver/nvidia/fieldvalues.py.
@@ -101,9 +99,9 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
     4: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=True)),
     5: (UNSIGNED_LONG_LONG, _ecc("corrected", volatile=False)),
     6: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=False)),
-    29: (UNSIGNED_INT, lambda device, _t, _scope: device.health.retired_pages.get("single_bit", 0)),
-    30: (UNSIGNED_INT, lambda device, _t, _scope: device.health.retired_pages.get("double_bit", 0)),
-    31: (UNSIGNED_INT, lambda device, _t, _scope: int(device.health.retired_pages.get("pending", 0))),
+    29: (UNSIGNED_INT, lambda device, t, _scope: device.health.retired_pages("single_bit", t)),
+    30: (UNSIGNED_INT, lambda device, t, _scope: device.health.retired_pages("double_bit", t)),
+    31: (UNSIGNED_INT, lambda device, t, _scope: device.health.retired_pages("pending", t)),
     **{
         number: (UNSIGNED_LONG_LONG, _counter(kind, "nvlink_errors"))
         for number, kind in (
@@ -125,13 +123,16 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
         for link, number in enumerate((*range(84, 90), *range(132, 138)))
     },
     91: (UNSIGNED_INT, lambda device, _t, _scope: device.figures["nvlinks"]),
-    94: (UNSIGNED_INT, lambda device, t, _scope: round(device.since_reset(lambda _s: device.health.pcie_replays, t))),
+    94: (
+        UNSIGNED_INT,
+        lambda device, t, _scope: round(device.since_reset(lambda s: device.health.counted("pcie_replays", s), t)),
+    ),
     138: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
     139: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
-    142: (UNSIGNED_INT, lambda device, _t, _scope: device.health.remapped_rows.get("correctable", 0)),
-    143: (UNSIGNED_INT, lambda device, _t, _scope: device.health.remapped_rows.get("uncorrectable", 0)),
-    144: (UNSIGNED_INT, lambda device, _t, _scope: int(device.health.remapped_rows.get("pending", 0))),
-    145: (UNSIGNED_INT, lambda device, _t, _scope: int(device.health.remapped_rows.get("failure", 0))),
+    142: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("correctable", t)),
+    143: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("uncorrectable", t)),
+    144: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("pending", t)),
+    145: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("failure", t)),
     164: (UNSIGNED_INT, _nvlink_speed),
     **{
         173 + i: (UNSIGNED_INT, _counter(kind, "pcie_errors"))
@@ -145,7 +146,7 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
     186: (UNSIGNED_INT, lambda device, t, _scope: device.power_now(t)),
     202: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
     204: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
-    230: (UNSIGNED_INT, lambda device, _t, _scope: device.health.recovery_action),
+    230: (UNSIGNED_INT, lambda device, t, _scope: device.health.recovery_action(t)),
     # Wrong nanoseconds for a reader that takes these ids for throttle counters.
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in _POWER_SMOOTHING},
 }

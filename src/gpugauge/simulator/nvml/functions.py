@@ -148,16 +148,14 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetSupportedClocksEventReasons": number(lambda _device, _t: _REASONS_SUPPORTED),
     "nvmlDeviceGetSupportedClocksThrottleReasons": number(lambda _device, _t: _REASONS_SUPPORTED),
     "nvmlDeviceGetRowRemapperHistogram": structure(
-        lambda device, _t: (
-            {"max": 640 - device.health.remapped_rows.get("uncorrectable", 0), "high": 0}
-            | {"partial": device.health.remapped_rows.get("uncorrectable", 0), "low": 0, "none": 0}
+        lambda device, t: (
+            {"max": 640 - device.health.remapped_rows("uncorrectable", t), "high": 0}
+            | {"partial": device.health.remapped_rows("uncorrectable", t), "low": 0, "none": 0}
         )
     ),
-    "nvmlDeviceGetCurrPcieLinkGeneration": number(
-        lambda device, _t: device.health.pcie_generation or device.figures["pcie"][0]
-    ),
+    "nvmlDeviceGetCurrPcieLinkGeneration": number(lambda device, t: device.pcie(t)[0]),
     "nvmlDeviceGetMaxPcieLinkGeneration": number(lambda device, _t: device.figures["pcie"][0]),
-    "nvmlDeviceGetCurrPcieLinkWidth": number(lambda device, _t: device.health.pcie_width or device.figures["pcie"][1]),
+    "nvmlDeviceGetCurrPcieLinkWidth": number(lambda device, t: device.pcie(t)[1]),
     "nvmlDeviceGetMaxPcieLinkWidth": number(lambda device, _t: device.figures["pcie"][1]),
     "nvmlDeviceGetNvLinkState": chosen(_nvlink),
     "nvmlDeviceGetNumFans": number(lambda device, _t: device.figures["fans"]),

@@ -109,7 +109,7 @@ class EccErrors(StrictModel):
 
 
 class Xid(StrictModel):
-    """An Xid error at a second, as NVML reports it."""
+    """An Xid error at a second, as NVML reports it. One before second 0 is in the kernel log only."""
 
     at: float
     xid: Annotated[int, Field(ge=1, le=999)]
@@ -133,9 +133,15 @@ class NvlinkOutage(StrictModel):
 
 
 class Health(StrictModel):
-    """Errors and states of a GPU. Counts are the values of the counters at the start of the scenario; at
-    `counters_reset_at` the hardware counters start again.
+    """Errors and states of a GPU. Counters and states have the given values from the second `since` on, and states
+    until `until`, when the GPU is repaired or replaced. At `counters_reset_at` the hardware counters start again. At
+    `reset_at` the GPU is reset: in addition, no row or page is pending, and no recovery action is required.
+    `temperature` replaces the temperature that follows from the work.
     """
+
+    since: float | None = None
+    until: float | None = None
+    reset_at: float | None = None
 
     ecc: Annotated[list[EccErrors], Field(default_factory=list)]
     xids: Annotated[list[Xid], Field(default_factory=list)]
@@ -150,12 +156,21 @@ class Health(StrictModel):
     recovery_action: Annotated[int, Field(ge=0, le=7)] = 0
     pcie_generation: Annotated[int, Field(ge=1, le=7)] | None = None
     pcie_width: Annotated[int, Field(ge=1, le=32)] | None = None
+    temperature: Annotated[int, Field(ge=0, le=150)] | None = None
     pcie_replays: Annotated[int, Field(ge=0)] = 0
     pcie_errors: Counts
     nvlinks_down: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
     nvlink_outages: Annotated[list[NvlinkOutage], Field(default_factory=list)]
     nvlink_errors: Counts
     counters_reset_at: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Health:
+        if self.counters_reset_at is not None and self.reset_at is not None:
+            raise PydanticCustomError("reset_at", "a reset also restarts the counters: omit counters_reset_at")
+        if self.until is not None and self.since is not None and self.until <= self.since:
+            raise PydanticCustomError("until", "until must come after since")
+        return self
 
 
 class MigDevice(StrictModel):

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from gpugauge.collectors.kmsg import parse, pci_address
+from gpugauge.simulator.host.kernellog import kernel_log
+from tests.simulator.build import Clock, scenario
+
+TEXT = """
+gpus:
+  - {model: h100, health: {xids: [{at: -20, xid: 48}, {at: 5, xid: 31}]}}
+  - {model: h100, health: {xids: [{at: -30, xid: 79}]}}
+"""
+
+
+def test_errors_from_before_the_start_in_the_order_of_their_times() -> None:
+    made = scenario(TEXT)
+    made._start |= {"monotonic": made._start["monotonic"] + 1000}
+    addresses = [pci_address(device.bus_id) for device in Clock().world(TEXT).devices]
+
+    found = parse(kernel_log(made).encode())
+
+    assert [(event.address, event.xid) for event in found] == [(addresses[1], 79), (addresses[0], 48)]
+    assert round(found[1].seconds - found[0].seconds, 3) == 10.0
+
+
+def test_errors_from_before_the_boot_are_at_the_boot() -> None:
+    made = scenario(TEXT)
+    made._start |= {"monotonic": 25.0}
+
+    assert [round(event.seconds, 1) for event in parse(kernel_log(made).encode())] == [0.0, 5.0]
+
+
+def test_without_such_errors_it_is_empty() -> None:
+    assert kernel_log(scenario("gpus: {model: h100}")) == ""
