@@ -67,7 +67,7 @@ def _cgroup(folder: Path, _: ExitStack) -> Attempt:
 
 
 def _kmsg(data: bytes) -> None:
-    assert all(0 <= found.xid < 100_000 for found in kmsg.parse(data))
+    assert all(0 <= (found.xid or 0) < 100_000 for found in kmsg.parse(data))
 
 
 def _kubelet(data: bytes) -> None:

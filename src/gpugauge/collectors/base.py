@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
 
 from gpugauge.collectors.kmsg import KernelLog
@@ -61,6 +62,8 @@ class Node:
     sessions: SessionSource | None = None
     session_procfs: Callable[[Session], Procfs] | None = None
     kernel_log: KernelLog | None = None
+    fault_file: Path | None = None  # in which faults of GPUs are remembered
+    boot: str = ""  # identifies the boot of the machine
     created: list[RegisteredCollector] = field(default_factory=list)
 
     def procfs_of(self, session: Session) -> Procfs:

@@ -215,6 +215,8 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
         sessions=machine.session_sources[-1] if machine.session_sources else None,
         session_procfs=machine.session_procfs,
         kernel_log=machine.kernel_log,
+        fault_file=state.with_name(f"{state.stem}-xids.json") if (state := machine.state_file) else None,
+        boot=machine.scenario or host_digest(settings.path.procfs),
     )
 
 

@@ -37,7 +37,7 @@ class Machine:
     cgroup_root: Path
     session_sources: tuple[Sessions | SimulatedSessions, ...]  # the last one includes the sessions of the others
     session_procfs: Callable[[Session], Procfs]  # shows the pid of a session
-    kernel_log: KernelLog | None
+    kernel_log: KernelLog
     kubelet_socket: Path | None
     pod_logs: Path | None
     worker_module: str  # runs in the worker process
@@ -79,13 +79,15 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
     simulation = Simulation(scenario, stack)
     sessions = _listen(settings, stack)
     simulated = simulation.sessions(sessions, settings.hook.linger_seconds)
+    kernel_log = KernelLog(settings.path.kmsg if "path.kmsg" in settings.given else simulation.kernel_log)
+    stack.callback(kernel_log.close)
     procfs, host_procfs = simulation.procfs, Procfs(str(settings.path.procfs))
     return Machine(
         procfs=procfs,
         cgroup_root=simulation.cgroup_root,
         session_sources=(sessions, simulated) if sessions else (simulated,),
         session_procfs=lambda session: procfs if simulated.owns(session) else host_procfs,
-        kernel_log=None,
+        kernel_log=kernel_log,
         kubelet_socket=settings.kubernetes.kubelet_socket if "kubernetes.kubelet_socket" in settings.given else None,
         pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else None,
         worker_module=simulation.worker,

@@ -13,7 +13,7 @@ from gpugauge.artifacts.rules.jobs import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters, RulesError, load
 from gpugauge.artifacts.rules.recording import ARMED, JOB, Selectors, UnknownMetricError
 from gpugauge.cli.main import main
-from gpugauge.collectors.device.events import XID_CLASSES
+from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, Cause
 from tests.artifacts.rules.rule_stories import QUIET, STORIES

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.device.events import XID_CLASSES, EventsCollector, xid_class
+from gpugauge.collectors.device.events import EventsCollector
+from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
 from gpugauge.metric import LabelValues, Value
@@ -41,29 +42,15 @@ def test_every_class_starts_at_zero_for_every_device() -> None:
     assert "gpu_xid_last_timestamp_seconds" not in exported
 
 
-@pytest.mark.parametrize(
-    ("xid", "name"),
-    [
-        *((31, "application"), (43, "ignorable"), (119, "reset"), (74, "workflow")),
-        *((79, "node"), (154, "recovery"), (45, "follow_up"), (999, "other")),
-    ],
-)
-def test_xid_class(xid: int, name: str) -> None:
-    assert xid_class(xid) == name
-
-
-def test_no_code_is_in_two_classes() -> None:
-    codes = [xid for codes in XID_CLASSES.values() for xid in codes]
-
-    assert len(codes) == len(set(codes))
-
-
 def test_driver_event_is_counted_with_its_time() -> None:
     collector = EventsCollector(None)
     exported = values(collector, 5.0, event(type="xid", xid=31, uuid="GPU-a"))
 
     assert counted(exported) == {("GPU-a", "application"): 1}
-    assert exported["gpu_xid_last_timestamp_seconds"] == {("GPU-a", "31"): 1.7e9 + 5}
+    assert exported["gpu_xid_last_timestamp_seconds"] == {
+        ("GPU-a", "31", "application", "GPU memory page fault"): 1.7e9 + 5
+    }
+    assert "gpu_xid_unrepaired_timestamp_seconds" not in exported
 
 
 def test_mig_changes_are_counted_and_foreign_events_are_not() -> None:
@@ -174,3 +161,66 @@ def test_same_section_without_events() -> None:
 
     assert collector.collect(Tick(2.0, 2.0, view)) is first
     assert collector.collect(Tick(3.0, 3.0, view, (event(type="xid", xid=31),))) is not first
+
+
+OFF_THE_BUS = ("GPU-a", "79", "node", "GPU has fallen off the bus")
+OLD = b"2,17,400000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+
+
+def test_errors_before_the_start_have_their_time_and_are_not_counted(kmsg: Path) -> None:
+    kmsg.write_bytes(OLD)
+    log = KernelLog(kmsg)
+    exported = values(EventsCollector(log), 1000.0)
+    log.close()
+
+    assert counted(exported) == {}
+    assert exported["gpu_xid_last_timestamp_seconds"] == {OFF_THE_BUS: 1.7e9 + 400}
+    assert exported["gpu_xid_unrepaired_timestamp_seconds"] == {OFF_THE_BUS: 1.7e9 + 400}
+
+
+def test_errors_before_the_start_wait_for_their_gpu(kmsg: Path) -> None:
+    kmsg.write_bytes(OLD)
+    log = KernelLog(kmsg)
+    collector = EventsCollector(log)
+    exported = [values(collector, now, devices=devices) for now, devices in ((1000.0, ()), (1100.0, (device(),)))]
+    log.close()
+
+    assert [each.get("gpu_xid_unrepaired_timestamp_seconds") for each in exported] == [None, {OFF_THE_BUS: 1.7e9 + 400}]
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [
+        b"5,18,500000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.129.03\n",
+        b"5,18,500000000,-;NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (Boot) to 0x0 (None)",
+    ],
+    ids=["driver loaded", "no action required"],
+)
+@pytest.mark.parametrize("live", [False, True])
+def test_repairs_in_the_kernel_log_close_the_errors_before_them(kmsg: Path, repair: bytes, *, live: bool) -> None:
+    kmsg.write_bytes(OLD if live else OLD + repair)
+    log = KernelLog(kmsg)
+    collector = EventsCollector(log)
+    exported = values(collector, 1000.0)
+    assert ("gpu_xid_unrepaired_timestamp_seconds" in exported) is live
+    if live:
+        with kmsg.open("ab") as file:
+            file.write(repair)
+        exported = values(collector, 1001.0)
+    log.close()
+
+    assert "gpu_xid_unrepaired_timestamp_seconds" not in exported
+    assert exported["gpu_xid_last_timestamp_seconds"][OFF_THE_BUS] == 1.7e9 + 400
+
+
+def test_errors_of_a_gpu_that_was_forgotten_end() -> None:
+    collector = EventsCollector(None)
+    exported = [
+        values(collector, 1.0, event(type="xid", xid=79)),
+        values(collector, 2.0, devices=(device(up=False),)),
+        values(collector, 3.0, devices=()),
+    ]
+
+    assert [OFF_THE_BUS in each.get("gpu_xid_unrepaired_timestamp_seconds", {}) for each in exported] == [
+        *(True, True, False)
+    ]

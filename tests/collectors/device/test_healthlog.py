@@ -24,7 +24,7 @@ def _info(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_new_errors_without_an_xid_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    health = HealthLog(lambda _: {"31": 1005.0})
+    health = HealthLog(lambda _: {31: 1005.0})
     for now, errors in ((0.0, 5), (30.0, 5), (60.0, 7), (90.0, 7), (120.0, None), (150.0, 7)):
         health.record(device(errors), now, 1000.0 + now)
 
@@ -34,7 +34,7 @@ def test_new_errors_without_an_xid_are_logged_once(caplog: pytest.LogCaptureFixt
 
 
 def test_errors_that_an_xid_reported_have_its_line_only(caplog: pytest.LogCaptureFixture) -> None:
-    health = HealthLog(lambda _: {"48": 1055.0})
+    health = HealthLog(lambda _: {48: 1055.0})
     health.record(device(0), 0.0, 1000.0)
     health.record(device(1), 60.0, 1060.0)
 

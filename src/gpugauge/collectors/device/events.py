@@ -8,55 +8,33 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.device.faults import FaultFile, Faults
 from gpugauge.collectors.device.healthlog import HealthLog
-from gpugauge.collectors.kmsg import KernelLog, pci_address
+from gpugauge.collectors.device.xids import XID_CLASSES, xid_class, xid_labels, xid_name
+from gpugauge.collectors.kmsg import KernelLog, KernelXid, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
 from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
 from gpugauge.snapshot import Section
 
 log = logging.getLogger("gpugauge.events")
 
-# Xid codes by the action that NVIDIA's catalogue recommends.
-# https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
-XID_CLASSES: dict[str, frozenset[int]] = {
-    # Error of the application, or of an engine that it uses: restart the application.
-    "application": frozenset(
-        {8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 69, 70, 71, 72, 75, 76, 77, 80, 85, 94},
-    ),
-    # No action, unless other errors follow.
-    "ignorable": frozenset({37, 38, 43, 44, 63, 66, 67, 92, 93, 121, 137, 141, 157, 160, 161}),
-    # Reset the GPU.
-    "reset": frozenset({46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}),
-    # Specific workflow in the catalogue: memory, NVLink.
-    "workflow": frozenset({48, 74, 144, 145, 146, 147, 148, 149, 150}),
-    # Check the machine: GPU off the bus, power, firmware.
-    "node": frozenset({54, 79, 151}),
-    # Change of the recovery action: see gpu_recovery_action.
-    "recovery": frozenset({154}),
-    # Consequence of an earlier error.
-    "follow_up": frozenset({45}),
-    # Not in this table.
-    "other": frozenset(),
-}
-_CLASS = {xid: name for name, codes in XID_CLASSES.items() for xid in codes}
 # All sources report an error within this time. Two reports by the same source are two errors.
 _DUPLICATE_SECONDS = 10.0
 # An event of a GPU that is not known yet is kept for this time: the GPU may be read for the first time.
 _UNKNOWN_SECONDS = 10.0
 _MAX_STRANGERS = 100
-
-
-def xid_class(xid: int) -> str:
-    """Return the class of an Xid code, `other` for one that is not in the catalogue."""
-    return _CLASS.get(xid, "other")
+_MAX_PAST = 1000
 
 
 @dataclass(slots=True)
 class _State:
-    """Events of one GPU since the daemon started."""
+    """Events of one GPU since the daemon started, and from the kernel log the times of those before; `faults` are the
+    times of the Xid errors that are not repaired.
+    """
 
     classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(XID_CLASSES, 0))
-    last: dict[str, float] = field(default_factory=dict)
+    last: dict[int, float] = field(default_factory=dict)
+    faults: dict[int, float] = field(default_factory=dict)
     mig_changes: int = 0
     # Recent events: Xid code or None, the sources that have reported it, monotonic seconds.
     recent: list[tuple[int | None, set[str], float]] = field(default_factory=list)
@@ -73,7 +51,7 @@ class _State:
             self.mig_changes += 1
             return True
         self.classes[xid_class(xid)] += 1
-        self.last[str(xid)] = timestamp
+        self.last[xid] = timestamp
         return True
 
 
@@ -103,11 +81,22 @@ DEVICE: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_xid_last_timestamp_seconds",
-        "Unix time of the last Xid error by code since the exporter started.",
+        "Unix time of the last Xid error by code, with the class of action and the name in NVIDIA's catalogue. Errors "
+        "from before the start of the exporter are those in the kernel log.",
         TIMESTAMP,
-        lambda c: c.last,
-        "xid",
+        lambda c: {xid_labels(xid): at for xid, at in c.last.items()},
+        *("xid", "class", "xid_name"),
         source="nvmlEventSetWait_v2, /dev/kmsg",
+    ),
+    _device.gauge(
+        "gpu_xid_unrepaired_timestamp_seconds",
+        "Unix time of the last Xid error by code, until the fault is repaired: the GPU was reset, the driver was "
+        "loaded again, the machine was rebooted, or the driver requires no recovery action any more. Only codes whose "
+        "fault lasts.",
+        TIMESTAMP,
+        lambda c: {xid_labels(xid): at for xid, at in c.faults.items()},
+        *("xid", "class", "xid_name"),
+        source="nvmlEventSetWait_v2, /dev/kmsg, the state file",
     ),
     _device.counter(
         "gpu_mig_changes_total",
@@ -136,11 +125,13 @@ class EventsCollector(RegisteredCollector):
     name = "events"
     metrics = DEVICE + SOURCES
 
-    def __init__(self, kernel_log: KernelLog | None) -> None:
+    def __init__(self, kernel_log: KernelLog | None, faults: Faults | None = None) -> None:
         self._kernel_log = kernel_log
         self._kernel_error = ""
+        self._faults = faults or Faults()
         self._states: dict[str, _State] = {}
         self._waiting: list[_Event] = []  # for their GPU to be known
+        self._past: list[KernelXid] = []  # errors from before the start, which wait for their GPU to be known
         self._health_log = HealthLog(lambda uuid: self._states[uuid].last if uuid in self._states else {})
         self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
         self._sources: dict[str, int] = {}
@@ -148,8 +139,8 @@ class EventsCollector(RegisteredCollector):
 
     @classmethod
     def create(cls, node: Node) -> EventsCollector:
-        """Return a collector that reads the node's kernel log."""
-        return cls(node.kernel_log)
+        """Return a collector that reads the node's kernel log, and keeps its file of faults."""
+        return cls(node.kernel_log, Faults(FaultFile(node.fault_file, node.boot)))
 
     def collect(self, tick: Tick) -> Section:
         """Count the events since the last tick; the same section if there are none."""
@@ -159,15 +150,55 @@ class EventsCollector(RegisteredCollector):
         events = [*self._waiting, *self._driver_events(tick), *self._kernel_events(tick)]
         self._waiting = []
         counted = [self._count(event, tick) for event in events]
+        changed = bool(new) | any(counted) | self._recall(tick, new)
+        self._faults.observe(devices, tick.timestamp)
+        changed |= self._update_faults(devices)
         self._health_log.record(devices, tick.monotonic, tick.timestamp)
         sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & XID_EVENT for d in devices))}
         if self._kernel_log:
             sources["kmsg"] = int(self._kernel_log.up)
-        if new or any(counted) or sources != self._sources:
+        if changed or sources != self._sources:
             self._sources = sources
             states = families(DEVICE, [((uuid,), state) for uuid, state in self._states.items()])
             self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
         return self._section
+
+    def _update_faults(self, devices: tuple[Device, ...]) -> bool:
+        """Take over the errors that are not repaired, of the GPUs that are known. Return whether they have changed."""
+        known = {device.uuid for device in devices}
+        before = [state.faults for state in self._states.values()]
+        for uuid, state in self._states.items():
+            state.faults = self._faults.of(uuid) if uuid in known else {}
+        return before != [state.faults for state in self._states.values()]
+
+    def _recall(self, tick: Tick, new: list[str]) -> bool:
+        """Take over the errors from before the start; `new` are GPUs that are now known. Return whether one had any."""
+        found = self._kernel_log.past() if self._kernel_log else []
+        if not found and not (new and self._past):
+            return False
+        addresses = _addresses(tick.driver.devices)
+        waiting, recalled = [], False
+        for event in (*self._past, *found):
+            uuid = addresses.get(event.address, "")
+            at = tick.timestamp - tick.monotonic + event.seconds
+            if event.xid is None or event.over:
+                self._end(event, uuid, at)
+            if event.xid is not None and uuid:
+                last = self._states[uuid].last
+                last[event.xid] = max(last.get(event.xid, at), at)
+                self._faults.record(uuid, event.xid, at)
+                recalled = True
+            elif event.xid is not None:
+                waiting.append(event)
+        self._past = waiting[-_MAX_PAST:]
+        return recalled
+
+    def _end(self, event: KernelXid, uuid: str, at: float) -> None:
+        """Record that the faults of all GPUs, or of one, are over."""
+        if event.xid is None:
+            self._faults.driver_loaded(at)
+        elif uuid:
+            self._faults.over(uuid, at)
 
     def _count(self, event: _Event, tick: Tick) -> bool:
         """Count one event. Return whether it was counted."""
@@ -178,7 +209,9 @@ class EventsCollector(RegisteredCollector):
         if not state.count(event.xid, event.source, tick.monotonic, tick.timestamp):
             return False
         if event.xid is not None:
-            log.warning("Xid %d on %s (%s, from %s)", event.xid, event.uuid, xid_class(event.xid), event.source)
+            self._faults.record(event.uuid, event.xid, tick.timestamp)
+            named = ", ".join(filter(None, (xid_name(event.xid), xid_class(event.xid))))
+            log.warning("Xid %d on %s (%s, from %s)", event.xid, event.uuid, named, event.source)
         return True
 
     def _keep(self, event: _Event, now: float) -> None:
@@ -210,10 +243,13 @@ class EventsCollector(RegisteredCollector):
             if self._kernel_error:
                 log.info("kernel log not readable, only Xid errors from the driver are counted: %s", self._kernel_error)
         addresses = _addresses(tick.driver.devices) if found else {}
-        for address, xid in found:
+        for event in found:
             # A GPU at another address may be one that the settings exclude, or that a virtual machine has.
-            if uuid := addresses.get(address):
-                yield _Event(uuid, xid, "kmsg", tick.monotonic)
+            uuid = addresses.get(event.address, "")
+            if event.xid is None or event.over:
+                self._end(event, uuid, tick.timestamp)
+            if event.xid is not None and uuid:
+                yield _Event(uuid, event.xid, "kmsg", tick.monotonic)
 
 
 def _addresses(devices: tuple[Device, ...]) -> dict[str, str]:

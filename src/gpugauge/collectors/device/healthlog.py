@@ -13,7 +13,7 @@ from gpugauge.logline import fields
 log = logging.getLogger("gpugauge.events")
 
 # Xid codes of memory errors, and the time before a reading of the counters in which one explains a new error.
-_MEMORY_XIDS = frozenset({"48", "63", "64", "92", "94", "95"})
+_MEMORY_XIDS = frozenset({48, 63, 64, 92, 94, 95})
 _EXPLAINED_SECONDS = 120.0
 _ERRORS = "uncorrected_volatile"
 
@@ -31,7 +31,7 @@ class _Health:
 class HealthLog:
     """Logs each change once. `last_xids` returns the Unix times of the last Xid errors of a GPU by code."""
 
-    def __init__(self, last_xids: Callable[[str], dict[str, float]]) -> None:
+    def __init__(self, last_xids: Callable[[str], dict[int, float]]) -> None:
         self._last_xids = last_xids
         self._known: dict[str, _Health] = {}
 
