@@ -41,6 +41,25 @@ def test_alerts_that_only_the_platform_can_fix_are_not_sent_to_owners() -> None:
     }
 
 
+def test_alerts_with_an_action_go_to_what_drains_nodes_and_to_people() -> None:
+    actions = {alert.action for alert in rules.alerts(Parameters()) if alert.action}
+    first = CONFIG["route"]["routes"][0]
+    (pattern,) = [match[1] for matcher in first["matchers"] if (match := re.fullmatch(r'action=~"(.*)"', matcher))]
+
+    assert actions == {"reset", "drain"}
+    assert [action for action in actions if not re.fullmatch(pattern, action)] == []
+    assert (first["receiver"], first["continue"]) == ("drain", True)
+    assert {"instance", "uuid"} <= set(first["group_by"])
+
+
+def test_alerts_about_a_gpu_are_one_notification() -> None:
+    platform = [alert for alert in ALERTS if alert.startswith("Gpu") and receiver_of(alert) == "platform"]
+    (route,) = [route for route in CONFIG["route"]["routes"] if route["matchers"] == ['alertname=~"Gpu.*"']]
+
+    assert len(platform) > 10
+    assert route["group_by"] == ["cluster", "instance", "uuid"]
+
+
 def test_every_inhibition_of_the_runbook_is_configured() -> None:
     (block,) = re.findall(r"```yaml\n(inhibit_rules:\n.*?)```", (ROOT / "docs/runbook.md").read_text(), re.DOTALL)
 

@@ -163,7 +163,9 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, *targets: str, interval: str = "1s", scrape: str = "") -> Iterator[Prometheus]:
+def prometheus(
+    folder: Path, *targets: str, interval: str = "1s", scrape: str = "", rules: Path | None = None
+) -> Iterator[Prometheus]:
     """Run Prometheus on the targets (host:port); `scrape` has further keys of the job, such as `scheme: https, `."""
     port = free_port()
     config = folder / "prometheus.yml"
@@ -171,6 +173,7 @@ def prometheus(folder: Path, *targets: str, interval: str = "1s", scrape: str = 
     config.write_text(
         f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}, evaluation_interval: {interval}}}\n"
         f"scrape_configs: [{{job_name: gpugauge, {scrape}static_configs: [{{targets: [{listed}]}}]}}]\n"
+        + (f"rule_files: [{rules}]\n" if rules else "")
     )
     command = [
         need("prometheus"),

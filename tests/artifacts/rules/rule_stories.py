@@ -6,23 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.jobs import alert_of_cause, severity_of_cause
+from gpugauge.collectors.device.xids import xid_class, xid_name
 from gpugauge.verdict.causes import CAUSES
 
 MINUTE = 60
 UUID = {"uuid": "GPU-0"}
+# The labels of an alert about the GPU.
+GPU = {**UUID, "instance": "node-1", "index": "3"}
 JOB = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
 _PROCESS_0 = {"process": "p0"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A series: its value in the bad phase and in the good phase; for a counter, its increase per second."""
+    """A series: its value in the bad phase and in the good phase; for a counter, its increase per second, and for one
+    that a repair restarts (`level`), its value. With `clock` the value is the time, while there is one.
+    """
 
     name: str
     labels: Mapping[str, str]
     bad: float | None  # None: no series
     good: float | None
     counter: bool = False
+    level: bool = False
+    clock: bool = False
 
     def values(self, phases: list[tuple[str, int]]) -> str:
         """Return the values in the phases, one for each minute, in the notation of promtool: `1 1 _ 2`."""
@@ -35,7 +42,8 @@ class Row:
             rate = now or 0.0 if phase in {"bad", "good"} else rate if phase == "gap" else 0.0
             for _ in range(minutes):
                 total += rate * MINUTE
-                value = "_" if now is None else f"{total if self.counter else now:g}"
+                known = total if self.counter and not self.level else len(values) * MINUTE if self.clock else now
+                value = "_" if now is None else f"{known:g}"
                 # Prometheus writes a staleness marker at the end of a series.
                 values.append("stale" if value == "_" and last not in {"_", "stale"} else value)
                 last = value
@@ -50,7 +58,7 @@ class Story:
     identity: Mapping[str, str]
     rows: tuple[Row, ...]
     severity: str = "warning"
-    lasting: bool = True  # False for an event, whose alert fires at once
+    lasting: bool = True  # False for a state or an event, whose alert fires at once
 
 
 def _same(name: str, value: float, labels: Mapping[str, str], *, counter: bool = False) -> Row:
@@ -157,9 +165,37 @@ _OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_PROCESS_0, **UUID}, 0.01, 
 _EXPORTER = {"instance": "node-1"}
 
 
-def _xid(name: str, severity: str) -> Story:
-    rows = (Row("gpu_xid_errors_total", {**UUID, "class": name}, 0.01, 0, counter=True),)
-    return Story(f"GpuXid{name.capitalize()}", UUID, rows, severity, lasting=False)
+_INFO = _same("gpu_info", 1, {**UUID, "index": "3", "name": "NVIDIA H100"})
+_ECC = {**UUID, "type": "uncorrected"}
+_NARROW = (
+    Row("gpu_pcie_width", {**UUID, "when": "current"}, 8, 16),
+    _same("gpu_pcie_width", 16, {**UUID, "when": "max"}),
+    _same("gpu_busy_seconds_total", 0.8, {**UUID, "engine": "gpu"}, counter=True),
+)
+_HOT = (
+    Row("gpu_temperature_celsius", {**UUID, "sensor": "gpu"}, 90, 70),
+    _same("gpu_temperature_limit_celsius", 93, {**UUID, "limit": "slowdown"}),
+)
+
+
+def _gpu(
+    alert: str, *rows: Row, labels: Mapping[str, str] | None = None, severity: str = "warning", lasting: bool = False
+) -> Story:
+    return Story(alert, {**GPU, **(labels or {})}, (_INFO, *rows), severity, lasting)
+
+
+def _xid(xid: int, severity: str, action: str = "", *, until_repair: bool) -> Story:
+    code = {"xid": str(xid), "xid_name": xid_name(xid)}
+    labels = {**code, "action": action} if action else code
+    kind = "unrepaired" if until_repair else "last"
+    row = Row(
+        f"gpu_xid_{kind}_timestamp_seconds",
+        {**UUID, "class": xid_class(xid), **code},
+        1200,
+        None,
+        clock=not until_repair,
+    )
+    return _gpu(f"GpuXid{xid_class(xid).capitalize()}", row, labels=labels, severity=severity)
 
 
 STORIES = (
@@ -180,14 +216,33 @@ STORIES = (
     Story("TrainingBusyWithoutProgress", JOB, _stalled(1.0)),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", JOB, _unused(), "info"),
-    Story("GpuLost", UUID, (Row("gpu_up", UUID, 0, 1),), "critical"),
-    Story("GpuThrottled", UUID, _THROTTLED),
-    _xid("application", "info"),
-    _xid("reset", "warning"),
-    _xid("workflow", "warning"),
-    _xid("node", "critical"),
-    _xid("recovery", "warning"),
-    _xid("other", "info"),
+    _gpu("GpuLost", Row("gpu_up", UUID, 0, 1), labels={"action": "drain"}, severity="critical", lasting=True),
+    _gpu("GpuThrottled", *_THROTTLED, lasting=True),
+    _gpu(
+        "GpuNeedsReset",
+        Row("gpu_recovery_action", {**UUID, "action": "node_reboot"}, 1, 0),
+        Row("gpu_recovery_action", {**UUID, "action": "none"}, 0, 1),
+        labels={"reason": "node_reboot", "action": "reset"},
+    ),
+    _gpu("GpuRowRemapFailed", Row("gpu_remapped_rows_failure", UUID, 1, 0), labels={"action": "drain"}),
+    _gpu(
+        "GpuUncorrectedEcc",
+        Row("gpu_ecc_errors_total", {**_ECC, "scope": "volatile"}, 2, 0, counter=True, level=True),
+        Row("gpu_ecc_errors_total", {**_ECC, "scope": "aggregate"}, 9, 9, counter=True, level=True),
+        labels={"action": "reset"},
+    ),
+    _gpu(
+        "GpuNvlinkErrors",
+        Row("gpu_nvlink_errors_total", {**UUID, "kind": "recovery"}, 1, 0, counter=True, level=True),
+        Row("gpu_nvlink_errors_total", {**UUID, "kind": "crc_flit"}, 0.1, 0.1, counter=True),
+    ),
+    _gpu("GpuPcieDegraded", *_NARROW, lasting=True),
+    _gpu("GpuHot", *_HOT, lasting=True),
+    _xid(31, "info", until_repair=False),
+    _xid(119, "warning", "reset", until_repair=True),
+    _xid(48, "warning", until_repair=True),
+    _xid(79, "critical", "drain", until_repair=True),
+    _xid(142, "info", until_repair=False),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
     Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),
     Story("ExporterDown", _EXPORTER, (Row("up", {"job": "gpugauge"}, 0, 1),)),

@@ -115,8 +115,11 @@ def test_unknown_name_or_label_raises(arguments: tuple[str, dict[str, str]]) -> 
         Selectors(Parameters())(arguments[0], None, **arguments[1])
 
 
-def test_severity_is_the_only_label_of_a_rule() -> None:
-    assert {tuple(rule["labels"]) for rule in all_rules() if "alert" in rule} == {("severity",)}
+def test_severity_and_action_are_the_only_labels_of_a_rule() -> None:
+    labels = [rule["labels"] for rule in all_rules() if "alert" in rule]
+
+    assert {tuple(each) for each in labels} == {("severity",), ("severity", "action")}
+    assert {each["action"] for each in labels if "action" in each} == {"reset", "drain"}
 
 
 def test_without_matchers_no_process_without_the_hook_is_a_training() -> None:
@@ -164,7 +167,9 @@ def test_causes_without_an_alert_of_their_own() -> None:
 
 
 def test_xid_classes_without_an_alert() -> None:
-    assert {name for name in XID_CLASSES if f"GpuXid{name.capitalize()}" not in ALERTS} == {"ignorable", "follow_up"}
+    assert {name for name in XID_CLASSES if f"GpuXid{name.capitalize()}" not in ALERTS} == {
+        *("ignorable", "follow_up", "recovery")  # GpuNeedsReset is about the recovery action
+    }
 
 
 def test_identity_is_a_job() -> None:
@@ -200,7 +205,7 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
     assert "< 0.7\n" in made["TrainingLoadLow"]["expr"]
     assert "< 0.4\n" in made["TrainingLoadVeryLow"]["expr"]
     assert "Mean over 30m" in made["TrainingLoadLow"]["annotations"]["description"]
-    assert made["GpuLost"]["labels"] == {"severity": "warning"}
+    assert made["GpuLost"]["labels"] == {"severity": "warning", "action": "drain"}
 
 
 @pytest.mark.parametrize(

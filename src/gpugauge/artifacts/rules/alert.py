@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.recording import LOST
@@ -33,12 +34,15 @@ PROGRAMS = (
     '| sortByLabel "workload_pod" }}'
     " {{ .Labels.workload_pod }} {{ .Labels.workload_command }};{{ end }}"
 )
-NODE = '{{ range printf "gpu_up{uuid=%q}" $labels.uuid | query }} {{ .Labels.instance }}{{ end }}'
+# What a machine may do about an alert: see deploy/prometheus/alertmanager.yaml.
+Action = Literal["", "reset", "drain"]
 
 
 @dataclass(frozen=True)
 class Alert:
-    """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires."""
+    """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires.
+    `action` becomes a label, by which Alertmanager hands it to what drains nodes.
+    """
 
     name: str
     expr: str
@@ -46,6 +50,7 @@ class Alert:
     summary: str
     description: str
     hold: int = 0
+    action: Action = ""
 
     def as_dict(self, p: Parameters) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
@@ -54,7 +59,10 @@ class Alert:
             "expr": self.expr,
             **({"for": format_duration(self.hold)} if self.hold else {}),
             "keep_firing_for": format_duration(p.keep_firing),
-            "labels": {"severity": p.severities.get(self.name, self.severity)},
+            "labels": {
+                "severity": p.severities.get(self.name, self.severity),
+                **({"action": self.action} if self.action else {}),
+            },
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from gpugauge.artifacts.rules import devices as rules_devices
+from gpugauge.artifacts.rules import health as rules_health
 from gpugauge.artifacts.rules import jobs as rules_jobs
 from gpugauge.artifacts.rules import recording as rules_recording
 from gpugauge.artifacts.rules.alert import Alert
@@ -42,7 +43,9 @@ class Group(NamedTuple):
 # begins to fire after the end of its job. The losses of jobs are a mean over `patience` and cost most: they are
 # evaluated half as often.
 GROUPS: dict[str, Group] = {
-    "gpugauge-cards": Group(rules_recording.of_devices, rules_devices.of_devices),
+    "gpugauge-cards": Group(
+        lambda p: [*rules_recording.of_devices(p), *rules_health.recordings(p)], rules_health.alerts
+    ),
     "gpugauge-owners": Group(rules_recording.of_owners, _no_rules),
     "gpugauge-processes": Group(rules_recording.of_processes, rules_jobs.of_processes),
     "gpugauge-jobs": Group(rules_recording.of_jobs, rules_jobs.of_jobs, _double_interval),

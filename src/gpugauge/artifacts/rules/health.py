@@ -1,0 +1,223 @@
+"""Alerts about faults of GPUs. They fire until the fault is repaired, also when it is older than the first scrape.
+
+They carry cluster, node, uuid and index of the GPU and the Xid code as labels, so that their texts need no query.
+"""
+
+from __future__ import annotations
+
+from gpugauge.artifacts.rules.alert import Action, Alert
+from gpugauge.artifacts.rules.options import Parameters, Severity
+from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Recording, Selectors
+from gpugauge.duration import format_duration
+
+# Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
+IDENTITY = "gpugauge:gpu:info"
+WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
+# The pods whose processes hold memory of the GPU, and those to which it is allocated. They are no labels, because they
+# change while the alert fires. Where templates have no queries (Grafana), this is empty.
+PODS = (
+    '{{ range printf "count by (workload_namespace, workload_pod) ('
+    'gpu_process_info{instance=%q,workload_pod!=\\"\\"} '
+    "and on (process) gpu_process_memory_used_bytes{instance=%q,uuid=%q} "
+    'or gpu_allocation_info{instance=%q,uuid=%q,workload_pod!=\\"\\"})" '
+    "$labels.instance $labels.instance $labels.uuid $labels.instance $labels.uuid "
+    '| query | sortByLabel "workload_pod" }}'
+    " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}"
+)
+_XID = "Xid {{ $labels.xid }}{{ if $labels.xid_name }} ({{ $labels.xid_name }}){{ end }}"
+_AFTER_XID = "{{ if $labels.xid }} First error: " + _XID + ".{{ end }}"
+
+_DOWN = (
+    '{{ range printf "gpu_down_reason{instance=%q,uuid=%q}" $labels.instance $labels.uuid | query }}'
+    " Reason: {{ .Labels.reason }}.{{ end }}"
+)
+_SLOWDOWN = "~hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown"
+# Near the temperature at which the GPU lowers its clocks, degrees Celsius.
+_NEAR_SLOWDOWN = 5
+# Share of the time in which a kernel runs, from which a GPU is under load.
+_UNDER_LOAD = 0.2
+# Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure.
+_NVLINK_NEVER = "~replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun"
+# Errors that the link corrects, and their number per second from which DCGM reports a failure.
+_NVLINK_CORRECTED, _NVLINK_PER_SECOND = "~crc_flit|crc_data|receive", 100
+
+# By class: severity, what is wrong and what to do, what the router does, and whether the fault lasts until a repair.
+_XIDS: dict[str, tuple[Severity, str, Action, bool]] = {
+    "application": ("info", "An error of the program: read its log and restart it.", "", False),
+    "reset": ("warning", "End the processes on the GPU and reset it.", "reset", True),
+    "workflow": ("warning", "Memory or NVLink needs the workflow in NVIDIA's catalogue of Xid errors.", "", True),
+    "node": (
+        "critical",
+        "Inspect the machine: the GPU is off the bus, or power or firmware failed.",
+        "drain",
+        True,
+    ),
+    "other": ("info", "NVIDIA's catalogue of Xid errors may say what to do.", "", False),
+}
+
+
+def gpu(_: Parameters) -> str:
+    """Return the labels that identify a GPU. Simulated GPUs of two machines have the same uuid."""
+    return "cluster, instance, uuid"
+
+
+def recordings(p: Parameters) -> list[Recording]:
+    """Return the rule that the alerts join: one series for each GPU."""
+    s, keys = Selectors(p), gpu(p)
+    index = f"topk by ({keys}) (1, max by ({keys}, index) ({s('gpu_info')}))"
+    errors = f"max by ({keys}, xid, xid_name) ({s('gpu_xid_unrepaired_timestamp_seconds')})"
+    first = f"(bottomk by ({keys}) (1, {errors}) > bool 0)"
+    joined = f"{index}\n* on ({keys}) group_left (xid, xid_name)\n{first}"
+    return [Recording(IDENTITY, f"({joined})\nor on ({keys})\n{index}")]
+
+
+def _of_gpu(p: Parameters, condition: str, *labels: str) -> str:
+    """Return a condition that has one series for each GPU, with its index and the further `labels` of IDENTITY."""
+    return f"(\n{condition}\n)\n* on ({gpu(p)}) group_left ({', '.join(('index', *labels))}) {IDENTITY}"
+
+
+def alerts(p: Parameters) -> list[Alert]:
+    """Return the alerts."""
+    states = [_lost(p), _reset(p), _row_remap(p), _ecc(p), _nvlink(p), _pcie(p), _hot(p), _throttled(p)]
+    return [*states, *(_xid(p, name) for name in _XIDS)]
+
+
+def _lost(p: Parameters) -> Alert:
+    return Alert(
+        "GpuLost",
+        _of_gpu(p, f"min by ({gpu(p)}) ({Selectors(p)('gpu_up')}) == 0", "xid", "xid_name"),
+        "critical",
+        f"{WHERE} does not answer",
+        f"It is lost, its driver calls hang, or the driver does not list it.{_DOWN}{_AFTER_XID} "
+        f"Drain the machine, and reset the GPU or reboot.{PODS}",
+        120,
+        action="drain",
+    )
+
+
+def _throttled(p: Parameters) -> Alert:
+    s = Selectors(p)
+    counted = f"rate({s('gpu_clocks_event_seconds_total', p.patience, reason=_SLOWDOWN)})"
+    # Drivers before R575 count no seconds of these reasons.
+    sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_SLOWDOWN)})"
+    slowed = f"{counted}\n  or on ({gpu(p)}, reason) {sampled}"
+    return Alert(
+        "GpuThrottled",
+        _of_gpu(p, f"max by ({gpu(p)}) (\n  ({slowed}) >= 0.2\n)\nand on (uuid) {DEVICE_BUSY} >= 0.2"),
+        "warning",
+        f"{WHERE} lowers its clocks because of heat or a power brake",
+        f"For at least a fifth of the last {format_duration(p.patience)}. Check fans, air flow and power.{PODS}",
+        p.settle,
+    )
+
+
+def _reset(p: Parameters) -> Alert:
+    s = Selectors(p)
+    action = f'label_replace({s("gpu_recovery_action", action="!none")} == 1, "reason", "$1", "action", "(.*)")'
+    pending = [
+        f'label_replace(max by ({gpu(p)}) ({s(metric)}) == 1, "reason", "{reason}", "", "")'
+        for metric, reason in (
+            ("gpu_remapped_rows_pending", "row_remap_pending"),
+            ("gpu_retired_pages_pending", "page_retirement_pending"),
+        )
+    ]
+    wanted = f"\nor on ({gpu(p)})\n".join([f"max by ({gpu(p)}, reason) ({action})", *pending])
+    return Alert(
+        "GpuNeedsReset",
+        _of_gpu(p, wanted, "xid", "xid_name"),
+        "warning",
+        f"{WHERE} needs a reset: {{{{ $labels.reason }}}}",
+        "The driver requires it, or memory that had errors is replaced at the next reset."
+        f"{_AFTER_XID} End the processes on the GPU and reset it, or reboot the machine.{PODS}",
+        action="reset",
+    )
+
+
+def _row_remap(p: Parameters) -> Alert:
+    failed = f"max by ({gpu(p)}) ({Selectors(p)('gpu_remapped_rows_failure')}) == 1"
+    return Alert(
+        "GpuRowRemapFailed",
+        _of_gpu(p, failed),
+        "warning",
+        f"{WHERE} could not replace a faulty memory row",
+        f"A reset does not help: drain the machine, and have the GPU tested and replaced.{PODS}",
+        action="drain",
+    )
+
+
+def _ecc(p: Parameters) -> Alert:
+    errors = Selectors(p)("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
+    return Alert(
+        "GpuUncorrectedEcc",
+        _of_gpu(p, f"max by ({gpu(p)}) ({errors}) > 0", "xid", "xid_name"),
+        "warning",
+        f"{WHERE} had uncorrected memory errors",
+        f"Since the driver was loaded or the GPU was reset.{_AFTER_XID} The program that read the memory has failed. "
+        f"Reset the GPU; if the errors occur again, have it replaced.{PODS}",
+        action="reset",
+    )
+
+
+def _nvlink(p: Parameters) -> Alert:
+    s = Selectors(p)
+    never = f"max by ({gpu(p)}) ({s('gpu_nvlink_errors_total', kind=_NVLINK_NEVER)}) > 0"
+    rate = f"max by ({gpu(p)}) (rate({s('gpu_nvlink_errors_total', p.patience, kind=_NVLINK_CORRECTED)}))"
+    return Alert(
+        "GpuNvlinkErrors",
+        _of_gpu(p, f"{never}\nor on ({gpu(p)})\n{rate} >= {_NVLINK_PER_SECOND}"),
+        "warning",
+        f"{WHERE} has NVLink errors",
+        "A link had to repeat or retrain, or corrects very many errors. Check the link and the GPU at its other end, "
+        f"reset both, and have the GPU, the baseboard or the switch replaced if it occurs again.{PODS}",
+    )
+
+
+def _pcie(p: Parameters) -> Alert:
+    s = Selectors(p)
+    current, most = (f"max by ({gpu(p)}) ({s('gpu_pcie_width', when=when)})" for when in ("current", "max"))
+    busy = f"max by ({gpu(p)}) (rate({s('gpu_busy_seconds_total', p.lookback, engine='gpu')})) >= {_UNDER_LOAD:g}"
+    # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so.
+    known = 'ALERTS{alertname="GpuPcieDegraded",alertstate="firing"}'
+    return Alert(
+        "GpuPcieDegraded",
+        _of_gpu(p, f"({current}\n< {most})\nand on ({gpu(p)}) ({busy} or {known})"),
+        "warning",
+        f"{WHERE} uses fewer PCIe lanes than it could",
+        "Its link is narrower than the maximum of GPU and slot while the GPU is under load, so copies from and to the "
+        f"host are slower. Check seating, riser and slot.{PODS}",
+        p.settle,
+    )
+
+
+def _hot(p: Parameters) -> Alert:
+    s = Selectors(p)
+    temperature = f"max by ({gpu(p)}) ({s('gpu_temperature_celsius', sensor='gpu')})"
+    slowdown = f"max by ({gpu(p)}) ({s('gpu_temperature_limit_celsius', limit='slowdown')})"
+    return Alert(
+        "GpuHot",
+        _of_gpu(p, f"{temperature}\n>= {slowdown} - {_NEAR_SLOWDOWN}"),
+        "warning",
+        f"{WHERE} is nearly too hot",
+        f"It is at most {_NEAR_SLOWDOWN} degrees below the temperature at which it lowers its clocks. "
+        f"Check fans, air flow, inlet temperature and coolant.{PODS}",
+        p.settle,
+    )
+
+
+def _xid(p: Parameters, name: str) -> Alert:
+    severity, advice, action, lasts = _XIDS[name]
+    s, by = Selectors(p), f"max by ({gpu(p)}, xid, xid_name)"
+    if lasts:
+        errors = f"{by} ({s('gpu_xid_unrepaired_timestamp_seconds', None, **{'class': name})})"
+        until = "Until the GPU is reset or repaired."
+    else:
+        errors = f"{by} ({s('gpu_xid_last_timestamp_seconds', None, **{'class': name})}) > time() - {p.patience}"
+        until = f"In the last {format_duration(p.patience)}."
+    return Alert(
+        f"GpuXid{name.capitalize()}",
+        _of_gpu(p, errors),
+        severity,
+        f"{WHERE} had {_XID}",
+        f"{advice} {until}{PODS}",
+        action=action,
+    )

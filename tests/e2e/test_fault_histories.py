@@ -1,0 +1,81 @@
+"""The alerts about faults of GPUs, compared with drawn histories of faults at each minute.
+
+`gpugauge` knows nothing about a repair but what the driver, the kernel log and its own file say.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.alerts.replay import replay
+
+from gpugauge import catalog
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.scenario.load import parse_scenario
+from tests.e2e.fault_histories import KINDS, MINUTES, Machine, draw, record
+from tests.needs import need
+
+pytestmark = pytest.mark.e2e
+
+SEEDS = range(12)
+GROUPS: dict[str, Any] = {"groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-cards"]}
+WANTED = {row.name for row in catalog.metrics()} & set(re.findall(r"\b[a-z]+_\w+", str(GROUPS)))
+
+
+def differences(machine: Machine, fired: dict[tuple[str, str], dict[int, dict[str, str]]]) -> list[str]:
+    """Return what fired against the truth, or did not fire; `fired` are labels by alert and index, and by minute."""
+    found = []
+    alerts = {alert for alert, _ in fired} | {alert for history in machine.histories for alert in history.expected}
+    for index, history in enumerate(machine.histories):
+        for alert in sorted(alerts):
+            minutes, truth = fired.get((alert, str(index)), {}), history.expected.get(alert)
+            drawn = f"GPU {index}, {history.kind} from {history.begin / 60:.1f} to {(history.repair or 1e9) / 60:.1f}"
+            if truth is None:
+                found += [f"{drawn}: {alert} fires in {min(minutes)}"] if minutes else []
+                continue
+            missing = [m for m in range(MINUTES) if truth.must[0] <= m <= truth.must[1] and m not in minutes]
+            wrong = [m for m in minutes if not truth.may[0] <= m <= truth.may[1]]
+            found += [f"{drawn}: {alert} does not fire in {missing}"] if missing else []
+            found += [f"{drawn}: {alert} fires in {wrong}"] if wrong else []
+            late = [minutes[m] for m in minutes if truth.must[0] <= m <= truth.must[1]]
+            found += [
+                f"{drawn}: {alert} lacks {truth.labels}: {labels}"
+                for labels in late
+                if not truth.labels.items() <= labels.items()
+            ][:1]
+    return found
+
+
+def test_every_kind_of_fault_is_drawn_before_and_after_the_first_scrape_repaired_and_not() -> None:
+    machines = [draw(seed) for seed in SEEDS]
+    drawn = {
+        (history.kind, history.begin / 60 < machine.first_scrape, history.repair is not None)
+        for machine in machines
+        for history in machine.histories
+    }
+
+    assert {kind for kind, _, _ in drawn} == set(KINDS)
+    assert len(drawn) > 3 * len(KINDS)
+    assert {bool(machine.restarts) for machine in machines} == {True, False}
+    assert {machine.kernel_log for machine in machines} == {True, False}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_alerts_fire_from_the_fault_to_its_repair(tmp_path: Path, seed: int) -> None:
+    machine = draw(seed)
+    story = record(machine, tmp_path, f"drawn-{seed}", WANTED)
+    uuids = [d.uuid for d in World(parse_scenario(machine.scenario, "drawn.yaml", "drawn").simulation()).devices]
+
+    fired: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
+    for run in replay(story, GROUPS, need("promtool")):
+        index = run.labels["index"]
+        assert (run.labels["uuid"], run.labels["instance"]) == (uuids[int(index)], "node-1")
+        of_gpu = fired.setdefault((run.alert, index), {})
+        of_gpu.update((minute, dict(run.labels)) for minute in range(run.begin, run.end + 1))
+
+    assert differences(machine, fired) == []

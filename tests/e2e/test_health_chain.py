@@ -1,0 +1,100 @@
+"""A real Prometheus with the rules: a GPU with an error that is reset later, and a machine that was bad before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from tests.e2e.programs import Prometheus, daemon, http, prometheus, wait_for
+
+pytestmark = pytest.mark.e2e
+
+# The scenario `gpu-reset`: the error, and the reset.
+ERROR, RESET = 20.0, 80.0
+SLOW = 30.0  # seconds between two readings of the GPU's health
+Alert = dict[str, Any]
+
+
+@dataclass
+class Chain:
+    """Prometheus, the node of each daemon, and the time at which the daemon with the later reset started."""
+
+    prometheus: Prometheus
+    failing: str
+    bad: str
+    start: float
+
+    def alerts(self, node: str) -> dict[str, Alert]:
+        """Return the firing alerts about GPUs of a node by name and index."""
+        status, body = http(f"{self.prometheus.url}/api/v1/alerts")
+        assert status == 200
+        found = json.loads(body)["data"]["alerts"]
+        firing = [a for a in found if a["state"] == "firing" and a["labels"].get("instance") == node]
+        return {f"{a['labels']['alertname']} {a['labels']['index']}": a for a in firing if "index" in a["labels"]}
+
+    def at(self, second: float) -> None:
+        """Wait for a second of the scenario."""
+        time.sleep(max(0.0, self.start + second - time.monotonic()))
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    folder = tmp_path_factory.mktemp("health")
+    tree = rules.groups(Parameters(keep_firing=1, evaluation_interval=1))
+    kept = [group for group in tree["groups"] if group["name"] == "gpugauge-cards"]
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": kept}))
+    folders = [folder / name for name in ("failing", "bad", "prometheus")]
+    for each in folders:
+        each.mkdir()
+    start = time.monotonic()
+    with (
+        daemon(folders[0], "--simulate=gpu-reset") as failing,
+        daemon(folders[1], "--simulate=bad-from-start") as bad,
+    ):
+        nodes = [each.url.removeprefix("http://") for each in (failing, bad)]
+        wait_for(lambda: "gpu_remapped_rows_pending" in bad.metrics(), 60, "the health of the GPUs is read")
+        with prometheus(folders[2], *nodes, rules=folder / "rules.yaml") as server:
+            yield Chain(server, nodes[0], nodes[1], start)
+
+
+def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chain: Chain) -> None:
+    wanted = {"GpuXidReset 1", "GpuRowRemapFailed 2", "GpuNeedsReset 4", "GpuUncorrectedEcc 4", "GpuXidWorkflow 4"}
+    wait_for(lambda: wanted <= chain.alerts(chain.bad).keys(), 60, f"{wanted} fire")
+    alerts = chain.alerts(chain.bad)
+    reset, xid = alerts["GpuNeedsReset 4"], alerts["GpuXidReset 1"]
+
+    assert alerts.keys() - wanted == {"GpuXidReset 2"}  # the failed remap is Xid 64
+    assert reset["annotations"]["summary"].startswith("GPU 4 (GPU-")
+    assert reset["annotations"]["summary"].endswith(f"on {chain.bad} needs a reset: node_reboot")
+    assert "First error: Xid 48 (Double bit ECC error)" in reset["annotations"]["description"]
+    assert (reset["labels"]["action"], reset["labels"]["xid"]) == ("reset", "48")
+    assert xid["annotations"]["summary"].endswith(f"on {chain.bad} had Xid 119 (GSP RPC timeout)")
+
+
+def test_a_failing_gpu_fires_until_its_reset(chain: Chain) -> None:
+    wanted = {"GpuNeedsReset 1", "GpuUncorrectedEcc 1", "GpuNvlinkErrors 1", "GpuXidWorkflow 1"}
+    chain.at(ERROR)
+    wait_for(lambda: wanted == chain.alerts(chain.failing).keys(), SLOW + 20, f"{wanted} fire")
+    summary = chain.alerts(chain.failing)["GpuNeedsReset 1"]["annotations"]["summary"]
+    assert summary.endswith(f"on {chain.failing} needs a reset: gpu_reset")
+    chain.at(RESET - 1)
+    assert chain.alerts(chain.failing).keys() == wanted
+    first = chain.alerts(chain.failing)["GpuNeedsReset 1"]
+    assert "Xid 48 (Double bit ECC error)" in first["annotations"]["description"]
+
+    chain.at(RESET)
+    wait_for(lambda: not chain.alerts(chain.failing), SLOW + 20, "all alerts of the GPU resolve")
+
+    # Without a gap between the error and the reset.
+    names = chain.prometheus.query(f'resets(ALERTS{{instance="{chain.failing}",alertstate="firing"}}[5m])')
+    assert {series["metric"]["alertname"] for series in names} == {name.split()[0] for name in wanted}
+    bad = chain.alerts(chain.bad)
+    assert {"GpuNeedsReset 4", "GpuXidReset 1", "GpuRowRemapFailed 2"} <= bad.keys()
