@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,7 +155,30 @@ def test_run_takes_the_commands_own_flags_without_a_separator(monkeypatch: pytes
 def test_run_names_a_command_that_does_not_exist() -> None:
     result = invoke("run", "--", "/nowhere/train")
 
-    assert (result.exit_code, result.stderr) == (127, "gpugauge: /nowhere/train: no such command\n")
+    assert result.exit_code == 127
+    assert result.stderr.endswith("\ngpugauge: /nowhere/train: no such command\n")
+
+
+def test_run_states_whether_a_daemon_was_found(tmp_path: Path) -> None:
+    def errors(*options: str, **environ: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpugauge.cli.main", "run", *options, "--", sys.executable, "-c", ""],
+            env={**os.environ, "GPUGAUGE_HOOK_SOCKET": str(tmp_path / "hook.sock"), "GPUGAUGE_HOOK": "1", **environ},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == ""
+        return done.stderr
+
+    place = f"{tmp_path}/hook.sock"
+    assert errors() == f"gpugauge: no daemon listens on {place}; the hook tries again once a second\n"
+    assert errors("--quiet") == ""
+    assert errors(GPUGAUGE_HOOK="0") == "gpugauge: the hook is switched off by GPUGAUGE_HOOK\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(place)
+        daemon.listen()
+        assert errors() == f"gpugauge: this process reports to the daemon at {place}\n"
 
 
 def test_run_starts_without_the_daemons_libraries() -> None:

@@ -178,3 +178,20 @@ def test_device_that_settings_exclude_is_not_lost(run: Any, tmp_path: Path) -> N
     time.sleep(0.2)
 
     assert up(supervisor.view()) == {"GPU-a": True}
+
+
+def test_filter_that_matches_no_gpu_is_a_warning_with_the_gpus(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def warnings() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("driver.devices")]
+
+    supervisor = run(Node("GPU-a", "GPU-b"), devices=["99", "GPU-b", "GPU-nosuch"])
+    until(supervisor, lambda v: bool(v.devices))
+    time.sleep(0.2)
+    one = warnings()
+    caplog.clear()
+    supervisor = run(Node("GPU-a", "GPU-b"), devices=["0", "GPU-b"])
+    until(supervisor, lambda v: len(v.devices) == 2)
+    time.sleep(0.2)
+
+    assert one == ["driver.devices: no GPU matches 99, GPU-nosuch; the GPUs are: 0 GPU-a, 1 GPU-b"]
+    assert warnings() == []

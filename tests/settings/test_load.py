@@ -176,13 +176,47 @@ def test_unknown_variable_is_refused() -> None:
         "GPUGAUGE_SERVICE_HOST",
         "GPUGAUGE_WEB_SERVICE_PORT",
         "GPUGAUGE_WEB_PORT_10478_TCP_ADDR",
+        "GPUGAUGE_PORT_10478_TCP",
         "GPUGAUGE_HOOK",
-        "GPUGAUGE_HOOK_SOMETHING",
+        "GPUGAUGE_HOOK_RECAP",
+        "GPUGAUGE_RUN_ID",
+        "GPUGAUGE_CONFIG_FILE",
         "GPUGAUGERIA",
     ],
 )
-def test_variables_of_kubernetes_and_of_the_hook_are_ignored(name: str) -> None:
+def test_variables_of_kubernetes_and_of_other_parts_are_ignored(name: str) -> None:
     assert load(None, {name: "tcp://10.0.0.1:10478"}, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("GPUGAUGE_NOSUCH", None),
+        ("GPUGAUGE_", None),
+        ("GPUGAUGE_HOOK_SOCKT", "GPUGAUGE_HOOK_SOCKET"),
+        ("GPUGAUGE_RUNID", "GPUGAUGE_RUN_ID"),
+        ("GPUGAUGE_CONFIG", "GPUGAUGE_CONFIG_FILE"),
+        ("GPUGAUGE_SIMULATED", "GPUGAUGE_SIMULATE"),
+    ],
+)
+def test_every_unknown_variable_is_refused_with_the_nearest_name(name: str, near: str | None) -> None:
+    sentence = refused(environ={name: ""})
+
+    assert sentence.startswith(f"{name}: unknown variable")
+    assert near is None or sentence.endswith(f"; did you mean {near}?")
+
+
+def test_every_variable_that_the_code_reads_is_known() -> None:
+    text = "".join(
+        file.read_text()
+        for folder, ending in (("src", "*.py"), ("deploy", "*.sh"), ("deploy", "*.env"))
+        for file in (Path(__file__).parents[2] / folder).rglob(ending)
+    )
+    names = set(re.findall(r"\bGPUGAUGE_[A-Z0-9_]+[A-Z0-9]\b", text)) - {"GPUGAUGE_PORT_10478_TCP_ADDR"}
+
+    assert len(names) > 7
+    for name in names:
+        load(None, {name: ""}, {})
 
 
 def test_settings_are_frozen() -> None:

@@ -92,7 +92,8 @@ class Inventory:
         self._by_index: dict[int, _Entry] = {}
         self._replies: deque[Reply] = deque(maxlen=_MAX_PENDING_REPLIES)
         self._worker = 0
-        self._excluded: dict[int, tuple[str, str]] = {}  # uuid and address by index
+        self.excluded: dict[int, tuple[str, str]] = {}
+        """The GPUs that the settings exclude: uuid and address by index."""
         self._failures: dict[int, tuple[str, dict[str, object]]] = {}  # of GPUs that were not identified, by index
         self._settled: object = None  # the facts that were settled last
         self.forgotten: set[str] = set()
@@ -117,22 +118,17 @@ class Inventory:
         """Record the start of a worker, which enumerates the GPUs again; `worker` is its ordinal. The failures of
         indexes are kept if these mean the same GPUs as before.
         """
-        self._excluded, self._worker = {}, worker
+        self.excluded, self._worker = {}, worker
         self.reset_indexes()
         if not same_devices:
             self._failures.clear()
-
-    @property
-    def excluded(self) -> set[int]:
-        """Indexes of GPUs that the settings exclude."""
-        return set(self._excluded)
 
     def accept(self, index: int, reply: Reply, devices: frozenset[str]) -> None:
         """Merge and queue a reply, unless the GPU is not among `devices`, by index or uuid; all when empty."""
         static = reply.values.get("static", {})
         uuid = static.get("uuid")
         if uuid and devices and not {str(index), uuid} & devices:
-            self._excluded[index] = (uuid, pci_address(static.get("pci_bus_id") or ""))
+            self.excluded[index] = (uuid, pci_address(static.get("pci_bus_id") or ""))
             self._failures.pop(index, None)
             self._devices.pop(uuid, None)
             return
@@ -211,7 +207,7 @@ class Inventory:
         if settled == self._settled:
             return {}
         self._settled = settled
-        identified = {index: (e.uuid, e.address) for index, e in self._by_index.items()} | self._excluded
+        identified = {index: (e.uuid, e.address) for index, e in self._by_index.items()} | self.excluded
         failures = {index: reason for index, (reason, _) in self._failures.items()}
         failures = {index: reason for index, reason in failures.items() if index < count and index not in identified}
         known = [Known(e.uuid, e.index, e.address, e.remembered) for e in self._devices.values() if not e.anonymous]

@@ -70,7 +70,7 @@ class Reader:
         else:
             scrape = self._forecast.is_near(now, intervals.interval, self.lead)
             due = self._schedule.take(intervals, now, scrape=scrape)
-        included = set(range(device_count)) - self._inventory.excluded
+        included = set(range(device_count)) - self._inventory.excluded.keys()
         readable = (index for index in included if self._quarantine.may_read(index, now))
         indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
         current: int | None = None

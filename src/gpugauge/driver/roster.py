@@ -15,7 +15,7 @@ from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.missing import NOT_ENUMERATED, REMOVED, BusDevice, pci_address
 from gpugauge.driver.reader import QUARANTINED
 from gpugauge.driver.remembered import StateFile
-from gpugauge.logline import fields
+from gpugauge.logline import Condition, fields
 
 log = logging.getLogger("gpugauge.driver")
 
@@ -28,7 +28,7 @@ _NOT_INSTALLED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Condition:
+class _GpuCondition:
     """The condition of a GPU: "ok" or the reason for which it is down; since when (monotonic seconds)."""
 
     reason: str
@@ -54,10 +54,11 @@ class Roster:
         self._enumerable: frozenset[str] = frozenset()
         self._next_scan = self._next_save = 0.0
         self._saved: object = None
-        self._conditions: dict[str, _Condition] = {}
+        self._conditions: dict[str, _GpuCondition] = {}
         self._elsewhere: dict[str, str] = {}
         self._settled = self._complete = False  # whether all GPUs were asked once, and their conditions logged
         self._to_forget: deque[str] = deque()
+        self._selection = Condition(log)
         inventory.remember(*self._state.load())
 
     def begin(self, now: float) -> bool:
@@ -78,8 +79,20 @@ class Roster:
         for uuid in self._expired() if self.forget_after else ():
             self._forget(uuid)
         self._log_elsewhere()
+        self._check_selection(selected, now)
         self._save(now)
         self._settled = True
+
+    def _check_selection(self, selected: frozenset[str], now: float) -> None:
+        """Warn of the names in `driver.devices` that no GPU has, and list the GPUs."""
+        found = {index: uuid for index, (uuid, _) in self._inventory.excluded.items()}
+        found |= {device.reading.index: device.uuid for device in self._inventory.devices(now)}
+        unmatched = sorted(selected - {str(index) for index in found} - set(found.values()))
+        if unmatched:
+            present = ", ".join(f"{index} {uuid}" for index, uuid in sorted(found.items())) or "none"
+            self._selection.failing(f"driver.devices: no GPU matches {', '.join(unmatched)}; the GPUs are: {present}")
+        else:
+            self._selection.recovered("each entry of driver.devices matches a GPU")
 
     def settle_failed(self, count: int, selected: frozenset[str]) -> None:
         """Mark the GPUs that have failed so far: the worker ended before it was asked for all."""
@@ -117,12 +130,12 @@ class Roster:
             if before is None or before.reason != reason:
                 self._log_change(device, reason, before, now)
                 address = pci_address(device.reading.pci_bus_id or "")
-                self._conditions[device.uuid] = _Condition(reason, now, address, device.reading.index)
+                self._conditions[device.uuid] = _GpuCondition(reason, now, address, device.reading.index)
         for uuid in self._conditions.keys() - found:
             del self._conditions[uuid]
         self._complete = self._settled
 
-    def _formerly(self, device: Device, found: set[str]) -> _Condition | None:
+    def _formerly(self, device: Device, found: set[str]) -> _GpuCondition | None:
         """Return the condition of a GPU from the time before its uuid was known."""
         address = pci_address(device.reading.pci_bus_id or "")
         for uuid, known in self._conditions.items():
@@ -131,7 +144,7 @@ class Roster:
                 return known
         return None
 
-    def _log_change(self, device: Device, reason: str, before: _Condition | None, now: float) -> None:
+    def _log_change(self, device: Device, reason: str, before: _GpuCondition | None, now: float) -> None:
         reading = device.reading
         named: dict[str, object] = {} if reading.index < 0 else {"index": reading.index}
         named |= {"uuid": device.uuid, "reason": reason}

@@ -17,8 +17,14 @@ from gpugauge.settings.yaml_text import Document
 # Kubernetes sets GPUGAUGE_SERVICE_HOST, GPUGAUGE_PORT_10478_TCP_ADDR and others in every pod beside a service that is
 # called gpugauge; https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
 _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_.+)?)?)")
-# The hook reads them in a training process; they may be set for a whole machine.
-_HOOK_VARIABLES = re.compile(r"GPUGAUGE_HOOK(_.+)?")
+# Variables that other parts read and that may be set for a whole machine: the hook in a training process, the command
+# line before the settings are read, the build of the package, and the scripts for Slurm.
+_OTHER_VARIABLES = frozenset(
+    {
+        *("GPUGAUGE_HOOK", "GPUGAUGE_HOOK_SOCKET", "GPUGAUGE_HOOK_RECAP", "GPUGAUGE_RUN_ID"),
+        *("GPUGAUGE_CONFIG_FILE", "GPUGAUGE_REVISION", "GPUGAUGE_JOBS"),
+    }
+)
 _FILE = YamlModel(Settings, "settings file")
 
 
@@ -63,12 +69,10 @@ def _put(document: Document, key: str, value: object, place: str) -> None:
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for a variable that is named like a setting and is none: it would have no effect."""
-    known = {setting.environment for setting in walk()}
-    sections = tuple({f"GPUGAUGE_{setting.key.split('.')[0].upper()}_" for setting in walk() if "." in setting.key})
+    """Raise ConfigError for a variable with our prefix that nothing reads: it would have no effect."""
+    known = {setting.environment for setting in walk()} | _OTHER_VARIABLES
     for name in environ:
-        if name in known or not name.startswith(sections):
+        if not name.startswith("GPUGAUGE_") or name in known or _SERVICE_LINK.fullmatch(name):
             continue
-        if not _SERVICE_LINK.fullmatch(name) and not _HOOK_VARIABLES.fullmatch(name):
-            near = nearest(name, known)
-            raise ConfigError(f"{name}: unknown variable" + (f"; did you mean {near}?" if near else ""))
+        near = nearest(name, known)
+        raise ConfigError(f"{name}: unknown variable" + (f"; did you mean {near}?" if near else ""))

@@ -27,7 +27,9 @@ log:
 
 To give a list, repeat the flag, or separate the values of the variable with commas. An empty variable counts as not
 set. With an unknown key or a value of the wrong type, the daemon exits with status 2 and prints one sentence. It names
-the file, the line, the key and what was expected. For an unknown key it also names the nearest valid key.
+the file, the line, the key and what was expected. For an unknown key it also names the nearest valid key. A variable
+that begins with `GPUGAUGE_` and that no part of gpugauge reads is refused in the same way. Only the variables that
+Kubernetes sets for a service named gpugauge are ignored.
 """
 
 
