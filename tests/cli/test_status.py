@@ -4,23 +4,29 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from gpugauge.cli.status import show
+from gpugauge.cli.common import DEFAULT_URL, _with_scheme
+from gpugauge.cli.status import command, exit_status, fetch, show
 from gpugauge.cli.status_table import table
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
+from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.down import down_phrase
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
+from gpugauge.status.processes import Facts
 from gpugauge.web.client import RequestError
-from tests.status.statusfacts import snapshot
+from tests.status.statusfacts import family, snapshot
 
 NOW = 1.7e9
 
 
 def drawn(command: str = "train.py", *, up: int = 1, colour: bool = False) -> str:
-    return table(json.loads(json.dumps(facts_of(snapshot(command, up=up), History()))), colour, NOW)
+    facts = json.loads(json.dumps(facts_of(snapshot(command, up=up), History()))) | {"host": "node-7"}
+    return table(facts, colour, NOW)
 
 
 def test_table() -> None:
@@ -28,77 +34,118 @@ def test_table() -> None:
 
     assert text.splitlines() == [
         "SIMULATED: these GPUs do not exist.",
-        "Collector host fails: no",
-        "GPU  NAME                      LOAD  5 MIN     MEMORY GiB    POWER W  TEMP",
-        "  0  H100 80GB HBM3            93 %      -      41.0/80.0    612/700    64",
-        "           4001    -   40.0    2h  ml/trainer-0 train.py",
-        "       and 3 more processes",
-        "  1  H100 80GB HBM3             0 %      -       1.0/80.0     71/700     -",
-        "       held by web/idle-7, no process",
+        "node-7: 1 of 2 GPUs allocated and not used; 1 collector of gpugauge failing",
         "",
-        "With torch, but on no GPU:",
-        "             77    -      -     -  ann fit.py",
+        "  GPU 1: allocated to web/idle-7, but no process uses it",
+        "  Collector host: fails: no",
+        "",
+        "GPU  NAME            LOAD  5 MIN  MEMORY GiB  POWER W   TEMP",
+        "      PID  LOAD   GiB  AGE  STATE    PROGRAM",
+        "  0  H100 80GB HBM3  93 %      -   41.0/80.0  612/700  64 °C",
+        "     4001     -  40.0   2h  no hook  train.py ml/trainer-0",
+        "     and 3 more processes",
+        "  1  H100 80GB HBM3   0 %      -    1.0/80.0   71/700      -",
+        "     held by web/idle-7, no process",
+        "",
+        "With torch, on no GPU",
+        "      PID  LOAD   GiB  AGE  STATE    PROGRAM",
+        "       77     -     -    -  no hook  fit.py ann",
+        "",
+        "no hook: start it under the hook to learn its steps and its state: gpugauge run",
+        "-- python train.py",
     ]
 
 
+def without_gpus(reason: str, released_until: float | None = None) -> Facts:
+    found = [family("gpugauge_driver_up", ({"reason": reason}, int(reason == "ok")))]
+    if released_until is not None:
+        found.append(family("gpugauge_driver_released_until_timestamp_seconds", ({}, released_until)))
+    return facts_of(Snapshot(NOW, 1.0, (Section("all", tuple(found)),)), History())
+
+
+@pytest.mark.parametrize(
+    ("driver", "status", "words"),
+    [
+        ({"reason": "driver_not_loaded"}, 1, "The driver is not available: driver_not_loaded"),
+        ({"reason": "code_4711"}, 1, "The driver is not available: code_4711"),
+        ({"reason": "released", "released_until": NOW}, 0, "The driver is released until 2023-11-14 22:13:20 UTC"),
+        ({"reason": "off"}, 0, "No GPU is watched: driver.mode is off"),
+        ({"reason": "starting"}, 0, "The driver is being opened"),
+        ({"reason": "ok"}, 1, "No GPU: the driver lists none, or the settings exclude all"),
+    ],
+)
+def test_node_without_gpus(driver: dict[str, Any], status: int, words: str) -> None:
+    facts = without_gpus(**driver)
+
+    assert words in " ".join(table(facts, False, NOW).split())
+    assert exit_status(facts) == status
+
+
 def test_driver_that_is_down_with_what_to_do() -> None:
-    facts = {"driver": {"up": False, "reason": "driver_not_loaded", "advice": "load the module " * 8}, "gpus": []}
+    text = " ".join(table(without_gpus(reason="driver_not_loaded"), False, NOW).split())
 
-    first, *advice, _ = table(facts, False, NOW).splitlines()
-
-    assert first == "The driver is not available: driver_not_loaded"
-    assert " ".join(" ".join(advice).split()) == " ".join(["load the module"] * 8)
-    assert max(map(len, advice)) <= 80
-
-
-def test_released_driver_is_no_failure() -> None:
-    facts = {"driver": {"up": False, "reason": "released", "released_until": NOW}, "gpus": []}
-
-    text = table(facts, False, NOW)
-
-    assert text.splitlines()[0] == "The driver is released until 22:13:20 UTC on 14 November: the GPUs are not watched."
-    assert "no GPU" not in text
+    assert (
+        "→ the NVIDIA library is there but its kernel driver is not loaded: load the module (modprobe nvidia)" in text
+    )
 
 
 @pytest.mark.parametrize(
     ("who", "shown"),
     [
-        ({"kind": "pod", "namespace": "ml", "pod": "a-0", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "ml/a-0 fit.py"),
-        ({"kind": "pod", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "pod 3f1c0d1e 1000 fit.py"),
-        ({"kind": "slurm", "job_id": "77", "user": "ann"}, "job 77 ann fit.py"),
-        ({"kind": "systemd", "job_id": "web.service", "user": "root"}, "web.service root fit.py"),
-        ({"kind": "container", "container": "0f1e2d3c4b5a"}, "0f1e2d3c4b5a fit.py"),
+        ({"kind": "pod", "namespace": "ml", "pod": "a-0", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "fit.py ml/a-0"),
+        ({"kind": "pod", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "fit.py pod 3f1c0d1e 1000"),
+        ({"kind": "slurm", "job_id": "77", "user": "ann"}, "fit.py job 77 ann"),
+        ({"kind": "systemd", "job_id": "web.service", "user": "root"}, "fit.py web.service root"),
+        ({"kind": "container", "container": "0f1e2d3c4b5a"}, "fit.py 0f1e2d3c4b5a"),
         ({}, "fit.py"),
     ],
 )
 def test_who(who: dict[str, str], shown: str) -> None:
     facts = facts_of(snapshot(), History())
-    facts["gpus"][0]["processes"][0] |= {"workload": who, "command": "fit.py", "state": "unknown"}
+    facts["gpus"][0]["processes"][0] |= {"workload": who, "command": "fit.py"}
 
-    assert table(facts, False, NOW).splitlines()[4].endswith(f"  {shown}")
+    assert f"  {shown}\n" in table(facts, False, NOW)
 
 
-def test_state_and_cause() -> None:
+def test_cause_and_what_the_hook_reports() -> None:
     facts = facts_of(snapshot(), History())
-    facts["gpus"][0]["processes"][0] |= {"state": "training", "limited_by": "data_loading"}
+    loader = {"workers": "1", "batch_size": "32", "pin_memory": "no"}
+    facts["gpus"][0]["processes"][0] |= {
+        "limited_by_words": "waits for its data loader",
+        "limited_by_ratio": 0.7,
+        "state": "training",
+        "step_seconds": 0.12,
+        "phase": "loading",
+        "data_wait_ratio": 0.7,
+        "rank": 3,
+        "world_size": 8,
+        "loader": loader,
+        "last_step": NOW - 2.34,
+    }
 
-    line = table(facts, False, NOW).splitlines()[4]
+    text = table(facts, False, NOW, 200)
 
-    assert line.endswith("  [training: data_loading]")
-    assert len(line) <= 80
+    assert (
+        "       step 120 ms · phase loading · 70 % waiting for data · rank 3 of 8 · "
+        "loader: 1 worker, batch 32, not pinned · last step 2.3 s ago\n"
+        "       waits for its data loader: 70 % of its GPU time is lost\n"
+    ) in text
 
 
-def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
+def test_training_on_the_cpu_has_rate_phase_wait_and_last_step() -> None:
     facts = facts_of(snapshot(), History())
-    facts["without_gpu"][0] |= {"state": "training_on_cpu", "step_shares": {"data": 0.7, "peers": 0.1, "rest": 0.2}}
+    shares = {"data": 0.7, "peers": 0.1, "rest": 0.2}
+    facts["without_gpu"][0] |= {"state": "training_on_cpu", "step_shares": shares, "step_seconds": 1.5}
+    facts["without_gpu"][0] |= {"phase": "training", "last_step": NOW - 1}
     facts["gpus"][0]["processes"][0] |= {"step_shares": {"data": 0.4, "rest": 0.6}}
 
-    text = table(facts, False, NOW)
+    text = table(facts, False, NOW, 200)
 
-    assert text.endswith(
-        "\n" + 16 * " " + "70 % waiting for data, 10 % waiting for other ranks, 20 % the\n" + 16 * " " + "rest\n"
-    )
-    assert "40 %" not in text  # its GPU is more important
+    assert (
+        "step 1.5 s · phase training · 70 % waiting for data, 10 % waiting for other ranks, 20 % the rest · "
+        "last step 1.0 s ago\n"
+    ) in text
+    assert "60 %" not in text  # its GPU is more important
 
 
 def test_what_makes_a_cause_decidable() -> None:
@@ -109,7 +156,7 @@ def test_what_makes_a_cause_decidable() -> None:
 
 
 def test_device_that_does_not_answer() -> None:
-    assert "  0  H100 80GB HBM3          does not answer" in drawn(up=0)
+    assert "  0 H100 80GB HBM3 GPU-a does not answer" in drawn(up=0)
 
 
 def test_device_that_is_down_for_a_known_reason() -> None:
@@ -118,10 +165,10 @@ def test_device_that_is_down_for_a_known_reason() -> None:
 
     line = next(line for line in table(facts, False, NOW).splitlines() if "PCI-" in line)
 
-    assert line == "  ?  PCI-00000000:65:00.0    down: the driver does not list it"
+    assert line == "  ? PCI-00000000:65:00.0 down: the driver does not list it"
 
 
-def test_phrases_fit_the_table() -> None:
+def test_phrases_are_short() -> None:
     reasons = (*DOWN_REASONS, *CODE_NAMES.values(), "code_77", None)
 
     assert max(len(down_phrase(reason)) for reason in reasons) <= 51
@@ -133,7 +180,7 @@ def test_hostile_names_do_not_control_the_terminal_or_break_the_table() -> None:
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "?[2Jevil??xxx" in text
+    assert "?[2Jevil" in text
 
 
 def test_colours_change_nothing_else() -> None:
@@ -204,3 +251,52 @@ def test_errors_are_one_sentence(daemon: str) -> None:
         show("http://127.0.0.1:9", as_json=False, watch=False)
     with pytest.raises(RequestError, match="begins with http"):
         show("file:///etc/passwd", as_json=False, watch=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "used"),
+    [
+        (DEFAULT_URL, DEFAULT_URL),
+        ("node7:9100", "http://node7:9100"),
+        ("node7:9100/gpu/", "http://node7:9100/gpu/"),
+        ("node7", "http://node7:10478"),
+        ("10.0.0.7", "http://10.0.0.7:10478"),
+        ("[::1]", "http://[::1]:10478"),
+        ("[::1]:9100", "http://[::1]:9100"),
+        ("https://node7", "https://node7"),
+        ("file:///etc/passwd", "file:///etc/passwd"),
+    ],
+)
+def test_address_without_a_scheme(written: str, used: str) -> None:
+    assert _with_scheme(None, None, written) == used  # type: ignore[arg-type]  # click's context is not used
+
+
+def test_exit_status_of_the_command(daemon: str) -> None:
+    problem = CliRunner().invoke(command, ["--url", daemon.removeprefix("http://")])
+    nobody = CliRunner().invoke(command, ["--url", "127.0.0.1:9"])
+
+    assert (problem.exit_code, problem.stderr) == (1, "")
+    assert (nobody.exit_code, nobody.stdout) == (2, "")
+    assert "127.0.0.1:9" in nobody.stderr
+    assert exit_status({"problems": []}) == 0
+
+
+def test_watch_survives_a_restart_of_the_daemon(daemon: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, fetched, pauses = io.StringIO(), fetch, iter([None, None, None])
+
+    def failing_once(url: str) -> Any:
+        fetches.append(url)
+        if len(fetches) == 2:
+            raise RequestError("it restarts")
+        return fetched(url)
+
+    def sleep(_: float) -> None:
+        if next(pauses, 0) == 0:
+            raise KeyboardInterrupt
+
+    fetches: list[str] = []
+    monkeypatch.setattr("gpugauge.cli.status.fetch", failing_once)
+    monkeypatch.setattr("gpugauge.cli.status.time.sleep", sleep)
+
+    assert show(daemon, as_json=False, watch=True, out=out) == 1
+    assert (out.getvalue().count("GPU  NAME"), out.getvalue().count("gpugauge: it restarts\n")) == (3, 1)

@@ -127,7 +127,7 @@ def test_content_without_messages_on_the_console(tmp_path: Path) -> None:
     assert "Simulated: these GPUs do not exist." in page
     assert "train-1.py" in page
     assert "mean 50 %, from 50 % to 50 %" in page
-    assert "<strong>Collector host:</strong> no" in page
+    assert "<strong>Collector host:</strong> fails: no" in page
 
 
 def test_it_updates_itself(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
     with serving(HOSTILE, HOSTILE) as (url, _):
         page = dom(tmp_path, url, "--virtual-time-budget=7000")
 
-    assert "<title>gpugauge</title>" in page
+    assert "· gpugauge</title>" in page
     assert "&lt;script&gt;document.title='taken'&lt;/script&gt;" in page
     assert page.count("<script") == 1
 
@@ -199,7 +199,8 @@ def test_a_driver_that_is_down_is_shown_with_advice(tmp_path: Path) -> None:
         page = dom(tmp_path, running.url)
 
     assert "not available: driver_not_loaded" in page
-    assert "<strong>Driver:</strong> the NVIDIA library is there but its kernel driver is not loaded" in page
+    assert "<strong>Driver:</strong> not available: driver_not_loaded" in page
+    assert "the NVIDIA library is there but its kernel driver is not loaded" in page
 
 
 def test_the_daemon_serves_it(tmp_path: Path) -> None:

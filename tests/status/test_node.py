@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
+from gpugauge.cli.status_table import table
+from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
+from gpugauge.status.problems import KINDS
 from gpugauge.web.server import Request
 from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload
 from tests.serving import answer
-from tests.status.statusfacts import family, snapshot
+from tests.status.drawnnode import draw
+from tests.status.statusfacts import ROWS, family, snapshot
 
 DOCS = Path(__file__).parents[2] / "docs" / "http.md"
 REQUEST = Request("GET", PATH, "", {}, b"", "127.0.0.1")
@@ -106,7 +110,7 @@ def keys(facts: Any) -> Iterator[str]:
     elif isinstance(facts, dict):
         for key, value in facts.items():
             yield key
-            if key not in {"failing_collectors", "devices"}:
+            if key not in {"failing_collectors", "devices", "loader"}:
                 yield from keys(value)
 
 
@@ -115,9 +119,46 @@ def test_every_field_is_documented_and_nothing_else() -> None:
     documented = {
         name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
-    more = {"advice", "released_until"} | set(Workload.__slots__)
+    drawn = [draw(seed) for seed in range(30)]
+    nodes = [status(snapshot(), History()), *(status(node.snapshot(), node.history()) for node in drawn)]
+    kinds = set(re.findall(r"`(\w+)`", section.split("| `kind`, `grave` |")[1].partition(";")[0]))
+    levels = set(re.findall(r"`(\w+)`", section.split("| `level` |")[1].partition("\n")[0]))
+    more = {"released_until", "last_seen", "last_processes", "alive"} | set(Workload.__slots__)
 
-    assert documented == set(keys(status(snapshot(), History()))) | more
+    assert documented == {key for node in nodes for key in keys(node)} | more
+    assert kinds == set(KINDS)
+    assert {gpu["level"] for node in nodes for gpu in node["gpus"]} == levels
+
+
+def test_who_used_a_gpu_that_is_lost() -> None:
+    history = History()
+    before = snapshot()
+    history.feed(before)
+    lost = family("gpu_up", ({"uuid": "GPU-b"}, 1), ({"uuid": "GPU-a"}, 0))
+    other = [f for f in before.sections[0].families if f.metric.name == "gpu_info"]
+    gone = Snapshot(1.7e9 + 60, 160.0, (Section("all", (lost, *other)),))
+    history.feed(gone)
+
+    first, second = status(gone, history)["gpus"]
+    assert first["last_seen"] == 1.7e9
+    assert [(p["pid"], p["command"], p["alive"]) for p in first["last_processes"]] == [(4001, "train.py", False)]
+    assert "last_processes" not in second
+    assert "last used by pid 4001 train.py (ended)" in table(status(gone, history), False, 1.7e9, 120)
+
+
+def test_time_of_a_step_in_the_last_minutes() -> None:
+    row = ROWS["torch_step_duration_seconds"]
+    history = History()
+    for at in range(0, 600, 5):
+        steps = 10 * at + 1 if at < 300 else 3001 + (at - 300)  # 0.1 s, then 1 s each
+        counts = (0,) * len(row.buckets) + (steps,)
+        total = 0.1 * min(steps, 3001) + max(0, steps - 3001)
+        duration = Family(row, ((("aa",), HistogramValue(counts, total)),))
+        history.feed(Snapshot(1.7e9 + at, float(at), (Section("all", (duration,)),)))
+
+    assert history.step_seconds("aa", 60) == pytest.approx(1.0)
+    assert history.step_seconds("aa", 3600) == pytest.approx((300 + 295) / 3295, rel=0.01)
+    assert history.step_seconds("bb", 60) is None
 
 
 def test_release_has_its_end() -> None:

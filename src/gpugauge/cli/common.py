@@ -8,9 +8,26 @@ from typing import NoReturn, TextIO
 
 import click
 
-DEFAULT_URL = "http://127.0.0.1:10478"
+_PORT = 10478
+DEFAULT_URL = f"http://127.0.0.1:{_PORT}"
 
-url_option = click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the running daemon.")
+
+def _with_scheme(_: click.Context, __: click.Parameter, address: str) -> str:
+    """Return an address; one without a scheme is that of a host, with our port unless it has one."""
+    if "://" in address:
+        return address
+    host = address.rstrip("/").rpartition("]")[2]
+    return f"http://{address}" if ":" in host or "/" in host else f"http://{address.rstrip('/')}:{_PORT}"
+
+
+url_option = click.option(
+    "--url",
+    default=DEFAULT_URL,
+    show_default=True,
+    metavar="ADDRESS",
+    callback=_with_scheme,
+    help="Address of the running daemon: a URL, host:port, or host.",
+)
 
 
 def fail(status: int, reason: object) -> NoReturn:

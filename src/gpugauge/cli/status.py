@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import sys
 import time
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import click
 
@@ -25,31 +27,58 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @url_option
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")
-def command(url: str, as_json: bool, watch: bool) -> None:
-    """Show each GPU, its load and its processes.
+def command(url: str, as_json: bool, watch: bool) -> NoReturn:
+    """Show whether the GPUs do useful work, and each GPU with its processes.
 
-    The values come from the running daemon.
+    The values come from the running daemon. The first line is the answer; problems follow with what to do. The lines
+    fit the terminal, or COLUMNS; NO_COLOR switches colours off. Exits with 0 if all is well, with 1 if there is a
+    problem or the driver is missing, with 2 if the daemon does not answer.
     """
     try:
-        show(url, as_json, watch)
+        sys.exit(show(url, as_json, watch))
     except RequestError as error:
-        fail(1, error)
+        fail(2, error)
 
 
-def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> None:
-    """Print the status of the daemon at `url`, with `watch` repeatedly until interrupted. Raises RequestError."""
+def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int:
+    """Print the status of the daemon at `url`, with `watch` repeatedly until interrupted. Return the exit status.
+    Raises RequestError if there is no answer; after the first one, `watch` waits for the next.
+    """
     out = out or sys.stdout
-    while True:
-        facts = fetch(url)
-        text = json.dumps(facts, indent=2) + "\n" if as_json else table(facts, wants_colour(out), time.time())
-        out.write((_CLEAR_SCREEN if watch and out.isatty() and not as_json else "") + text)
-        out.flush()
-        if not watch:
-            return
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="replace")  # names have characters that the terminal may lack
+    facts = fetch(url)
+    text = _text(facts, as_json, out)
+    while watch:
+        _write(out, text, clear=not as_json)
         try:
             time.sleep(_WATCH_INTERVAL_SECONDS)
         except KeyboardInterrupt:
-            return
+            return exit_status(facts)
+        try:
+            facts = fetch(url)
+            text = _text(facts, as_json, out)
+        except RequestError as error:
+            text = f"gpugauge: {error}\n"
+    _write(out, text, clear=False)
+    return exit_status(facts)
+
+
+def _text(facts: Facts, as_json: bool, out: TextIO) -> str:
+    if as_json:
+        return json.dumps(facts, indent=2) + "\n"
+    width = shutil.get_terminal_size().columns
+    return table(facts, wants_colour(out), time.time(), width)
+
+
+def _write(out: TextIO, text: str, *, clear: bool) -> None:
+    out.write((_CLEAR_SCREEN if clear and out.isatty() else "") + text)
+    out.flush()
+
+
+def exit_status(facts: Facts) -> int:
+    """Return 1 if the daemon reports a problem, 0 if not."""
+    return 1 if facts.get("problems") else 0
 
 
 def fetch(url: str) -> Facts:

@@ -1,121 +1,185 @@
-"""The table of `gpugauge status` for a terminal, 80 columns wide."""
+"""The text of `gpugauge status` for a terminal of any width."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from textwrap import wrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from gpugauge.cli.columns import Column, Grid, cut, wrap
+from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.down import down_phrase
-from gpugauge.status.steps import loader_advice, step_sentence
+from gpugauge.status.owner import owner
+from gpugauge.status.words import RUN_ADVICE, percent
 from gpugauge.text import printable
 
-_WIDTH = 80
-_NOTE_INDENT = 16
+MIN_WIDTH = 60  # lines are not made narrower
 _RESET, _BOLD, _DIM, _RED, _YELLOW, _GREEN = (f"\x1b[{code}m" for code in (0, 1, 2, 31, 33, 32))
+_LEVELS = {"bad": _RED, "poor": _YELLOW, "good": _GREEN}
+_GPUS = (
+    Column("GPU", right=True),
+    Column("NAME", least=12),
+    Column("LOAD", right=True),
+    Column("5 MIN", right=True, rank=2),
+    Column("MEMORY GiB", right=True, rank=1),
+    Column("POWER W", right=True, rank=4),
+    Column("TEMP", right=True, rank=3),
+)
+_PROCESS_INDENT, _NOTE_INDENT = 5, 7
+_PROCESSES = (
+    Column("PID", right=True),
+    Column("LOAD", right=True),
+    Column("GiB", right=True, rank=1),
+    Column("AGE", right=True, rank=2),
+    Column("STATE"),
+    Column("PROGRAM", least=12),
+)
+_MIG = (Column("", least=12), Column("", right=True), Column("", right=True, rank=1), Column("", least=12))
 
 Facts: TypeAlias = Mapping[str, Any]
 _Paint: TypeAlias = Callable[[str, str], str]
 
 
-def table(facts: Facts, colour: bool, now: float) -> str:
-    """Return the table of the facts of /api/v1/status; `now` is Unix time."""
-    paint = _paint if colour else _plain
-    lines = [*_heading(facts, paint)]
-    lines.append(
-        paint(f"{'GPU':>3}  {'NAME':<24}{'LOAD':>6}{'5 MIN':>7}  {'MEMORY GiB':>13}{'POWER W':>11}{'TEMP':>6}", _BOLD)
-    )
-    for gpu in facts["gpus"]:
-        lines += _gpu(gpu, paint, now)
-    if facts.get("without_gpu"):
-        lines += ["", paint("With torch, but on no GPU:", _BOLD)]
-        for process in facts["without_gpu"]:
-            lines += _process(process, paint, now)
-    if not facts["gpus"] and (facts.get("driver") or {}).get("up"):
-        lines.append("no GPU")
-    return "\n".join(lines) + "\n"
+def table(facts: Facts, colour: bool, now: float, width: int = 80) -> str:
+    """Return the text for the facts of /api/v1/status; `now` is Unix time, `width` that of the terminal."""
+    view = _View(facts, max(MIN_WIDTH, width), now, _paint if colour else _plain)
+    return "\n".join([*view.heading(), *view.problems(), *view.gpus(), *view.without_gpu(), *view.notes()]) + "\n"
 
 
-def _heading(facts: Facts, paint: _Paint) -> list[str]:
-    lines = []
-    if facts.get("simulated"):
-        lines.append(paint("SIMULATED: these GPUs do not exist.", _YELLOW))
-    driver = facts.get("driver") or {}
-    if driver.get("released_until"):
-        until = time.strftime("%H:%M:%S UTC on %-d %B", time.gmtime(driver["released_until"]))
-        lines.append(paint(f"The driver is released until {until}: the GPUs are not watched.", _YELLOW))
-    elif not driver.get("up"):
-        lines.append(paint(f"The driver is not available: {_safe(driver.get('reason'))}", _RED))
-        lines += wrap(_safe(driver.get("advice")), _WIDTH, initial_indent="  ", subsequent_indent="  ")
-    if facts.get("failing_collectors"):
-        lines += [
-            paint(_cut(f"Collector {_safe(name)} fails: {_safe(error)}", _WIDTH), _RED)
-            for name, error in facts["failing_collectors"].items()
+class _View:
+    """One answer of the daemon at a width."""
+
+    def __init__(self, facts: Facts, width: int, now: float, paint: _Paint) -> None:
+        self._facts, self._width, self._now, self._paint = facts, width, now, paint
+        self._devices: Sequence[Facts] = facts["gpus"]
+        alone: Sequence[Facts] = facts.get("without_gpu") or ()
+        self._alone = alone
+        processes = [*(p for gpu in self._devices for p in gpu["processes"]), *alone]
+        self._processes = Grid(_PROCESSES, [self._row(p) for p in processes], width, _PROCESS_INDENT)
+        self._unhooked = any(p.get("role") == "training" and not p.get("hook") for p in processes)
+
+    def heading(self) -> list[str]:
+        """Return host and answer."""
+        lines = []
+        if self._facts.get("simulated"):
+            lines.append(self._paint("SIMULATED: these GPUs do not exist.", _YELLOW))
+        problems = self._facts.get("problems") or []
+        style = _RED if any(p["grave"] for p in problems) else _YELLOW if problems else _GREEN
+        host = f"{_safe(self._facts.get('host'))}: " if self._facts.get("host") else ""
+        return lines + self._wrapped(host + _safe(self._facts.get("answer")), "", style)
+
+    def problems(self) -> list[str]:
+        """Return each problem with what to do."""
+        lines = []
+        for problem in self._facts.get("problems") or []:
+            detail = f" ({_safe(problem['detail'])})" if problem.get("detail") else ""
+            colon = "" if problem.get("processes") else ":"
+            text = f"{_safe(problem['subject'])}{colon} {_safe(problem['text'])}{detail}"
+            lines += self._wrapped(text, "  ", _RED if problem["grave"] else _YELLOW, hanging=2)
+            if problem.get("advice"):
+                lines += self._wrapped(f"→ {_safe(problem['advice'])}", "    ", _DIM, hanging=2)
+        return ["", *lines] if lines else []
+
+    def gpus(self) -> list[str]:
+        """Return the table of GPUs, each with its processes."""
+        if not self._devices:
+            return []
+        rows = [_gpu_row(gpu) for gpu in self._devices]
+        grid = Grid(_GPUS, [row for row, gpu in zip(rows, self._devices, strict=True) if gpu["up"]], self._width)
+        lines = ["", self._paint(grid.heading(), _BOLD)]
+        if any(gpu["processes"] for gpu in self._devices):
+            lines.append(self._paint(self._processes.heading(), _BOLD))
+        for gpu, row in zip(self._devices, rows, strict=True):
+            lines += [grid.line(row)] if gpu["up"] else self._down(gpu, row)
+            lines += self._mig(gpu)
+            lines += self._users(gpu)
+        return lines
+
+    def _down(self, gpu: Facts, row: Sequence[str]) -> list[str]:
+        indent = " " * _PROCESS_INDENT
+        named = row[1] if row[1] == gpu["uuid"] else f"{row[1]} {_safe(gpu['uuid'])}"
+        lines = self._wrapped(f"{row[0]} {named} {down_phrase(gpu.get('down_reason'))}", "  ", _RED, hanging=3)
+        used = _safe(last_use(gpu))
+        return lines + (self._wrapped(used, indent, _DIM, hanging=2) if used else [])
+
+    def _mig(self, gpu: Facts) -> list[str]:
+        rows = [_mig_row(device) for device in gpu.get("mig") or ()]
+        grid = Grid(_MIG, rows, self._width, _PROCESS_INDENT)
+        return [grid.line(row) for row in rows]
+
+    def _users(self, gpu: Facts) -> list[str]:
+        lines = [line for process in gpu["processes"] for line in self._process(process)]
+        indent = " " * _PROCESS_INDENT
+        if more := gpu["processes_hidden"]:
+            lines.append(self._paint(f"{indent}and {more} more process{'es' if more > 1 else ''}", _DIM))
+        if not lines and gpu["up"]:
+            owners = ", ".join(filter(None, (_safe(owner(holder)) for holder in gpu["allocated_to"])))
+            if gpu["allocated_to"]:
+                return self._wrapped(f"held by {owners or 'a workload'}, no process", indent, _YELLOW)
+            if gpu["allocation"] == "unallocated":
+                return [self._paint(f"{indent}free", _DIM)]
+        return lines
+
+    def _row(self, process: Facts) -> list[str]:
+        who = " ".join(filter(None, (_safe(process.get("command")), _safe(owner(process["workload"])))))
+        return [
+            "-" if process["pid"] is None else str(process["pid"]),
+            _ratio(process.get("load_5m")),
+            _gib(process.get("memory_used_bytes")),
+            _age(process["started"], self._now),
+            _safe(process.get("state_words")) or "-",
+            who or "-",
         ]
-    return lines
+
+    def _process(self, process: Facts) -> list[str]:
+        row = self._row(process)
+        parts = self._processes.parts(row)
+        place = len(parts) - 2  # the last two columns are always shown
+        parts[place] = self._paint(parts[place], _LEVELS.get(process.get("level") or "", _DIM))
+        lines = [" " * _PROCESS_INDENT + "  ".join(parts).rstrip()]
+        indent = " " * _NOTE_INDENT
+        if text := " · ".join(map(_safe, details(process, self._now))):
+            lines += self._wrapped(text, indent, _DIM)
+        if text := _safe(remark(process)):
+            lines += self._wrapped(text, indent, _LEVELS.get(process.get("level") or "", _DIM))
+        return lines
+
+    def without_gpu(self) -> list[str]:
+        """Return the processes with torch that use no GPU."""
+        if not self._alone:
+            return []
+        lines = ["", self._paint("With torch, on no GPU", _BOLD), self._paint(self._processes.heading(), _BOLD)]
+        return lines + [line for process in self._alone for line in self._process(process)]
+
+    def notes(self) -> list[str]:
+        """Return how to learn more of processes that run without the hook."""
+        return ["", *self._wrapped(f"no hook: {RUN_ADVICE}", "", _DIM)] if self._unhooked else []
+
+    def _wrapped(self, text: str, indent: str, style: str, hanging: int = 0) -> list[str]:
+        return [self._paint(line, style) for line in wrap(text, self._width, indent, indent + " " * hanging)]
 
 
-def _gpu(gpu: Facts, paint: _Paint, now: float) -> list[str]:
-    index = "?" if gpu["index"] is None else str(gpu["index"])
-    name = _cut((_safe(gpu.get("name")) or _safe(gpu["uuid"])).removeprefix("NVIDIA "), 23)
-    if not gpu["up"]:
-        return [paint(f"{index:>3}  {name:<24}{down_phrase(gpu.get('down_reason'))}", _RED)]
-    memory = f"{_gib(gpu['memory_used_bytes'])}/{_gib(gpu['memory_total_bytes'])}"
-    power = f"{_number(gpu['power_watts'])}/{_number(gpu['power_limit_watts'])}"
-    degrees = _number(gpu["temperature_celsius"])
-    load = paint(f"{_percent(gpu['load']):>6}{_percent(gpu['load_5m']):>7}", _load_colour(gpu))
-    lines = [f"{index:>3}  {name:<24}{load}  {memory:>13}{power:>11}{degrees:>6}"]
-    for process in gpu["processes"]:
-        lines += _process(process, paint, now)
-    if gpu["processes_hidden"]:
-        lines.append(paint(f"       and {gpu['processes_hidden']} more processes", _DIM))
-    if not gpu["processes"]:
-        owners = ", ".join(filter(None, (_who(w) for w in gpu["allocated_to"])))
-        if owners:
-            lines.append(paint(_cut(f"       held by {owners}, no process", _WIDTH), _YELLOW))
-        elif gpu["allocation"] == "unallocated":
-            lines.append(paint("       free", _DIM))
-    return lines
+def _gpu_row(gpu: Facts) -> list[str]:
+    degrees = gpu["temperature_celsius"]
+    return [
+        "?" if gpu["index"] is None else str(gpu["index"]),
+        (_safe(gpu.get("name")) or _safe(gpu["uuid"])).removeprefix("NVIDIA "),
+        _ratio(gpu["load"]),
+        _ratio(gpu["load_5m"]),
+        _pair(_gib(gpu["memory_used_bytes"]), _gib(gpu["memory_total_bytes"])),
+        _pair(_number(gpu["power_watts"]), _number(gpu["power_limit_watts"])),
+        "-" if degrees is None else f"{degrees:.0f} °C",
+    ]
 
 
-def _process(process: Facts, paint: _Paint, now: float) -> list[str]:
-    """Return a line: pid, load, memory, age, owner, and the state if it is known. More lines show the parts of the
-    steps of a training on the CPU, and what is not known.
-    """
-    pid = "-" if process["pid"] is None else str(process["pid"])
-    figures = f"{_percent(process.get('load_5m')):>5}{_gib(process.get('memory_used_bytes')):>7}"
-    head = f"       {pid:>8}{figures}{_age(process['started'], now):>6}  "
-    state = _safe(process.get("state")).replace("unknown", "")
-    if process.get("limited_by"):
-        state = f"{state or 'limited'}: {_safe(process['limited_by'])}"
-    tail = f"  [{_cut(state, 28)}]" if state else ""
-    who = " ".join(filter(None, (_who(process["workload"]), _safe(process.get("command")))))
-    width = _WIDTH - len(head) - len(tail)
-    line = head + _cut(who or "?", width) + (paint(tail, _YELLOW) if tail else "")
-    on_cpu = process.get("state") == "training_on_cpu"
-    notes = [step_sentence(process.get("step_shares") or {}) if on_cpu else ""]
-    notes.append(loader_advice(process.get("undecidable") or ()))
-    indent = " " * _NOTE_INDENT
-    wrapped = [wrap(note, _WIDTH, initial_indent=indent, subsequent_indent=indent) for note in notes if note]
-    return [line, *(paint(part, _DIM) for note in wrapped for part in note)]
-
-
-def _who(workload: Mapping[str, str]) -> str:
-    """Return the shortest name by which a person recognizes a workload."""
-    pod = "/".join(_safe(workload[key]) for key in ("namespace", "pod") if workload.get(key))
-    job = _safe(workload.get("job_id")) if not pod else ""
-    job = {"slurm": f"job {job}", "pod": f"pod {job[:8]}"}.get(workload.get("kind", ""), job) if job else ""
-    job = job or _safe(workload.get("container"))
-    user = _safe(workload.get("user")) if not pod else ""
-    return " ".join(filter(None, (pod or job, user)))
-
-
-def _load_colour(gpu: Facts) -> str:
-    load = gpu["load_5m"] if gpu["load_5m"] is not None else gpu["load"]
-    if load is None or not gpu["processes"]:
-        return _DIM
-    return _GREEN if load >= 0.8 else _YELLOW if load >= 0.2 else _RED
+def _mig_row(device: Facts) -> list[str]:
+    used, total = device["memory_used_bytes"], device["memory_total_bytes"]
+    holders = ", ".join(filter(None, (_safe(owner(holder)) for holder in device.get("allocated_to") or ())))
+    return [
+        f"MIG {_safe(device.get('profile')) or cut(_safe(device['uuid']), 20)}",
+        f"load {_ratio(device['load'])}",
+        f"{_pair(_gib(used), _gib(total))} GiB",
+        holders or ("free" if device.get("allocation") == "unallocated" else ""),
+    ]
 
 
 def _paint(text: str, style: str) -> str:
@@ -131,12 +195,12 @@ def _safe(text: object) -> str:
     return printable(str(text or ""))
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else percent(ratio)
 
 
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.0f} %"
+def _pair(used: str, total: str) -> str:
+    return "-" if used == total == "-" else f"{used}/{total}"
 
 
 def _gib(size: float | None) -> str:

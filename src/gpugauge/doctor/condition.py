@@ -8,36 +8,14 @@ from itertools import chain
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import name_of
-from gpugauge.driver.api import CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
+from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, slowdowns
 
 _COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
-# By nvmlDeviceGpuRecoveryAction_t: the action, and the advice for the GPU with an index.
-_RECOVERY_ACTIONS = {
-    1: ("a reset of the GPU", "end the programs that use it, and reset it: nvidia-smi --gpu-reset -i {}"),
-    2: ("a reboot of the node", "end the programs on the node, and reboot it"),
-    3: ("that peer-to-peer traffic is drained", "end the programs that use this GPU and its NVLink peers"),
-    4: (
-        "that it is drained and reset",
-        "end the programs that use it and its peers; then nvidia-smi --gpu-reset -i {}",
-    ),
-    5: ("a recovery of the IMEX domain", "end the job on all nodes of the IMEX domain, and restart nvidia-imex there"),
-    6: ("a reset of its PCI bus", "end the programs on the node, and reset the bus of the GPU, or reboot the node"),
-    7: ("a reboot of the system", "end the programs on the node, and restart the whole system, with its power"),
-}
-_REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, and have it replaced"
-# Of the 64 that a GPU can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement
-_MANY_RETIRED_PAGES = 60
 # Return codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
 # does not have.
 _INVALID_ARGUMENT, _NO_PERMISSION, _NOT_FOUND = 2, 4, 6
 _FAULTS = CODE_NAMES.keys() - UNSUPPORTED - {IMPLAUSIBLE, _INVALID_ARGUMENT, _NO_PERMISSION, _NOT_FOUND}
-# nvmlClocksEventReasons: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
-_SLOWDOWNS = {
-    0x8: "hardware slowdown",
-    0x20: "thermal slowdown (software)",
-    0x40: "thermal slowdown (hardware)",
-    0x80: "power brake",
-}
 _LOWERED_POWER_LIMIT_RATIO = 0.95  # of the default limit; a lower limit was set on purpose
 _UNUSED_MEMORY_GIB = 1.0  # drivers and desktops hold less
 _MAX_SHOWN_PIDS = 4
@@ -69,23 +47,19 @@ def health(case: Case) -> Sequence[Finding]:
 
 def _errors(device: Device) -> Iterator[Finding]:
     """Yield a finding for each error of a GPU, the gravest first."""
-    reading, name = device.reading, name_of(device)
-    reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {reading.index}), or reboot the node"
-    if action := reading.recovery_action or 0:
-        wanted, advice = _RECOVERY_ACTIONS.get(action, (f"recovery action {action}", "see NVIDIA's documentation"))
-        yield failure("Errors", f"{name}: after an error the driver requires: {wanted}", advice.format(reading.index))
-    if reading.remapped_rows_failure:
-        yield failure("Errors", f"{name}: the remapping of a faulty memory row failed", _REPLACE)
-    if (pages := sum((reading.retired_pages or {}).values())) >= _MANY_RETIRED_PAGES:
-        yield warning("Errors", f"{name}: {pages} of at most 64 memory pages are retired", _REPLACE)
-    if reading.remapped_rows_pending:
-        found = f"{name}: a faulty memory row waits to be remapped"
-        yield warning("Errors", found, f"programs on it are not affected; {reset}")
-    if reading.retired_pages_pending:
-        yield warning("Errors", f"{name}: a faulty memory page waits to be retired", reset)
-    if count := (reading.ecc_errors or {}).get("uncorrected_volatile"):
-        found = f"{name}: {count} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        yield warning("Errors", found, f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}")
+    reading, action = device.reading, device.reading.recovery_action or 0
+    known = ("none", *RECOVERY)
+    found = MemoryHealth(
+        known[action] if action < len(known) else f"recovery action {action}",
+        bool(reading.remapped_rows_failure),
+        bool(reading.remapped_rows_pending),
+        sum((reading.retired_pages or {}).values()),
+        bool(reading.retired_pages_pending),
+        (reading.ecc_errors or {}).get("uncorrected_volatile") or 0,
+    )
+    for ailment in ailments(found, reading.index):
+        make = failure if ailment.grave else warning
+        yield make("Errors", f"{name_of(device)}: {ailment.text}", ailment.advice)
 
 
 def values(case: Case) -> Sequence[Finding]:
@@ -113,7 +87,8 @@ def clocks(case: Case) -> Finding:
 
 def _reductions(device: Device) -> str:
     reading = device.reading
-    reasons = [name for bit, name in _SLOWDOWNS.items() if (reading.clocks_event_reasons or 0) & bit]
+    mask = reading.clocks_event_reasons or 0
+    reasons = slowdowns([reason for reason, bit in CLOCKS_EVENT_REASONS.items() if mask & bit])
     limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
     if limit and default and limit < _LOWERED_POWER_LIMIT_RATIO * default:
         reasons.append(f"power limit {limit / 1000:.0f} W, default {default / 1000:.0f} W")

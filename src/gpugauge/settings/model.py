@@ -79,11 +79,7 @@ class Driver(Section):
         description="`auto` runs without a driver and keeps trying to open it, `off` never opens it, `required` exits "
         "if it cannot be opened.",
     )
-    devices: Names = setting(
-        default=(),
-        description="GPUs to export, by index or UUID; all if empty. For an entry that matches none the log has a "
-        "warning with the GPUs of the machine.",
-    )
+    devices: Names = setting(default=(), description="GPUs to export, by index or UUID; all if empty.")
     deadline_seconds: float = setting(
         default=2.0,
         ge=0.1,

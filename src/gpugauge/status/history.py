@@ -1,4 +1,6 @@
-"""Load of GPUs and processes over the last ten minutes, from the published snapshots, in bounded memory."""
+"""Load of GPUs and processes over the last ten minutes, and who used a GPU last, from the published snapshots, in
+bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpugauge.metric import Family
+from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Snapshot
 
 _POINT_SECONDS = 5.0  # between two points
 _TICK_JITTER_SECONDS = 0.5  # ticks may be 5 s apart, but not exactly: a point may be this much early
 _HISTORY_SECONDS = 600.0
 _MAX_PROCESSES_PER_POINT = 2048  # (process, uuid) pairs
+_MAX_LAST_PROCESSES = 32  # of a GPU
 # A mean needs values for at least half of its window.
 _MIN_OBSERVED_RATIO = 0.5
 
 Key = tuple[str, str]  # process, uuid
+
+IDENTITIES = ("torch_process_info", "gpu_process_host_info", "gpu_process_info")
+"""The families with facts about processes; a later one takes precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,16 @@ class _Point:
     busy: Mapping[str, float]  # by uuid
     observed: Mapping[str, float]
     processes: Mapping[Key, float]
+    steps: Mapping[str, tuple[int, float]]  # steps with a known duration, and their seconds, by process
+
+
+@dataclass(frozen=True, slots=True)
+class LastUse:
+    """The processes on a GPU when it answered last, at Unix time `timestamp`. `families` are those of IDENTITIES."""
+
+    timestamp: float
+    processes: tuple[str, ...]
+    families: tuple[Family | None, ...]
 
 
 def by_name(snapshot: Snapshot) -> dict[str, Family]:
@@ -48,6 +64,7 @@ class History:
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._lock = threading.Lock()
+        self._last_uses: Mapping[str, LastUse] = {}
 
     def feed(self, snapshot: Snapshot) -> None:
         """Add a point if the newest one is about 5 s old."""
@@ -64,7 +81,9 @@ class History:
                 (process, uuid): seconds
                 for (process, uuid), seconds in list(processes.items())[:_MAX_PROCESSES_PER_POINT]
             },
+            _durations(found.get("torch_step_duration_seconds")),
         )
+        self._last_uses = {**self._last_uses, **_uses(found, snapshot.timestamp)}
         with self._lock:
             self._points.append(point)
             while now - self._points[0].monotonic > _HISTORY_SECONDS:
@@ -102,6 +121,23 @@ class History:
         (begin, before), (end, after) = known[0], known[-1]
         return min(1.0, max(0.0, after - before) / (end - begin))
 
+    def step_seconds(self, process: str, seconds: float) -> float | None:
+        """Return the mean time from one step to the next over the last `seconds`, None without a step."""
+        with self._lock:
+            points = [p.steps.get(process) for p in self._points]
+            begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
+            window = [steps for steps, p in zip(points, self._points, strict=True) if steps and p.monotonic >= begin]
+        if not window or not points[-1]:
+            return None
+        (before, since), (after, until) = window[0], window[-1]
+        if len(window) < 2 or before == 0 or after <= before:
+            before, since = 0, 0.0  # since the start of the training
+        return (until - since) / (after - before) if after > before else None
+
+    def last_use(self, uuid: str) -> LastUse | None:
+        """Return who used a GPU when it answered last, None if it has not answered since the start of the daemon."""
+        return self._last_uses.get(uuid)
+
     def _pair(self, seconds: float) -> tuple[_Point, _Point] | None:
         """Return the point `seconds` before the newest, or the oldest, and the newest point."""
         with self._lock:
@@ -127,3 +163,28 @@ def _share(old: _Point, new: _Point, uuid: str, seconds: float | None = None) ->
 
 def _of_gpu_engine(family: Family | None) -> dict[str, float]:
     return {uuid: x for (uuid, engine), x in by_labels(family, "uuid", "engine").items() if engine == "gpu"}
+
+
+def _durations(family: Family | None) -> dict[str, tuple[int, float]]:
+    if family is None:
+        return {}
+    place = family.metric.labels.index("process")
+    return {
+        labels[place]: (value.counts[-1], value.total)
+        for labels, value in family.samples
+        if isinstance(value, HistogramValue) and value.counts[-1]
+    }
+
+
+def _uses(found: Mapping[str, Family], timestamp: float) -> dict[str, LastUse]:
+    """Return the present processes of each GPU that answers."""
+    families = tuple(found.get(name) for name in IDENTITIES)
+    processes: dict[str, list[str]] = {}
+    for process, uuid in by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid"):
+        processes.setdefault(uuid, []).append(process)
+    answering = [uuid for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items() if up]
+    return {
+        uuid: LastUse(timestamp, tuple(found_here), families if found_here else ())
+        for uuid in answering
+        for found_here in [processes.get(uuid, [])[:_MAX_LAST_PROCESSES]]
+    }

@@ -4,9 +4,10 @@ from typing import Any
 import pytest
 
 from gpugauge.status.history import History
-from gpugauge.status.node import Facts, status
+from gpugauge.status.node import status
+from gpugauge.status.processes import Facts
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.web.page.render import content
+from gpugauge.web.page.render import content, head
 from tests.status.statusfacts import snapshot
 
 VOID = {"meta", "link", "img", "col"}
@@ -78,14 +79,64 @@ def test_the_exporter_itself() -> None:
     ).text
 
     assert "Driver not available: timeout Collectors failing: host Snapshot 22:13:20 UTC , 0 s old Version 9.9" in text
-    assert "Version 9.9 Driver: check the kernel log for Xid errors Collector host: no GPUs 2" in text
+    assert "Collector host: fails: no" in text
 
 
-def test_without_a_problem_there_is_no_banner() -> None:
-    page = read(node_facts(failing_collectors={}))
+def test_the_answer_stands_first_and_the_problems_follow() -> None:
+    facts = node_facts()
+    facts["problems"][0] |= {"detail": "pid 7", "advice": "end it"}
+    text = read(facts).text
+
+    answer = "1 of 2 GPUs allocated and not used; 1 collector of gpugauge failing"
+    assert text.startswith(f"{answer} GPU 1: allocated to web/idle-7, but no process uses it (pid 7) Advice: end it")
+
+
+def test_the_host_is_in_the_title_and_escaped() -> None:
+    assert "<title>&lt;b&gt;node7 · gpugauge</title>" in head("1", "/metrics", "<b>node7")
+
+
+def test_many_problems_stay_bounded() -> None:
+    facts = node_facts()
+    facts["problems"] *= 100
+    assert "and 168 more" in read(facts).text
+
+
+def test_health_mig_devices_and_last_processes() -> None:
+    facts = node_facts()
+    xid = {"xid": 48, "text": "Xid 48: " + HOSTILE, "class": "workflow", "last": 1.7e9, "advice": "x"}
+    device = {"uuid": "MIG-1", "profile": "3g.40gb", "load": 0.25, "allocated_to": [{"user": "ann"}]}
+    device |= {"memory_used_bytes": 1 << 30, "memory_total_bytes": 40 << 30}
+    ailment = {"grave": True, "text": "the driver requires: a reset", "advice": "reset it"}
+    facts["gpus"][0] |= {"xids": [xid], "mig": [device], "health": [ailment], "slowed_by": ["power brake"]}
+    last = [{"process": "a", "pid": 7, "command": HOSTILE, "workload": {}, "alive": False}]
+    facts["gpus"][1] |= {"up": False, "last_processes": last, "last_seen": 1.7e9, "down_reason": "gpu_is_lost"}
+    page = read(facts)
+
+    assert "img" not in page.elements
+    assert f"the driver requires: a reset clocks lowered: power brake Xid 48: {HOSTILE}" in page.text
+    assert "MIG 3g.40gb load 25 %, memory 1.0 / 40.0 GiB user ann" in page.text
+    assert f"down: lost, see the kernel log for Xid errors last used by pid 7 {HOSTILE} (ended)" in page.text
+
+
+def test_what_the_hook_reports() -> None:
+    loader = {"workers": "8", "batch_size": "32", "pin_memory": "yes", "prefetch": "2"}
+    text = read(with_process(step_seconds=0.12, phase="loading", rank=3, world_size=8, loader=loader)).text
+
+    assert "step 120 ms · phase loading · rank 3 of 8 · loader: 8 workers, batch 32, pinned, prefetch 2" in text
+
+
+def test_the_mean_load_leaves_out_gpus_without_a_load() -> None:
+    facts = node_facts()
+    facts["gpus"][1]["load"] = None
+
+    assert "Mean load 93 % of 1 GPUs" in read(facts).text
+
+
+def test_without_a_problem_there_is_no_list() -> None:
+    page = read(node_facts(failing_collectors={}, problems=[]))
 
     assert "Driver up Collectors ok" in page.text
-    assert page.elements.count("p") == read(node_facts()).elements.count("p") - 1
+    assert "li" not in page.elements
 
 
 def test_released_driver_is_not_a_failure() -> None:
@@ -98,29 +149,32 @@ def test_released_driver_is_not_a_failure() -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_state_cause_and_advice(cause: str) -> None:
-    text = read(with_process(state="held_idle", limited_by=cause, limited_by_ratio=0.62)).text
+def test_cause_share_and_advice(cause: str) -> None:
+    facts = CAUSES[cause]
+    more = {"evidence": facts.evidence, "advice": facts.advice, "state_words": "idle", "level": "bad"}
+    text = read(
+        with_process(limited_by_words="waits", limited_by_ratio=0.62, state="held_idle", limited_by=cause, **more)
+    ).text
 
-    assert "held idle Limited by " + cause.replace("_", " ") + " , which costs 62 % of its GPU time: " in text
-    assert CAUSES[cause].advice in text
+    assert f"idle waits: 62 % of its GPU time is lost ({facts.evidence}.) Advice: {facts.advice}" in text
 
 
 def test_a_cause_without_a_share() -> None:
-    assert "Limited by transfer : copies" in read(with_process(state="training", limited_by="transfer")).text
+    assert "waits Advice: pin it" in read(with_process(limited_by_words="waits", advice="pin it")).text
 
 
 def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
     shares = {"data": 0.7, "rest": 0.3}
 
     on_cpu = read(with_process(state="training_on_cpu", step_shares=shares)).text
-    assert "Last minute: 70 % waiting for data, 30 % the rest." in on_cpu
-    assert "Last minute" not in read(with_process(state="training", step_shares=shares)).text
+    assert "70 % waiting for data, 30 % the rest" in on_cpu
+    assert "30 % the rest" not in read(with_process(state="training", step_shares=shares)).text
 
 
 def test_what_makes_a_cause_decidable() -> None:
     text = read(with_process(state="training", undecidable=["data_loading", "host_bound"])).text
 
-    assert "Not decided: the waits for batches are not known: declare the loader with gpugauge.hook.batches()" in text
+    assert "the waits for batches are not known: declare the loader with gpugauge.hook.batches()" in text
 
 
 def test_the_banner_of_a_simulation() -> None:
@@ -138,10 +192,13 @@ def test_hostile_facts_of_a_device_are_escaped(key: str) -> None:
 
 def test_hostile_names_are_escaped() -> None:
     workload = dict.fromkeys(("namespace", "pod", "container", "job_id", "user"), HOSTILE)
-    facts = with_process(command=HOSTILE, workload=workload, state=HOSTILE, limited_by=HOSTILE)
+    words = dict.fromkeys(("command", "state_words", "limited_by_words", "evidence", "advice", "phase"), HOSTILE)
+    facts = with_process(workload=workload, **words)
     facts |= {"failing_collectors": {HOSTILE: HOSTILE}, "version": HOSTILE}
     facts |= {"driver": {"up": False, "reason": HOSTILE, "advice": HOSTILE}}
     facts["gpus"][1]["allocated_to"] = [{"kind": HOSTILE, "pod": HOSTILE}]
+    facts["answer"] = HOSTILE
+    facts["problems"][0] |= dict.fromkeys(("subject", "text", "detail", "advice"), HOSTILE)
     page = read(facts, HOSTILE)
 
     assert "img" not in page.elements
@@ -161,7 +218,8 @@ def test_unknown_values_are_dashes() -> None:
     facts = node_facts()
     process: Facts = dict.fromkeys(facts["without_gpu"][0]) | {"workload": {}}
     bare: Facts = dict.fromkeys(facts["gpus"][0]) | {"uuid": "GPU-x", "up": True, "processes_hidden": 0}
-    bare |= {"load_10m": [], "allocated_to": [], "processes": [process]}
+    bare |= {"load_10m": [], "allocated_to": [], "processes": [process], "level": "none"}
+    bare |= {key: [] for key in ("health", "slowed_by", "xids", "mig")}
     text = read(node_facts(gpus=[bare], without_gpu=[])).text
 
     assert "Mean load - Memory - Power -" in text
@@ -184,6 +242,6 @@ def test_many_devices_with_many_processes_stay_bounded() -> None:
     gpu["processes"] *= 128
     page = read(facts | {"gpus": [gpu] * 64})
 
-    assert page.elements.count("section") == 64 + 3
+    assert page.elements.count("section") == 64 + 4
     assert "and 99 more processes" in page.text
     assert sum(map(len, content(facts | {"gpus": [gpu] * 64}, None))) < 2_000_000

@@ -5,7 +5,7 @@ import pytest
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import Facts
+from gpugauge.status.processes import Facts
 from gpugauge.web.page import routes
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Reply, Request

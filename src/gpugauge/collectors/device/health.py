@@ -5,14 +5,11 @@ from __future__ import annotations
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import NONE, Metric, Table, by, flag, states
+from gpugauge.status.health import RECOVERY
 
 _device = Table("uuid")
 
-# nvmlDeviceGpuRecoveryAction_t, in the order of its values.
-RECOVERY_ACTIONS = (
-    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
-    *("recover_imex_domain", "bus_reset", "system_reboot"),
-)
+RECOVERY_ACTIONS = ("none", *RECOVERY)
 
 
 def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:

@@ -19,6 +19,11 @@ def text(value: object) -> str:
     return html.escape(printable(shown))
 
 
+def mark(css_class: str, words: str) -> str:
+    """Return text with a coloured mark. The text alone is sufficient without the colour."""
+    return f'<span class="mark {css_class}">{text(words)}</span>'
+
+
 def percent(ratio: float | None) -> str:
     """Return a ratio in per cent."""
     return ABSENT if ratio is None else f"{100 * ratio:.0f} %"

@@ -6,24 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from gpugauge.status.details import last_use
 from gpugauge.status.down import down_phrase
-from gpugauge.status.steps import loader_advice, step_sentence
-from gpugauge.verdict.causes import CAUSES
-from gpugauge.web.page.draw import ABSENT, bar, duration, of_sizes, of_watts, percent, size, sparkline, text
+from gpugauge.web.page.draw import ABSENT, bar, mark, of_sizes, of_watts, percent, sparkline, text
+from gpugauge.web.page.process import owner, process_table
 
 _MAX_PROCESSES_PER_GPU = 32  # the metrics have all
-_COLUMNS = ("Workload", "Process id", "GPU memory", "Load over 5 minutes", "Running for", "State")
-# CSS classes of states. The name of the state is always shown, too.
-_STATE_CLASSES = {
-    "training": "good",
-    "evaluating": "good",
-    "generating": "good",
-    "checkpointing": "good",
-    "unknown": "none",
-    "stalled": "bad",
-    "training_on_cpu": "bad",
-}
-
+_MAX_PROBLEMS = 32  # the API has all
 Facts = Mapping[str, Any]
 
 
@@ -32,7 +21,7 @@ def page(head: str, body: str) -> str:
     return f"{head}<main>\n{body}</main>\n</body>\n</html>\n"
 
 
-def head(version: str, metrics_path: str) -> str:
+def head(version: str, metrics_path: str, host: str) -> str:
     """Return the constant start of the document. Links are relative, so that a proxy may add a path prefix."""
     return f"""\
 <!DOCTYPE html>
@@ -41,7 +30,7 @@ def head(version: str, metrics_path: str) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>gpugauge</title>
+<title>{text(host)} · gpugauge</title>
 <link rel="icon" href="page.svg?{text(version)}">
 <link rel="stylesheet" href="page.css?{text(version)}">
 <script src="page.js?{text(version)}" defer></script>
@@ -49,7 +38,7 @@ def head(version: str, metrics_path: str) -> str:
 </head>
 <body>
 <header>
-<h1><img src="page.svg?{text(version)}" alt="" width="26" height="26">gpugauge</h1>
+<h1><img src="page.svg?{text(version)}" alt="" width="26" height="26">{text(host)}<small>gpugauge</small></h1>
 <nav aria-label="Other views">
 <a href=".{text(metrics_path)}">Metrics</a>
 <a href="./api/v1/status">JSON</a>
@@ -89,18 +78,18 @@ def content(facts: Facts, scenario: str | None) -> tuple[str, str]:
     if facts["without_gpu"]:
         title = "Processes with torch that use no GPU"
         parts.append(f'<section class="gpu none" aria-labelledby="without"><h2 id="without">{title}</h2>\n')
-        parts.append(_processes(facts["without_gpu"], title, facts["timestamp"]) + "</section>\n")
-    return banner(scenario) + before, "".join(parts)
+        parts.append(process_table(facts["without_gpu"], title, facts["timestamp"]) + "</section>\n")
+    return banner(scenario) + _answer(facts) + before, "".join(parts)
 
 
 def _exporter(facts: Facts) -> tuple[str, str]:
     """Return the state of the exporter, before and after the age of the snapshot."""
     driver, failing = facts["driver"], facts["failing_collectors"]
-    state = _mark("good", "up") if driver["up"] else _mark("bad", f"not available: {driver['reason']}")
+    state = mark("good", "up") if driver["up"] else mark("bad", f"not available: {driver['reason']}")
     if driver.get("released_until"):
         until = datetime.fromtimestamp(driver["released_until"], timezone.utc)
-        state = _mark("poor", f"released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched")
-    collectors = _mark("bad", f"failing: {', '.join(failing)}") if failing else _mark("good", "ok")
+        state = mark("poor", f"released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched")
+    collectors = mark("bad", f"failing: {', '.join(failing)}") if failing else mark("good", "ok")
     at = datetime.fromtimestamp(facts["timestamp"], timezone.utc)
     before = (
         '<section aria-label="Exporter"><dl class="exporter">\n'
@@ -108,15 +97,27 @@ def _exporter(facts: Facts) -> tuple[str, str]:
         f'<div><dt>Snapshot</dt><dd><time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%H:%M:%S} UTC</time>, '
     )
     after = f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(facts['version'])}</dd></div>\n</dl></section>\n"
-    problems = {f"Collector {name}:": error for name, error in failing.items() if error}
-    if driver.get("advice"):
-        problems = {"Driver:": driver["advice"], **problems}
-    if facts.get("hook"):
-        problems["Hook:"] = facts["hook"]
-    return before, after + "".join(
-        f'<p class="banner bad"><strong>{text(part)}</strong> {text(problem)}</p>\n'
-        for part, problem in problems.items()
-    )
+    return before, after
+
+
+def _answer(facts: Facts) -> str:
+    """Return the answer line and the problems."""
+    problems: Sequence[Facts] = facts["problems"]
+    level = "bad" if any(problem["grave"] for problem in problems) else "poor" if problems else "good"
+    items = "".join(map(_problem, problems[:_MAX_PROBLEMS]))
+    if len(problems) > _MAX_PROBLEMS:
+        items += f"<li>and {len(problems) - _MAX_PROBLEMS} more</li>\n"
+    listed = f'<ul class="problems">\n{items}</ul>\n' if items else ""
+    answer = mark(level, facts["answer"])
+    return f'<section aria-label="Answer"><p class="answer">{answer}</p>\n{listed}</section>\n'
+
+
+def _problem(problem: Facts) -> str:
+    colon = "" if problem["processes"] else ":"
+    words = f"<strong>{text(problem['subject'])}{colon}</strong> {text(problem['text'])}"
+    detail = f" <small>({text(problem['detail'])})</small>" if problem["detail"] else ""
+    advice = f" <span><b>Advice:</b> {text(problem['advice'])}</span>" if problem["advice"] else ""
+    return f'<li class="{"bad" if problem["grave"] else "poor"}">{words}{detail}{advice}</li>\n'
 
 
 def _overview(gpus: Sequence[Facts]) -> str:
@@ -126,10 +127,12 @@ def _overview(gpus: Sequence[Facts]) -> str:
     up = [gpu for gpu in gpus if gpu["up"]]
     lost = len(gpus) - len(up)
     loads = [gpu["load_5m"] if gpu["load_5m"] is not None else gpu["load"] for gpu in up]
-    load = sum(loads) / len(loads) if loads and None not in loads else None
+    known = [load for load in loads if load is not None]
+    load = sum(known) / len(known) if known else None
+    some = f" <small>of {len(known)} GPUs</small>" if 0 < len(known) < len(up) else ""
     figures = (
         ("GPUs", f"{len(gpus)}{f', {lost} down' if lost else ''}", ""),
-        ("Mean load", percent(load), bar(load, 1.0)),
+        ("Mean load", percent(load) + some, bar(load, 1.0)),
         ("Memory", *_pair(up, "memory_used_bytes", "memory_total_bytes", of_sizes)),
         ("Power", *_pair(up, "power_watts", "power_limit_watts", of_watts)),
     )
@@ -148,12 +151,14 @@ def _gpu(gpu: Facts, number: int, now: float) -> str:
     title = text((gpu["name"] or "GPU").removeprefix("NVIDIA "))
     index = "?" if gpu["index"] is None else gpu["index"]
     opening = (
-        f'<section class="gpu {_gpu_class(gpu)}" aria-labelledby="gpu{number}">\n'
+        f'<section class="gpu {gpu["level"]}" aria-labelledby="gpu{number}">\n'
         f'<h2 id="gpu{number}"><span class="index"><span class="hidden">GPU </span>{index}</span> {title}'
         f"<small>{text(gpu['uuid'])}</small></h2>\n"
     )
     if not gpu["up"]:
-        return f'{opening}<p class="gone">{_mark("bad", down_phrase(gpu["down_reason"]))}</p>\n</section>\n'
+        gone = f'<p class="gone">{mark("bad", down_phrase(gpu["down_reason"]))} {text(last_use(gpu))}</p>\n'
+        rows = process_table(gpu["processes"], f"Processes on GPU {index}", now) if gpu["processes"] else ""
+        return f"{opening}{gone}{_health(gpu)}{rows}</section>\n"
     degrees = gpu["temperature_celsius"]
     figures = (
         ("Now", percent(gpu["load"]), ""),
@@ -174,106 +179,34 @@ def _gpu(gpu: Facts, number: int, now: float) -> str:
     return (
         f'{opening}<figure>{sparkline(gpu["load_10m"])}<figcaption aria-hidden="true"><span>10 min ago</span>'
         f"<span>load</span><span>now</span></figcaption></figure>\n<dl>{cells}</dl>\n"
-        f"{_users(gpu, index, now)}</section>\n"
+        f"{_health(gpu)}{''.join(map(_mig, gpu['mig']))}{_users(gpu, index, now)}</section>\n"
     )
 
 
-def _gpu_class(gpu: Facts) -> str:
-    """Return the CSS class of a GPU: that of the worst of its processes."""
-    if not gpu["up"]:
-        return "bad"
-    classes = [_process_class(process) for process in gpu["processes"]]
-    return next((name for name in ("bad", "poor", "good") if name in classes), "none")
+def _health(gpu: Facts) -> str:
+    """Return the errors, lowered clocks and Xid errors of a GPU."""
+    marks = [mark("bad" if ailment["grave"] else "poor", ailment["text"]) for ailment in gpu["health"]]
+    marks += [mark("poor", f"clocks lowered: {reason}") for reason in gpu["slowed_by"]]
+    marks += [mark("poor" if xid["advice"] else "none", xid["text"]) for xid in gpu["xids"]]
+    return f'<p class="users">{" ".join(marks)}</p>\n' if marks else ""
 
 
-def _process_class(process: Facts) -> str:
-    state = process["state"]
-    if state is None:
-        return "none"
-    state_class = _STATE_CLASSES.get(state, "plain")
-    return "poor" if process["limited_by"] and state_class != "bad" else state_class
+def _mig(device: Facts) -> str:
+    memory = of_sizes(device["memory_used_bytes"], device["memory_total_bytes"])
+    holders = ", ".join(filter(None, map(owner, device["allocated_to"])))
+    name = text(device["profile"] or device["uuid"])
+    return f'<p class="users">MIG <b>{name}</b> load {percent(device["load"])}, memory {memory} {holders}</p>\n'
 
 
 def _users(gpu: Facts, index: object, now: float) -> str:
     shown = gpu["processes"][:_MAX_PROCESSES_PER_GPU]
     more = len(gpu["processes"]) - len(shown) + gpu["processes_hidden"]
-    rows = _processes(shown, f"Processes on GPU {index}", now) if shown else ""
+    rows = process_table(shown, f"Processes on GPU {index}", now) if shown else ""
     if more:
         rows += f'<p class="users">and {more} more processes</p>\n'
     if rows:
         return rows
-    owners = ", ".join(filter(None, map(_owner, gpu["allocated_to"])))
+    owners = ", ".join(filter(None, map(owner, gpu["allocated_to"])))
     if owners:
-        return f'<p class="users">{_mark("poor", "allocated, but no process uses it:")} {owners}</p>\n'
+        return f'<p class="users">{mark("poor", "allocated, but no process uses it:")} {owners}</p>\n'
     return f'<p class="users">{"free" if gpu["allocation"] == "unallocated" else "no process"}</p>\n'
-
-
-def _processes(processes: Sequence[Facts], caption: str, now: float) -> str:
-    names = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    rows = "".join(_process(process, now) for process in processes)
-    return (
-        f'<table><caption class="hidden">{caption}</caption>'
-        f"<colgroup>{'<col>' * len(_COLUMNS)}</colgroup>"
-        f'<thead class="hidden"><tr>{names}</tr></thead>\n<tbody>\n{rows}</tbody></table>\n'
-    )
-
-
-def _process(process: Facts, now: float) -> str:
-    owner, command = _owner(process["workload"]), text(process["command"])
-    name = " ".join(part for part in (f"<b>{command}</b>" if command else "", owner) if part) or ABSENT
-    pid = ABSENT if process["pid"] is None else process["pid"]
-    age = ABSENT if process["started"] is None else duration(now - process["started"])
-    memory, load = process.get("memory_used_bytes"), process.get("load_5m")
-    state = process["state"]
-    cells = (
-        f'<td><span class="unit">pid</span> {pid}</td>',
-        f"<td>{size(memory)}</td>",
-        f'<td>{percent(load)} <span class="unit">load</span></td>',
-        f'<td><span class="unit">for</span> {age}</td>',
-        f"<td>{_mark(_process_class(process), state.replace('_', ' ')) if state else ABSENT}</td>",
-    )
-    return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>\n{_cause(process)}{_steps(process)}'
-
-
-def _cause(process: Facts) -> str:
-    """Return a table row with the limiting cause, its share and its advice."""
-    name = process["limited_by"]
-    if not name:
-        return ""
-    ratio = process.get("limited_by_ratio")
-    # Without a GPU in use no GPU time is lost.
-    lost = ratio is not None and process["state"] != "training_on_cpu"
-    share = f", which costs {percent(ratio)} of its GPU time" if lost else ""
-    cause = CAUSES.get(name)
-    advice = f" <span>{text(cause.evidence)}. <b>Advice:</b> {text(cause.advice)}</span>" if cause else ""
-    return (
-        f'<tr class="cause"><td colspan="{len(_COLUMNS)}"><strong>Limited by {text(name).replace("_", " ")}</strong>'
-        f"{share}:{advice}</td></tr>\n"
-    )
-
-
-def _steps(process: Facts) -> str:
-    """Return a table row with the parts of the steps of a training on the CPU, and with unknown waits for batches."""
-    on_cpu = process["state"] == "training_on_cpu"
-    parts = [("Last minute:", step_sentence(process["step_shares"] or {}) if on_cpu else "")]
-    parts.append(("Not decided:", loader_advice(process["undecidable"] or ())))
-    notes = [f"<strong>{name}</strong> <span>{text(words)}.</span>" for name, words in parts if words]
-    return f'<tr class="cause"><td colspan="{len(_COLUMNS)}">{" ".join(notes)}</td></tr>\n' if notes else ""
-
-
-def _owner(workload: Mapping[str, str]) -> str:
-    """Return the owner of a process by names: pod or container, job, user."""
-    kind, job = workload.get("kind"), workload.get("job_id", "")
-    pod = "/".join(workload[key] for key in ("namespace", "pod", "container") if workload.get(key))
-    if kind != "pod":
-        pod = f"container {workload['container']}" if workload.get("container") else ""
-        job = f"Slurm job {job}" if kind == "slurm" and job else job
-    else:
-        job = "" if workload.get("pod") else f"pod {job[:8]}"
-    user = workload.get("user", "")
-    return text(" · ".join(filter(None, (pod, job, f"user {user}" if user else ""))))
-
-
-def _mark(css_class: str, words: str) -> str:
-    """Return text with a coloured mark. The text alone is sufficient without the colour."""
-    return f'<span class="mark {css_class}">{text(words)}</span>'

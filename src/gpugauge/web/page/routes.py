@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ def page_routes(
     files = {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}
     # An open page reloads itself when the files of the daemon have changed.
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[:12]
-    opening = head(version, telemetry_path)
+    opening = head(version, telemetry_path, socket.gethostname())
     rendered: tuple[Snapshot | None, tuple[str, str]] = (None, ("", ""))
 
     def answer(_: Request) -> Reply:

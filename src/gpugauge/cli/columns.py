@@ -1,0 +1,115 @@
+"""Text in the columns of a terminal: widths as the terminal shows them, tables that fit, lines that wrap."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_GAP = 2  # blanks between two columns
+
+
+def cells(text: str) -> int:
+    """Return the width of a text on a terminal: wide characters of East Asia take two cells, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(character) for character in text)
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
+def cut(text: str, width: int) -> str:
+    """Return the text, or its beginning and `…` if it is wider than `width` cells."""
+    if cells(text) <= width:
+        return text
+    taken, used = "", 0
+    for character in text:
+        used += _cells(character)
+        if used > width - 1:
+            break
+        taken += character
+    return taken + "…"
+
+
+def pad(text: str, width: int, right: bool = False) -> str:
+    """Return the text with blanks up to `width` cells; `right` aligns it at the right."""
+    blanks = " " * max(0, width - cells(text))
+    return blanks + text if right else text + blanks
+
+
+def wrap(text: str, width: int, indent: str = "", following: str | None = None) -> list[str]:
+    """Return the text as lines of at most `width` cells; words that are wider than a line are divided."""
+    rest = indent if following is None else following
+    lines, line, begin = [], indent, True
+    for word in text.split():
+        if not begin and cells(line) + 1 + cells(word) > width:
+            lines.append(line)
+            line, begin = rest, True
+        line += ("" if begin else " ") + word
+        begin = False
+        while cells(line) > width and cells(line) > cells(rest) + 1:
+            head = _fitting(line, width)
+            lines.append(head)
+            line = rest + line[len(head) :]
+    return [*lines, line] if not begin else lines
+
+
+def _fitting(text: str, width: int) -> str:
+    used = 0
+    for place, character in enumerate(text):
+        used += _cells(character)
+        if used > width:
+            return text[:place]
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`least` is the number of cells to which a column may be cut; None if it is never cut. Columns with a `rank` are
+    left out where there is too little space, the highest rank first.
+    """
+
+    heading: str
+    right: bool = False
+    least: int | None = None
+    rank: int = 0
+
+
+class Grid:
+    """Columns whose widths fit all rows, and a terminal of `width` cells with an indent."""
+
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, indent: int = 0) -> None:
+        needed = [max([cells(c.heading), *(cells(row[i]) for row in rows)]) for i, c in enumerate(columns)]
+        self._columns, self._indent = columns, indent
+        self._kept = list(range(len(columns)))
+        while self._width(self._least(needed)) > width and any(columns[i].rank for i in self._kept):
+            self._kept.remove(max(self._kept, key=lambda i: columns[i].rank))
+        excess = self._width({i: needed[i] for i in self._kept}) - width
+        self._widths = {i: needed[i] for i in self._kept}
+        for i, least in self._least(needed).items():
+            spared = max(0, min(excess, needed[i] - least))
+            self._widths[i] -= spared
+            excess -= spared
+
+    def _least(self, needed: Sequence[int]) -> dict[int, int]:
+        limits = {i: self._columns[i].least for i in self._kept}
+        return {i: needed[i] if least is None else min(needed[i], least) for i, least in limits.items()}
+
+    def _width(self, widths: dict[int, int]) -> int:
+        return self._indent + sum(widths.values()) + _GAP * (len(widths) - 1)
+
+    def heading(self) -> str:
+        """Return the line of headings."""
+        return self.line([column.heading for column in self._columns])
+
+    def line(self, row: Sequence[str]) -> str:
+        """Return a row as a line."""
+        return " " * self._indent + (" " * _GAP).join(self.parts(row)).rstrip()
+
+    def parts(self, row: Sequence[str]) -> list[str]:
+        """Return the padded values of the columns that are shown."""
+        return [pad(cut(row[i], self._widths[i]), self._widths[i], self._columns[i].right) for i in self._kept]

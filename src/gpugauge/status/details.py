@@ -1,0 +1,66 @@
+"""The facts about one process in a few words, for every view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpugauge.status.steps import loader_advice, step_sentence
+from gpugauge.status.words import duration, percent
+
+_MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
+
+
+def details(process: Mapping[str, Any], now: float) -> list[str]:
+    """Return what the hook reports of a process, such as its step time. `now` is Unix time."""
+    found = []
+    if process.get("step_seconds") is not None:
+        found.append(f"step {duration(process['step_seconds'])}")
+    if process.get("phase"):
+        found.append(f"phase {process['phase'].replace('_', ' ')}")
+    shares = process.get("step_shares") or {}
+    if process.get("state") == "training_on_cpu" and shares:
+        found.append(step_sentence(shares))
+    elif (process.get("data_wait_ratio") or 0.0) >= _MIN_SHOWN_RATIO:
+        found.append(f"{percent(process['data_wait_ratio'])} waiting for data")
+    if process.get("rank") is not None and (process.get("world_size") or 1) > 1:
+        found.append(f"rank {process['rank']} of {process['world_size']}")
+    if loader := _loader(process.get("loader") or {}):
+        found.append(f"loader: {loader}")
+    if process.get("last_step") is not None:
+        found.append(f"last step {duration(max(0.0, now - process['last_step']))} ago")
+    return found
+
+
+def remark(process: Mapping[str, Any]) -> str:
+    """Return what limits a process, with its share, and what makes the causes of the loader decidable; "" if nothing
+    does.
+    """
+    if not process.get("limited_by_words"):
+        return loader_advice(process.get("undecidable") or ())
+    ratio = process.get("limited_by_ratio")
+    # Without a GPU in use no GPU time is lost.
+    lost = ratio is not None and process.get("state") != "training_on_cpu"
+    return f"{process['limited_by_words']}" + (f": {percent(ratio or 0.0)} of its GPU time is lost" if lost else "")
+
+
+def last_use(gpu: Mapping[str, Any]) -> str:
+    """Return who used a GPU that is down when it answered last, "" if that is not known."""
+    processes = gpu.get("last_processes")
+    if not processes:
+        return ""
+    named = [f"pid {p['pid']} {p['command'] or ''}".strip() + ("" if p["alive"] else " (ended)") for p in processes]
+    return f"last used by {', '.join(named)}"
+
+
+def _loader(options: Mapping[str, str]) -> str:
+    words = []
+    if workers := options.get("workers"):
+        words.append(f"{workers} worker{'' if workers == '1' else 's'}")
+    if options.get("batch_size"):
+        words.append(f"batch {options['batch_size']}")
+    if pinned := options.get("pin_memory"):
+        words.append("pinned" if pinned == "yes" else "not pinned")
+    if options.get("prefetch"):
+        words.append(f"prefetch {options['prefetch']}")
+    return ", ".join(words)

@@ -1,0 +1,182 @@
+"""The GPUs as plain data, with their MIG devices, their health and their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpugauge.status.health import MemoryHealth, ailments, slowdowns, xid_advice
+from gpugauge.status.history import History, by_labels
+from gpugauge.status.processes import Facts, Families, current, identities, identity, rows, workload
+
+_LOAD_WINDOW_SECONDS = 300.0
+_XID_SECONDS = 86_400.0  # for which an Xid error is shown
+# Fields of a GPU that hold one number, and their families.
+_FIGURES = {
+    "load": "gpu_utilization_ratio",
+    "memory_used_bytes": "gpu_memory_used_bytes",
+    "memory_total_bytes": "gpu_memory_total_bytes",
+    "power_watts": "gpu_power_watts",
+    "power_limit_watts": "gpu_power_limit_watts",
+}
+_MIG_FIGURES = {
+    "load": "gpu_mig_sm_active_ratio",
+    "memory_used_bytes": "gpu_mig_memory_used_bytes",
+    "memory_total_bytes": "gpu_mig_memory_total_bytes",
+}
+_LEVELS = ("bad", "poor", "good")
+
+
+def gpus(found: Families, history: History, processes: Sequence[Facts], now: float) -> list[Facts]:
+    """Return the GPUs by index. `now` is the Unix time of the snapshot."""
+    known = {facts["uuid"]: facts for facts in rows(found.get("gpu_info"))}
+    figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _FIGURES.items()}
+    temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
+    hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
+    down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
+    allocation, health, mig = _Allocation(found), _Health(found, now), _mig(found)
+    users: dict[str, list[Facts]] = {}
+    for process in processes:
+        for uuid in process["devices"]:
+            users.setdefault(uuid, []).append(_on_device(process, uuid))
+    result: list[Facts] = []
+    for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items():
+        index = known.get(uuid, {}).get("index", "")
+        number = int(index) if index.isdecimal() else None
+        here = users.get(uuid, [])
+        ill = health.of(uuid, "?" if number is None else number)
+        result.append(
+            {
+                "index": number,
+                "uuid": uuid,
+                "name": known.get(uuid, {}).get("name"),
+                "pci_bus_id": known.get(uuid, {}).get("pci_bus_id"),
+                "up": bool(up),
+                "down_reason": down.get(uuid),
+                "level": _level(bool(up), ill, here),
+                **{name: values.get((uuid,)) for name, values in figures.items()},
+                "load_5m": history.load(uuid, _LOAD_WINDOW_SECONDS),
+                "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
+                "temperature_celsius": temperatures.get((uuid, "gpu")),
+                **ill,
+                "mig": [device | allocation.of(device["uuid"]) for device in mig.get(uuid, [])],
+                **allocation.of(uuid),
+                "processes": here,
+                "processes_hidden": int(hidden.get((uuid,), 0)),
+                **({} if up else _last_use(uuid, history, {p["process"] for p in processes})),
+            }
+        )
+    return sorted(result, key=lambda gpu: (gpu["index"] is None, gpu["index"], gpu["uuid"]))
+
+
+class _Allocation:
+    """To whom the GPUs and MIG devices are allocated."""
+
+    def __init__(self, found: Families) -> None:
+        self._states = current(found.get("gpu_allocation_state"), "uuid")
+        self._holders: dict[str, list[Facts]] = {}
+        for facts in rows(found.get("gpu_allocation_info")):
+            self._holders.setdefault(facts["uuid"], []).append(dict(workload(facts)))
+
+    def of(self, uuid: str) -> Facts:
+        return {"allocation": self._states.get(uuid), "allocated_to": self._holders.get(uuid, [])}
+
+
+class _Health:
+    """Errors and lowered clocks of the GPUs that answer, and Xid errors of all."""
+
+    def __init__(self, found: Families, now: float) -> None:
+        self._now = now
+        self._actions = current(found.get("gpu_recovery_action"), "uuid")
+        self._flags = {
+            name: by_labels(found.get(name), "uuid")
+            for name in ("gpu_remapped_rows_failure", "gpu_remapped_rows_pending", "gpu_retired_pages_pending")
+        }
+        self._pages: dict[str, float] = {}
+        for (uuid, _), count in by_labels(found.get("gpu_retired_pages"), "uuid", "cause").items():
+            self._pages[uuid] = self._pages.get(uuid, 0) + count
+        self._errors = by_labels(found.get("gpu_ecc_errors_total"), "uuid", "type", "scope")
+        self._slowed: dict[str, list[str]] = {}
+        for (uuid, reason), active in by_labels(found.get("gpu_clocks_event_active"), "uuid", "reason").items():
+            if active:
+                self._slowed.setdefault(uuid, []).append(reason)
+        self._xids: dict[str, list[tuple[float, tuple[str, ...], bool]]] = {}
+        lasting, last = (
+            by_labels(found.get(name), "uuid", "xid", "class", "xid_name")
+            for name in ("gpu_xid_unrepaired_timestamp_seconds", "gpu_xid_last_timestamp_seconds")
+        )
+        for (uuid, *labels), at in (last | lasting).items():
+            unrepaired = (uuid, *labels) in lasting
+            if unrepaired or now - at < _XID_SECONDS:
+                self._xids.setdefault(uuid, []).append((at, tuple(labels), unrepaired))
+
+    def of(self, uuid: str, index: object) -> Facts:
+        """Return the fields of the GPU with an index."""
+        figures = MemoryHealth(
+            self._actions.get(uuid, "none"),
+            bool(self._flags["gpu_remapped_rows_failure"].get((uuid,))),
+            bool(self._flags["gpu_remapped_rows_pending"].get((uuid,))),
+            self._pages.get(uuid, 0),
+            bool(self._flags["gpu_retired_pages_pending"].get((uuid,))),
+            self._errors.get((uuid, "uncorrected", "volatile"), 0),
+        )
+        return {
+            "health": [{"grave": a.grave, "text": a.text, "advice": a.advice} for a in ailments(figures, index)],
+            "slowed_by": slowdowns(self._slowed.get(uuid, [])),
+            "xids": [
+                {
+                    "xid": int(xid) if xid.isdecimal() else None,
+                    "text": f"Xid {xid}" + (f": {name}" if name else ""),
+                    "class": kind,
+                    "last": at,
+                    "advice": (xid_advice(kind, index) if unrepaired else "") or None,
+                }
+                for at, (xid, kind, name), unrepaired in sorted(self._xids.get(uuid, []), reverse=True)
+            ],
+        }
+
+
+def _mig(found: Families) -> dict[str, list[Facts]]:
+    """Return the MIG devices by the uuid of their GPU."""
+    figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _MIG_FIGURES.items()}
+    devices: dict[str, list[Facts]] = {}
+    for facts in rows(found.get("gpu_mig_info")):
+        device: Facts = {"uuid": facts["uuid"], "profile": facts.get("profile")}
+        device |= {key: facts.get(key) for key in ("gpu_instance", "compute_instance")}
+        device |= {name: values.get((facts["uuid"],)) for name, values in figures.items()}
+        devices.setdefault(facts.get("parent_uuid", ""), []).append(device)
+    return {uuid: sorted(found_here, key=_instance) for uuid, found_here in devices.items()}
+
+
+def _instance(device: Mapping[str, str | None]) -> tuple[int, int]:
+    ids = [device.get("gpu_instance") or "", device.get("compute_instance") or ""]
+    first, second = (int(text) if text.isdecimal() else -1 for text in ids)
+    return first, second
+
+
+def _level(up: bool, health: Facts, processes: Sequence[Facts]) -> str:
+    """Return the level of a GPU: bad if it is down or gravely ill, otherwise the worst of itself and its processes."""
+    levels = [process["level"] for process in processes]
+    if not up or any(ailment["grave"] for ailment in health["health"]):
+        levels.append("bad")
+    if health["health"] or health["slowed_by"] or any(xid["advice"] for xid in health["xids"]):
+        levels.append("poor")
+    return next((level for level in _LEVELS if level in levels), "none")
+
+
+def _on_device(process: Facts, uuid: str) -> Facts:
+    """Return a process with its use of one GPU."""
+    return {**{key: value for key, value in process.items() if key != "devices"}, **process["devices"][uuid]}
+
+
+def _last_use(uuid: str, history: History, alive: set[str]) -> Facts:
+    """Return the fields of a GPU that is down about the time when it answered last; none if that is not known."""
+    use = history.last_use(uuid)
+    if use is None:
+        return {}
+    known = identities(use.families, use.processes)
+    last = [identity(known[process]) | {"alive": process in alive} for process in use.processes if process in known]
+    return {"last_seen": use.timestamp, "last_processes": last}
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 3)

@@ -1,0 +1,23 @@
+"""The names by which people recognize a process and its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def owner(workload: Mapping[str, str]) -> str:
+    """Return the shortest name by which a person recognizes a workload: pod, job, container, unit; and the user."""
+    pod = "/".join(workload[key] for key in ("namespace", "pod") if workload.get(key))
+    job = "" if pod else workload.get("job_id") or ""
+    job = {"slurm": f"job {job}", "pod": f"pod {job[:8]}"}.get(workload.get("kind", ""), job) if job else ""
+    user = "" if pod else workload.get("user") or ""
+    return " ".join(filter(None, (pod or job or workload.get("container") or "", user)))
+
+
+def name(process: Mapping[str, Any]) -> str:
+    """Return the command of a process; if it is unknown, its owner or its pid."""
+    if process["command"]:
+        return str(process["command"])
+    pid = "a process" if process["pid"] is None else f"pid {process['pid']}"
+    return owner(process["workload"]) or pid

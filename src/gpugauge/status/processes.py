@@ -1,0 +1,183 @@
+"""The processes that use GPUs or have torch loaded, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from gpugauge.metric import Family
+from gpugauge.status.history import IDENTITIES, History, by_labels
+from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, state_words
+from gpugauge.verdict.causes import CAUSES
+
+WASTED_RATIO = 0.5
+"""A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed."""
+
+_WINDOW_SECONDS = 300.0
+_WORKLOAD_PREFIX = "workload_"
+_WORKING = frozenset({"training", "evaluating", "generating", "checkpointing"})
+_FAILING = frozenset({"stalled", "training_on_cpu", "held_idle"})
+
+Families = Mapping[str, Family]
+Facts = dict[str, Any]
+
+
+def rows(family: Family | None) -> list[dict[str, str]]:
+    """Return the labels of each sample of an info family, without empty ones."""
+    if family is None:
+        return []
+    return [{k: v for k, v in zip(family.metric.labels, values, strict=True) if v} for values, _ in family.samples]
+
+
+def current(family: Family | None, subject: str) -> dict[str, str]:
+    """Return the state whose sample is 1, by subject. The states are the values of the family's other label."""
+    if family is None:
+        return {}
+    other = next(label for label in family.metric.labels if label != subject)
+    return {labels[0]: labels[1] for labels, value in by_labels(family, subject, other).items() if value == 1}
+
+
+def workload(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of the workload without their prefix."""
+    return {
+        key.removeprefix(_WORKLOAD_PREFIX): value for key, value in facts.items() if key.startswith(_WORKLOAD_PREFIX)
+    }
+
+
+def identities(families: Iterable[Family | None], only: Collection[str] | None = None) -> dict[str, dict[str, str]]:
+    """Return the labels of each process from the families of IDENTITIES, the first taking effect least."""
+    known: dict[str, dict[str, str]] = {}
+    for family in families:
+        for facts in rows(family):
+            if only is None or facts.get("process") in only:
+                known[facts["process"]] = known.get(facts["process"], {}) | facts
+    return known
+
+
+def identity(facts: Mapping[str, str]) -> Facts:
+    """Return the fields that identify a process."""
+    return {
+        "process": facts["process"],
+        "pid": _number(facts.get("pid")),
+        "command": facts.get("workload_command") or facts.get("command"),
+        "workload": workload(facts),
+    }
+
+
+def processes(found: Families, history: History) -> list[Facts]:
+    """Return the processes that the driver, the host or the hook reports and that are alive."""
+    known = identities(found.get(name) for name in IDENTITIES)
+    memory = by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid")
+    busy = by_labels(found.get("gpu_process_busy_seconds_total"), "process", "uuid")
+    ended = by_labels(found.get("training_end_timestamp_seconds"), "process")
+    host = {f["process"] for f in rows(found.get("gpu_process_host_info"))}
+    inside = {f["process"] for f in rows(found.get("torch_process_info"))}
+    alive = {process for process, _ in memory} | host | {process for process in inside if (process,) not in ended}
+    devices: dict[str, dict[str, Facts]] = {}
+    for process, uuid in dict.fromkeys((*memory, *busy)):
+        if process in alive:
+            load = history.process_load(process, uuid, _WINDOW_SECONDS)
+            use = {"memory_used_bytes": memory.get((process, uuid)), "load_5m": load}
+            devices.setdefault(process, {})[uuid] = use
+    steps, verdicts = _Steps(found, history), _Verdicts(found)
+    result = []
+    for process, facts in known.items():
+        if process in alive:
+            role = _role(facts, hooked=process in inside, on_host=process in host)
+            shown: Facts = {**identity(facts), "kind": facts.get("kind"), "torch_build": facts.get("torch_build")}
+            shown |= {"role": role, "hook": process in inside} | steps.of(process, facts)
+            shown |= verdicts.of(process, role, shown)
+            result.append(shown | {"devices": devices.get(process, {})})
+    return result
+
+
+class _Steps:
+    """What the hook reports of the steps."""
+
+    def __init__(self, found: Families, history: History) -> None:
+        self._history = history
+        self._started = by_labels(found.get("gpu_process_start_timestamp_seconds"), "process")
+        self._steps = by_labels(found.get("torch_steps_total"), "process")
+        self._last = by_labels(found.get("training_last_step_timestamp_seconds"), "process")
+        self._phases = current(found.get("torch_phase"), "process")
+        self._loaders = {facts.pop("process"): facts for facts in rows(found.get("torch_loader_info"))}
+
+    def of(self, process: str, facts: Mapping[str, str]) -> Facts:
+        """Return the fields of a process; None where the hook does not report."""
+        return {
+            "started": self._started.get((process,)),
+            "steps": self._steps.get((process,)),
+            "step_seconds": self._history.step_seconds(process, _WINDOW_SECONDS),
+            "last_step": self._last.get((process,)),
+            "phase": self._phases.get(process),
+            "rank": _number(facts.get("rank")),
+            "world_size": _number(facts.get("world_size")),
+            "loader": self._loaders.get(process, {}),
+        }
+
+
+class _Verdicts:
+    """State, cause, and what follows from them."""
+
+    def __init__(self, found: Families) -> None:
+        self._states, self._causes = (
+            current(found.get(n), "process") for n in ("training_state", "training_limited_by")
+        )
+        self._shares = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
+        self._parts: dict[str, dict[str, float]] = {}
+        for (process, part), share in by_labels(found.get("training_step_share_ratio"), "process", "part").items():
+            self._parts.setdefault(process, {})[part] = round(share, 3)
+        self._undecidable = {f["process"]: f.get("undecidable", "") for f in rows(found.get("training_verdict_info"))}
+
+    def of(self, process: str, role: str | None, facts: Facts) -> Facts:
+        """Return the fields of a process: `level` is good, poor, bad, or none."""
+        state, name = self._states.get(process), self._causes.get(process)
+        ratio = self._shares.get((process, name or ""))
+        cause = CAUSES.get(name or "")
+        advice = cause.advice if cause else ""
+        if not advice and state == "stalled":
+            advice = STALLED_ADVICE.format(facts["pid"] or "PID")
+        elif not advice and state == "held_idle":
+            advice = IDLE_ADVICE
+        elif not advice and role == "training" and not facts["hook"]:
+            advice = RUN_ADVICE
+        parts = self._parts.get(process, {})
+        return {
+            "state": state,
+            "state_words": state_words(state, role),
+            "limited_by": name,
+            "limited_by_words": cause_phrase(name) if name else None,
+            "limited_by_ratio": ratio,
+            "evidence": cause.evidence if cause else None,
+            "advice": advice or None,
+            "level": level(state, name, ratio, role),
+            "undecidable": list(filter(None, self._undecidable.get(process, "").split(","))),
+            "step_shares": parts,
+            "data_wait_ratio": parts.get("data"),
+        }
+
+
+def level(state: str | None, cause: str | None, ratio: float | None, role: str | None) -> str:
+    """Return how well a process uses what it holds. Training on the CPU is bad only with a cause: on a machine without
+    a GPU there is none.
+    """
+    if role == "display" or state is None:
+        return "none"
+    if state == "training_on_cpu" and not cause:
+        return "good"
+    if state in _FAILING or (cause and (ratio or 0.0) >= WASTED_RATIO):
+        return "bad"
+    return "poor" if cause else "good" if state in _WORKING else "none"
+
+
+def _role(facts: Mapping[str, str], *, hooked: bool, on_host: bool) -> str | None:
+    """Return what a process is: a training (torch is loaded), a display server or desktop program, another program."""
+    if hooked or facts.get("torch_build"):
+        return "training"
+    if facts.get("kind") == "graphics":
+        return "display"
+    return "program" if on_host else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and text.isascii() else None

@@ -1,0 +1,237 @@
+"""Nodes drawn at random: what is there and what is wrong, and the snapshot in which the daemon would publish it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from gpugauge.snapshot import Health, Section, Snapshot
+from gpugauge.status.history import History
+from gpugauge.verdict.causes import CAUSES
+from tests.status.statusfacts import family
+
+NOW = 1.7e9
+GIB = 1 << 30
+_NAMES = (
+    "NVIDIA H100 80GB HBM3",
+    "Tesla V100-SXM2-32GB",
+    "NVIDIA RTX 6000 Ada Generation " * 3,
+    "NVIDIA A",
+    "图形处理器",
+)
+_PROGRAMS = (
+    *("train.py", "finetune.py", "a", "x" * 128, "训练.py", "été.py", "a b  c.py", "-", "e\u0301" * 9, "🚀" * 30),
+    *("\x1b[2Jevil", "50 %", "GPU 0", "python3"),
+)
+_DOWN = ("gpu_is_lost", "hangs", "not_enumerated", "code_77")
+_SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
+_HARMLESS_SLOWED = ("gpu_idle", "sw_power_cap")
+_XIDS = {
+    48: {"xid": "48", "class": "workflow", "xid_name": "Double bit ECC error"},
+    79: {"xid": "79", "class": "node", "xid_name": "GPU has fallen off the bus"},
+    119: {"xid": "119", "class": "reset", "xid_name": "GSP RPC timeout"},
+    31: {"xid": "31", "class": "application", "xid_name": "GPU memory page fault"},
+    9999: {"xid": "9999", "class": "other", "xid_name": ""},
+}
+_LIMITS = sorted(CAUSES.keys() - {"model_on_cpu", "unused_gpus"})
+
+
+@dataclass
+class Program:
+    """`condition`: well, limited, stalled, idle, unhooked, display, or on_cpu."""
+
+    process: str
+    pid: int
+    name: str
+    condition: str
+    gpus: list[str]
+    cause: str | None = None
+    ratio: float | None = None
+    load: float | None = None
+    memory: int = 0
+
+
+@dataclass
+class Gpu:
+    """What is true of a GPU; `errors` are phrases that must be shown."""
+
+    uuid: str
+    index: int
+    name: str
+    up: bool = True
+    reason: str = ""
+    uncorrected: int = 0
+    reset: bool = False
+    remapping_failed: bool = False
+    remapping_pending: bool = False
+    xid: int | None = None
+    slowed: str | None = None
+    mig: list[tuple[str, str, float | None]] = field(default_factory=list)  # uuid, profile, load
+    load: float = 0.0
+    power: float = 0.0
+    memory: int = 0
+
+    @property
+    def faulty(self) -> bool:
+        """Whether an administrator has something to do although the GPU answers."""
+        memory = self.uncorrected or self.remapping_failed or self.remapping_pending
+        return bool(self.up and (memory or self.reset or self.xid in {48, 79}))
+
+
+@dataclass
+class Node:
+    """A node, and what the history knows."""
+
+    gpus: list[Gpu]
+    programs: list[Program]
+
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot that the daemon publishes."""
+        up = [gpu for gpu in self.gpus if gpu.up]
+        uses = [(p, uuid) for p in self.programs for uuid in p.gpus]
+        hooked = [p for p in self.programs if p.condition not in {"unhooked", "display"}]
+        states = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "held_idle"}
+        states |= {"on_cpu": "training_on_cpu", "unhooked": "unknown", "display": "held_idle"}
+        families = (
+            family("gpugauge_build_info", ({"version": "9.9"}, 1)),
+            family("gpugauge_driver_up", ({"reason": "ok"}, 1)),
+            family("gpu_up", *(({"uuid": g.uuid}, int(g.up)) for g in self.gpus)),
+            family("gpu_down_reason", *(({"uuid": g.uuid, "reason": g.reason}, 1) for g in self.gpus if not g.up)),
+            family("gpu_info", *(({"uuid": g.uuid, "index": str(g.index), "name": g.name}, 1) for g in self.gpus)),
+            family("gpu_utilization_ratio", *(({"uuid": g.uuid}, g.load) for g in up if not g.mig)),
+            family("gpu_memory_used_bytes", *(({"uuid": g.uuid}, g.memory) for g in up)),
+            family("gpu_memory_total_bytes", *(({"uuid": g.uuid}, 80 * GIB) for g in up)),
+            family("gpu_power_watts", *(({"uuid": g.uuid}, g.power) for g in up)),
+            family("gpu_power_limit_watts", *(({"uuid": g.uuid}, 700) for g in up)),
+            family("gpu_temperature_celsius", *(({"uuid": g.uuid, "sensor": "gpu"}, 64) for g in up)),
+            family(
+                "gpu_ecc_errors_total",
+                *(({"uuid": g.uuid, "type": "uncorrected", "scope": "volatile"}, g.uncorrected) for g in up),
+                *(({"uuid": g.uuid, "type": "uncorrected", "scope": "aggregate"}, 7) for g in up),
+                *(({"uuid": g.uuid, "type": "corrected", "scope": "volatile"}, 99) for g in up),
+            ),
+            family("gpu_remapped_rows_failure", *(({"uuid": g.uuid}, int(g.remapping_failed)) for g in up)),
+            family("gpu_remapped_rows_pending", *(({"uuid": g.uuid}, int(g.remapping_pending)) for g in up)),
+            family(
+                "gpu_recovery_action",
+                *(({"uuid": g.uuid, "action": "none"}, int(not g.reset)) for g in up),
+                *(({"uuid": g.uuid, "action": "gpu_reset"}, int(g.reset)) for g in up),
+            ),
+            family(
+                "gpu_clocks_event_active",
+                *(({"uuid": g.uuid, "reason": r}, int(r == g.slowed)) for g in up for r in _SLOWED + _HARMLESS_SLOWED),
+            ),
+            family(
+                "gpu_xid_last_timestamp_seconds",
+                *(({"uuid": g.uuid, **_XIDS[g.xid]}, NOW - 60) for g in self.gpus if g.xid is not None),
+            ),
+            family(
+                "gpu_xid_unrepaired_timestamp_seconds",
+                *(({"uuid": g.uuid, **_XIDS[g.xid]}, NOW - 90_000) for g in self.gpus if g.xid in {48, 79}),
+            ),
+            family(
+                "gpu_mig_info",
+                *(({"uuid": u, "parent_uuid": g.uuid, "profile": p}, 1) for g in up for u, p, _ in g.mig),
+            ),
+            family(
+                "gpu_mig_sm_active_ratio",
+                *(({"uuid": u}, load) for g in up for u, _, load in g.mig if load is not None),
+            ),
+            family("gpu_process_memory_used_bytes", *(({"process": p.process, "uuid": u}, p.memory) for p, u in uses)),
+            family(
+                "gpu_process_info",
+                *(
+                    (
+                        {
+                            "process": p.process,
+                            "pid": str(p.pid),
+                            "kind": "graphics" if p.condition == "display" else "compute",
+                            "workload_command": p.name,
+                        },
+                        1,
+                    )
+                    for p in self.programs
+                    if p.gpus
+                ),
+            ),
+            family(
+                "gpu_process_host_info",
+                *(
+                    (
+                        {
+                            "process": p.process,
+                            "pid": str(p.pid),
+                            "torch_build": "" if p.condition == "display" else "cuda",
+                            "workload_command": p.name,
+                        },
+                        1,
+                    )
+                    for p in self.programs
+                ),
+            ),
+            family("torch_process_info", *(({"process": p.process, "pid": str(p.pid)}, 1) for p in hooked)),
+            family(
+                "training_state",
+                *(({"process": p.process, "state": states[p.condition]}, 1) for p in self.programs),
+            ),
+            family(
+                "training_limited_by",
+                *(({"process": p.process, "cause": p.cause}, 1) for p in self.programs if p.cause),
+            ),
+            family(
+                "training_limited_by_ratio",
+                *(({"process": p.process, "cause": p.cause}, p.ratio) for p in self.programs if p.cause and p.ratio),
+            ),
+        )
+        return Snapshot(NOW, 100.0, (Section("all", families),), {"device": Health(True, 0.1, NOW, 0)})
+
+    def history(self) -> History:
+        """Return a history with the loads of the processes."""
+        loads = {p.process: p.load for p in self.programs}
+
+        class Drawn(History):
+            def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
+                return loads[process]
+
+        return Drawn()
+
+
+def draw(seed: int) -> Node:
+    """Return the node with this number."""
+    dice = random.Random(seed)
+    gpus = [_gpu(dice, index) for index in range(dice.choice((1, 1, 2, 4, 8, 16)))]
+    up = [gpu.uuid for gpu in gpus if gpu.up]
+    pids = dice.sample(range(1, 4_194_304), 12)
+    programs = [_program(dice, number, pids[number], up) for number in range(dice.randint(0, 8))]
+    return Node(gpus, programs)
+
+
+def _gpu(dice: random.Random, index: int) -> Gpu:
+    gpu = Gpu(f"GPU-{index:08x}-7a1c", index, dice.choice(_NAMES))
+    gpu.load, gpu.power, gpu.memory = dice.choice((0.0, 0.005, 0.5, 1.0)), dice.choice((3.2, 700.0, 1234.5)), 79 * GIB
+    if dice.random() < 0.1:
+        gpu.up, gpu.reason = False, dice.choice(_DOWN)
+    if dice.random() < 0.2:
+        gpu.uncorrected, gpu.reset = dice.choice((0, 1, 12345)), dice.random() < 0.5
+        gpu.remapping_failed, gpu.remapping_pending = dice.random() < 0.3, dice.random() < 0.3
+    if dice.random() < 0.2:
+        gpu.xid = dice.choice((48, 79, 119, 31, 9999))  # 119 is repaired, the last two need no action
+    if dice.random() < 0.3:
+        gpu.slowed = dice.choice(_SLOWED + _HARMLESS_SLOWED)
+    if dice.random() < 0.2:
+        loads = [dice.choice((None, 0.0, 0.43, 1.0)) for _ in range(dice.randint(1, 7))]
+        gpu.mig = [(f"MIG-{index}-{i}", dice.choice(("1g.10gb", "3g.40gb+me")), load) for i, load in enumerate(loads)]
+    return gpu
+
+
+def _program(dice: random.Random, number: int, pid: int, up: list[str]) -> Program:
+    conditions = ("well", "limited", "limited", "stalled", "idle", "unhooked", "display", "on_cpu")
+    condition = dice.choice(conditions if up else ("on_cpu",))
+    gpus = [] if condition == "on_cpu" else sorted(dice.sample(up, dice.randint(1, len(up))))
+    program = Program(f"p{number}", pid, f"{dice.choice(_PROGRAMS)}{number}", condition, gpus)
+    program.load, program.memory = dice.choice((None, 0.0, 0.07, 1.0)), dice.choice((1, 3 * GIB, 79 * GIB))
+    if condition == "limited":
+        program.cause, program.ratio = dice.choice(_LIMITS), dice.choice((0.12, 0.3, 0.49, 0.5, 0.7, 1.0))
+    elif condition == "on_cpu" and dice.random() < 0.5:
+        program.cause = dice.choice(("model_on_cpu", "no_cuda_build"))
+    return program
