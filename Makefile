@@ -130,7 +130,7 @@ torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's pro
 
 .PHONY: hostile
 hostile: $(VENV)/dev ## drawn messages and connections of hostile users at the hook's socket; as root; ARGS="SECONDS [SEED]"
-	@$(BIN)/python -m bench.hostile $(or $(ARGS),60)
+	@$(BIN)/python -m tests.hostile.hook $(or $(ARGS),60)
 
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes

@@ -1,5 +1,5 @@
 """Draws sequences of messages and behaviours of connections at the hook's socket, for a limited time:
-`python -m bench.hostile SECONDS [SEED]`. After each burst, an honest session must still report.
+`python -m tests.hostile.hook SECONDS [SEED]`. After each burst, an honest session must still report.
 
 The truth is measured at the socket only: the honest client counts its own steps, and what the listener shows must be
 this count. A burst runs in a process of another user (as root), with everything that a user without rights can do.
