@@ -127,7 +127,7 @@ class Parts:
 
     def _check_lifecycle(self) -> None:
         """Warn if every client may use the lifecycle endpoints."""
-        if self.settings.web.enable_lifecycle and (self.access is None or self.access.admits_everybody):
+        if self.settings.web.enable_lifecycle and (self.access is None or not self.access.identifies):
             self._open_lifecycle.failing(
                 "web.enable_lifecycle without users or client certificates: every client that reaches the port may "
                 "reload the settings and release the driver; set web.config.file"

@@ -9,7 +9,7 @@ import pytest
 
 from gpugauge.web import server
 from gpugauge.web.config import access
-from tests.website import ALICE, CLIENTS, TLS, USERS, serving, wait_for
+from tests.website import ALICE, TLS, USERS, serving, wait_for
 
 
 @pytest.fixture
@@ -168,16 +168,6 @@ def test_files_that_hang_keep_the_previous_configuration(
         wait_for(lambda: not site.access._reading.hangs)
         site.check_twice()
         assert site.access.last_reload.successful
-
-
-@pytest.mark.parametrize(
-    ("text", "everybody"),
-    [("", True), (TLS, True), (USERS, False), (TLS + CLIENTS, False)],
-    ids=["nothing", "TLS", "users", "client certificates"],
-)
-def test_who_is_admitted(tmp_path: Path, text: str, everybody: bool) -> None:
-    with serving(tmp_path, text) as site:
-        assert site.access.admits_everybody == everybody
 
 
 @pytest.mark.parametrize(("change", "allowed"), [("burst: 3", 3), ("burst: 2 # the same", 0)])

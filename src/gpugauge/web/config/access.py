@@ -79,11 +79,6 @@ class WebAccess:
         return self._config.tls
 
     @property
-    def admits_everybody(self) -> bool:
-        """Whether neither a user nor a client certificate is needed."""
-        return not self._config.users and not (self._config.tls and self._config.tls.verify_mode == CERT_REQUIRED)
-
-    @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The headers that the file sets."""
         return self._config.headers
