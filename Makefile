@@ -129,8 +129,8 @@ torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's pro
 	@$(BIN)/python -m bench.torture $(ARGS)
 
 .PHONY: hostile
-hostile: $(VENV)/dev ## drawn messages and connections of hostile users at the hook's socket; as root; ARGS="SECONDS [SEED]"
-	@$(BIN)/python -m tests.hostile.hook $(or $(ARGS),60)
+hostile: $(VENV)/dev ## 60 s of drawn attacks at the hook's socket and the port of one daemon; as root; ARGS="--seed N --seconds N"
+	@$(BIN)/python -m tests.hostile $(ARGS)
 
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
