@@ -42,16 +42,17 @@ def rootfs(name: str, *packages: str) -> Path:
 
 
 def wheels() -> Path:
-    """Return a folder with wheels of gpugauge and its dependencies, for the distribution's Python."""
+    """Return a folder with the packages of the lock files, those that build gpugauge included, for the distribution's
+    Python.
+    """
     folder, builder = CACHE / "wheels", CACHE / "builder"
     if not builder.exists():
         subprocess.run(["/usr/bin/python3", "-m", "venv", str(builder)], check=True)
-    for old in folder.glob("gpugauge-*"):
-        old.unlink()
-    wheel = [str(builder / "bin/pip"), "wheel", "--quiet", f"--find-links={folder}", f"--wheel-dir={folder}"]
     folder.mkdir(exist_ok=True)
-    # With the build dependencies, so that it can be built without an index.
-    subprocess.run([*wheel, f"{ROOT}[kubernetes]", "hatchling>=1.25"], check=True)
+    download = [str(builder / "bin/pip"), "wheel", "--quiet", f"--find-links={folder}", f"--wheel-dir={folder}"]
+    for lock in ("image", "build"):
+        locked = ROOT / "deploy" / "requirements" / f"{lock}.txt"
+        subprocess.run([*download, "--no-deps", "--require-hashes", f"--requirement={locked}"], check=True)
     return folder
 
 

@@ -52,7 +52,8 @@ def steps(machine: Machine) -> dict[str, float]:
 def train(machine: Machine, seconds: int) -> subprocess.Popen[str]:
     """Start a training as the user anna, who has no installation of gpugauge."""
     machine.run(f"install -m 644 /source/{SMALL.relative_to(ROOT)} /home/anna/train.py; rm -f /home/anna/out")
-    return machine.popen(f"cd /home/anna; gpugauge run -- {sys.executable} -W ignore train.py {seconds} out", "anna")
+    command = f"gpugauge run --quiet -- {sys.executable} -W ignore train.py {seconds} out"
+    return machine.popen(f"cd /home/anna; {command}", "anna")
 
 
 def test_verify_is_silent(machine: Machine) -> None:
@@ -81,6 +82,22 @@ def test_every_open_point_is_explained(machine: Machine) -> None:
 
     assert [name for name in sorted(names) if f"`{name}" not in text] == []
     assert f"says {overall};" in text
+
+
+@pytest.mark.parametrize(
+    ("drop_ins", "words"),
+    [("minimal", "then {}, or"), ("minimal scrapers", "or {} with `scrapers.conf`"), ("environ", "(exposure {})")],
+)
+def test_exposure_with_drop_ins(machine: Machine, drop_ins: str, words: str) -> None:
+    place = "/run/systemd/system/gpugauge.service.d"
+    for name in drop_ins.split():
+        machine.run(f"mkdir -p {place}; cp /source/deploy/systemd/gpugauge.service.d/{name}.conf {place}")
+    output = machine.run("systemctl daemon-reload; systemd-analyze security --no-pager gpugauge.service")
+    machine.run(f"rm -r {place}; systemctl daemon-reload")
+    (overall,) = re.findall(r"Overall exposure level for gpugauge.service: (\S+)", output)
+
+    assert words.format(overall) in (ROOT / "docs" / DOCUMENT).read_text().replace("\n", " ")
+    assert drop_ins != "minimal scrapers" or float(overall) <= 1.5
 
 
 def test_serves_as_its_own_user(running: Machine) -> None:
