@@ -31,7 +31,7 @@ $(VENV)/dev: $(VENV)/run
 # Debian packages that the end-to-end tests start. They need kubectl as well (1.32 was
 # tried): that of Debian 12 is too old for kustomize's components.
 E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose
-DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs
+DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs skopeo docker-registry
 
 run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node
 	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
@@ -63,6 +63,13 @@ sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as Cyclo
 	@mkdir -p dist
 	@$(VENV)-lock/bin/cyclonedx-py requirements deploy/requirements/image.txt --pyproject pyproject.toml --output-reproducible \
 		--output-file "dist/gpugauge-$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpugauge/__init__.py).cdx.json"
+
+.PHONY: pin release-image
+pin: ## write the digests of the images that deploy/compose.yaml names; needs skopeo and the registries
+	@$(PYTHON) deploy/release/pin.py
+
+release-image: sbom ## build, push, sign and attest the image of a release: ARGS="--to docker://REGISTRY/gpugauge:X.Y.Z --sign"
+	@$(PYTHON) deploy/release/image.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
 	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy"
