@@ -10,7 +10,7 @@ import yaml
 from bench.figures import FigureError, documents, read, renewed, without
 from bench.report import Report
 
-from bench import figures
+from bench import cost, figures
 
 # Numbers in documents that no bench measures: limits, settings, versions, targets, and the conditions of a measurement.
 GIVEN = yaml.safe_load((Path(__file__).parent / "given.yaml").read_text())
@@ -65,6 +65,13 @@ def test_each_result_is_whole_and_in_a_document(path: Path) -> None:
     assert all(one["rows"] and one["title"] for one in found["tables"])
     marker = re.compile(rf"<!-- figures?: {path.stem}[. ]")
     assert any(marker.search(document.read_text()) for document in documents())
+
+
+def test_the_memory_of_all_processes_is_below_the_limit() -> None:
+    found = read("cost")
+    (row,) = [row for row in found["tables"][0]["rows"] if (row["exporter"], row["part"]) == ("gpugauge", "all")]
+
+    assert row["PSS MB"] < cost.MAX_MEGABYTES
 
 
 def test_tables_and_figures_replace_what_a_document_says() -> None:
