@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.alerts.record import Planned
 from bench.alerts.story import Expectation
-from gpugauge.artifacts.rules.jobs import alert_of_cause
+from gpugauge.artifacts.rules.load import alert_of_cause
 
 ALWAYS = 10_000  # minutes: until the end
 _LOAD = r"TrainingLoad(Very)?Low"

@@ -41,9 +41,9 @@ def replay(story: Story, groups: Mapping[str, Any], promtool: str) -> list[Run]:
         "input_series": [{"series": name, "values": values} for name, values in story.series.items()],
         "promql_expr_test": [{"expr": _FIRING, "eval_time": f"{minute}m"} for minute in range(story.minutes)],
     }
-    # Prometheus evaluates groups in no defined order: in this one, the series of another group are always one
+    # Prometheus evaluates groups in no defined order: in that of the file, the series of another group are one
     # evaluation old. promtool has one interval for all groups: that of the slowest.
-    order = [group["name"] for group in reversed(groups["groups"])]
+    order = [group["name"] for group in groups["groups"]]
     interval = max([60, *(_seconds(group.get("interval", "")) for group in groups["groups"])])
     tests = {
         "rule_files": ["rules.yaml"],

@@ -18,6 +18,34 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "rules.yaml"
 
 
+SHARE = "must be above 0 % and below 100 %, written like 40% or 0.4"
+
+
+@pytest.mark.parametrize("text", ["40%", "0.4", "40", "40.0", " 40 %", ".4", "4e-1"])
+def test_a_threshold_is_a_percentage_or_a_share(text: str, file: Path) -> None:
+    file.write_text(f"threshold: {text}\n")
+
+    made = [yaml.safe_load(rules(*flags).stdout) for flags in (("--threshold", text), ("--config.file", str(file)))]
+
+    assert made[0] == made[1]
+    low = next(rule for group in made[0]["groups"] for rule in group["rules"] if "alert" in rule)
+    assert low["alert"] == "TrainingLoadLow"
+    assert "gpugauge:job_training_load:ratio < 0.4\n" in low["expr"]
+    assert "less than 40%" in low["annotations"]["summary"]
+
+
+def test_explain_prints_a_line_for_each_alert() -> None:
+    made = rules("--threshold", "40%", "--critical", "20%", "--severity", "GpuLost=info", "--explain")
+
+    lines = made.stdout.splitlines()
+    alerts = [line.split()[0] for line in lines[1 : lines.index("")] if not line.startswith(" ")]
+    written = yaml.safe_load(rules("--critical", "20%").stdout)["groups"]
+    assert alerts == [rule["alert"] for group in written for rule in group["rules"] if "alert" in rule]
+    assert "a training uses less than 40 % of its GPU time, mean over 15m" in made.stdout
+    assert next(line.split()[1] for line in lines if line.startswith("GpuLost ")) == "info"
+    assert max(map(len, lines[: lines.index("")])) <= 120
+
+
 def annotation_texts(result: Result) -> str:
     groups = yaml.safe_load(result.stdout)["groups"]
     return "".join(str(rule.get("annotations")) for group in groups for rule in group["rules"])
@@ -43,11 +71,32 @@ def test_duration_of_a_file(text: str, file: Path) -> None:
         ("\npatience: soon\n", "FILE:2: patience: a duration is written like 90s, 10m or 1h30m, not 'soon'"),
         ("patience: 1500ms\n", "FILE:1: patience: must be whole seconds, not '1500ms'"),
         ("patience: 0s\n", "FILE:1: patience: must be greater than 0, not '0s'"),
-        ("info_below: high\n", "FILE:1: info_below: must be a valid number, not 'high'"),
-        ("info_below: 0.4\n", "FILE:1: warning_below must be smaller than info_below"),
+        ("threshold: high\n", f"FILE:1: threshold: {SHARE}, not 'high'"),
+        ("threshold: 140%\n", f"FILE:1: threshold: {SHARE}, not '140%'"),
+        ("threshold: 100\n", f"FILE:1: threshold: {SHARE}, not 100"),
+        ("threshold: yes\n", f"FILE:1: threshold: {SHARE}, not 'yes'"),
+        ("critical: true\n", f"FILE:1: critical: {SHARE}, not True"),
+        ("# ours\ncritical: 60%\n", "FILE:2: critical: critical (0.6) must be below threshold (0.5)"),
+        ("threshold: 20%\n\ncritical: 0.2\n", "FILE:3: critical: critical (0.2) must be below threshold (0.2)"),
+        ("treshold: 40%\n", "FILE:1: treshold: unknown key; did you mean threshold?"),
+        ("\ninfo_below: 0.4\n", "FILE:2: info_below: this key is now threshold"),
+        ("runbook: x\n", "FILE:1: runbook: this key is now runbook_url"),
+        (
+            "patience: 30s\n",
+            "FILE:1: patience: scrape_interval is too long: four must fit into the shortest range, 30s",
+        ),
+        ("cluster_label: uuid\n", "FILE:1: cluster_label: uuid is a label of the exporter, not of a cluster"),
+        (
+            "serving: '(vllm'\n",
+            "FILE:1: serving: is no regular expression: missing ), unterminated subpattern at position 0",
+        ),
         (
             "severities:\n  GpuLost: loud\n",
-            "FILE:2: severities.GpuLost: must be 'info', 'warning' or 'critical', not 'loud'",
+            "FILE:2: severities.GpuLost: there is no severity 'loud'; valid: info, warning, critical",
+        ),
+        (
+            "severities:\n  GpuLost: warn\n",
+            "FILE:2: severities.GpuLost: there is no severity 'warn'; did you mean warning?",
         ),
         ("severities:\n  GpuLst: info\n", "FILE:2: severities.GpuLst: there is no such alert; did you mean GpuLost?"),
         ("a: [\n", "FILE:2: not valid YAML: expected the node content, but found '<stream end>'"),
@@ -67,6 +116,15 @@ def test_mistake_in_a_file_is_one_sentence(text: str, sentence: str, file: Path)
     [
         (("--patience", "5m h"), "--patience: patience: a duration is written like 90s, 10m or 1h30m, not '5m h'"),
         (("--severity", "GpuLst=info"), "--severity: severities.GpuLst: there is no such alert; did you mean GpuLost?"),
+        (("--threshold", "400%"), f"--threshold: threshold: {SHARE}, not '400%'"),
+        (("--threshold", "-1"), f"--threshold: threshold: {SHARE}, not '-1'"),
+        (("--critical", "80"), "--critical: critical: critical (0.8) must be below threshold (0.5)"),
+        (("--info-below", "0.4"), "--info-below: this flag is now --threshold"),
+        (("--runbook", "x"), "--runbook: this flag is now --runbook-url"),
+        (
+            ("--severity", "GpuLost=warn"),
+            "--severity: severities.GpuLost: there is no severity 'warn'; did you mean warning?",
+        ),
         (("--severity", "x"), "--severity: a severity is written ALERT=info, ALERT=warning or ALERT=critical"),
     ],
 )

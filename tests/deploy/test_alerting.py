@@ -7,12 +7,12 @@ from typing import Any
 import yaml
 
 from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.jobs import alert_of_cause
+from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.artifacts.rules.options import Parameters
 
 ROOT = Path(__file__).parents[2]
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yaml").read_text())
-ALERTS = [alert.name for alert in rules.alerts(Parameters())]
+ALERTS = [alert.name for alert in rules.alerts(Parameters(critical=0.2, per_cause=True))]
 
 
 def receiver_of(alert: str) -> str:
@@ -72,3 +72,8 @@ def test_inhibitions_are_about_alerts_that_exist() -> None:
 
     assert None not in patterns
     assert [p[1] for p in patterns if p and not any(re.fullmatch(p[1], name) for name in ALERTS)] == []
+
+
+def test_no_inhibition_asks_for_equal_severities() -> None:
+    """Two alerts about a job have the job in common, and often no more."""
+    assert all("severity" not in rule["equal"] and "cluster" in rule["equal"] for rule in CONFIG["inhibit_rules"])

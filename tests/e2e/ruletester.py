@@ -7,13 +7,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from tests.artifacts.rules.rule_stories import Row
+from tests.artifacts.rules.rule_stories import Row, Story
+from tests.e2e.programs import prometheus3
+from tests.needs import need
 
 Phases = list[tuple[str, int]]
+
+
+def tools() -> Any:
+    """Return a fixture with promtool: that of the machine (Debian's 2.42 or newer), and that of Prometheus 3."""
+
+    @pytest.fixture(params=["oldest", "current"], scope="module")
+    def tool(request: pytest.FixtureRequest) -> str:
+        return need("promtool") if request.param == "oldest" else prometheus3("promtool")
+
+    return tool
+
+
+def story_identity(story: Story) -> dict[str, str]:
+    """Return the labels of the story's alert, except its name."""
+    return {"severity": story.severity, **story.identity}
 
 
 def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -40,9 +58,14 @@ def promtool(
     alert: str | None = None,
     annotated: Sequence[dict[str, Any]] = (),
     parameters: Parameters | None = None,
+    beside: Parameters | None = None,
 ) -> None:
-    """Run the rules over the phases; with `alert`, this alert and the recording rules only, which is much faster."""
+    """Run the rules over the phases; with `alert`, this alert and the recording rules only, which is much faster.
+
+    `beside` are the parameters of a second set of rules in the same Prometheus.
+    """
     tree = rules.groups(parameters or Parameters())
+    tree["groups"] += rules.groups(beside)["groups"] if beside else []
     for group in tree["groups"]:
         group["rules"] = [rule for rule in group["rules"] if alert is None or rule.get("alert", alert) == alert]
     (folder / "rules.yaml").write_text(yaml.safe_dump(tree))
@@ -56,8 +79,8 @@ def promtool(
         "promql_expr_test": expected,
         "alert_rule_test": [*annotated],
     }
-    # In this order the series of another group are always one evaluation old.
-    order = [group["name"] for group in reversed(tree["groups"])]
+    # In the order of the file a group reads series of other groups that are one evaluation old.
+    order = [group["name"] for group in tree["groups"]]
     tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
     (folder / "test.yaml").write_text(yaml.safe_dump(tests, width=1000))
     done = subprocess.run(

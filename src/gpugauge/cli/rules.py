@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import click
 
-from gpugauge.artifacts.rules import pack
-from gpugauge.artifacts.rules.options import Parameters, RulesError, UnknownAlertError, read, validate
+from gpugauge.artifacts.rules import explain, pack
+from gpugauge.artifacts.rules.options import (
+    RENAMED,
+    Parameters,
+    RulesError,
+    UnknownAlertError,
+    flag_of,
+    read,
+    validate,
+)
 from gpugauge.cli.common import fail
 from gpugauge.duration import format_duration
 
@@ -15,20 +24,38 @@ _SEVERITIES = "severities"
 
 
 def _options() -> list[click.Parameter]:
-    """Return a flag for each parameter except the severities."""
+    """Return a flag for each parameter except the severities, and one that refuses each flag of earlier versions."""
     return [
-        click.Option(
-            [f"--{name.replace('_', '-')}", name],
-            default=None,
-            help=f"{field.description}  [default: {_shown(field.default) or 'nothing'}]",
-        )
-        for name, field in Parameters.model_fields.items()
-        if name != _SEVERITIES
+        *(
+            _option(name, field.annotation, field.description or "", field.default)
+            for name, field in Parameters.model_fields.items()
+            if name != _SEVERITIES
+        ),
+        *(click.Option([flag_of(old), old], hidden=True, expose_value=False, callback=_refuse) for old in RENAMED),
     ]
 
 
+def _option(name: str, annotation: object, description: str, default: object) -> click.Option:
+    if annotation is bool:
+        return click.Option([flag_of(name), name], is_flag=True, default=None, help=description)
+    choices = [text for text in get_args(annotation) if isinstance(text, str)]
+    shown = f"{description}  [default: {_shown(default)}]"
+    kind = click.Choice(choices) if choices else None
+    return click.Option([flag_of(name), name], default=None, type=kind, help=shown)
+
+
 def _shown(default: object) -> str:
+    if default is None or default == "":
+        return "nothing"
+    if isinstance(default, float) and default < 1:
+        return f"{default:.0%}"
     return format_duration(default) if isinstance(default, int) else str(default)
+
+
+def _refuse(_: click.Context, option: click.Parameter, value: object) -> None:
+    """End with the new name of the flag if an earlier one is set."""
+    if value is not None:
+        fail(2, f"{flag_of(str(option.name))}: this flag is now {flag_of(RENAMED[str(option.name)])}")
 
 
 @click.command("rules", params=_options())
@@ -43,7 +70,7 @@ def _shown(default: object) -> str:
     "config_file",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="YAML file with the same parameters: info_below, patience, severities and so on. Flags take precedence.",
+    help="YAML file with the same parameters: threshold, patience, severities and so on. Flags take precedence.",
 )
 @click.option(
     "--format",
@@ -53,13 +80,20 @@ def _shown(default: object) -> str:
     show_default=True,
     help="A rule file for Prometheus, or a PrometheusRule for the Prometheus operator.",
 )
-def command(config_file: Path | None, form: str, severity: tuple[str, ...], **values: object) -> None:
-    """Print the recording and alerting rules for Prometheus. Durations are written like 90s, 15m or 1h30m."""
+@click.option("--explain", "explained", is_flag=True, help="Print the alerts as a table for people, and no rules.")
+def command(
+    config_file: Path | None, form: str, severity: tuple[str, ...], *, explained: bool, **values: object
+) -> None:
+    """Print the recording and alerting rules for Prometheus. Durations are written like 90s, 15m or 1h30m.
+
+    `gpugauge rules --threshold 40% > rules.yaml` gives one alert for each training that uses less than 40 % of its GPU
+    time.
+    """
     flags = {name: value for name, value in values.items() if value is not None}
     try:
         document = read(config_file, flags | _severities(severity))
         parameters = validate(document)
-        text = pack.FORMATS[form](parameters)
+        text = explain.as_table(parameters) if explained else pack.FORMATS[form](parameters)
     except UnknownAlertError as error:
         fail(2, f"{document.place((_SEVERITIES, error.alert))}: {error}")
     except RulesError as error:

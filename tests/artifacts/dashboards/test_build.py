@@ -20,7 +20,7 @@ from gpugauge.artifacts.dashboards.queries import Expr, Scope, recorded
 from gpugauge.artifacts.dashboards.workloads import CAUSE_COLORS, STATE_COLORS
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.recording import UnknownMetricError
+from gpugauge.artifacts.rules.promql import UnknownMetricError
 from gpugauge.cli.main import main
 from gpugauge.verdict.causes import CAUSES, STATES
 from tests.artifacts.dashboards.dashboard_reading import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.artifacts.rules.jobs import alert_of_cause, severity_of_cause
+from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
+from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.collectors.device.xids import xid_class, xid_name
 from gpugauge.verdict.causes import CAUSES
 
@@ -15,6 +16,7 @@ UUID = {"uuid": "GPU-0"}
 GPU = {**UUID, "instance": "node-1", "index": "3"}
 JOB = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
 _PROCESS_0 = {"process": "p0"}
+DEFAULT, TWO_LEVELS, PER_CAUSE = Parameters(), Parameters(critical=0.3), Parameters(per_cause=True)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Story:
     rows: tuple[Row, ...]
     severity: str = "warning"
     lasting: bool = True  # False for a state or an event, whose alert fires at once
+    parameters: Parameters = DEFAULT
 
 
 def _same(name: str, value: float, labels: Mapping[str, str], *, counter: bool = False) -> Row:
@@ -199,21 +202,20 @@ def _xid(xid: int, severity: str, action: str = "", *, until_repair: bool) -> St
 
 
 STORIES = (
-    Story("TrainingLoadLow", JOB, _lost("data_loading", 0.4), "info"),
-    Story("TrainingLoadVeryLow", JOB, _lost("data_loading", 0.7)),
+    Story("TrainingLoadLow", JOB, _lost("data_loading", 0.7)),
+    Story("TrainingLoadVeryLow", JOB, _lost("data_loading", 0.7), "critical", parameters=TWO_LEVELS),
     *(
-        Story(alert_of_cause(cause), JOB, _lost(cause, 0.7), severity_of_cause(CAUSES[cause]))
+        Story(alert_of_cause(cause), JOB, _lost(cause, 0.7), severity_of_cause(CAUSES[cause]), parameters=PER_CAUSE)
         for cause in (
             *("data_loading", "host_bound", "transfer", "underfilled", "precision_unused", "waiting_for_peers"),
             *("throttled", "memory_pressure", "contention", "cpu_limited", "memory_swap_io", "unused_gpus"),
         )
     ),
-    Story("TrainingStraggler", JOB, _ranks(2.0)),
+    Story("TrainingStraggler", JOB, _ranks(2.0), parameters=PER_CAUSE),
     Story("GpuHeldIdle", JOB, (*_PROCESS, *_state("held_idle"))),
     Story("TrainingOnCpu", JOB, _ON_CPU),
     Story("TorchCpuBuildBusy", JOB, _CPU_BUILD, "info"),
     Story("TrainingStalled", JOB, _stalled(0.0)),
-    Story("TrainingBusyWithoutProgress", JOB, _stalled(1.0)),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", JOB, _unused(), "info"),
     _gpu("GpuLost", Row("gpu_up", UUID, 0, 1), labels={"action": "drain"}, severity="critical", lasting=True),

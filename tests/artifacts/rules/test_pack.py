@@ -9,9 +9,11 @@ from click.testing import CliRunner, Result
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.jobs import alert_of_cause, severity_of_cause
+from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
+from gpugauge.artifacts.rules.options import RUNBOOK as RUNBOOK_URL
 from gpugauge.artifacts.rules.options import Parameters, RulesError, load
-from gpugauge.artifacts.rules.recording import ARMED, JOB, Selectors, UnknownMetricError
+from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
+from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE
 from gpugauge.cli.main import main
 from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.duration import format_duration
@@ -22,7 +24,8 @@ ROOT = Path(__file__).parents[3]
 STORIES_FILE = "tests/artifacts/rules/rule_stories.py"
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SECTIONS = {part.split("\n")[0]: part for part in re.split(r"^### |^## ", RUNBOOK, flags=re.MULTILINE)[1:]}
-ALERTS = [alert.name for alert in rules.alerts(Parameters())]
+EVERYTHING = Parameters(critical=0.2, per_cause=True)
+ALERTS = [alert.name for alert in rules.alerts(EVERYTHING)]
 ROWS = {row.name: row for row in catalog.metrics()}
 
 
@@ -62,9 +65,9 @@ def test_every_story_and_section_has_an_alert() -> None:
 
 
 def test_every_alert_links_to_its_section() -> None:
-    links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in all_rules() if "alert" in rule}
+    links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in all_rules(EVERYTHING) if "alert" in rule}
 
-    assert links == {alert: f"docs/runbook.md#{alert.lower()}" for alert in ALERTS}
+    assert links == {alert: f"{RUNBOOK_URL}#{alert.lower()}" for alert in ALERTS}
 
 
 def test_every_metric_is_in_the_catalogue() -> None:
@@ -95,7 +98,7 @@ def test_stories_use_rows_of_the_catalogue() -> None:
 
 def test_every_recorded_series_is_recorded_and_used() -> None:
     recorded = {rule["record"] for rule in all_rules() if "record" in rule}
-    queries = [rule["expr"] for rule in all_rules()]
+    queries = [text for rule in all_rules() for text in (rule["expr"], *rule.get("annotations", {}).values())]
     dashboards = [file.read_text() for file in (ROOT / "grafana").glob("*.json")]
 
     assert {name for text in queries + dashboards for name in re.findall(r"gpugauge:\w+:\w+", text)} == recorded
@@ -116,24 +119,27 @@ def test_unknown_name_or_label_raises(arguments: tuple[str, dict[str, str]]) -> 
 
 
 def test_severity_and_action_are_the_only_labels_of_a_rule() -> None:
-    labels = [rule["labels"] for rule in all_rules() if "alert" in rule]
+    labels = [rule["labels"] for rule in all_rules(EVERYTHING) if "alert" in rule]
 
     assert {tuple(each) for each in labels} == {("severity",), ("severity", "action")}
     assert {each["action"] for each in labels if "action" in each} == {"reset", "drain"}
 
 
 def test_without_matchers_no_process_without_the_hook_is_a_training() -> None:
-    armed = {
-        matchers: next(
-            rule["expr"]
+    found = {
+        matchers: {
+            rule["record"]: rule["expr"]
             for rule in all_rules(Parameters(training_matchers=matchers, matchers='cluster="a"'))
-            if rule.get("record") == ARMED
-        )
+            if "record" in rule
+        }
         for matchers in ("", 'workload_namespace="train"')
     }
 
-    assert 'state="unknown"' not in armed[""]
-    assert 'gpu_process_host_info{workload_namespace="train",cluster="a"}' in armed['workload_namespace="train"']
+    assert OUTSIDE not in found[""]
+    assert OUTSIDE not in found[""][ARMED]
+    assert (
+        'gpu_process_host_info{workload_namespace="train",cluster="a"}' in found['workload_namespace="train"'][OUTSIDE]
+    )
 
 
 def test_every_alert_keeps_firing() -> None:
@@ -149,7 +155,7 @@ def test_settle_is_the_hold_of_most_alerts() -> None:
 
     assert {usual[alert] for alert, hold in short.items() if hold == "7s"} == {"5m"}
     assert {alert for alert, hold in short.items() if hold == usual[alert]} == {
-        *("GpuLost", "DriverReleasedLong", "TrainingStalled", "TrainingBusyWithoutProgress", "TorchCpuBuildBusy")
+        *("GpuLost", "DriverReleasedLong", "TrainingStalled", "TorchCpuBuildBusy")
     }
 
 
@@ -172,10 +178,6 @@ def test_xid_classes_without_an_alert() -> None:
     }
 
 
-def test_identity_is_a_job() -> None:
-    assert JOB == "workload_namespace, workload_kind, workload_job_id, workload_user"
-
-
 def test_matchers_are_in_every_selector() -> None:
     tree = yaml.safe_load(invoke("--matchers", 'cluster="a"').output)
     text = "\n".join(rule["expr"] for group in tree["groups"] for rule in group["rules"])
@@ -195,14 +197,14 @@ def test_kubernetes_format_holds_the_same_groups() -> None:
 
 def test_flag_over_file_over_default(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
-    file.write_text("{info_below: 0.9, warning_below: 0.4, severities: {GpuLost: warning}}")
+    file.write_text("{threshold: 0.9, critical: 40%, severities: {GpuLost: warning}}")
 
-    text = invoke("--config.file", str(file), "--info-below", "0.7", "--patience", "30m").output
+    text = invoke("--config.file", str(file), "--threshold", "70%", "--patience", "30m").output
     made = {
         rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "alert" in rule
     }
 
-    assert "< 0.7\n" in made["TrainingLoadLow"]["expr"]
+    assert ">= 0.4 < 0.7\n" in made["TrainingLoadLow"]["expr"]
     assert "< 0.4\n" in made["TrainingLoadVeryLow"]["expr"]
     assert "Mean over 30m" in made["TrainingLoadLow"]["annotations"]["description"]
     assert made["GpuLost"]["labels"] == {"severity": "warning", "action": "drain"}
@@ -211,7 +213,7 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--info-below", "0.4"), "warning_below must be smaller"),
+        (("--critical", "0.6"), "critical (0.6) must be below threshold (0.5)"),
         (("--patience", "soon"), "patience: "),
         (("--scrape-interval", "5m"), "scrape_interval is too long"),
         (("--matchers", "a=b"), "matchers: "),
@@ -250,6 +252,7 @@ def test_every_range_holds_two_scrapes(interval: int) -> None:
 @pytest.mark.parametrize(("interval", "slowest"), [(5, "10s"), (60, "2m"), (90, "2m"), (300, "5m")])
 def test_losses_of_jobs_are_evaluated_half_as_often_but_before_they_become_stale(interval: int, slowest: str) -> None:
     intervals = {g["name"]: g["interval"] for g in rules.groups(Parameters(evaluation_interval=interval))["groups"]}
+    assert next(iter(intervals)) == "gpugauge-jobs"
 
     assert intervals.pop("gpugauge-jobs") == slowest
     assert set(intervals.values()) == {format_duration(interval)}

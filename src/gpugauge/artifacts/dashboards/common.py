@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from gpugauge.artifacts.dashboards.panels import DATASOURCE, Json, Row, place
 from gpugauge.artifacts.dashboards.queries import COUNT, Expr, braced
-from gpugauge.artifacts.rules.recording import JOB as IDENTITY
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 
 TAG = "gpugauge"
-JOB_LABELS = tuple(IDENTITY.split(", "))
+JOB_LABELS = (Parameters().cluster_label, *JOB_LABELS_OF_RULES)
 # The names of the alerts of the rules; a test compares them.
 _ALERT_NAMES = "(AllocatedGpu|Driver|Exporter|Gpu|Torch|Training).*"
 FLEET, NODE, JOB, EXPORTER = "gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"

@@ -14,15 +14,16 @@ from gpugauge.artifacts.dashboards.common import (
     make_dashboard,
 )
 from gpugauge.artifacts.dashboards.panels import BAD, LOAD, Json, Panel, Query, Row, bars, stat, timeseries
-from gpugauge.artifacts.dashboards.queries import COUNT, SHARE, Expr, Scope, recorded
+from gpugauge.artifacts.dashboards.queries import COUNT, SHARE, Expr, Scope, keys, recorded
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import CAUSE_COLORS, JOB_MATCHERS, WINDOW, lost, programs, with_job_name
-from gpugauge.artifacts.rules.recording import DEVICE_BUSY, DOMINANT, HELD, PROCESS_JOB, USER_LOST
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.recording import DEVICE_BUSY, DOMINANT, HELD, USER_LOST
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 
 _S = Scope({"job": "~$job"}, JOB_MATCHERS)
 _UP = _S.read("gpu_up")
-_BUSY = recorded(DEVICE_BUSY).then(f"{{}} and on (uuid) {_UP}")
+_BUSY = recorded(DEVICE_BUSY).then(f"{{}} and on ({keys('uuid')}) {_UP}")
 _HELD = recorded(HELD, **JOB_MATCHERS)
 _LOST = lost(**JOB_MATCHERS)
 _TO_JOB = link("Open the job", JOB, kind="Kind", workload="Job")
@@ -60,8 +61,9 @@ def dashboard() -> Json:
 
 def _now() -> list[Panel]:
     load = Expr(f"1 - sum ({_LOST}) / sum ({_HELD})", SHARE)
+    uuid = keys("uuid")
     given = _S.select("gpu_allocation_info")
-    unused = Expr(f"count (max by (uuid) ({given}) and on (uuid) {recorded(DEVICE_BUSY)} < 0.01)", COUNT)
+    unused = Expr(f"count (max by ({uuid}) ({given}) and on ({uuid}) {recorded(DEVICE_BUSY)} < 0.01)", COUNT)
     return [
         stat("GPUs", "GPUs that answer. A GPU that is lost is on the dashboard of its node.", Query(_UP.by())),
         stat(
@@ -187,11 +189,12 @@ def _jobs() -> list[Panel]:
 
 def _to_check() -> list[Panel]:
     labels = ("uuid", "workload_kind", "workload_namespace", "workload_pod", "workload_job_id", "workload_user")
-    allocated = Expr(_S.select("gpu_allocation_info"), COUNT).by(*labels, operator="max")
-    names = f"topk by (uuid) (1, max by (uuid, instance, index, name) ({_S.select('gpu_info')}))"
+    uuid = keys("uuid")
+    allocated = Expr(_S.select("gpu_allocation_info"), COUNT).by(keys(*labels), operator="max")
+    names = f"topk by ({uuid}) (1, max by ({uuid}, instance, index, name) ({_S.select('gpu_info')}))"
     unused = allocated.then(
-        f"{{}}\n* on (uuid) group_left (instance, index, name) {names}\n"
-        f"* on (uuid) group_left () ({recorded(DEVICE_BUSY)} < 0.01)",
+        f"{{}}\n* on ({uuid}) group_left (instance, index, name) {names}\n"
+        f"* on ({uuid}) group_left () ({recorded(DEVICE_BUSY)} < 0.01)",
         SHARE,
     )
     fires = ("alertname", "severity", "instance", "uuid", *JOB_LABELS)

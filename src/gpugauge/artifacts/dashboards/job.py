@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.dashboards.common import JOB as UID
 from gpugauge.artifacts.dashboards.common import Variable, make_dashboard
 from gpugauge.artifacts.dashboards.panels import LOAD, Json, Panel, Query, Row, stat, timeseries
-from gpugauge.artifacts.dashboards.queries import COUNT, Expr, Scope, recorded
+from gpugauge.artifacts.dashboards.queries import COUNT, Expr, Scope, keys, recorded
 from gpugauge.artifacts.dashboards.ranks import every_rank, host, memory, ranks
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import (
@@ -21,7 +21,8 @@ from gpugauge.artifacts.dashboards.workloads import (
     with_job_name,
 )
 from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
-from gpugauge.artifacts.rules.recording import ARMED, DOMINANT, HELD, LOST, PROCESS_JOB
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.recording import ARMED, DOMINANT, HELD, LOST
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from gpugauge.verdict.causes import CAUSES
 
@@ -30,8 +31,8 @@ def dashboard() -> Json:
     """Return the dashboard."""
     jobs = with_job_name(Expr(f"last_over_time({recorded(PROCESS_JOB, **JOB_MATCHERS)}[$__range])", COUNT))
     state = Scope().select("training_state", state="training")
-    present = f"max by (process, instance) (last_over_time({state}[$__range]))"
-    ours = of_job(PROCESS_JOB, "$__range").by("process", operator="max")
+    present = f"max by ({keys('process', 'instance')}) (last_over_time({state}[$__range]))"
+    ours = of_job(PROCESS_JOB, "$__range").by(keys("process"), operator="max")
     variables = [
         Variable("kind", "Kind", f"label_values({PROCESS_JOB}, workload_kind)"),
         Variable(
@@ -49,7 +50,7 @@ def dashboard() -> Json:
         Variable(
             "instance",
             "Node",
-            f"query_result(count by (instance) ({present} * on (process) group_left () ({ours})))",
+            f"query_result(count by (instance) ({present} * on ({keys('process')}) group_left () ({ours})))",
             '/instance="([^"]+)"/',
             all_value="",
         ),

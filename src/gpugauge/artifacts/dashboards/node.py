@@ -6,24 +6,24 @@ from gpugauge.artifacts.dashboards.common import JOB, Variable, alerts, exporter
 from gpugauge.artifacts.dashboards.common import NODE as UID
 from gpugauge.artifacts.dashboards.health import DEVICES, NODE, by_chosen_device, health, links
 from gpugauge.artifacts.dashboards.panels import GOOD, HOT, Json, Panel, Query, Row, timeseries
-from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, devices, share
+from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, devices, keys, share
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import with_job_name
 
-_ON_DEVICE = ("instance", "uuid")
+_ON_DEVICE = keys("instance", "uuid")
 # All reasons but those of an idle GPU and of clocks that were set on request.
 _SLOWDOWN = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
 
 
 def _busy(scope: Scope = DEVICES) -> Expr:
     part, whole = (scope.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
-    return share(part, whole, *_ON_DEVICE)
+    return share(part, whole, _ON_DEVICE)
 
 
 def _profiled(what: str) -> Expr:
     """Return the mean from the integral, because the ratio is a sample that misses short changes."""
     active = DEVICES.rate(f"gpu_{what}_active_seconds_total")
-    return share(active, DEVICES.rate("gpu_profiled_seconds_total"), *_ON_DEVICE)
+    return share(active, DEVICES.rate("gpu_profiled_seconds_total"), _ON_DEVICE)
 
 
 def _memory() -> Expr:
@@ -57,22 +57,25 @@ def dashboard() -> Json:
             Row("Health", health()),
             Row("Links", links()),
         ],
-        alerts(uuid="~$uuid").then(f"{{}} and on (uuid) {DEVICES.select('gpu_up')} or {alerts(instance='~$instance')}"),
+        alerts(uuid="~$uuid").then(
+            f"{{}} and on ({keys('uuid')}) {DEVICES.select('gpu_up')} or {alerts(instance='~$instance')}"
+        ),
     )
 
 
 def _now() -> list[Panel]:
-    on_devices = DEVICES.read("gpu_process_memory_used_bytes").by("instance", "uuid", "process", operator="max")
+    device, one = keys("instance", "uuid"), keys("process")
+    on_devices = DEVICES.read("gpu_process_memory_used_bytes").by(keys("instance", "uuid", "process"), operator="max")
     # Divided by the observed time, as for the GPU, so that the shares of the processes add up to that of the GPU.
-    used = DEVICES.rate("gpu_process_busy_seconds_total").by("instance", "uuid", "process", operator="max")
-    seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by("instance", "uuid")
-    shares = used.then(f"{{}}\n/ on (instance, uuid) group_left () ({seen} > 0)")
+    used = DEVICES.rate("gpu_process_busy_seconds_total").by(keys("instance", "uuid", "process"), operator="max")
+    seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by(device)
+    shares = used.then(f"{{}}\n/ on ({device}) group_left () ({seen} > 0)")
     labels = ("pid", "workload_kind", "workload_job_id", "workload_user", "workload_pod", "workload_command")
-    names = f"topk by (process) (1, max by (process, {', '.join(labels)}) ({NODE.select('gpu_process_info')}))"
+    names = f"topk by ({one}) (1, max by ({one}, {', '.join(labels)}) ({NODE.select('gpu_process_info')}))"
 
     def process(expr: Expr) -> Expr:
-        on_device = f"{{}}\n* on (instance, uuid) group_left (index) {devices(DEVICES)}"
-        return with_job_name(expr.then(f"{on_device}\n* on (process) group_left ({', '.join(labels)}) {names}"))
+        on_device = f"{{}}\n* on ({device}) group_left (index) {devices(DEVICES)}"
+        return with_job_name(expr.then(f"{on_device}\n* on ({one}) group_left ({', '.join(labels)}) {names}"))
 
     return [
         table(
@@ -119,11 +122,10 @@ def _now() -> list[Panel]:
 
 
 def _work() -> list[Panel]:
-    mig = f"max by (instance, uuid, parent_uuid, profile) ({NODE.select('gpu_mig_info', parent_uuid='~$uuid')})"
+    device = keys("instance", "uuid")
+    mig = f"max by ({device}, parent_uuid, profile) ({NODE.select('gpu_mig_info', parent_uuid='~$uuid')})"
     used = f"{NODE.select('gpu_mig_memory_used_bytes')} / {NODE.select('gpu_mig_memory_total_bytes')}"
-    part = Expr(
-        f"max by (instance, uuid) ({used})\n* on (instance, uuid) group_left (parent_uuid, profile) {mig}", SHARE
-    )
+    part = Expr(f"max by ({device}) ({used})\n* on ({device}) group_left (parent_uuid, profile) {mig}", SHARE)
     return [
         timeseries(
             "Busy",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.recording import UnknownMetricError
+from gpugauge.artifacts.rules.promql import UnknownMetricError, with_cluster
 from gpugauge.metric import BYTES, CELSIUS, HERTZ, JOULES, NONE, RATIO, SECONDS, TIMESTAMP, WATTS, Metric
 
 # Grafana's names for the units of the catalogue, for a value and for its increase in a second.
@@ -125,6 +125,11 @@ def recorded(name: str, **labels: str) -> Expr:
     return Expr(name + braced(labels), _RECORDED_UNITS[name.rpartition(":")[2]])
 
 
+def keys(*labels: str) -> str:
+    """Return the labels for `by` and `on`, after that of the cluster: two clusters may have equal names."""
+    return with_cluster(Parameters(), *labels)
+
+
 def share(part: Expr, whole: Expr, *labels: str) -> Expr:
     """Return one sum by the labels divided by the other; absent where `whole` is 0."""
     return Expr(f"{part.by(*labels)}\n/ ({whole.by(*labels)} > 0)", SHARE)
@@ -135,11 +140,11 @@ DEVICE_LEGEND = "{{instance}} · {{index}} · {{short_uuid}}"
 
 def devices(scope: Scope) -> str:
     """Return the GPUs with the labels of the legend: the index, and the beginning of the uuid."""
-    named = f"max by (instance, uuid, index) ({scope.select('gpu_info')})"
+    named = f"max by ({keys('instance', 'uuid', 'index')}) ({scope.select('gpu_info')})"
     return f'label_replace({named}, "short_uuid", "$1", "uuid", "(.{{12}}).*")'
 
 
 def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
     """Return the aggregation to GPUs and the labels, with the labels that DEVICE_LEGEND needs."""
-    one = expr.by("instance", "uuid", *labels, operator=operator)
-    return one.then(f"{{}}\n* on (instance, uuid) group_left (index, short_uuid) {devices(scope)}")
+    one = expr.by(keys("instance", "uuid", *labels), operator=operator)
+    return one.then(f"{{}}\n* on ({keys('instance', 'uuid')}) group_left (index, short_uuid) {devices(scope)}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.common import NODE, link
+from gpugauge.artifacts.dashboards.common import JOB_LABELS, NODE, link
 from gpugauge.artifacts.dashboards.panels import Panel, Query, bars, timeseries
-from gpugauge.artifacts.dashboards.queries import COUNT, DEVICE_LEGEND, Expr, by_device, share
+from gpugauge.artifacts.dashboards.queries import COUNT, DEVICE_LEGEND, Expr, by_device, keys, share
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
 from gpugauge.artifacts.dashboards.workloads import (
@@ -14,7 +14,6 @@ from gpugauge.artifacts.dashboards.workloads import (
     by_rank,
     of_job,
 )
-from gpugauge.artifacts.rules.recording import JOB as IDENTITY
 from gpugauge.artifacts.rules.recording import RANK_WORK
 
 
@@ -26,14 +25,14 @@ def every_rank(title: str, text: str, expr: Expr, *labels: str, highest: float |
 
 def ranks() -> list[Panel]:
     """Return the panels that compare the ranks."""
-    run = f"{IDENTITY}, run_id, world_size"
+    run = ", ".join((*JOB_LABELS, "run_id", "world_size"))
     work = of_job(RANK_WORK)
     median = f"quantile by ({run}) (0.5, {work})"
     relative = Expr(f"{work}\n/ on ({run}) group_left () ({median} > 0)", COUNT)
     step = Expr(f"{_S.rate('torch_step_duration_seconds_sum')} / {_S.rate('torch_step_duration_seconds_count')}", "s")
     own = Expr(f"{_S.rate('torch_local_work_seconds_total')} / {_S.rate('torch_steps_total')}", "s")
-    held = _S.read("gpu_process_memory_used_bytes").by("process", "instance")
-    lost = _S.rate("training_lost_seconds_total", "15m").by("process")
+    held = _S.read("gpu_process_memory_used_bytes").by(keys("process", "instance"))
+    lost = _S.rate("training_lost_seconds_total", "15m").by(keys("process"))
     return [
         bars(
             "Own work, relative to the median rank",
@@ -117,10 +116,9 @@ def memory() -> list[Panel]:
 def host() -> list[Panel]:
     """Return the panels about the GPUs and the hosts of the job."""
     part, whole = (_S.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
-    held = by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(
-        "instance", "uuid", operator="max"
-    )
-    used = share(part, whole, "instance", "uuid").then(f"{{}}\nand on (instance, uuid) {held}")
+    device = keys("instance", "uuid")
+    held = by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(device, operator="max")
+    used = share(part, whole, device).then(f"{{}}\nand on ({device}) {held}")
     pressure = by_process(_S.rate("gpu_process_cgroup_pressure_seconds_total"), "resource").by(
         "resource", operator="max"
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.common import alerts
-from gpugauge.artifacts.dashboards.queries import COUNT, Expr, Scope, recorded
-from gpugauge.artifacts.rules.recording import HELD, JOB, LOST, PROCESS_JOB
+from gpugauge.artifacts.dashboards.common import JOB_LABELS, alerts
+from gpugauge.artifacts.dashboards.queries import COUNT, Expr, Scope, keys, recorded
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.recording import HELD, LOST
 
 # The window of the rules, for descriptions of panels.
 WINDOW = "over the last 15 minutes"
@@ -47,6 +48,8 @@ STATE_COLORS = {
 }
 PHASE_COLORS = STATE_COLORS | {"loading": CAUSE_COLORS["data_loading"], "other": STATE_COLORS["unknown"]}
 _KEYS = ({"workload_job_id": "$workload"}, {"workload_job_id": "", "workload_user": "$workload"})
+_PROCESS = keys("process")
+_JOB = ", ".join(JOB_LABELS)
 RANK_LEGEND = "{{instance}} · rank {{rank}} · {{process}}"
 
 
@@ -58,7 +61,7 @@ def with_job_name(expr: Expr) -> Expr:
 
 def lost_gpus(lost: Expr) -> Expr:
     """Return shares of the GPU time lost as a number of GPUs."""
-    return lost.then(f"{{}}\n* on ({JOB}) group_left () {recorded(HELD)}", COUNT)
+    return lost.then(f"{{}}\n* on ({_JOB}) group_left () {recorded(HELD)}", COUNT)
 
 
 def lost(**labels: str) -> Expr:
@@ -70,12 +73,12 @@ def programs(scope: Scope) -> Expr:
     """Return the number of processes of each job, with its owner, pod and command."""
     info = scope.select("gpu_process_host_info")
     named = f'label_replace({info}, "owner", "$1", "workload_user", "(.+)")'
-    one = f"topk by (process) (1, max by (process, owner, workload_pod, workload_command) ({named}))"
+    one = f"topk by ({_PROCESS}) (1, max by ({_PROCESS}, owner, workload_pod, workload_command) ({named}))"
     of_jobs = (
-        f"count by ({JOB}, owner, workload_pod, workload_command) (\n"
-        f"{PROCESS_JOB} * on (process) group_left (owner, workload_pod, workload_command) {one}\n)"
+        f"count by ({_JOB}, owner, workload_pod, workload_command) (\n"
+        f"{PROCESS_JOB} * on ({_PROCESS}) group_left (owner, workload_pod, workload_command) {one}\n)"
     )
-    return Expr(f"topk by ({JOB}) (1, {of_jobs})", COUNT)
+    return Expr(f"topk by ({_JOB}) (1, {of_jobs})", COUNT)
 
 
 def of_job(name: str, window: str = "") -> Expr:
@@ -87,14 +90,14 @@ def of_job(name: str, window: str = "") -> Expr:
 
 def by_process(expr: Expr, *labels: str) -> Expr:
     """Return the series of the processes of the chosen job, by process and the labels."""
-    kept = expr.by("process", *labels, operator="max")
-    return kept.then(f"{{}}\n* on (process) group_left () {of_job(PROCESS_JOB)}")
+    kept = expr.by(_PROCESS, *labels, operator="max")
+    return kept.then(f"{{}}\n* on ({_PROCESS}) group_left () {of_job(PROCESS_JOB)}")
 
 
 def by_rank(expr: Expr, *labels: str) -> Expr:
     """Return the same for processes with the hook, with the labels that RANK_LEGEND needs."""
-    rank = f"topk by (process) (1, max by (process, instance, rank) ({JOB_NODES.select('torch_process_info')}))"
-    return by_process(expr, *labels).then(f"{{}}\n* on (process) group_left (instance, rank) {rank}")
+    rank = f"topk by ({_PROCESS}) (1, max by ({_PROCESS}, instance, rank) ({JOB_NODES.select('torch_process_info')}))"
+    return by_process(expr, *labels).then(f"{{}}\n* on ({_PROCESS}) group_left (instance, rank) {rank}")
 
 
 def alerts_of_job() -> Expr:

@@ -1,4 +1,4 @@
-"""The alerting rule, and templates for its annotations. Numbers and names are in annotations, never in labels."""
+"""The alerting rule."""
 
 from __future__ import annotations
 
@@ -6,34 +6,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpugauge.artifacts.rules.options import Parameters, Severity
-from gpugauge.artifacts.rules.recording import LOST
 from gpugauge.duration import format_duration
 
-_MATCH = (
-    'workload_namespace=%q,workload_job_id=%q,workload_user=%q}{tail}" $labels.workload_namespace '
-    "$labels.workload_job_id $labels.workload_user | query"
+About = Literal["job", "GPU", "exporter"]
+# By subject: the dashboard, and the labels of an alert by variable of the dashboard.
+_DASHBOARDS: dict[str, tuple[str, dict[str, str]]] = {
+    "job": ("gpugauge-job", {"kind": "workload_kind", "namespace": "workload_namespace"}),
+    "GPU": ("gpugauge-node", {"instance": "instance", "uuid": "uuid"}),
+    "exporter": ("gpugauge-exporter", {"instance": "instance"}),
+}
+_JOB = (
+    "{{ with $labels.workload_job_id }}{{ . | urlquery }}{{ end }}"
+    "{{ with $labels.workload_user }}{{ . | urlquery }}{{ end }}"
 )
 
 
-def for_each_series(query: str, tail: str, text: str) -> str:
-    """Return a template that writes `text` for each series of the alert's job in the result of the query."""
-    return '{{ range printf "' + query + "{" + _MATCH.replace("{tail}", tail) + " }}" + text + "{{ end }}"
-
-
-JOB_NAME = (
-    "{{ $labels.workload_kind }} {{ $labels.workload_namespace }}{{ if $labels.workload_namespace }}/{{ end }}"
-    "{{ $labels.workload_job_id }}{{ $labels.workload_user }}"
-)
-# sort_desc, because the order of the result of a query in Prometheus 3 is random.
-LOST_TO = for_each_series(f"sort_desc({LOST}", " >= 0.05)", " {{ .Labels.cause }} {{ .Value | humanizePercentage }};")
-# With the pod's name, because the job id of a pod is its uid. The processes of a job may belong to several users.
-PROGRAMS = (
-    'Programs:{{ range printf "count by (workload_pod, workload_command) (gpu_process_host_info'
-    '{workload_namespace=%q,workload_job_id=%q,workload_user=~%q})" $labels.workload_namespace '
-    '$labels.workload_job_id (printf "%s.*" $labels.workload_user) | query '
-    '| sortByLabel "workload_pod" }}'
-    " {{ .Labels.workload_pod }} {{ .Labels.workload_command }};{{ end }}"
-)
 # What a machine may do about an alert: see deploy/prometheus/alertmanager.yaml.
 Action = Literal["", "reset", "drain"]
 
@@ -41,7 +28,8 @@ Action = Literal["", "reset", "drain"]
 @dataclass(frozen=True)
 class Alert:
     """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires.
-    `action` becomes a label, by which Alertmanager hands it to what drains nodes.
+    `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
+    hands it to what drains nodes.
     """
 
     name: str
@@ -50,7 +38,13 @@ class Alert:
     summary: str
     description: str
     hold: int = 0
+    about: About = "GPU"
+    when: str = ""
     action: Action = ""
+
+    def severity_with(self, p: Parameters) -> Severity:
+        """Return the severity that the parameters give to the alert."""
+        return p.severities.get(self.name, self.severity)
 
     def as_dict(self, p: Parameters) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
@@ -59,13 +53,21 @@ class Alert:
             "expr": self.expr,
             **({"for": format_duration(self.hold)} if self.hold else {}),
             "keep_firing_for": format_duration(p.keep_firing),
-            "labels": {
-                "severity": p.severities.get(self.name, self.severity),
-                **({"action": self.action} if self.action else {}),
-            },
+            "labels": {"severity": self.severity_with(p), **({"action": self.action} if self.action else {})},
             "annotations": {
                 "summary": self.summary,
-                "description": self.description,
-                "runbook_url": f"{p.runbook}#{self.name.lower()}",
+                "description": self.description.strip(),
+                "runbook_url": f"{p.runbook_url}#{self.name.lower()}",
+                **({"dashboard_url": self._dashboard(p.dashboard_url)} if p.dashboard_url else {}),
             },
         }
+
+    def _dashboard(self, grafana: str) -> str:
+        """Return the address of the dashboard about the alert's subject."""
+        uid, variables = _DASHBOARDS[self.about]
+        texts = {
+            name: f"{{{{ with $labels.{label} }}}}{{{{ . | urlquery }}}}{{{{ end }}}}"
+            for name, label in variables.items()
+        }
+        texts |= {"workload": _JOB} if self.about == "job" else {}
+        return f"{grafana.rstrip('/')}/d/{uid}?" + "&".join(f"var-{name}={text}" for name, text in texts.items())

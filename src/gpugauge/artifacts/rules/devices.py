@@ -4,46 +4,49 @@ from __future__ import annotations
 
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.recording import Selectors
+from gpugauge.artifacts.rules.promql import Selectors
+from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.duration import format_duration
-
-_RELEASED_UNTIL = (
-    '{{ range printf "gpugauge_driver_released_until_timestamp_seconds{instance=%q}" $labels.instance | query }}'
-    " {{ .Value | humanizeTimestamp }}{{ end }}"
-)
 
 
 def of_exporters(p: Parameters) -> list[Alert]:
     """Return the alerts about exporters."""
-    s = Selectors(p)
+    s, t = Selectors(p), Texts(p)
+    instance = s.keys("instance")
     # An exporter with a released driver is not blind: DriverReleasedLong covers it.
-    driver = f"max by (instance) ({s('gpugauge_driver_up', reason='!released')}) == 0"
-    age = f"time() - max by (instance) ({s('gpugauge_snapshot_timestamp_seconds')})"
+    driver = f"max by ({instance}) ({s('gpugauge_driver_up', reason='!released')}) == 0"
+    age = f"time() - max by ({instance}) ({s('gpugauge_snapshot_timestamp_seconds')})"
     return [
         Alert(
             "ExporterBlind",
-            f"({driver})\nor on (instance) ({age} > {2 * p.lookback})",
+            f"({driver})\nor on ({instance}) ({age} > {2 * p.lookback})",
             "warning",
-            "gpugauge on {{ $labels.instance }} cannot read the GPUs",
+            f"{t.exporter()} cannot read the GPUs",
             "The driver does not answer, or the exporter publishes no new values.",
             p.settle,
+            "exporter",
+            "the driver does not answer, or an exporter publishes no new values",
         ),
         Alert(
             "ExporterDown",
-            f"max by (instance) ({s.up()}) == 0",
+            f"max by ({instance}) ({s.up()}) == 0",
             "warning",
-            "gpugauge on {{ $labels.instance }} cannot be scraped",
+            f"{t.exporter()} cannot be scraped",
             "There is no data about its GPUs. Alerts about them keep firing for a while and then resolve.",
             2 * p.settle,
+            "exporter",
+            "an exporter cannot be scraped",
         ),
         Alert(
             "DriverReleasedLong",
             # last_over_time, so that a gap of scrapes does not restart `for`.
-            f"max by (instance) (last_over_time({s('gpugauge_driver_released', p.lookback)})) == 1",
+            f"max by ({instance}) (last_over_time({s('gpugauge_driver_released', p.lookback)})) == 1",
             "warning",
-            "gpugauge on {{ $labels.instance }} has released the driver for a long time",
-            f"For more than {format_duration(p.release_patience)}, until{_RELEASED_UNTIL}. "
-            "Its GPUs are not monitored in the meantime.",
+            f"{t.exporter()} has released the driver for a long time",
+            f"For more than {format_duration(p.release_patience)}. Its GPUs are not monitored in the meantime."
+            f"{t.released_until()}",
             p.release_patience,
+            "exporter",
+            f"the driver is released for more than {format_duration(p.release_patience)}",
         ),
     ]

@@ -7,30 +7,17 @@ from __future__ import annotations
 
 from gpugauge.artifacts.rules.alert import Action, Alert
 from gpugauge.artifacts.rules.options import Parameters, Severity
-from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Recording, Selectors
+from gpugauge.artifacts.rules.promql import Selectors, with_cluster
+from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Recording
+from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.duration import format_duration
 
 # Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
 IDENTITY = "gpugauge:gpu:info"
 WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
-# The pods whose processes hold memory of the GPU, and those to which it is allocated. They are no labels, because they
-# change while the alert fires. Where templates have no queries (Grafana), this is empty.
-PODS = (
-    '{{ range printf "count by (workload_namespace, workload_pod) ('
-    'gpu_process_info{instance=%q,workload_pod!=\\"\\"} '
-    "and on (process) gpu_process_memory_used_bytes{instance=%q,uuid=%q} "
-    'or gpu_allocation_info{instance=%q,uuid=%q,workload_pod!=\\"\\"})" '
-    "$labels.instance $labels.instance $labels.uuid $labels.instance $labels.uuid "
-    '| query | sortByLabel "workload_pod" }}'
-    " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}"
-)
 _XID = "Xid {{ $labels.xid }}{{ if $labels.xid_name }} ({{ $labels.xid_name }}){{ end }}"
 _AFTER_XID = "{{ if $labels.xid }} First error: " + _XID + ".{{ end }}"
 
-_DOWN = (
-    '{{ range printf "gpu_down_reason{instance=%q,uuid=%q}" $labels.instance $labels.uuid | query }}'
-    " Reason: {{ .Labels.reason }}.{{ end }}"
-)
 _SLOWDOWN = "~hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown"
 # Near the temperature at which the GPU lowers its clocks, degrees Celsius.
 _NEAR_SLOWDOWN = 5
@@ -56,9 +43,9 @@ _XIDS: dict[str, tuple[Severity, str, Action, bool]] = {
 }
 
 
-def gpu(_: Parameters) -> str:
+def gpu(p: Parameters) -> str:
     """Return the labels that identify a GPU. Simulated GPUs of two machines have the same uuid."""
-    return "cluster, instance, uuid"
+    return with_cluster(p, "instance", "uuid")
 
 
 def recordings(p: Parameters) -> list[Recording]:
@@ -88,10 +75,11 @@ def _lost(p: Parameters) -> Alert:
         _of_gpu(p, f"min by ({gpu(p)}) ({Selectors(p)('gpu_up')}) == 0", "xid", "xid_name"),
         "critical",
         f"{WHERE} does not answer",
-        f"It is lost, its driver calls hang, or the driver does not list it.{_DOWN}{_AFTER_XID} "
-        f"Drain the machine, and reset the GPU or reboot.{PODS}",
+        f"It is lost, its driver calls hang, or the driver does not list it.{Texts(p).reason_down()}{_AFTER_XID} "
+        f"Drain the machine, and reset the GPU or reboot.{Texts(p).pods()}",
         120,
         action="drain",
+        when="a GPU does not answer",
     )
 
 
@@ -103,11 +91,15 @@ def _throttled(p: Parameters) -> Alert:
     slowed = f"{counted}\n  or on ({gpu(p)}, reason) {sampled}"
     return Alert(
         "GpuThrottled",
-        _of_gpu(p, f"max by ({gpu(p)}) (\n  ({slowed}) >= 0.2\n)\nand on (uuid) {DEVICE_BUSY} >= 0.2"),
+        _of_gpu(
+            p, f"max by ({gpu(p)}) (\n  ({slowed}) >= 0.2\n)\nand on ({with_cluster(p, 'uuid')}) {DEVICE_BUSY} >= 0.2"
+        ),
         "warning",
         f"{WHERE} lowers its clocks because of heat or a power brake",
-        f"For at least a fifth of the last {format_duration(p.patience)}. Check fans, air flow and power.{PODS}",
+        f"For at least a fifth of the last {format_duration(p.patience)}. "
+        f"Check fans, air flow and power.{Texts(p).pods()}",
         p.settle,
+        when="a busy GPU lowers its clocks for a fifth of the time because of heat or a power brake",
     )
 
 
@@ -128,8 +120,9 @@ def _reset(p: Parameters) -> Alert:
         "warning",
         f"{WHERE} needs a reset: {{{{ $labels.reason }}}}",
         "The driver requires it, or memory that had errors is replaced at the next reset."
-        f"{_AFTER_XID} End the processes on the GPU and reset it, or reboot the machine.{PODS}",
+        f"{_AFTER_XID} End the processes on the GPU and reset it, or reboot the machine.{Texts(p).pods()}",
         action="reset",
+        when="the driver requires a reset, or faulty memory is replaced at the next one",
     )
 
 
@@ -140,8 +133,9 @@ def _row_remap(p: Parameters) -> Alert:
         _of_gpu(p, failed),
         "warning",
         f"{WHERE} could not replace a faulty memory row",
-        f"A reset does not help: drain the machine, and have the GPU tested and replaced.{PODS}",
+        f"A reset does not help: drain the machine, and have the GPU tested and replaced.{Texts(p).pods()}",
         action="drain",
+        when="a faulty memory row could not be replaced",
     )
 
 
@@ -153,8 +147,9 @@ def _ecc(p: Parameters) -> Alert:
         "warning",
         f"{WHERE} had uncorrected memory errors",
         f"Since the driver was loaded or the GPU was reset.{_AFTER_XID} The program that read the memory has failed. "
-        f"Reset the GPU; if the errors occur again, have it replaced.{PODS}",
+        f"Reset the GPU; if the errors occur again, have it replaced.{Texts(p).pods()}",
         action="reset",
+        when="uncorrected memory errors since the last reset",
     )
 
 
@@ -168,7 +163,8 @@ def _nvlink(p: Parameters) -> Alert:
         "warning",
         f"{WHERE} has NVLink errors",
         "A link had to repeat or retrain, or corrects very many errors. Check the link and the GPU at its other end, "
-        f"reset both, and have the GPU, the baseboard or the switch replaced if it occurs again.{PODS}",
+        f"reset both, and have the GPU, the baseboard or the switch replaced if it occurs again.{Texts(p).pods()}",
+        when="an NVLink link repeats, retrains, or corrects very many errors",
     )
 
 
@@ -184,8 +180,9 @@ def _pcie(p: Parameters) -> Alert:
         "warning",
         f"{WHERE} uses fewer PCIe lanes than it could",
         "Its link is narrower than the maximum of GPU and slot while the GPU is under load, so copies from and to the "
-        f"host are slower. Check seating, riser and slot.{PODS}",
+        f"host are slower. Check seating, riser and slot.{Texts(p).pods()}",
         p.settle,
+        when="a GPU under load uses fewer PCIe lanes than it could",
     )
 
 
@@ -199,8 +196,9 @@ def _hot(p: Parameters) -> Alert:
         "warning",
         f"{WHERE} is nearly too hot",
         f"It is at most {_NEAR_SLOWDOWN} degrees below the temperature at which it lowers its clocks. "
-        f"Check fans, air flow, inlet temperature and coolant.{PODS}",
+        f"Check fans, air flow, inlet temperature and coolant.{Texts(p).pods()}",
         p.settle,
+        when="a GPU is nearly as hot as the temperature at which it lowers its clocks",
     )
 
 
@@ -218,6 +216,9 @@ def _xid(p: Parameters, name: str) -> Alert:
         _of_gpu(p, errors),
         severity,
         f"{WHERE} had {_XID}",
-        f"{advice} {until}{PODS}",
+        f"{advice} {until}{Texts(p).pods()}",
         action=action,
+        when=f"a GPU has an Xid error of the class {name}, until it is repaired"
+        if lasts
+        else f"a GPU had an Xid error of the class {name}",
     )

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from gpugauge.artifacts.rules.serving import COMMANDS
 from gpugauge.duration import format_duration, parse_duration
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.nearest import hint
 from gpugauge.settings.yaml_model import YamlModel
 from gpugauge.settings.yaml_text import Document
 
-_MATCHER = r'[a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}]*"'
-Severity = Literal["info", "warning", "critical"]
+_MATCHER = r'[a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}`]*"'
+_MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
+_URL = r"^(https?://[^\s{}\"`]+)?$"
+_SEVERITIES = ("info", "warning", "critical")
+RUNBOOK = "https://github.com/gpugauge/gpugauge/blob/main/docs/runbook.md"
+# Parameters of earlier versions, and what replaces them.
+RENAMED = {"info_below": "threshold", "warning_below": "threshold", "runbook": "runbook_url"}
 
 
 class RulesError(ConfigError):
@@ -40,7 +48,39 @@ def _seconds(value: object) -> object:
     return int(seconds)
 
 
+def _share(value: object) -> object:
+    """Return the share that `40%`, `0.4` or `40` stands for. Raises ValueError."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(?:e(-?\d+))?\s*(%?)", str(value).strip(), re.ASCII)
+    number = float(f"{found[1]}e{found[2] or 0}") if found else 0.0
+    share = number / 100 if found and (found[3] or number >= 1) else number
+    if isinstance(value, bool) or not 0 < share < 1:
+        raise ValueError(f"must be above 0 % and below 100 %, written like 40% or 0.4, not {value!r}")
+    return share
+
+
+def _severity(value: object) -> object:
+    """Return the value. Raises ValueError with the nearest severity if it is text and no severity."""
+    if isinstance(value, str) and value not in _SEVERITIES:
+        raise ValueError(f"there is no severity {value!r}{hint(value, _SEVERITIES)}")
+    return value
+
+
+def _regex(value: str) -> str:
+    """Return the regular expression. Raises ValueError."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    if re.search(r'["\\`%{}]', value):
+        raise ValueError('must not contain any of " \\ ` % { }; write [.] for a dot')
+    return value
+
+
 Duration = Annotated[int, BeforeValidator(_seconds), Field(gt=0)]
+Share = Annotated[float, BeforeValidator(_share)]
+Severity = Annotated[Literal["info", "warning", "critical"], BeforeValidator(_severity)]
 
 
 class Parameters(BaseModel):
@@ -48,11 +88,18 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    info_below: float = Field(
-        default=0.8, gt=0, lt=1, description="Training load, 0 to 1, below which TrainingLoadLow fires."
+    threshold: Share = Field(
+        default=0.5, description="Load of a training, such as 40%, 0.4 or 40, below which TrainingLoadLow fires."
     )
-    warning_below: float = Field(
-        default=0.5, gt=0, lt=1, description="Training load, 0 to 1, below which TrainingLoadVeryLow fires."
+    critical: Annotated[float | None, BeforeValidator(_share)] = Field(
+        default=None,
+        description="Load below which TrainingLoadVeryLow (critical) fires instead of TrainingLoadLow; no such level "
+        "without it.",
+    )
+    per_cause: bool = Field(
+        default=False,
+        description="Adds an alert for each cause of a low load, and TrainingStraggler, for routes by cause. They fire "
+        "in addition to TrainingLoadLow.",
     )
     patience: Duration = Field(
         default=900, description="Time over which the training load and its causes are averaged."
@@ -86,7 +133,7 @@ class Parameters(BaseModel):
     )
     matchers: str = Field(
         default="",
-        pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
+        pattern=_MATCHERS,
         description='Label matchers that are added to every selector, such as cluster="a",env!="test".',
     )
     up_matchers: str = Field(
@@ -95,23 +142,60 @@ class Parameters(BaseModel):
         description="Label matchers that select the exporters among all scrape targets (`up`).",
     )
     training_matchers: str = Field(
-        default="",
-        pattern=rf"^({_MATCHER}(,{_MATCHER})*)?$",
-        description="Label matchers of gpu_process_host_info that select processes without the hook as trainings, "
-        'such as workload_namespace="train". Their load is measured from outside the process.',
+        default='torch_build=~"cuda|rocm"',
+        pattern=_MATCHERS,
+        description="Label matchers of gpu_process_host_info that select processes without the hook as trainings. "
+        "Their load is measured from outside the process. Empty: none.",
     )
-    runbook: str = Field(default="docs/runbook.md", description="Address of the runbook, for links in the alerts.")
+    serving: Annotated[str, BeforeValidator(_regex)] = Field(
+        default=COMMANDS,
+        description="Regular expression of the commands (workload_command) of servers and notebooks, which are no "
+        "trainings unless they use the hook.",
+    )
+    cluster_label: str = Field(
+        default="cluster",
+        pattern=r"^([a-zA-Z_]\w*)?$",
+        description="Label of the cluster, which Prometheus or its targets add. All rules keep it.",
+    )
+    name: str = Field(
+        default="gpugauge",
+        pattern=r"^[a-zA-Z]\w*$",
+        description="First part of the names of groups and recorded series. A second set of rules in the same "
+        "Prometheus needs a name of its own.",
+    )
+    runbook_url: str = Field(
+        default=RUNBOOK, pattern=_URL, description="Address of the runbook, for links in the alerts."
+    )
+    dashboard_url: str = Field(
+        default="", pattern=_URL, description="Address of Grafana, for links to the dashboards; no links without it."
+    )
+    engine: Literal["prometheus", "grafana"] = Field(
+        default="prometheus",
+        description="The program that evaluates the alerts. The texts for grafana contain no queries, because Grafana "
+        "ignores them.",
+    )
     severities: Mapping[str, Severity] = Field(default_factory=dict, description="Severities by alert.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Parameters:
-        if self.warning_below >= self.info_below:
-            raise ValueError("warning_below must be smaller than info_below")
-        if 4 * self.scrape_interval > self.shortest:
-            raise ValueError(
-                f"scrape_interval is too long: four must fit into the shortest range, {format_duration(self.shortest)}"
+        if self.critical is not None and self.critical >= self.threshold:
+            raise self._error(
+                f"critical ({self.critical:.4g}) must be below threshold ({self.threshold:.4g})",
+                *("critical", "threshold"),
             )
+        if 4 * self.scrape_interval > self.shortest:
+            raise self._error(
+                f"scrape_interval is too long: four must fit into the shortest range, {format_duration(self.shortest)}",
+                *("scrape_interval", "patience", "idle_patience"),
+            )
+        if self.cluster_label in _OURS:
+            raise self._error(f"{self.cluster_label} is a label of the exporter, not of a cluster", "cluster_label")
         return self
+
+    def _error(self, sentence: str, *keys: str) -> PydanticCustomError:
+        """Return an error at the first of the keys that is set."""
+        at = [key for key in keys if key in self.model_fields_set][:1]
+        return PydanticCustomError("inconsistent", "{sentence}", {"sentence": sentence, "at": at})
 
     @property
     def shortest(self) -> int:
@@ -129,6 +213,7 @@ class Parameters(BaseModel):
         return max(300, 4 * self.scrape_interval)
 
 
+_OURS = frozenset({"uuid", "process", "instance", "cause", "state", "rank", "run_id", "severity", "alertname"})
 _FILE = YamlModel(Parameters, "rules file", RulesError)
 
 
@@ -137,8 +222,13 @@ def read(file: Path | None, flags: Mapping[str, object]) -> Document:
     document = _FILE.read(file) if file else Document()
     for name, value in flags.items():
         document.tree[name] = value
-        document.places[(name,)] = "--severity" if name == "severities" else "--" + name.replace("_", "-")
+        document.places[(name,)] = flag_of(name)
     return document
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter."""
+    return {"severities": "--severity", "engine": "--for"}.get(name, "--" + name.replace("_", "-"))
 
 
 def load(file: Path | None, flags: Mapping[str, object]) -> Parameters:
@@ -148,4 +238,7 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Parameters:
 
 def validate(document: Document) -> Parameters:
     """Return the parameters of a document. Raises RulesError."""
+    for old, new in RENAMED.items():
+        if old in document.tree:
+            raise RulesError(f"{document.place((old,))}: {old}: this key is now {new}")
     return _FILE.validate(document)

@@ -1,0 +1,100 @@
+"""Alerts about the load of trainings: one for each job, and on request one for each cause."""
+
+from __future__ import annotations
+
+from gpugauge.artifacts.rules.alert import Alert
+from gpugauge.artifacts.rules.options import Parameters, Severity
+from gpugauge.artifacts.rules.promql import Selectors
+from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, PROBLEM, RANK_WORK
+from gpugauge.artifacts.rules.texts import Texts
+from gpugauge.duration import format_duration
+from gpugauge.verdict.causes import CAUSES, Cause
+
+CPU_CAUSES = "~no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu"
+_CAUSES_WITHOUT_ALERT = frozenset({*CPU_CAUSES[1:].split("|"), "unknown"})
+
+
+def of_load(p: Parameters) -> list[Alert]:
+    """Return the alerts about the load of jobs. Each job has one at most, unless there is one for each cause, too."""
+    below = f"{LOAD} < {p.threshold:.4g}"
+    if p.critical is None:
+        levels = [_level(p, "TrainingLoadLow", below, p.threshold, "warning")]
+    else:
+        levels = [
+            _level(p, "TrainingLoadLow", f"{LOAD} >= {p.critical:.4g} < {p.threshold:.4g}", p.threshold, "warning"),
+            _level(p, "TrainingLoadVeryLow", f"{LOAD} < {p.critical:.4g}", p.critical, "critical"),
+        ]
+    return [*levels, *(_causes(p) if p.per_cause else [])]
+
+
+def of_ranks(p: Parameters) -> list[Alert]:
+    """Return the alert about slow ranks. A low load that they cause has its own alert."""
+    return [_straggler(p)] if p.per_cause else []
+
+
+def is_low(p: Parameters) -> str:
+    """Return the jobs that have an alert about their load."""
+    s = Selectors(p)
+    return f"({LOAD} < {p.threshold:.4g} and on ({s.job}) {ARMED})"
+
+
+def _level(p: Parameters, name: str, condition: str, below: float, severity: Severity) -> Alert:
+    s, t = Selectors(p), Texts(p)
+    # A job with one of these problems has its alert.
+    expr = condition + s.and_job(ARMED) + s.unless_job(PROBLEM)
+    share = f"{below:.4%}".rstrip("%").rstrip("0").rstrip(".")
+    return Alert(
+        name,
+        expr,
+        severity,
+        f"Training {t.job()} uses {t.share()} of its GPU time, less than {share}%{t.main_cause()}{t.nodes(' on ')}",
+        f"{t.causes()}{t.advice()}{t.since(name)}Mean over {format_duration(p.patience)}.{t.places()}",
+        p.settle,
+        "job",
+        f"a training uses less than {share} % of its GPU time, mean over {format_duration(p.patience)}",
+    )
+
+
+def alert_of_cause(cause: str) -> str:
+    """Return the name of the alert about a cause."""
+    return "TrainingLimitedBy" + "".join(part.capitalize() for part in cause.split("_"))
+
+
+def severity_of_cause(cause: Cause) -> Severity:
+    """Return `info` for a cause that was proven in simulation only, otherwise `warning`."""
+    return "warning" if set(cause.proven) - {"simulated"} else "info"
+
+
+def _causes(p: Parameters) -> list[Alert]:
+    s, t = Selectors(p), Texts(p)
+    return [
+        Alert(
+            alert_of_cause(cause.name),
+            f'sum by ({s.job}) ({DOMINANT}{{cause="{cause.name}"}})' + s.and_job(is_low(p)),
+            severity_of_cause(cause),
+            f"Training {t.job()} loses {t.share()} of its GPU time to {cause.name}{t.nodes(' on ')}",
+            f"Evidence: {cause.evidence}. What to do: {cause.advice}. {t.causes()}{t.places()}",
+            p.settle,
+            "job",
+            f"{cause.name} is the largest cause of a low load",
+        )
+        for cause in CAUSES.values()
+        if cause.name not in _CAUSES_WITHOUT_ALERT
+    ]
+
+
+def _straggler(p: Parameters) -> Alert:
+    s, t = Selectors(p), Texts(p)
+    # Within a run, because only its ranks do the same work; a job may contain several runs.
+    run = f"{s.job}, run_id, world_size"
+    slower = f"max by ({run}) ({RANK_WORK})\n/ (quantile by ({run}) (0.5, {RANK_WORK}) > 0)"
+    return Alert(
+        "TrainingStraggler",
+        f"max by ({s.job}) ({slower}) > {p.straggler_above:g}" + s.and_job(ARMED) + s.and_job(ALIVE),
+        "warning",
+        f"A rank of training {t.job()} works {t.value()} times as long as the median rank",
+        f"{t.ranks()}Mean over {format_duration(p.patience)}.{t.places()}",
+        p.settle,
+        "job",
+        f"the slowest rank works more than {p.straggler_above:g} times as long as the median rank",
+    )

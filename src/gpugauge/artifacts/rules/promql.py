@@ -1,0 +1,88 @@
+"""PromQL of the rules: selectors of the catalogue's metrics, and the labels to aggregate and to join by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpugauge import catalog
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.duration import format_duration
+
+# The labels that identify a job. Alerts never carry the label `process`: it changes with every restart.
+JOB_LABELS = ("workload_namespace", "workload_kind", "workload_job_id", "workload_user")
+PROCESS_JOB = "gpugauge:process_job:info"
+
+
+class UnknownMetricError(ValueError):
+    """A query names a metric or label that is not in the catalogue."""
+
+
+def with_cluster(p: Parameters, *labels: str) -> str:
+    """Return the labels for `by` and `on`, after that of the cluster: two clusters may have equal names."""
+    return ", ".join(filter(None, (p.cluster_label, *labels)))
+
+
+@dataclass(frozen=True)
+class Selectors:
+    """Writer of selectors; every name and label in them must be in the catalogue."""
+
+    parameters: Parameters
+
+    def __call__(self, name: str, window: int | None = None, **labels: str) -> str:
+        """Return `name{label="value",…}[window]`.
+
+        A value that begins with ~ is a regular expression, one that begins with ! is negated.
+        Raises UnknownMetricError.
+        """
+        row = next((row for row in catalog.metrics() if row.name == name), None)
+        unknown = labels.keys() - set(row.labels) if row else {name}
+        if unknown:
+            raise UnknownMetricError(f"{name}: {', '.join(sorted(unknown))} is not in the catalogue")
+        signs = {"~": "=~", "!": "!="}
+        matchers = [f'{k}{signs.get(v[:1], "=")}"{v.lstrip("~!")}"' for k, v in labels.items()]
+        return self.matched(name, *matchers) + (f"[{format_duration(window)}]" if window else "")
+
+    def matched(self, name: str, *matchers: str) -> str:
+        """Return `name{matchers}` with those of the parameters."""
+        text = ",".join(filter(None, [*matchers, self.parameters.matchers]))
+        return name + (f"{{{text}}}" if text else "")
+
+    def up(self) -> str:
+        """Return the selector of `up`, which Prometheus records for each exporter."""
+        return self.matched("up", self.parameters.up_matchers)
+
+    @property
+    def job(self) -> str:
+        """The labels of a job."""
+        return self.keys(*JOB_LABELS)
+
+    def keys(self, *labels: str) -> str:
+        """Return the labels for `by` and `on`, after that of the cluster."""
+        return with_cluster(self.parameters, *labels)
+
+    def by_process(self, expr: str) -> str:
+        """Aggregate an expression to one series for each process, without the labels of the scrape."""
+        return f"max by ({self.keys('process')}) ({expr})"
+
+    def on_process(self, operator: str, expr: str) -> str:
+        """Return `and` or `unless` with the processes in the result of an expression."""
+        return f"{operator} on ({self.keys('process')}) {expr}"
+
+    def by_job(self, operator: str, expr: str, *more: str) -> str:
+        """Aggregate an expression that has one series for each process to jobs and the labels `more`."""
+        return (
+            f"{operator} by ({', '.join([self.job, *more])}) (\n  {expr}\n"
+            f"  * on ({self.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}\n)"
+        )
+
+    def jobs_with(self, expr: str) -> str:
+        """Return 1 for each job with a process in the result of the expression; `and` costs less than a join."""
+        return f"max by ({self.job}) (\n  {PROCESS_JOB} {self.on_process('and', expr)}\n)"
+
+    def and_job(self, expr: str) -> str:
+        """Return `and` with the jobs in the result of an expression, on a line of its own."""
+        return f"\nand on ({self.job}) {expr}"
+
+    def unless_job(self, expr: str) -> str:
+        """Return `unless` with the jobs in the result of an expression, on a line of its own."""
+        return f"\nunless on ({self.job}) {expr}"

@@ -1,0 +1,195 @@
+"""The texts of the alerts in Prometheus' rule tester, and trainings without the hook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.artifacts.rules.options import RUNBOOK, Parameters
+from tests.artifacts.rules.rule_stories import JOB, STORIES, Row, Story
+from tests.e2e.ruletester import firing, promtool, story_identity, tools
+
+pytestmark = pytest.mark.e2e
+
+LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
+tool = tools()
+
+
+def annotated(story: Story, annotations: dict[str, str]) -> dict[str, Any]:
+    """Return the expectation that the alert has these texts after an hour."""
+    expected = {"exp_labels": story_identity(story), "exp_annotations": annotations}
+    return {"eval_time": "60m", "alertname": story.alert, "exp_alerts": [expected]}
+
+
+def named(rows: Iterable[Row], metric: str, **labels: str) -> list[Row]:
+    """Return the rows with further labels in those of a metric."""
+    return [replace(row, labels={**row.labels, **labels}) if row.name == metric else row for row in rows]
+
+
+def places(nodes: int, devices: int) -> list[Row]:
+    """Return the rows of a job's process on each node, and of the GPUs on which it holds memory."""
+    rows = []
+    for node in range(nodes):
+        at = {"instance": f"node-{node + 1}"}
+        process = {"process": f"p{node + 10}", **at}
+        pod = {"workload_pod": f"trainer-{node}", "workload_command": "fit.py", "workload_user": "1000"}
+        rows.append(Row("gpu_process_host_info", {**process, **pod, **JOB}, 1, 1))
+        for index in range(devices):
+            uuid = {"uuid": f"GPU-{node}-{index}", **at}
+            rows.append(Row("gpu_info", {**uuid, "index": str(index)}, 1, 1))
+            rows.append(Row("gpu_process_memory_used_bytes", {**process, **uuid}, 1e9, 1e9))
+    return rows
+
+
+SIX_LEFT = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
+OWNER = [row for row in LOW.rows if row.name == "gpu_process_host_info"][:1]
+
+
+def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_path: Path) -> None:
+    rows = [*SIX_LEFT, *named(OWNER, "gpu_process_host_info", workload_command="fit.py"), *places(1, 2)]
+    texts = {
+        "summary": "Training pod ml/uid-0 uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "node-1 GPU 0, 1",
+        "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
+        "memory, prefetching, faster storage or decoding. Low since 1970-01-01 00:07:00 +0000 UTC. 0.7 GPU hours lost "
+        "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
+        "runbook_url": f"{RUNBOOK}#trainingloadlow",
+        "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=pod&var-namespace=ml&var-workload=uid-0",
+    }
+
+    promtool(
+        tool,
+        tmp_path,
+        rows,
+        [("bad", 61)],
+        [],
+        LOW.alert,
+        [annotated(LOW, texts)],
+        Parameters(dashboard_url="https://grafana.example"),
+    )
+
+
+def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> None:
+    texts = {
+        "summary": "Training pod ml/uid-0 uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
+        "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
+        "memory, prefetching, faster storage or decoding. Low since 1970-01-01 00:07:00 +0000 UTC. 0.7 GPU hours lost "
+        f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
+        "programs fit.py.",
+        "runbook_url": f"{RUNBOOK}#trainingloadlow",
+    }
+
+    promtool(tool, tmp_path, [*SIX_LEFT, *OWNER, *places(7, 8)], [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)])
+
+
+def test_annotations_of_a_straggler_have_its_node(tool: str, tmp_path: Path) -> None:
+    story = next(story for story in STORIES if story.alert == "TrainingStraggler")
+    texts = {
+        "summary": "A rank of training pod ml/uid-0 works 2 times as long as the median rank",
+        "description": "Slowest: rank 3 on node-2 works 90% of the time, the median rank 45%. Mean over 15m. On "
+        "node-1, node-2; programs fit.py.",
+        "runbook_url": f"{RUNBOOK}#trainingstraggler",
+    }
+    rows = named(story.rows, "gpu_process_host_info", workload_command="fit.py")
+
+    promtool(
+        tool, tmp_path, rows, [("bad", 61)], [], story.alert, [annotated(story, texts)], parameters=story.parameters
+    )
+
+
+def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", idle: float = 0.0) -> list[Row]:
+    """Return the rows of a process without the hook; `idle` is its time in the state held_idle."""
+    owner = {"process": "p0", "torch_build": torch, "workload_command": command, "workload_user": "1000", **JOB}
+    return [
+        Row("gpu_process_host_info", owner, 1, None),
+        Row("gpu_process_start_timestamp_seconds", {"process": "p0"}, -7200, None),
+        Row("training_state", {"process": "p0", "state": "unknown"}, 1, None),
+        Row("training_state", {"process": "p0", "state": "training"}, 0, None),
+        Row("training_seconds_total", {"process": "p0", "state": "unknown"}, 1 - idle, None, counter=True),
+        Row("training_seconds_total", {"process": "p0", "state": "held_idle"}, idle, None, counter=True),
+        Row("training_gpu_held_seconds_total", {"process": "p0"}, 1, None, counter=True),
+        Row("training_lost_seconds_total", {"process": "p0", "cause": "unknown"}, 1 - load, None, counter=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "fires"),
+    [
+        ({"load": 0.3}, True),
+        ({"load": 0.6}, False),
+        ({"load": 0.3, "torch": ""}, False),
+        ({"load": 0.3, "torch": "cpu"}, False),
+        ({"load": 0.3, "torch": "rocm"}, True),
+        ({"load": 0.1, "idle": 0.85}, True),
+        ({"load": 0.3, "command": "vllm.entrypoints.openai.api_server"}, False),
+        ({"load": 0.3, "command": "VLLM::EngineCore"}, False),
+        ({"load": 0.3, "command": "tritonserver"}, False),
+        ({"load": 0.3, "command": "ipykernel_launcher"}, False),
+        ({"load": 0.3, "command": "Xorg", "torch": ""}, False),
+    ],
+)
+def test_load_without_the_hook(tool: str, tmp_path: Path, given: dict[str, Any], fires: bool) -> None:
+    expected = [firing("", 60, 1, 1 if fires else None, {"alertname": LOW.alert, **story_identity(LOW)})]
+
+    promtool(tool, tmp_path, without_hook(**given), [("bad", 61)], expected)
+
+
+def test_an_idle_process_without_the_hook_has_one_alert(tool: str, tmp_path: Path) -> None:
+    expected = [firing("", 60, 60, 30, {"alertname": "GpuHeldIdle", **story_identity(LOW)})]
+
+    promtool(tool, tmp_path, without_hook(0, idle=1), [("bad", 61)], expected)
+
+
+def test_servers_of_a_job_do_not_lower_its_load(tool: str, tmp_path: Path) -> None:
+    """A job with a busy training and an idle vLLM."""
+    server = [replace(row, labels={**row.labels, "process": "p5"}) for row in without_hook(0.0, command="vllm")]
+    quiet = [firing("", 60, 60, None, {})]
+
+    promtool(tool, tmp_path, [*without_hook(0.9), *server], [("bad", 61)], quiet)
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("fit.py", "python fit.py"),
+        ("my.trainer", "python -m my.trainer"),
+        ("trainer", "trainer"),
+    ],
+)
+def test_texts_without_the_hook_have_the_command_of_the_hook(
+    tool: str, tmp_path: Path, command: str, line: str
+) -> None:
+    texts = {
+        "summary": "Training pod ml/uid-0 uses 30% of its GPU time, less than 40%, mainly lost to unknown on node-1",
+        "description": "Lost mainly to unknown 70%. What to do: no measured value explains it: `gpugauge doctor` on "
+        "the node shows what is missing. Processes without the hook: 1; of these only the load is known. "
+        f"Start it under the hook to see why: `gpugauge run -- {line} …`. Low since 1970-01-01 00:07:00 +0000 UTC. 0.6 "
+        f"GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",
+        "runbook_url": f"{RUNBOOK}#trainingloadlow",
+    }
+    rows = without_hook(0.3, command=command)
+
+    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)], Parameters(threshold=0.4))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fires"),
+    [
+        (Parameters(training_matchers='workload_namespace="ml"'), True),
+        (Parameters(training_matchers='workload_namespace="web"'), False),
+        (Parameters(training_matchers=""), False),
+        (Parameters(serving="fit.*"), False),
+        (Parameters(threshold=0.2), False),
+    ],
+)
+def test_which_processes_without_the_hook_are_trainings_can_be_chosen(
+    tool: str, tmp_path: Path, parameters: Parameters, fires: bool
+) -> None:
+    expected = [firing("", 60, 1, 1 if fires else None, {"alertname": LOW.alert, **story_identity(LOW)})]
+
+    promtool(tool, tmp_path, without_hook(0.3), [("bad", 61)], expected, parameters=parameters)
