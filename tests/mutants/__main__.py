@@ -28,13 +28,13 @@ from tests.mutants.mutant import ROOT, Mutant, Outcome, outcome
 from tests.mutants.processes import Task, forked
 from tests.mutants.settling import Trial, settled
 from tests.mutants.sites import sites
-from tests.mutants.warm import try_warm
+from tests.mutants.warm import TIMES, try_warm
 
 GROUPS = Path(__file__).with_name("groups.yaml")
 # Imported once, before the forks. None of them imports our modules.
 _PRELOADED = ("bcrypt", "click", "cryptography.x509", "prometheus_client", "pydantic", "tornado.web")
 _RESULT = "mutants"  # of bench/results
-_GROUP_SECONDS, _COLD_SECONDS = 3600.0, 240.0
+_GROUP_SECONDS, _IMPORT_SECONDS = 3600.0, 60.0
 
 
 def mutants_of(patterns: list[str]) -> Iterator[Mutant]:
@@ -88,8 +88,8 @@ def run_group(drawn: list[Mutant], tests: list[str], jobs: int, show: bool) -> l
             finished(found)
             done[found.mutant.name] = {"killed_by": found.killed_by, "tests": found.tests}
 
-        again, order = try_warm([m for m in drawn if m.site.function], tests, jobs, keep)
-        return {"done": done, "again": [mutant.name for mutant in again], "order": order}
+        again, order, seconds = try_warm([m for m in drawn if m.site.function], tests, jobs, keep)
+        return {"done": done, "again": [mutant.name for mutant in again], "order": order, "seconds": seconds}
 
     answer: dict[str, Any] = next(iter(forked([Task("warm", warm, _GROUP_SECONDS, loud=True)], 1)))[1]
     if "done" not in answer:
@@ -98,7 +98,7 @@ def run_group(drawn: list[Mutant], tests: list[str], jobs: int, show: bool) -> l
     cold = [m for m in drawn if not m.site.function] + [by_name[name] for name in answer["again"]]
 
     def task(trial: Trial) -> Task:
-        return Task(trial, lambda: try_cold(trial, tests, answer["order"]), _COLD_SECONDS)
+        return Task(trial, lambda: try_cold(trial, tests, answer["order"]), _IMPORT_SECONDS + TIMES * answer["seconds"])
 
     for mutant, result in settled(cold, task, jobs):
         outcomes.append(outcome(mutant, result))

@@ -21,7 +21,8 @@ from tests.mutants.mutant import outcome as outcome_of
 from tests.mutants.processes import CRASHED, TIMED_OUT, Task, forked
 from tests.mutants.settling import Trial, settled
 
-_LEAST_SECONDS, _MOST_SECONDS = 15.0, 120.0
+# The time limit of a mutant: so many times what its tests need without it, on a machine as busy as now, and a bit more.
+TIMES, _MORE_SECONDS = 3.0, 15.0
 Place = tuple[str, int]  # a file, and the first line of a function in it
 
 
@@ -152,8 +153,7 @@ class _Warm:
     def _task(self, trial: Trial) -> Task:
         nodeids = [trial.only] if trial.only else [n for n in self._reaching(trial.mutant) if n not in trial.without]
         seconds = sum(self.seen.seconds[nodeid] for nodeid in nodeids)
-        limit = min(_MOST_SECONDS, _LEAST_SECONDS + 3 * seconds)
-        return Task(trial, lambda: self._try(trial.mutant, nodeids), limit)
+        return Task(trial, lambda: self._try(trial.mutant, nodeids), _MORE_SECONDS + TIMES * seconds)
 
     def _try(self, mutant: Mutant, nodeids: list[str]) -> dict[str, Any]:
         """Return the test that fails with the mutant, after changing the live functions."""
@@ -177,13 +177,14 @@ def _functions(files: set[str]) -> dict[CodeType, list[FunctionType]]:
 
 def try_warm(
     mutants: Sequence[Mutant], tests: list[str], jobs: int, report: Callable[[Outcome], None]
-) -> tuple[list[Mutant], list[str]]:
-    """Try mutants in functions. Return those that need a fresh import, and the tests, best first. To be called in a
-    child: the modules under test stay imported. Raises RuntimeError if the tests fail without a mutant.
+) -> tuple[list[Mutant], list[str], float]:
+    """Try mutants in functions. Return those that need a fresh import, the tests, best first, and their seconds without
+    a mutant. To be called in a child: the modules under test stay imported. Raises RuntimeError if the tests fail
+    without a mutant.
     """
     plugin = _Warm(mutants, jobs, report)
     code = pytest.main(pytest_options(tests), plugins=[plugin, DrawnAlike()])
     if code != pytest.ExitCode.OK or not plugin.seen.seconds:
         raise RuntimeError(f"pytest ended with {code!r}: the tests fail without a mutant")
     order = sorted(plugin.seen.seconds, key=lambda n: (-plugin.kills.get(n, 0), plugin.seen.seconds[n]))
-    return plugin.imported_only, order
+    return plugin.imported_only, order, sum(plugin.seen.seconds.values())

@@ -119,7 +119,8 @@ def test_the_estimate_is_no_less_than_what_is_exported() -> None:
     snap = maximal("1" * 32)
     session = Session(wire.Hello("1" * 32, 1), 1, 1, snap)
     verdicts = 30  # see the next test
-    assert exported(session) + verdicts <= series_of(snap)
+    most = exported(session) + verdicts
+    assert most <= series_of(snap) <= 1.3 * most  # a larger one cuts what there is room for
 
 
 def test_a_session_without_details_has_at_most_the_plain_series() -> None:

@@ -40,6 +40,7 @@ def since_boot() -> float:
         ("error", signal.SIGABRT, "error"),
         ("out_of_memory", signal.SIGABRT | 0x80, "out_of_memory"),
         (None, signal.SIGKILL, "killed"),
+        (None, signal.SIGHUP, "killed"),
         (None, signal.SIGINT, "interrupted"),
         ("finished", None, "finished"),
         ("out_of_memory", None, "out_of_memory"),

@@ -78,7 +78,7 @@ class Intake:
             kind, number = p.HEADER.unpack_from(data)
             yield kind, number, data[p.HEADER.size :], fds
 
-    def command(self, kind: int, number: int = 0, body: bytes = b"") -> None:
+    def command(self, kind: int, number: int, body: bytes = b"") -> None:
         """Send a command. One that finds no room is dropped: the receiver is then about to be replaced."""
         with contextlib.suppress(OSError):
             self.channel.send(p.HEADER.pack(kind, number) + body, socket.MSG_NOSIGNAL)
