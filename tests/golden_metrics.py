@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.catalog import create_collectors
+from gpugauge.collectors import background
 from gpugauge.collectors.base import Node
 from gpugauge.collectors.exporter.exporter import ExporterCollector
-from gpugauge.collectors.process import background
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.inventory import Inventory
@@ -122,7 +122,11 @@ def metrics(
     for pid in visible_pids:
         _write_visible(folder, pid)
     workloads = Workloads(
-        node, cgroup_root=folder / "cgroup", job_mapping_dir=_write_jobs(folder / "jobs", visible_pids)
+        node,
+        cgroup_root=folder / "cgroup",
+        job_mapping_dir=_write_jobs(folder / "jobs", visible_pids),
+        pod_logs=tree.pod_logs,
+        clock=lambda: now,
     )
     workloads.refresh()
     exposition = Exposition(stale_after=1e9)
@@ -141,6 +145,7 @@ def metrics(
     sampler = Sampler(collectors, news, exposition.publish, 1.0, exporter=exporter)
     while now <= seconds:
         tree.update(now)
+        workloads.refresh()
         sessions.second = now
         for index in range(facts.device_count):
             reply = _answer(service, "read", index=index, groups=list(GROUPS))

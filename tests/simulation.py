@@ -59,7 +59,7 @@ def moments(
     tree = ProcTree(folder, made)
     tree.update(0.0)
     node = Procfs(str(folder))
-    workloads = Workloads(node, cgroup_root=tree.cgroup_root)
+    workloads = Workloads(node, cgroup_root=tree.cgroup_root, pod_logs=tree.pod_logs, clock=lambda: now)
     replies: list[Reply] = []
 
     def news() -> tuple[DriverView, tuple[Reply, ...]]:
@@ -73,6 +73,7 @@ def moments(
     step = cycle(steps)
     while now <= seconds:
         tree.update(now)
+        workloads.refresh()
         for index in range(facts.device_count):
             reply = _answer(service, "read", index=index, groups=list(GROUPS))
             inventory.apply(reply, now)

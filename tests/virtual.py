@@ -68,10 +68,11 @@ class VirtualDaemon:
         self._tree = ProcTree(folder, scenario)
         self._tree.update(0.0)
         node = Procfs(str(folder))
-        workloads = Workloads(node, cgroup_root=self._tree.cgroup_root)
+        pod_logs, clock = self._tree.pod_logs, lambda: self.now
+        self._workloads = Workloads(node, cgroup_root=self._tree.cgroup_root, pod_logs=pod_logs, clock=clock)
         self.exposition, self._history = Exposition(60.0), History()
         sessions = SimulatedSessions(scenario, clock=lambda: self.now)
-        collectors = create_collectors(Node(node, workloads, sessions))
+        collectors = create_collectors(Node(node, self._workloads, sessions))
         self._sampler = Sampler(
             [_Watched(collector, watch) for collector in collectors],
             lambda: (self._view, self._replies),
@@ -82,6 +83,7 @@ class VirtualDaemon:
     def second(self) -> Snapshot:
         """Read the groups that are due, tick, and advance the time by a second."""
         self._tree.update(self.now)
+        self._workloads.refresh()
         due = self._schedule.take(self._intervals, self.now)
         groups: list[Group] = due if self._replies else ["static", *READING_INTERVALS]
         self._replies = tuple(self._read(index, groups) for index in range(self._facts.device_count))

@@ -139,6 +139,7 @@ class Machine:
             node,
             cgroup_root=self._tree.cgroup_root,
             job_mapping_dir=self._jobs if self.planned.allocations else None,
+            pod_logs=self._tree.pod_logs,
             clock=lambda: self.now,
         )
         self._replies: list[Reply] = []
@@ -155,8 +156,7 @@ class Machine:
         """Return the snapshot of the collectors at `now`."""
         self._tree.update(self.now)
         self._show_builds()
-        if self.planned.allocations:
-            self._workloads.refresh()
+        self._workloads.refresh()
         reasons = {"timeout": self.planned.driver_down, "released": self.planned.released}
         down = next((reason for reason, spans in reasons.items() if within(self.now / 60, spans)), None)
         if down:

@@ -25,8 +25,8 @@ from bench.soak.load import BOOTED, STEP, Happening, Job, Load
 from bench.soak.watch import BOOT_ID, LINGER, Watch, unix
 from gpugauge import catalog
 from gpugauge.catalog import create_collectors
+from gpugauge.collectors import background
 from gpugauge.collectors.base import Node
-from gpugauge.collectors.process import background
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
 from gpugauge.exposition.render import Exposition

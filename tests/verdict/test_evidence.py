@@ -254,7 +254,12 @@ def test_the_processes_that_can_be_judged() -> None:
             ("torch_process_info", {"process": "ended"}, 1.0),
             ("training_end_timestamp_seconds", {"process": "ended"}, UNIX),
             ("gpu_process_memory_used_bytes", {"process": "outside"}, 1e9),
+            ("gpu_process_host_info", {"process": "outside", "torch_build": "cuda"}, 1.0),
             ("gpu_process_memory_used_bytes", {"process": "other"}, 1e9),
+            ("gpu_process_memory_used_bytes", {"process": "xorg"}, 1e9),
+            ("gpu_process_host_info", {"process": "xorg", "torch_build": ""}, 1.0),
+            ("gpu_process_memory_used_bytes", {"process": "unreadable"}, 1e9),
+            ("gpu_process_host_info", {"process": "on-the-cpu", "torch_build": "cpu"}, 1.0),
         ]
     )
 

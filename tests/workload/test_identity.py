@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.workload.identity import LABELS, MAX_LABEL_BYTES, Workload, clean, device_names
+from gpugauge.workload.identity import JOB_LABELS, LABELS, MAX_LABEL_BYTES, Workload, clean, device_names
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,17 @@ def test_labels_are_in_the_order_of_their_names() -> None:
         "workload_user": "",
         "workload_command": "",
         "workload_run_id": "wandb:b",
+        "workload_job_kind": "",
+        "workload_job": "",
+        "workload_job_source": "",
     }
+
+
+def test_job_labels_are_in_the_order_of_their_names() -> None:
+    workload = Workload(namespace="ml", pod="a-0", job_kind="job", job="a", job_source="environment")
+    by_name = dict(zip(LABELS, workload.labels(), strict=True))
+
+    assert dict(zip(JOB_LABELS, workload.job_labels(), strict=True)) == {name: by_name[name] for name in JOB_LABELS}
 
 
 def test_names_of_devices() -> None:

@@ -62,9 +62,11 @@ def test_facts_of_a_pod(tmp_path: Path) -> None:
     environ = {"HOSTNAME": "trainer-0", "WANDB_RUN_ID": "abc", "TOKEN": "s3cret"}
     made.process(41, cgroup=v2(f"/kubepods/pod{UID}/{ID}"), environ=environ, container_pid=1)
 
-    assert read(made) == Facts(
-        Workload("pod", job_id=UID, user="1000", command="train.py", run_id="wandb:abc"), 1, UID, ID, "trainer-0"
-    )
+    facts = read(made)
+    assert facts.workload == Workload("pod", job_id=UID, user="1000", command="train.py", run_id="wandb:abc")
+    assert (facts.container_pid, facts.hostname, facts.user) == (1, "trainer-0", None)
+    assert (facts.job.pod_uid, facts.job.container_id, facts.job.user) == (UID, ID, "1000")
+    assert "TOKEN" not in facts.job.environment
 
 
 def test_job_of_the_environment_where_slurm_has_no_cgroups(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
@@ -36,8 +37,12 @@ class Clock:
         return self.now
 
 
-def over(made: Made, **more: Path | Clock) -> Workloads:
+def over(made: Made, **more: Path | Clock | Pod | None) -> Workloads:
     return Workloads(Procfs(str(made.root)), **more)  # type: ignore[arg-type]  # one dict for several
+
+
+def slurm(job: str) -> Workload:
+    return Workload("slurm", job_id=job, job_kind="slurm", job=job, job_source="slurm")
 
 
 def names(workload: Workload) -> tuple[str, str, str]:
@@ -127,6 +132,147 @@ def test_pod_by_its_log_files(made: Made, tmp_path: Path) -> None:
     assert workloads.sources()["pod_logs"] is True
 
 
+def job(workload: Workload) -> tuple[str, str, str, str]:
+    return workload.job_kind, workload.job, workload.namespace, workload.job_source
+
+
+PYTORCHJOB = {"MASTER_ADDR": "trainer-worker-0", "WORLD_SIZE": "4", "HOSTNAME": "trainer-worker-1"}
+
+
+def test_names_that_come_late_make_no_second_job(made: Made, tmp_path: Path) -> None:
+    clock, logs = Clock(), tmp_path / "log"
+    made.process(41, cgroup=POD, environ=PYTORCHJOB)
+    workloads = over(made, pod_logs=logs, clock=clock)
+    seen = []
+    for second in range(100, 200, 5):
+        clock.now = second
+        if second == 140:
+            pod_logs(logs, "research", "trainer-worker-1", UID, {"main": ID})
+        seen.append(job(workloads.resolve(41)))
+        workloads.refresh()
+
+    assert list(dict.fromkeys(seen)) == [("", "", "", ""), ("pytorchjob", "trainer", "research", "environment")]
+    assert seen.index(seen[-1]) == 9  # at second 145
+
+
+def test_a_pod_whose_name_never_comes_is_its_own_job(made: Made, tmp_path: Path) -> None:
+    clock, logs = Clock(), tmp_path / "log"
+    made.process(41, cgroup=POD, environ=PYTORCHJOB)
+    workloads = over(made, pod_logs=logs, clock=clock)
+    before = job(workloads.resolve(41))
+    clock.now += 59
+    still = job(workloads.resolve(41))
+    clock.now += 1
+    after = job(workloads.resolve(41))
+    pod_logs(logs, "research", "trainer-worker-1", UID, {"main": ID})
+    workloads.refresh()
+    clock.now += 60
+    workloads.resolve(41)
+
+    assert before == still == ("", "", "", "")
+    assert after == ("pod", UID, "", "pod")
+    # Its name is shown, but the job stays.
+    assert job(workloads.resolve(41))[:2] == ("pod", UID)
+    assert workloads.resolve(41).pod == "trainer-worker-1"
+
+
+def test_a_user_whose_name_comes_late(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[int, str] = {}
+    monkeypatch.setattr("gpugauge.workload.users.Users.is_known", lambda _, uid: uid in known)
+    monkeypatch.setattr("gpugauge.workload.users.Users.name", lambda _, uid: known.get(uid, str(uid)))
+    made.process(41, environ={"GPUGAUGE_JOB": "night"})
+    made.process(42, cgroup=v2("/system.slice/slurmstepd.scope/job_7/step_0"))
+    workloads = over(made)
+    before = job(workloads.resolve(41))
+    known[1000] = "ann"
+
+    assert before == ("", "", "", "")
+    assert job(workloads.resolve(41)) == ("declared", "ann/night", "", "declared")
+    assert job(workloads.resolve(42)) == ("slurm", "7", "", "slurm")
+
+
+def test_torchrun_restarts_its_ranks_with_another_port(made: Made) -> None:
+    environ = {"MASTER_ADDR": "gpu07", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "exp"}
+    made.process(40, ["torchrun"])
+    made.process(41, parent=40, environ=environ | {"MASTER_PORT": "41001"})
+    workloads = over(made)
+    first = job(workloads.resolve(41))
+    made.process(41, parent=40, start=9000, environ=environ | {"MASTER_PORT": "52002"})
+    made.process(50, ["torchrun"])
+    made.process(51, parent=50, environ=environ | {"MASTER_PORT": "52002"})
+
+    assert job(workloads.resolve(41)) == first == ("distributed", "exp@gpu07:41001", "", "rendezvous")
+    assert job(workloads.resolve(51)) != first
+
+
+def test_an_allocation_has_the_job_of_its_processes(made: Made, tmp_path: Path) -> None:
+    pods: Pods = {("research", "trainer-worker-1"): {"main": {"nvidia.com/gpu": ["GPU-1"]}}}
+    (tmp_path / "0").write_text("71\n")
+    made.process(41, cgroup=POD, environ=PYTORCHJOB)
+    array = {"SLURM_JOB_ID": "71", "SLURM_ARRAY_JOB_ID": "64", "SLURM_ARRAY_TASK_ID": "7"}
+    made.process(42, cgroup=v2("/system.slice/slurmstepd.scope/job_71/step_0"), environ=array)
+    logs = pod_logs(tmp_path / "log", "research", "trainer-worker-1", UID, {"main": ID})
+    workloads = over(made, kubelet_socket=tmp_path / "s", job_mapping_dir=tmp_path, pod_logs=logs)
+    with serving(tmp_path / "s", Service(listing(pods))):
+        workloads.refresh()
+        before = workloads.allocations()
+        resolved = [workloads.resolve(pid) for pid in (41, 42)]
+        workloads.refresh()
+        resolved = [workloads.resolve(pid) for pid in (41, 42)]
+    after = workloads.allocations()
+
+    assert [job(before[name][0]) for name in ("GPU-1", "index:0")] == [
+        ("", "", "research", ""),
+        ("slurm", "71", "", "slurm"),
+    ]
+    assert [job(after[name][0]) for name in ("GPU-1", "index:0")] == [job(w) for w in resolved]
+    assert [job(w)[:2] for w in resolved] == [("pytorchjob", "trainer"), ("slurm", "64_7")]
+
+
+SIDECAR = Pod("research", "trainer-x7k2p", UID, {"job-name": "trainer"})
+
+
+def test_every_process_of_a_sidecar_is_in_its_pod(made: Made) -> None:
+    """With a shared pid namespace; the cgroup namespace hides the pod's part of the path."""
+    made.process(41, cgroup=v2(f"/../cri-containerd-{ID}.scope"))
+    workload = over(made, own_pod=SIDECAR).resolve(41)
+
+    assert (workload.kind, workload.pod, workload.job_id) == ("pod", "trainer-x7k2p", UID)
+    assert job(workload) == ("job", "trainer", "research", "downward_api")
+
+
+@pytest.mark.parametrize(
+    ("own", "environment", "expected"),
+    [
+        (SIDECAR, {}, ("job", "trainer", "research", "downward_api")),
+        (SIDECAR, {"GPUGAUGE_JOB": "night"}, ("declared", "1000/night", "research", "hook")),
+        (Pod("research", "trainer-worker-1", UID), PYTORCHJOB, ("pytorchjob", "trainer", "research", "hook")),
+        (None, {"SLURM_JOB_ID": "7"}, ("slurm", "7", "", "hook")),
+    ],
+)
+def test_a_process_that_only_the_hook_reports(
+    made: Made, own: Pod | None, environment: dict[str, str], expected: tuple[str, str, str, str]
+) -> None:
+    workload = over(made, own_pod=own).claimed(environment | {"command": "train.py"}, "a" * 32, 1000, 4026531999)
+
+    assert job(workload) == expected
+    assert workload.pod == (own.name if own else "")
+
+
+def test_ranks_that_only_the_hook_reports_share_the_port_in_their_container(made: Made) -> None:
+    workloads = over(made)
+
+    def claimed(session: str, port: str, world: str, namespace: int) -> str:
+        environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": world}
+        return workloads.claimed(environment, session, 1000, namespace).job
+
+    ranks = [claimed(session, "29500", "2", 1) for session in "ab"]
+    others = [claimed("c", "29501", "2", 1), claimed("d", "29500", "2", 2), claimed("e", "29500", "1", 1)]
+
+    assert len(set(ranks)) == 1
+    assert len({*ranks, *others}) == 4
+
+
 def test_sources_are_read_in_a_thread_from_start_to_stop(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,8 +359,8 @@ def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:
 
     assert empty == {}
     assert full == {
-        "GPU-1": (Workload("pod", *NAMED, "main"), Workload("slurm", job_id="8")),
-        "index:0": (Workload("slurm", job_id="7"),),
+        "GPU-1": (Workload("pod", *NAMED, "main"), slurm("8")),
+        "index:0": (slurm("7"),),
     }
     assert workloads.allocations() is full
     assert workloads.sources() == {"kubelet": True, "slurm": True}

@@ -42,8 +42,10 @@ class Made:
         start: int = 5000,
         comm: str = "python3",
         container_pid: int | None = None,
+        session: int = 0,
+        terminal: int = 0,
     ) -> None:
-        """Write or overwrite a process."""
+        """Write or overwrite a process. `session` is the pid of its session's leader, `terminal` that of a terminal."""
         folder = self.root / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
         words = [word.encode() if isinstance(word, str) else word for word in argv]
@@ -51,7 +53,7 @@ class Made:
         (folder / "comm").write_text(f"{comm}\n")
         (folder / "cgroup").write_text(cgroup)
         (folder / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in (environ or {}).items()))
-        fields = ["S", str(parent), *["0"] * 17, str(start), *["0"] * 30]
+        fields = ["S", str(parent), str(pid), str(session), str(terminal), *["0"] * 14, str(start), *["0"] * 30]
         (folder / "stat").write_text(f"{pid} ({comm}) {' '.join(fields)}\n")
         pids = f"{pid}" if container_pid is None else f"{pid}\t{container_pid}"
         ids = "\t".join([str(uid)] * 4)

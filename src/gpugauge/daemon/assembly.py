@@ -41,6 +41,8 @@ from gpugauge.web.routes import for_people, standard_routes
 from gpugauge.web.server import Server
 from gpugauge.web.status import PATH as STATUS_PATH
 from gpugauge.web.status import status_route
+from gpugauge.workload.controllers import Pod
+from gpugauge.workload.podinfo import PodInfoError, read_pod
 from gpugauge.workload.workloads import Workloads
 
 if TYPE_CHECKING:
@@ -206,6 +208,7 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
         kubelet_resources=settings.kubernetes.resources,
         job_mapping_dir=settings.slurm.job_mapping_dir,
         pod_logs=machine.pod_logs,
+        own_pod=_own_pod(settings.kubernetes.pod_info),
     )
     workloads.start()
     stack.callback(workloads.stop)
@@ -218,6 +221,17 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
         fault_file=state.with_name(f"{state.stem}-xids.json") if (state := machine.state_file) else None,
         boot=machine.scenario or host_digest(settings.path.procfs),
     )
+
+
+def _own_pod(folder: Path | None) -> Pod | None:
+    """Return the pod of this sidecar, None if the daemon is none, or if its description cannot be read."""
+    if folder is None:
+        return None
+    try:
+        return read_pod(folder)
+    except PodInfoError as error:
+        log.warning("the pod of this sidecar is not known, and so its job: %s", error)
+        return None
 
 
 def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast) -> Supervisor | None:

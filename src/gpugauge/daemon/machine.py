@@ -72,7 +72,8 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
 
 def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Machine:
     """Return the sources of a scenario, with the real sessions beside the simulated ones; `stack` closes them.
-    Orchestrators are used only if their settings are given. Raises ConfigError (scenario) or SessionsError.
+    A kubelet is used only if its setting is given; pods have the names of the scenario. Raises ConfigError (scenario)
+    or SessionsError.
     """
     from gpugauge.simulator.simulation import Simulation  # noqa: PLC0415  (not loaded on a real machine)
 
@@ -89,7 +90,7 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
         session_procfs=lambda session: procfs if simulated.owns(session) else host_procfs,
         kernel_log=kernel_log,
         kubelet_socket=settings.kubernetes.kubelet_socket if "kubernetes.kubelet_socket" in settings.given else None,
-        pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else None,
+        pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else simulation.pod_logs,
         worker_module=simulation.worker,
         bound_devices=simulation.devices,
         bus_devices=simulation.bus,

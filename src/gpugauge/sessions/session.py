@@ -12,6 +12,7 @@ from gpugauge.wire.record import SharedRecord
 
 REJECTION_REASONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections", "connect_rate", "banned")
 RECEIVER_ENDS = ("stuck", "blocked", "ended")
+NO_OWNER = ("",) * 5
 SESSION_END_REASONS = (*wire.END_REASONS, "killed", "rejected", "other")
 
 
@@ -31,6 +32,7 @@ class Session:
     end_reason: str = ""
     record: SharedRecord | None = None
     peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
+    owner: tuple[str, ...] = NO_OWNER  # values of workload.identity.JOB_LABELS, added by the collector
 
     @property
     def facts(self) -> Mapping[str, str]:

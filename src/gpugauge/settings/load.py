@@ -21,7 +21,7 @@ _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|
 # line before the settings are read, the build of the package, and the scripts for Slurm.
 _OTHER_VARIABLES = frozenset(
     {
-        *("GPUGAUGE_HOOK", "GPUGAUGE_HOOK_SOCKET", "GPUGAUGE_HOOK_RECAP", "GPUGAUGE_RUN_ID"),
+        *("GPUGAUGE_HOOK", "GPUGAUGE_HOOK_SOCKET", "GPUGAUGE_HOOK_RECAP", "GPUGAUGE_RUN_ID", "GPUGAUGE_JOB"),
         *("GPUGAUGE_CONFIG_FILE", "GPUGAUGE_REVISION", "GPUGAUGE_JOBS"),
     }
 )

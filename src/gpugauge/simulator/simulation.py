@@ -43,7 +43,7 @@ class Simulation:
         self._world = World(self._scenario.simulation())
         self.name = self._scenario.name
         self.procfs = Procfs(str(root))
-        self.cgroup_root = self._tree.cgroup_root
+        self.cgroup_root, self.pod_logs = self._tree.cgroup_root, self._tree.pod_logs
 
     def update(self) -> None:
         """Update the processes to the current second."""

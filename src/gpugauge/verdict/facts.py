@@ -62,10 +62,11 @@ class Progress:
 
 
 def processes(window: Window) -> set[str]:
-    """Return the processes that can be judged: those that have not ended and report through the hook or use a GPU."""
+    """Return the processes to judge: those that have not ended, and report or have loaded torch and use a GPU."""
     inside = window.values("torch_process_info", "process")
     ended = window.values("training_end_timestamp_seconds", "process")
-    return (inside | window.values("gpu_process_memory_used_bytes", "process")) - ended - {"other"}
+    on_gpu = window.values("gpu_process_memory_used_bytes", "process") - inside - ended
+    return (inside - ended) | {p for p in on_gpu if _label(window, "gpu_process_host_info", p, "torch_build")}
 
 
 def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:

@@ -33,6 +33,23 @@ RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"  # 1: the hook prints one line at the end
 
 END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
 
+# Environment variables that identify the job of a process: the user's word, and those of schedulers and launchers. The
+# hook sends them as facts of hello, for a daemon that cannot see the process in /proc.
+JOB_VARIABLES = (
+    *("GPUGAUGE_JOB", "HOSTNAME", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES"),
+    *("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_HET_JOB_ID", "SLURM_PACK_JOB_ID"),
+    *("TORCHELASTIC_RUN_ID", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_NNODES", "JOB_COMPLETION_INDEX"),
+    *(
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_MCA_orte_hnp_uri",
+        "PMIX_NAMESPACE",
+        "K_MPI_JOB_ROLE",
+    ),
+    *("LWS_LEADER_ADDRESS", "VC_TASK_INDEX", "VK_TASK_INDEX"),
+    *("RAY_CLUSTER_NAME", "RAY_USAGE_STATS_KUBERAY_IN_USE", "RAY_JOB_ID"),
+)
+
 # Sources of the step count: the hooks of optimizers, the batches before which parameters have changed (for compiled
 # optimizers, which call no hooks), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.
 STEP_SOURCES = ("optimizer", "batches", "tick", "deepspeed")

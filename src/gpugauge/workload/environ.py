@@ -1,8 +1,11 @@
-"""Experiment run and Slurm job of a process, from its initial environment."""
+"""Variables that identify the experiment run and the job of a process, from its initial environment."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+
+from gpugauge.wire.messages import JOB_VARIABLES
 
 # Experiment trackers first, since people search for these ids; the launcher's id last.
 _RUNS = (
@@ -16,7 +19,10 @@ _RUNS = (
     ("TENSORBOARD_LOGDIR", "tensorboard"),
     ("TORCHELASTIC_RUN_ID", "torchrun"),
 )
-VARIABLES = frozenset({name.encode() for name, _ in _RUNS} | {b"SLURM_JOB_ID", b"HOSTNAME"})
+VARIABLES = frozenset(name.encode() for name in (*JOB_VARIABLES, *(name for name, _ in _RUNS)))
+# Volcano has a variable of this form for each task of a job.
+_VOLCANO_HOSTS = re.compile(rb"VC_[A-Z0-9_]{1,64}_HOSTS")
+_MAX_VALUE_BYTES = 512
 
 
 def parse(environ: bytes) -> dict[str, str]:
@@ -24,8 +30,8 @@ def parse(environ: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in environ.split(b"\0"):
         name, equals, value = entry.partition(b"=")
-        if equals and name in VARIABLES:
-            found.setdefault(name.decode(), value.decode(errors="replace"))
+        if equals and (name in VARIABLES or _VOLCANO_HOSTS.fullmatch(name)):
+            found.setdefault(name.decode(), value[:_MAX_VALUE_BYTES].decode(errors="replace"))
     return found
 
 

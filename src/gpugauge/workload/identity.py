@@ -19,19 +19,28 @@ class Workload:
     namespace: str = ""
     pod: str = ""
     container: str = ""  # name in the pod; outside of Kubernetes the first 12 digits of the id
-    job_id: str = ""  # Slurm job, pod UID or systemd unit
+    job_id: str = ""  # the manager's id: Slurm job, pod UID or systemd unit
     user: str = ""
     command: str = ""  # without arguments
     run_id: str = ""  # experiment run, such as "wandb:abc"
+    job_kind: str = ""  # one of job.KINDS; empty without a job, or while a name in it is awaited
+    job: str = ""  # the name of the job; kind, name and namespace identify it
+    job_source: str = ""  # one of job.SOURCES
 
     def labels(self) -> tuple[str, ...]:
         """Return the values in the order of LABELS."""
         values: tuple[str, ...] = _VALUES(self)
         return values
 
+    def job_labels(self) -> tuple[str, ...]:
+        """Return the values in the order of JOB_LABELS."""
+        return self.job_kind, self.job, self.namespace, self.job_source, self.pod
+
 
 # Names that service discovery does not overwrite.
 LABELS = tuple(f"workload_{name}" for name in Workload.__slots__)
+# What a job is, and the pod of one of its processes.
+JOB_LABELS = ("workload_job_kind", "workload_job", "workload_namespace", "workload_job_source", "workload_pod")
 _VALUES = attrgetter(*Workload.__slots__)
 
 

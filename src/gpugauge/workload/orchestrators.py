@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.jobfiles import read_jobs
 from gpugauge.workload.kubelet import Kubelet, KubeletError
-from gpugauge.workload.podlogs import PodNames, read_names
+from gpugauge.workload.podlogs import Place, PodNames, read_names
 from gpugauge.workload.sources import Source
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,29 @@ class View:
     kubelet: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
     jobs: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
     names: PodNames = field(default_factory=PodNames)
+
+    def place(
+        self, container_id: str, pod_uid: str, hostname: str, devices: Sequence[str], named: Place | None
+    ) -> Place | None:
+        """Return pod and container of a process, None if they are not certain. `named` is its pod if that is known.
+
+        The log folders contain them by id. The kubelet reports only the allocations, and a process may use a device
+        that is allocated to another pod: its reply counts only for a pod whose name is the host name of the process.
+        """
+        if container_id in self.names.containers:
+            return self.names.containers[container_id]
+        named = self.names.pods.get(pod_uid) or named
+        holders = [set(self.kubelet[name]) for name in devices if name in self.kubelet]
+        common = set.intersection(*holders) if holders else set()
+        if named:
+            common = {w for w in common if (w.namespace, w.pod) == (named.namespace, named.pod)}
+        else:
+            common = {w for w in common if _host_name(w.pod) == hostname}
+        pods = {(w.namespace, w.pod) for w in common}
+        if len(pods) != 1:
+            return named
+        (namespace, pod), *_ = pods
+        return Place(namespace, pod, next(iter(common)).container if len(common) == 1 else "")
 
 
 class Orchestrators:
@@ -137,3 +160,8 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # not permitted, so that the socket may exist
         return True
+
+
+def _host_name(pod: str) -> str:
+    """Return the host name that the kubelet sets for a pod: its name, cut to 63 characters."""
+    return pod[:63].rstrip("-.")

@@ -10,10 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gpugauge.workload.identity import clean
+
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Inode of the initial pid namespace, whose pids the driver reports. PROC_PID_INIT_INO in include/linux/proc_ns.h.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_INITIAL_NAME_NAMESPACE = "uts:[4026531838]"  # PROC_UTS_INIT_INO
+_MAX_HOST = 48  # characters of the machine's name
 
 
 @lru_cache(maxsize=8192)
@@ -33,6 +37,8 @@ class Stat(NamedTuple):
     threads: int
     start: int  # clock ticks after boot
     resident: int  # bytes
+    session: int  # pid of the leader of its session
+    terminal: bool  # whether its session has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,8 @@ class Procfs:
                 threads=int(f[17]),
                 start=int(f[19]),
                 resident=int(f[21]) * _PAGE_BYTES,
+                session=int(f[3]),
+                terminal=f[4] != b"0",
             )
         except (OSError, ValueError, IndexError):
             return None
@@ -107,6 +115,17 @@ class Procfs:
         except OSError:
             return True
 
+    def host(self) -> str:
+        """Return a name of the machine that no other machine has: its host name and six digits of its boot id."""
+        return f"{self._host_name()[:_MAX_HOST]}-{hashlib.sha256(self.boot_id.encode()).hexdigest()[:6]}"
+
+    def uses_host_network(self, pid: int) -> bool:
+        """Return whether a process has the network of the machine; true if that cannot be read."""
+        try:
+            return (self.root / f"{pid}/ns/net").readlink() == (self.root / "1/ns/net").readlink()
+        except OSError:
+            return True
+
     def uptime(self) -> float | None:
         """Return the seconds since boot, on the clock of the start times."""
         if self.root == Path("/proc"):
@@ -123,6 +142,19 @@ class Procfs:
             return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), None)
         except (OSError, ValueError, IndexError):
             return None
+
+    def _host_name(self) -> str:
+        try:
+            if str((self.root / "self/ns/uts").readlink()) != _INITIAL_NAME_NAMESPACE:
+                # The kernel returns the name of this container.
+                return clean((self.root / "1/root/etc/hostname").read_text().strip()) or "host"
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                return "host"
+        try:
+            return clean((self.root / "sys/kernel/hostname").read_text().strip()) or "host"
+        except OSError:
+            return "host"
 
     def _stat_fields(self, pid: int, file: str) -> list[bytes]:
         """Return the fields of proc_pid_stat(5) up to `rss`, beginning with `state`. Raises OSError, ValueError."""

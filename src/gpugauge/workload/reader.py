@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpugauge import privileges
 from gpugauge.workload import cgroup, environ
 from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.identity import Workload, clean
-from gpugauge.workload.procfs import Procfs, Status
+from gpugauge.workload.job import JobFacts
+from gpugauge.workload.launch import Launch, is_display, launch_of
+from gpugauge.workload.procfs import Procfs, Status, process_hash
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users
 
@@ -28,9 +30,14 @@ class Facts:
 
     workload: Workload
     container_pid: int | None
-    pod_uid: str = ""
-    container_id: str = ""
-    hostname: str = ""  # from its environment
+    job: JobFacts = field(default_factory=JobFacts)
+    user: int | None = None  # the uid whose name is not known yet
+    parent: str = ""  # the `process` label of its parent
+
+    @property
+    def hostname(self) -> str:
+        """The host name in its environment."""
+        return self.job.environment.get("HOSTNAME", "")
 
 
 class Reader:
@@ -40,6 +47,7 @@ class Reader:
         self.sources = {name: Source(name, log) for name in ("cgroup", "environ")}
         self.labels_cleaned = 0
         self._procfs, self._users = procfs, users
+        self._host = procfs.host()
         self._may_read_others = False
 
     def read(self, pid: int, start: int) -> Facts | None:
@@ -50,26 +58,52 @@ class Reader:
         groups = self._cgroup(pid)
         environment = self._environ(pid, status.uid)
         command = self._command(pid, status)
-        if self._procfs.start_time(pid) != start:
-            return None
         job = groups.slurm_job or environ.slurm_job(environment)
         contained = bool(groups.pod_uid or groups.container_id)
+        owner = groups.owner if contained and groups.owner is not None else status.uid
+        numbered = contained and groups.owner is None  # containers have their own users
+        user = self._clean(self._users.number(owner) if numbered else self._users.name(owner))
         workload = Workload(
             kind=_kind(groups, job),
             container="" if groups.pod_uid else groups.container_id[:12],
             job_id=self._clean(job or groups.pod_uid or ("" if contained else groups.unit)),
-            user=self._clean(self._user(status.uid, groups.owner, contained)),
+            user=user,
             command=self._clean(command),
             run_id=self._clean(environ.run_identity(environment)),
         )
-        hostname = environment.get("HOSTNAME", "")
-        return Facts(workload, status.container_pid, groups.pod_uid, groups.container_id, hostname)
+        display = is_display(workload.command)
+        launch = Launch() if job or groups.pod_uid or display else launch_of(self._procfs, pid, status.uid)
+        parent = self._process(status.parent)
+        if self._procfs.start_time(pid) != start:
+            return None
+        return Facts(
+            workload,
+            status.container_pid,
+            JobFacts(
+                environment,
+                user=user,
+                host=self._host,
+                slurm_job=job,
+                pod_uid=groups.pod_uid,
+                container_id=groups.container_id,
+                host_network=not contained or self._procfs.uses_host_network(pid),
+                unit=groups.unit,
+                raylet=launch.raylet,
+                launch=launch.name,
+                display=display,
+            ),
+            user=None if numbered or self._users.is_known(owner) else owner,
+            parent=parent,
+        )
 
-    def _user(self, uid: int, owner: int | None, contained: bool) -> str:
-        # Containers have their own users. A rootless container belongs to the user whose slice it is in.
-        if contained and owner is None:
-            return self._users.number(uid)
-        return self._users.name(owner if contained and owner is not None else uid)
+    def user_name(self, uid: int) -> str | None:
+        """Return the name of a user, None if it is still not known."""
+        name = self._users.name(uid)
+        return self._clean(name) if self._users.is_known(uid) else None
+
+    def _process(self, pid: int) -> str:
+        start = self._procfs.start_time(pid) if pid > 1 else None
+        return "" if start is None else process_hash(self._procfs.boot_id, str(pid), str(start))
 
     def _cgroup(self, pid: int) -> cgroup.Cgroup:
         try:

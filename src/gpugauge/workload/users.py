@@ -36,6 +36,12 @@ class Users:
             self._lookup.join(_LOOKUP_WAIT_SECONDS)
         return self._names.get(uid) or self.number(uid)
 
+    def is_known(self, uid: int) -> bool:
+        """Return whether `name` returns the final name: the one that was looked up, or the number where names are not
+        known.
+        """
+        return not self._known or not uid or uid in self._names
+
     @staticmethod
     def number(uid: int) -> str:
         """Return the number as text, `root` for 0, which is the same on all machines."""

@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
-from gpugauge.workload import cgroup
-from gpugauge.workload.identity import Workload
+from gpugauge.workload import cgroup, environ
+from gpugauge.workload.controllers import Pod
+from gpugauge.workload.identity import Workload, clean
+from gpugauge.workload.job import Job, JobFacts, resolve
 from gpugauge.workload.kubelet import Kubelet
 from gpugauge.workload.orchestrators import Orchestrators, View
 from gpugauge.workload.podlogs import Place
-from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.procfs import Procfs, process_hash
 from gpugauge.workload.reader import Facts, Reader
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users, shares_host_users
@@ -27,6 +30,10 @@ _UNKNOWN = Workload()
 _MAX_PROCESSES = 4096
 # A process that is not found may have just ended. If none is found for this long, /proc does not show them.
 _INVISIBLE_SECONDS = 60.0
+# Names that are part of a job are awaited for this time after its first process was found.
+_NAMES_WAIT_SECONDS = 60.0
+_NAMED_BY_USER = frozenset({"declared", "unit", "launch"})
+_INITIAL_PID_NAMESPACE = 4026531836
 
 
 @dataclass(slots=True)
@@ -36,6 +43,8 @@ class _Known:
     start: int
     facts: Facts
     workload: Workload
+    found: float  # monotonic time
+    settled: bool = False  # whether its job is resolved; it is resolved once
     devices: tuple[str, ...] = ()
     tried: tuple[View, tuple[str, ...]] | None = None  # input of the last attempt to find the names of the pod
 
@@ -52,10 +61,12 @@ class Workloads:
         kubelet_resources: tuple[str, ...] = ("nvidia.com/",),
         job_mapping_dir: Path | None = None,
         pod_logs: Path | None = None,
+        own_pod: Pod | None = None,
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        users = Users(shares_host_users() and procfs.root == Path("/proc"))
+        """`own_pod` is the pod that this daemon runs in as a sidecar: every process that it sees is in that pod."""
+        users = self._users = Users(shares_host_users() and procfs.root == Path("/proc"))
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
         self._procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
         self._reader = Reader(procfs, users)
@@ -65,7 +76,12 @@ class Workloads:
         self._last_seen: float | None = None
         self._cache: OrderedDict[int, _Known] = OrderedDict()
         self._lock = threading.Lock()
-        self._allocations: tuple[View, Mapping[str, tuple[Workload, ...]]] = (View(), MappingProxyType({}))
+        self._own_pod, self._host = own_pod, procfs.host()
+        self._jobs: OrderedDict[tuple[str, ...], Job] = OrderedDict()  # of processes, by pod or Slurm job
+        self._agents: OrderedDict[str, Job] = OrderedDict()  # by the `process` label of a torchrun
+        self._changes = 0  # of `_jobs`
+        self._allocations: Mapping[str, tuple[Workload, ...]] = MappingProxyType({})
+        self._allocated_at = (View(), 0)  # their input: the view, and the number of changes
 
     def start(self) -> None:
         """Start to read the orchestrators, in a thread."""
@@ -89,7 +105,33 @@ class Workloads:
         """
         with self._lock:
             known = self._known(pid, start)
-            return self._named(known, devices) if known else _UNKNOWN
+            if known is None:
+                return _UNKNOWN
+            self._name(known, devices)
+            if not known.settled:
+                self._settle(known)
+            return known.workload
+
+    def claimed(self, environment: Mapping[str, str], session: str, uid: int, namespace: int | None) -> Workload:
+        """Return the workload of a process that /proc does not show, from what its hook sent: variables of the job, the
+        session's id and the pid namespace. `uid` comes from the kernel.
+        """
+        on_host = namespace is None or namespace == _INITIAL_PID_NAMESPACE
+        # Ranks without a launcher that is visible here share the port at which they meet.
+        port = environment.get("MASTER_PORT", "") if environment.get("WORLD_SIZE", "1") != "1" else ""
+        launch = process_hash(str(namespace), port) if port else process_hash(session)
+        facts = JobFacts(
+            {name: value for name, value in environment.items() if name.encode() in environ.VARIABLES},
+            claimed=True,
+            user=clean(self._users.name(uid) if on_host and self._own_pod is None else self._users.number(uid)),
+            host=self._host,
+            slurm_job=environ.slurm_job(environment),
+            pod=self._own_pod,
+            host_network=on_host or self._own_pod is not None,
+            launch=launch[:8],
+        )
+        pod = self._own_pod or Pod("", "")
+        return _with_job(Workload("pod" if pod.name else "", pod.namespace, pod.name), resolve(facts))
 
     def container_pid(self, pid: int, *, start: int | None = None) -> int | None:
         """Return the pid of the process in its container, None outside of a container. For `start` see resolve()."""
@@ -110,12 +152,13 @@ class Workloads:
 
         The keys are names as in `identity.device_names`; each orchestrator uses one of them.
         """
-        view = self._orchestrators.view
-        if self._allocations[0] is not view:
+        view, changes = self._orchestrators.view, self._changes
+        if self._allocated_at[0] is not view or self._allocated_at[1] != changes:
+            self._allocated_at = (view, changes)
             names = dict.fromkeys([*view.kubelet, *view.jobs])
             merged = {name: (*view.kubelet.get(name, ()), *view.jobs.get(name, ())) for name in names}
-            self._allocations = (view, MappingProxyType(merged))
-        return self._allocations[1]
+            self._allocations = MappingProxyType({k: tuple(map(self._allocated, v)) for k, v in merged.items()})
+        return self._allocations
 
     def sources(self) -> Mapping[str, bool]:
         """Return the state of the sources by name, without those that do not apply or were not read yet."""
@@ -137,7 +180,7 @@ class Workloads:
                 self._cache.pop(pid, None)
                 self._note_vanished()
                 return None
-            known = self._cache[pid] = _Known(start, facts, facts.workload)
+            known = self._cache[pid] = _Known(start, facts, self._placed(facts), self._clock())
             if len(self._cache) > _MAX_PROCESSES:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(pid)
@@ -156,49 +199,82 @@ class Workloads:
                 path=self._procfs.root,
             )
 
-    def _named(self, known: _Known, devices: tuple[str, ...]) -> Workload:
-        """Return the workload with the names of pod and container, as far as they are known."""
-        if not known.facts.pod_uid or (known.workload.pod and known.workload.container):
-            return known.workload
+    def _placed(self, facts: Facts) -> Workload:
+        """Return the workload of a process, in the daemon's own pod if it is a sidecar."""
+        own = self._own_pod
+        if own is None or facts.job.pod_uid not in {"", own.uid}:
+            return facts.workload
+        return replace(facts.workload, kind="pod", namespace=own.namespace, pod=own.name, container="", job_id=own.uid)
+
+    def _name(self, known: _Known, devices: tuple[str, ...]) -> None:
+        """Add the names of pod and container, as far as they are known."""
+        if not known.facts.job.pod_uid or (known.workload.pod and known.workload.container):
+            return
         known.devices = devices or known.devices
         view = self._orchestrators.view
         tried, known.tried = known.tried, (view, known.devices)
         if tried is None or tried[0] is not view or tried[1] != known.devices:
-            place = _place(known, view)
+            facts, at = known.facts.job, known.workload
+            named = Place(at.namespace, at.pod) if at.pod else None
+            place = view.place(facts.container_id, facts.pod_uid, known.facts.hostname, known.devices, named)
             if place:
                 known.workload = replace(
                     known.workload, namespace=place.namespace, pod=place.pod, container=place.container
                 )
             elif tried is None:
                 self._orchestrators.request_pod_names()
-        return known.workload
+
+    def _settle(self, known: _Known) -> None:
+        """Resolve the job of a process, once, when all names in it are known or were awaited for long enough."""
+        waits = self._clock() - known.found < _NAMES_WAIT_SECONDS
+        facts, workload = known.facts.job, known.workload
+        pod = self._pod(known)
+        if pod is None and facts.pod_uid and waits:
+            return
+        agent = known.facts.parent if "TORCHELASTIC_RUN_ID" in facts.environment else ""
+        # torchrun starts its ranks again with another port.
+        job = self._agents.get(agent) or resolve(replace(facts, pod=pod))
+        if known.facts.user is not None and job.kind in _NAMED_BY_USER:
+            user = self._reader.user_name(known.facts.user)
+            if user is None and waits:
+                return
+            job = resolve(replace(facts, pod=pod, user=user or facts.user))
+        if agent:
+            _remember(self._agents, agent, job)
+        known.settled, known.workload = True, _with_job(workload, job)
+        if job.kind:
+            keys: list[tuple[str, ...]] = [("pod", pod.namespace, pod.name)] if pod else []
+            keys += [("slurm", workload.job_id)] if job.kind == "slurm" else []
+            self._changes += sum(_remember(self._jobs, key, job) for key in keys)
+
+    def _pod(self, known: _Known) -> Pod | None:
+        """Return the pod of a process if its name is known."""
+        workload, uid = known.workload, known.facts.job.pod_uid
+        if self._own_pod and uid in {"", self._own_pod.uid}:
+            return self._own_pod
+        return Pod(workload.namespace, workload.pod, uid) if workload.pod else None
+
+    def _allocated(self, workload: Workload) -> Workload:
+        """Return the holder of a device with its job. A pod has one when one of its processes was found."""
+        if workload.kind == "slurm":
+            job = self._jobs.get(("slurm", workload.job_id), Job("slurm", workload.job_id, source="slurm"))
+        else:
+            job = self._jobs.get(("pod", workload.namespace, workload.pod), Job())
+        return _with_job(workload, job)
 
 
-def _place(known: _Known, view: View) -> Place | None:
-    """Return pod and container of a process, None if they are not certain.
-
-    The log folders contain them by id. The kubelet reports only the allocations, and a process may use a device that is
-    allocated to another pod: its reply counts only for a pod whose name is the host name of the process.
-    """
-    facts = known.facts
-    if facts.container_id in view.names.containers:
-        return view.names.containers[facts.container_id]
-    named = view.names.pods.get(facts.pod_uid)
-    if named is None and known.workload.pod:
-        named = Place(known.workload.namespace, known.workload.pod)
-    holders = [set(view.kubelet[name]) for name in known.devices if name in view.kubelet]
-    common = set.intersection(*holders) if holders else set()
-    if named:
-        common = {w for w in common if (w.namespace, w.pod) == (named.namespace, named.pod)}
-    else:
-        common = {w for w in common if _host_name(w.pod) == facts.hostname}
-    pods = {(w.namespace, w.pod) for w in common}
-    if len(pods) != 1:
-        return named
-    (namespace, pod), *_ = pods
-    return Place(namespace, pod, next(iter(common)).container if len(common) == 1 else "")
+def _with_job(workload: Workload, job: Job) -> Workload:
+    return replace(workload, job_kind=job.kind, job=job.name, job_source=job.source)
 
 
-def _host_name(pod: str) -> str:
-    """Return the host name that the kubelet sets for a pod: its name, cut to 63 characters."""
-    return pod[:63].rstrip("-.")
+_Key = TypeVar("_Key")
+
+
+def _remember(jobs: OrderedDict[_Key, Job], key: _Key, job: Job) -> bool:
+    """Keep the first job of a key; return whether it is new."""
+    if key in jobs:
+        return False
+    jobs[key] = job
+    if len(jobs) > _MAX_PROCESSES:
+        jobs.popitem(last=False)
+    return True

@@ -279,11 +279,13 @@ class RecordingWorkloads:
 
     def __init__(self) -> None:
         self.resolved: list[int] = []
+        self.found = {7: Workload(job="seven")}
         self.allocated: dict[str, tuple[Workload, ...]] = {}
 
     def resolve(self, pid: int, devices: tuple[str, ...], *, start: int | None) -> Workload:
         self.resolved.append(pid)
-        return Workload()
+        # Names of pods come late.
+        return self.found.get(pid, Workload())
 
     def container_pid(self, pid: int, *, start: int | None) -> None:
         return None
@@ -299,7 +301,7 @@ class RecordingWorkloads:
 def test_workloads_are_resolved_when_processes_or_allocations_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpugauge.collectors.process.background.START_WAIT_SECONDS", 30)
+    monkeypatch.setattr("gpugauge.collectors.background.START_WAIT_SECONDS", 30)
     machine = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)])
     workloads = RecordingWorkloads()
     collector = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, workloads)  # type: ignore[arg-type]  # a stand-in
@@ -309,9 +311,11 @@ def test_workloads_are_resolved_when_processes_or_allocations_change(
         machine.read_list()
         if second == 20:
             workloads.allocated = {"GPU-a": ()}
+        if second == 30:
+            workloads.found[8] = Workload(job="eight")
         collector.collect(machine.tick())
         if resolved := workloads.take_resolved():
             found[second] = resolved
 
-    # The first list, a new process, new allocations, and a minute without a change.
-    assert found == {0: [7], 10: [7, 8], 20: [7, 8], 80: [7, 8]}
+    # The first list, a new process until its job is known, and a minute without a change.
+    assert found == {0: [7], **{second: [7, 8] for second in (10, 15, 20, 25, 30)}}

@@ -12,7 +12,7 @@ from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.session_rows import STEP_BUCKETS
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.metric import HistogramValue, LabelValues, Value
-from gpugauge.sessions.session import Counters, Session
+from gpugauge.sessions.session import NO_OWNER, Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
@@ -71,7 +71,7 @@ def named(prefixes: str | tuple[str, ...], section: Section) -> Iterable[str]:
 
 def test_connected_session_has_all_series() -> None:
     found = values(collector(FakeSessions(SESSION)).collect(TICK))
-    info = ("pid-4242", "4242", "1", "", "", "2.13.0+cpu", "", "", "0", "", "", "")
+    info = ("pid-4242", "4242", "1", "", "", "2.13.0+cpu", "", "", "0", "", "", "", *NO_OWNER)
     process = ("pid-4242",)
     duration = HistogramValue((2, *([2] * 9), 4, *([4] * 6), 5, 6), 4.5)
     assert found == {

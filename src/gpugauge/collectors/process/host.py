@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
-from gpugauge.collectors.process.background import Background
 from gpugauge.collectors.process.host_scan import HostProcess, HostScan
 from gpugauge.metric import BYTES, NONE, SECONDS, LabelValues, Metric, Table, by, families
 from gpugauge.snapshot import Section

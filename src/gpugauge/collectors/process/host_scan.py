@@ -178,6 +178,9 @@ class HostScan:
         if now - process.read_slowly >= _SLOW_SECONDS:
             process.read_slowly = now
             self._read_slowly(process)
+        if self._workloads:
+            # Names that come late: the answer is that of gpu_process_info, and costs nothing once it is known.
+            process.workload = self._workloads.resolve(pid, start=process.stat.start)
         if process.folders not in groups:
             groups[process.folders] = processfiles.cgroup(*process.folders)
         process.cgroup = groups[process.folders]
@@ -191,7 +194,6 @@ class HostScan:
             # An empty value hides every GPU, unlike an unset variable.
             process.visible_devices = None if devices is None else clean(devices) or "none"
         if self._workloads:
-            process.workload = self._workloads.resolve(pid, start=process.stat.start)
             process.container_pid = self._workloads.container_pid(pid, start=process.stat.start)
             folder = self._workloads.cgroup_directory
             process.folders = (folder(pid, "cpu"), folder(pid, "memory"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
+from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
-from gpugauge.collectors.process.background import Background
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
 from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge
 from gpugauge.driver.api import Device
@@ -228,9 +228,10 @@ class ProcessCollector(RegisteredCollector):
         workloads = self._workloads
         if workloads is None or self._resolving.running is not None:
             return
-        # The result changes with the processes and with the orchestrators' allocations.
+        # The result changes with the processes and the orchestrators' allocations, and while a job is not resolved.
         allocations, (before, allocations_before) = workloads.allocations(), self._resolved
-        recent = self._now - self._resolved_at < _RESOLVE_SECONDS
+        resolved = all(self._identities[process].workload.job for process in names)
+        recent = resolved and self._now - self._resolved_at < _RESOLVE_SECONDS
         if names == before and allocations is allocations_before and recent:
             return
         self._resolved, self._resolved_at = (names, allocations), self._now

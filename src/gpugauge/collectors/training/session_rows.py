@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, HistogramValue, Metric, Table
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
+from gpugauge.workload.identity import JOB_LABELS
 
 _process = Table("process")
 
@@ -21,7 +22,7 @@ def _info(session: Session) -> dict[tuple[str, ...], float]:
     pid = str(session.peer_pid) if session.peer_pid > 0 else ""
     own = str(session.hello.pid) if session.hello.pid is not None else ""
     facts = session.facts
-    return {(pid, own, *(facts.get(name, "") for name in _FACTS)): 1}
+    return {(pid, own, *(facts.get(name, "") for name in _FACTS), *session.owner): 1}
 
 
 def _steps(session: Session) -> wire.Progress | None:
@@ -162,10 +163,11 @@ LIVE: tuple[Metric, ...] = (
 LASTING: tuple[Metric, ...] = (
     _process.gauge(
         "torch_process_info",
-        "Facts that a training process reports about itself, and its pid in the daemon's pid namespace; always 1.",
+        "Facts that a training process reports about itself, its pid in the daemon's pid namespace, and its "
+        "job; always 1.",
         NONE,
         _info,
-        *("pid", "container_pid", *_FACTS),
+        *("pid", "container_pid", *_FACTS, *JOB_LABELS),
     ),
     _process.counter(
         "torch_steps_total",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.training import session_rows, torch_facts
 from gpugauge.collectors.training.continued import continued
+from gpugauge.collectors.training.owners import Owners, workload_of
 from gpugauge.metric import NONE, TIMESTAMP, Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import Counters, Session, SessionSource
 from gpugauge.snapshot import Section
+from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs, process_hash
 
 # Exported while the process is connected, and for some minutes after its end as well.
@@ -92,14 +94,22 @@ class _Sum(NamedTuple):
 
 
 class TrainingCollector(RegisteredCollector):
-    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid."""
+    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid, and
+    `workload` the workload of its process.
+    """
 
     name = "training"
     metrics = LIVE + LASTING + HOOK_SOCKET
 
-    def __init__(self, sessions: SessionSource, process_id: Callable[[Session], str | None]) -> None:
+    def __init__(
+        self,
+        sessions: SessionSource,
+        process_id: Callable[[Session], str | None],
+        workload: Callable[[Session], Workload] = lambda _: Workload(),
+    ) -> None:
         self._sessions = sessions
         self._process_id = process_id
+        self._owners = Owners(workload)
         self._labels: dict[str, str] = {}
         self._sums: dict[str, _Sum] = {}  # by session
         self._seen: tuple[Sequence[Session], Counters] | None = None
@@ -110,12 +120,17 @@ class TrainingCollector(RegisteredCollector):
         """Return a collector of the node's sessions, None without a source of sessions."""
         if node.sessions is None:
             return None
-        return cls(node.sessions, lambda session: _process_id(node.procfs_of(session), session))
+        return cls(
+            node.sessions,
+            lambda session: _process_id(node.procfs_of(session), session),
+            lambda session: workload_of(node, session),
+        )
 
     def collect(self, tick: Tick) -> Section:  # noqa: ARG002 - sessions do not depend on the tick
         """Return the families of all sessions. Raises SessionsError if the hook's socket is no longer read."""
         view, counters = self._sessions.view(), self._sessions.counters()
-        if self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
+        resolved = self._owners.update(view)
+        if resolved or self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
             self._seen = (view, counters)
             self._section = Section(self.name, self._families(view, counters))
         return self._section
@@ -123,7 +138,9 @@ class TrainingCollector(RegisteredCollector):
     def _families(self, view: Sequence[Session], counters: Counters) -> tuple[Family, ...]:
         self._labels = {session.hello.session: self._label(session) for session in view}
         subjects = self._subjects(view)
-        lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in subjects.items()]
+        lasting: list[tuple[LabelValues, Session]] = [
+            ((label,), replace(session, owner=self._owners.of(session))) for label, session in subjects.items()
+        ]
         live = [subject for subject in lasting if subject[1].connected]
         stats = HookSocketStats(sum(session.connected for session in view), counters)
         return families(LIVE, live) + families(LASTING, lasting) + families(HOOK_SOCKET, [((), stats)])

@@ -31,6 +31,7 @@ def hello(session: str) -> wire.Hello:
         "hip": getattr(torch.version, "hip", None),
         "run_id": next((run for run in map(os.environ.get, _RUN_IDS) if run and run != "none"), None),
         **_ranks(),
+        **{name: os.environ.get(name) for name in wire.JOB_VARIABLES},
     }
     return wire.Hello(
         session=session,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,6 +59,23 @@ class Activity:
         return self._load.integral(min(t, self.end)) - self._before
 
 
+class Pod:
+    """A pod, `namespace/name`, with one container. Its uid and the id of the container follow from the name."""
+
+    container = "main"
+
+    def __init__(self, name: str) -> None:
+        self.namespace, _, self.name = name.partition("/")
+        self.uid = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{self.name}.{self.namespace}.pod"))
+        self.container_id = hashlib.sha256(self.uid.encode()).hexdigest()
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup of its container, as the kubelet and containerd name it."""
+        slice_ = f"kubepods-pod{self.uid.replace('-', '_')}.slice"
+        return f"/kubepods.slice/{slice_}/cri-containerd-{self.container_id}.scope"
+
+
 class Process:
     """A process of a job on some of the GPUs, `rank` of `ranks` processes. `memory` is in bytes on each GPU, None if
     the driver does not report it. On a GPU with MIG the process runs on the MIG device with the number `instance`. GPUs
@@ -85,6 +104,16 @@ class Process:
         self.command: list[str] = shlex.split(plain["command"])
         self.cgroup: str = plain["cgroup"]
         self.environment: dict[str, str] = plain["environment"]
+        self.pod = Pod(plain["pod"]) if plain.get("pod") else None
+        if self.pod:
+            self.cgroup = self.pod.cgroup
+            self.environment = {"HOSTNAME": self.pod.name[:63], **self.environment}
+
+    @property
+    def launcher(self) -> int | None:
+        """The pid of the process that started the ranks; None for a single process."""
+        first = self.pid - self.rank
+        return first - 1 if self.ranks > 1 and first > 1 else None
 
     def on(self, gpu: int) -> Activity:
         """Return the activity on one of its GPUs."""

@@ -29,6 +29,7 @@ class World:
         self.start_unix: float = simulation["start"]["unix"]
         self.frozen_at: float | None = scenario["frozen_at"]
         self.name: str = scenario["name"]
+        self.host: str = scenario.get("host") or self.name
         self.driver_version: str = scenario["driver"]["version"]
         self.cuda_version: int = scenario["driver"]["cuda_version"]
         self.foreign_events: bool = scenario["driver"].get("foreign_events", False)

@@ -8,9 +8,11 @@ import shutil
 import uuid
 from pathlib import Path
 
+from gpugauge.simulator.device.activity import Pod
 from gpugauge.simulator.device.world import UPTIME, Process, World
 from gpugauge.simulator.host.procfigures import Figures, cgroup_files, cgroup_folder, figures
 from gpugauge.simulator.scenario.model import Scenario
+from gpugauge.workload.command import is_python
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # The mapped libraries of a process that trains with a CUDA build of torch.
@@ -19,11 +21,11 @@ _LIBRARIES = ("libtorch_python.so", "libtorch_cpu.so", "libtorch_cuda.so", "libc
 
 class ProcTree:
     """Writes the processes of a scenario into an empty folder of the caller. Its subfolder `cgroup` has the cgroups of
-    the trainings, as in the cgroup file system.
+    the trainings, as in the cgroup file system, and `log` the entries of the pods, as in /var/log.
     """
 
     def __init__(self, root: Path, scenario: Scenario) -> None:
-        self._root, self.cgroup_root = root, root / "cgroup"
+        self._root, self.cgroup_root, self.pod_logs = root, root / "cgroup", root / "log"
         self._world = World(scenario.simulation())
         self._written: set[int] = set()
         self._write_machine()
@@ -32,15 +34,18 @@ class ProcTree:
         """Write the processes that are alive at a time of CLOCK_MONOTONIC. Raises OSError."""
         t = self._world.second(now)
         alive = {p.pid: p for p in self._world.processes if p.activity.alive(t)}
-        for pid in self._written - alive.keys():
+        launchers = {p.launcher: p for p in alive.values() if p.launcher is not None}
+        for pid in self._written - alive.keys() - launchers.keys():
             shutil.rmtree(self._root / str(pid))
+        for pid in launchers.keys() - self._written:
+            self._write_launcher(pid, launchers[pid])
         counted = {pid: figures(process, t) for pid, process in alive.items()}
         for pid, process in alive.items():
             if pid not in self._written:
                 self._write_process(process, counted[pid])
             elif process.activity.pipeline:
                 self._write_stat(self._root / str(pid), process, counted[pid])
-        self._written = set(alive)
+        self._written = alive.keys() | launchers.keys()
         self._write_cgroups([(process, counted[pid]) for pid, process in alive.items() if process.activity.pipeline])
 
     def _write_machine(self) -> None:
@@ -48,28 +53,53 @@ class ProcTree:
         random.mkdir(parents=True, exist_ok=True)
         boot_id = uuid.UUID(bytes=hashlib.sha256(self._world.name.encode()).digest()[:16])
         (random / "boot_id").write_text(f"{boot_id}\n")
+        (random.parent / "hostname").write_text(f"{self._world.host}\n")
+        for folder in ("pods", "containers"):
+            (self.pod_logs / folder).mkdir(parents=True, exist_ok=True)
         (self._root / "stat").write_text(f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {int(self._world.start_unix - UPTIME)}\n")
 
     def _write_process(self, process: Process, counted: Figures) -> None:
         """Write a folder and rename it, so that a reader never finds an incomplete process."""
-        folder = self._root / f".{process.pid}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        name = Path(process.command[0]).name[:15]
-        (folder / "comm").write_text(f"{name}\n")
-        (folder / "cmdline").write_bytes(_strings(process.command))
+        folder = self._begin(process.pid, process.command)
+        name = _name(process.command)
         (folder / "environ").write_bytes(_strings([f"{key}={value}" for key, value in process.environment.items()]))
         (folder / "cgroup").write_text(f"0::{process.cgroup}\n" if process.cgroup.startswith("/") else process.cgroup)
-        (folder / "status").write_text(_status(process, name))
+        (folder / "status").write_text(_status(process, name, process.pid, process.launcher or 1))
         if process.activity.pipeline:
             (folder / "task" / str(process.pid)).mkdir(parents=True)
+        if _has_torch(process):
             lines = [f"7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /opt/torch/lib/{name}" for name in _LIBRARIES]
             (folder / "maps").write_text("\n".join(lines) + "\n")
         self._write_stat(folder, process, counted)
         folder.rename(self._root / str(process.pid))
+        if process.pod:
+            self._write_pod(process.pod)
+
+    def _begin(self, pid: int, command: list[str]) -> Path:
+        folder = self._root / f".{pid}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "comm").write_text(f"{_name(command)}\n")
+        (folder / "cmdline").write_bytes(_strings(command))
+        return folder
+
+    def _write_launcher(self, pid: int, rank: Process) -> None:
+        """Write the process that has started the ranks of a training, without torch and environment."""
+        command = ["torchrun", *rank.command[1:]]
+        folder = self._begin(pid, command)
+        (folder / "cgroup").write_text(f"0::{rank.cgroup}\n" if rank.cgroup.startswith("/") else rank.cgroup)
+        (folder / "status").write_text(_status(rank, _name(command), pid, 1))
+        (folder / "stat").write_text(_stat(rank, _name(command), Figures(), pid, 1))
+        folder.rename(self._root / str(pid))
+
+    def _write_pod(self, pod: Pod) -> None:
+        """Write the entries of a pod in the log folders of the kubelet."""
+        (self.pod_logs / "pods" / f"{pod.namespace}_{pod.name}_{pod.uid}").mkdir(exist_ok=True)
+        log = self.pod_logs / "containers" / f"{pod.name}_{pod.namespace}_{pod.container}-{pod.container_id}.log"
+        log.touch()
 
     def _write_stat(self, folder: Path, process: Process, counted: Figures) -> None:
-        text = _stat(process, Path(process.command[0]).name[:15], counted)
+        text = _stat(process, _name(process.command), counted, process.pid, process.launcher or 1)
         _replace(folder / "stat", text)
         if process.activity.pipeline:
             _replace(folder / "task" / str(process.pid) / "stat", text)
@@ -98,11 +128,22 @@ def _strings(strings: list[str]) -> bytes:
     return b"".join(s.encode() + b"\0" for s in strings)
 
 
-def _stat(process: Process, name: str, counted: Figures) -> str:
+def _name(command: list[str]) -> str:
+    return Path(command[0]).name[:15]
+
+
+def _has_torch(process: Process) -> bool:
+    """Return whether a process has torch mapped: a training, and another Python program that computes on a GPU."""
+    if process.activity.pipeline:
+        return True
+    return process.kind == "compute" and is_python([word.encode() for word in process.command])
+
+
+def _stat(process: Process, name: str, counted: Figures, pid: int, parent: int) -> str:
     """Return the 52 fields of proc_pid_stat(5); fields without a value are 0."""
     fields: list[object] = [0] * 52
-    fields[0], fields[1], fields[2], fields[3] = process.pid, f"({name})", "S", 1
-    fields[4] = fields[5] = process.pid
+    fields[0], fields[1], fields[2], fields[3] = pid, f"({name})", "S", parent
+    fields[4] = fields[5] = pid
     fields[19] = 1  # threads
     for number, value in counted.stat().items():
         fields[number] = value
@@ -110,15 +151,15 @@ def _stat(process: Process, name: str, counted: Figures) -> str:
     return " ".join(map(str, fields)) + "\n"
 
 
-def _status(process: Process, name: str) -> str:
+def _status(process: Process, name: str, pid: int, parent: int) -> str:
     ids = "\t".join([str(process.uid)] * 4)
-    pids = [process.pid, *([] if process.container_pid is None else [process.container_pid])]
+    pids = [pid, *([] if process.container_pid is None else [process.container_pid])]
     lines = {
         "Name": name,
         "State": "S (sleeping)",
-        "Tgid": process.pid,
-        "Pid": process.pid,
-        "PPid": 1,
+        "Tgid": pid,
+        "Pid": pid,
+        "PPid": parent,
         "Uid": ids,
         "Gid": ids,
         "NSpid": "\t".join(map(str, pids)),

@@ -19,6 +19,10 @@ from gpugauge.simulator.scenario.gpuspec import Bytes, Code, Gpu, Pattern, Share
 from gpugauge.simulator.scenario.loadspec import AnyLoad, StrictModel
 from gpugauge.simulator.scenario.pipelinespec import Phases, PipelineSpec
 
+_NAME = "[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+_HOST = f"^{_NAME}$"
+_POD = f"^{_NAME}/{_NAME}$"  # namespace/name
+
 
 class Driver(StrictModel):
     """The driver. Its version determines the functions that its library exports and the meaning of field ids; `missing`
@@ -36,7 +40,8 @@ class Job(StrictModel):
     each GPU; with null, the driver does not report it. `load` is the share of the time of each GPU for one process,
     `engines` the share of their time per busy second. On GPUs with MIG, the process uses the MIG device `instance`. A
     training has a `pipeline`, and optionally `phases`, instead of a load, and reports through the `hook`; without GPUs
-    it trains on the CPU. GPUs that are not in `works_on` are held but not used.
+    it trains on the CPU. GPUs that are not in `works_on` are held but not used. `pod` (`namespace/name`) is the pod in
+    which it runs, in place of a `cgroup`.
     """
 
     pid: Annotated[int, Field(ge=1, lt=1 << 22)]
@@ -59,6 +64,7 @@ class Job(StrictModel):
     command: str = "python3 train.py"
     container_pid: Annotated[int, Field(ge=1)] | None = None
     cgroup: str = "/user.slice/user-1000.slice/session-2.scope"
+    pod: Annotated[str, Field(pattern=_POD)] | None = None
     environment: Annotated[dict[str, str], Field(default_factory=dict)]
 
     @field_validator("command")
@@ -81,6 +87,8 @@ class Job(StrictModel):
         if not set(self.works_on or ()) <= set(self.gpus) and self.gpus != "all":
             raise PydanticCustomError("works_on", "works_on names a GPU that is not in gpus")
         given = self.model_fields_set
+        if self.pod and "cgroup" in given:
+            raise PydanticCustomError("pod", "pod and cgroup exclude each other: the cgroup follows from the pod")
         if self.pipeline is None and (given & {"phases", "hook"}):
             raise PydanticCustomError("pipeline", "phases and hook need a pipeline")
         derived = given & {"load", "intensity", "traffic"}
@@ -134,7 +142,7 @@ class Fault(StrictModel):
 class Scenario(StrictModel):
     """A scenario; it starts when it is loaded. Uuids and serial numbers are derived from the name. With `frozen_at`,
     its time stays at that second, for golden files and screenshots. With `replay`, the path of a recording, it is the
-    recorded machine.
+    recorded machine. `host` is the name of the machine, without it that of the scenario.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -145,6 +153,7 @@ class Scenario(StrictModel):
     faults: Annotated[list[Fault], Field(default_factory=list)]
     frozen_at: float | None = None
     replay: str | None = None
+    host: Annotated[str, Field(pattern=_HOST)] | None = None
     _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
 
     def simulation(self) -> dict[str, Any]:
@@ -179,7 +188,8 @@ class Scenario(StrictModel):
         taken: set[int] = set()
         for i, job in enumerate(self.processes):
             count = len(self._gpus_of(job, device_count)) * job.per_gpu if job.per_gpu else 1
-            pids = set(range(job.pid, job.pid + count))
+            # The process before the ranks has started them.
+            pids = set(range(job.pid - (count > 1), job.pid + count))
             if taken & pids:
                 raise _at("processes", i, "pid", f"pid {min(taken & pids)} is used by a process above")
             taken |= pids

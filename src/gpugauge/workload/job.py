@@ -1,0 +1,176 @@
+"""The job that a process belongs to: what one person submitted, one or many processes on one or many nodes.
+
+`resolve` decides from facts that other modules read. docs/attribution.md has a row for each source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpugauge.text import printable
+from gpugauge.workload.controllers import CONTROLLERS, Pod, controller, number, spans_hosts
+
+# Every value of `workload_job_kind`, and of `workload_job_source`.
+KINDS = (
+    *("declared", "slurm", *CONTROLLERS, "pod"),
+    *("distributed", "mpi", "ray", "compose", "container", "unit", "launch"),
+)
+SOURCES = (
+    *("declared", "slurm", "metadata", "downward_api", "environment", "pod_name", "pod"),
+    *("rendezvous", "cgroup", "ancestry", "hook"),
+)
+MAX_NAME_BYTES = 128
+
+# Services that start the programs of many users: the unit is not what one of them submitted.
+_SHARED_UNITS = re.compile(
+    r"(?:ssh|sshd|cron|crond|atd|slurmd|docker|containerd|kubelet|podman|jupyterhub|getty|rserver|code-server)"
+    r"(?:@[^/]*)?\.service"
+)
+_PROVEN = ("metadata", "downward_api", "pod_name", "pod")  # sources that a process cannot change
+_LOOPBACK = re.compile(r"(?:localhost(?:\..*)?|ip6-localhost|127(?:\.\d+){0,3}|::1|0(?:\.0){0,3}|::)?")
+# PRRTE, the launcher of Open MPI 5: `prterun-<host>-<pid>@<number>`.
+_PRRTE = re.compile(r"prterun-(.+-\d+@\d+)")
+# The launcher of Open MPI up to 4: `<job family>.0;tcp://<address>[,<address>…]:<port>`.
+_ORTE = re.compile(r"(\d+)\.\d+;tcp6?://\[?([^,;\]]+?)\]?(?:,[^;]*)?:(\d+)(?:;.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job; kind, name and namespace identify it. `source` states how it was found. All are empty without a job."""
+
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The facts about one process. Unknown ones are empty or None."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)  # those of environ.VARIABLES
+    claimed: bool = False  # the environment was sent by the hook, since /proc does not show the process
+    user: str = ""
+    host: str = ""  # a name that no other machine has
+    slurm_job: str = ""  # the id in the cgroup or in the environment
+    pod_uid: str = ""
+    pod: Pod | None = None
+    container_id: str = ""
+    compose: str = ""  # project/service
+    host_network: bool = True  # the process uses the network of the host
+    unit: str = ""
+    raylet: str = ""  # session of the Ray node that started the process
+    launch: str = ""  # the topmost process of the user's launch, with a part that is unique on the host
+    display: bool = False  # it serves a screen
+
+
+def resolve(facts: JobFacts) -> Job:
+    """Return the job of a process; the first source that knows decides. An empty one for a display server.
+
+    Call it for a process of a pod only when the pod is known, or when its name will never be known.
+    """
+    if facts.display:
+        return Job()
+    in_pod = bool(facts.pod_uid or facts.pod)
+    sources = (_declared, _slurm, *((_of_pod,) if in_pod else (_mpi, _distributed, _ray, _of_host)))
+    found = next((job for source in sources if (job := source(facts)) is not None), Job())
+    claimed = facts.claimed and found.source not in _PROVEN
+    return Job(
+        found.kind,
+        bounded(printable(found.name)),
+        facts.pod.namespace if facts.pod and found.kind else "",
+        "hook" if claimed and found.kind else found.source,
+    )
+
+
+def bounded(name: str) -> str:
+    """Return a name of at most MAX_NAME_BYTES; names with the same beginning stay different."""
+    if len(name.encode(errors="replace")) <= MAX_NAME_BYTES:
+        return name
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
+    return name.encode(errors="replace")[: MAX_NAME_BYTES - 9].decode(errors="ignore") + "~" + digest
+
+
+def slurm_name(job_id: str, environment: Mapping[str, str]) -> str:
+    """Return a Slurm job as Slurm names it: `A_T` for a task of an array, the leader's id for a heterogeneous job.
+
+    The environment counts only if it is that of the job.
+    """
+    if environment.get("SLURM_JOB_ID", job_id) == job_id:
+        leader = environment.get("SLURM_HET_JOB_ID") or environment.get("SLURM_PACK_JOB_ID") or ""
+        array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
+        if _is_id(leader):
+            return leader
+        if _is_id(array) and _is_id(task):
+            return f"{array}_{task}"
+    return job_id
+
+
+def _is_id(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= 20
+
+
+def _declared(f: JobFacts) -> Job | None:
+    name = f.environment.get("GPUGAUGE_JOB", "").strip()
+    return Job("declared", f"{f.user}/{name}", source="declared") if name else None
+
+
+def _slurm(f: JobFacts) -> Job | None:
+    return Job("slurm", slurm_name(f.slurm_job, f.environment), source="slurm") if f.slurm_job else None
+
+
+def _of_pod(f: JobFacts) -> Job:
+    if f.pod is None:
+        # Without the namespace, every other name could be that of another namespace's job.
+        return Job("pod", f.pod_uid, source="pod")
+    found = controller(f.pod, f.environment)
+    if found:
+        kind, name, source = found
+        return Job(kind, name, source=source)
+    return _distributed(f) or Job("pod", f.pod.name, source="pod")
+
+
+def _distributed(f: JobFacts) -> Job | None:
+    """Return the job of the ranks that meet at one address: torchrun, accelerate, DeepSpeed, Lightning, or by hand."""
+    address = f.environment.get("MASTER_ADDR", "").strip().lower().rstrip(".")
+    port = f.environment.get("MASTER_PORT", "").strip()
+    if _LOOPBACK.fullmatch(address) or not _is_id(port) or not spans_hosts(f.environment):
+        return None
+    run = f.environment.get("TORCHELASTIC_RUN_ID", "").strip()
+    name = f"{run}@{address}:{port}" if run and run != "none" else f"{address}:{port}"
+    # In a container with a network of its own, the address is known on this host only.
+    return Job("distributed", name if f.host_network else f"{f.host}/{name}", source="rendezvous")
+
+
+def _mpi(f: JobFacts) -> Job | None:
+    if (number(f.environment, "OMPI_COMM_WORLD_SIZE") or 1) < 2:
+        return None
+    prrte = _PRRTE.fullmatch(f.environment.get("PMIX_NAMESPACE", ""))
+    orte = _ORTE.fullmatch(f.environment.get("OMPI_MCA_orte_hnp_uri", "").strip('"'))
+    name = prrte[1] if prrte else f"{orte[1]}@{orte[2]}:{orte[3]}" if orte else ""
+    return Job("mpi", name, source="rendezvous") if name else None
+
+
+def _ray(f: JobFacts) -> Job | None:
+    if not f.raylet:
+        return None
+    job = f.environment.get("RAY_JOB_ID", "")
+    return Job("ray", f"{f.raylet}/{job}" if job.isalnum() else f.raylet, source="ancestry")
+
+
+def _of_host(f: JobFacts) -> Job | None:
+    """Return a job of one host, with the host in its name."""
+    places: tuple[tuple[str, str, str], ...] = (
+        ("compose", f.compose, "cgroup"),
+        ("container", f.container_id[:12], "cgroup"),
+        ("unit", "" if _SHARED_UNITS.fullmatch(f.unit) else f.unit, "cgroup"),
+        ("launch", f.launch, "ancestry"),
+    )
+    for kind, name, source in places:
+        if name:
+            owner = f"{f.user}/" if kind in {"unit", "launch"} else ""
+            return Job(kind, f"{f.host}/{owner}{name}", source=source)
+    return None

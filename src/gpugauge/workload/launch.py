@@ -1,0 +1,106 @@
+"""The topmost process of what a user started in a session, and the Ray node above a process, from its ancestors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpugauge.workload.command import command_name
+from gpugauge.workload.identity import clean
+from gpugauge.workload.procfs import Procfs, process_hash
+
+_MAX_ANCESTORS = 32
+_MAX_PROGRAM = 40  # characters
+_MAX_CMDLINE_BYTES = 8192
+_SHELLS = frozenset(
+    {"sh", "bash", "zsh", "fish", "dash", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu", "xonsh"}
+)
+# Programs that start the launches of a user, by the name that the kernel keeps (at most 15 characters).
+_STARTERS = re.compile(
+    r"systemd|\(sd-pam\)|init|sshd.*|dropbear|mosh-server|login|su|sudo|tmux.*|screen|SCREEN|zellij|dtach|abduco|"
+    r"cron|crond|CRON|atd|slurmstepd|slurmd|dockerd|containerd-shim.*|conmon|gnome-.*|konsole|xterm|kitty|alacritty|"
+    r"xfce4-terminal|xrdp.*|code|code-server|node|electron|java|pycharm|idea|rsession|raylet|jupyterhub.*"
+)
+_NOTEBOOKS = frozenset({b"ipykernel_launcher", b"ipykernel", b"colab_kernel_launcher", b"colab_kernel_launcher.py"})
+_RAY_SESSION = re.compile(rb"--session[-_](?:name=|dir=\S*/)(session_[\w.-]{1,80})")
+# Programs that serve a screen, or all processes of a GPU.
+_DISPLAY = re.compile(
+    r"X|Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc|Xtigervnc|gnome-shell|gnome-session-\w+|mutter(?:-\w+)?|kwin(?:_x11|_wayland)?|"
+    r"plasmashell|weston|sway|Hyprland|cinnamon|muffin|gamescope|wayfire|labwc|river|cosmic-comp|xfwm4|marco|compiz|"
+    r"(?:gdm3?|sddm|lightdm)(?:-[a-z-]+)?|nvidia-cuda-mps-(?:server|control)|nvidia-persistenced"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`name` is the program of the topmost process with eight digits that are unique on the host; `raylet` is the
+    session of the Ray cluster whose node started the process, empty without.
+    """
+
+    name: str = ""
+    raylet: str = ""
+
+
+def is_display(command: str) -> bool:
+    """Return whether a program serves a screen, or a GPU for other processes: no job."""
+    return bool(_DISPLAY.fullmatch(command))
+
+
+def launch_of(procfs: Procfs, pid: int, uid: int) -> Launch:
+    """Return the launch that a process belongs to.
+
+    It ends below an interactive shell, below a program that starts sessions, and below a process of another user. The
+    kernel of a notebook is a launch of its own. torchrun gives each rank a session of its own, so that sessions alone
+    do not separate launches.
+    """
+    top, raylet = pid, ""
+    for _ in range(_MAX_ANCESTORS):
+        stat = procfs.stat(top)
+        if stat is None or stat.parent <= 1:
+            break
+        parent = procfs.stat(stat.parent)
+        status = procfs.status(stat.parent)
+        name = _comm(procfs, stat.parent)
+        if name == "raylet":
+            raylet = _ray_session(procfs, stat.parent)
+        if parent is None or status is None or status.uid != uid or _STARTERS.fullmatch(name):
+            break
+        if parent.terminal and parent.session == stat.parent and name.lstrip("-") in _SHELLS:
+            break
+        if stat.terminal and stat.session == top:  # a program that a terminal runs instead of a shell
+            break
+        if command_name(_argv(procfs, top)) in _NOTEBOOKS:
+            break
+        top = stat.parent
+    start = procfs.start_time(top)
+    if start is None:
+        return Launch(raylet=raylet)
+    program = clean(_program(_argv(procfs, top)) or _comm(procfs, top).encode())[:_MAX_PROGRAM]
+    return Launch(f"{program}-{process_hash(procfs.boot_id, str(top), str(start))[:8]}", raylet)
+
+
+def _program(argv: list[bytes]) -> bytes:
+    """Return the short name of a program; that of the script for a shell with a script."""
+    name = command_name(argv)
+    if name.decode(errors="replace") in _SHELLS and len(argv) > 1 and argv[1] and not argv[1].startswith((b"-", b"+")):
+        return argv[1].rpartition(b"/")[2]
+    return name
+
+
+def _ray_session(procfs: Procfs, pid: int) -> str:
+    match = _RAY_SESSION.search(b" ".join(_argv(procfs, pid)))
+    return match[1].decode(errors="replace") if match else ""
+
+
+def _argv(procfs: Procfs, pid: int) -> list[bytes]:
+    try:
+        return procfs.read(pid, "cmdline", _MAX_CMDLINE_BYTES).split(b"\0")
+    except OSError:
+        return []
+
+
+def _comm(procfs: Procfs, pid: int) -> str:
+    try:
+        return procfs.read(pid, "comm").decode(errors="replace").removesuffix("\n")
+    except OSError:
+        return ""
