@@ -1,7 +1,9 @@
-"""Faults and crowds against the daemon: `python -m bench.torture [PART OF A NAME …] [--quick] [--jobs N] [--write]`.
+"""Faults and crowds against the daemon: `python -m bench.torture [PART OF A NAME …] [--quick | --together] [--jobs N]
+[--write]`.
 
-Each fault has a daemon of its own, which is scraped all the time. --write writes the tables into docs/reliability.md;
-with names, it replaces the rows of these faults only.
+Each fault has a daemon of its own, which is scraped all the time. --together runs all attacks of users without rights
+at once for a minute. --write writes the tables into docs/reliability.md; with names or --together, it replaces only
+the rows of these faults, or this table.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from bench import figures
 from bench.torture import crowd, driver_faults, hostile_faults, machine_faults, node_faults, worker_faults
 from bench.torture.fault import Fault, Outcome, torture
-from bench.torture.tables import crowd_tables, fault_table, keep_rows
+from bench.torture.tables import crowd_tables, fault_table, keep_rows, keep_table, together_table
+from bench.torture.users import faults as users_faults
+from bench.torture.users.together import together
 
 _CROWD_SECONDS = 60.0  # for each crowd
+_TOGETHER_SECONDS = 60.0
 # Scrapes faster than this are never slow: a busy machine delays a program by more than five times a millisecond.
 _SLOW_FLOOR_SECONDS, _QUICK_SLOW_FLOOR_SECONDS = 0.1, 1.0
 _QUICK_JOBS = 8
@@ -28,6 +33,7 @@ FAULTS: tuple[Fault, ...] = (
     *machine_faults.FAULTS,
     *node_faults.FAULTS,
     *hostile_faults.FAULTS,
+    *users_faults.FAULTS,
 )
 
 
@@ -36,6 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.torture", description=__doc__)
     parser.add_argument("names", nargs="*", help="only faults with one of these in their name, and no crowds")
     parser.add_argument("--quick", action="store_true", help="a dozen faults at once, no crowds")
+    parser.add_argument("--together", action="store_true", help="only all attacks of users at once")
     parser.add_argument("--jobs", type=int, help="faults at once (1)")
     parser.add_argument(
         "--write", action="store_true", help="write the tables into docs/reliability.md; with names, their rows only"
@@ -45,6 +52,12 @@ def main() -> int:
         parser.error("--write cannot be used with --quick: faults that run in parallel disturb each other's figures")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if options.together:
+        row, failed = together(_TOGETHER_SECONDS)
+        print(together_table(row).plain())
+        if options.write:
+            keep_table(together_table(row))
+        return _failed(failed)
     began = time.monotonic()
     faults = [f for f in FAULTS if (f.quick or not options.quick) and _named(f, options.names)]
     floor = _QUICK_SLOW_FLOOR_SECONDS if options.quick else _SLOW_FLOOR_SECONDS
@@ -56,16 +69,21 @@ def main() -> int:
         keep_rows(fault_table(outcomes, floor))
     if not options.quick and not options.names:
         slow, many = crowd.slow_connections(_CROWD_SECONDS), crowd.many_scrapers(_CROWD_SECONDS)
-        failed += crowd.failures(slow, many)
-        tables = crowd_tables(slow, many)
+        row, sentences = together(_TOGETHER_SECONDS)
+        failed += [*crowd.failures(slow, many), *sentences]
+        tables = [together_table(row), *crowd_tables(slow, many)]
         for table in tables:
             print(table.plain())
         if options.write:
             facts = {"minutes": round((time.monotonic() - began) / 60), "faults at once": jobs}
             figures.keep("torture", [fault_table(outcomes, floor), *tables], facts)
-    for sentence in failed:
+    return _failed(failed)
+
+
+def _failed(sentences: list[str]) -> int:
+    for sentence in sentences:
         print(sentence, file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if sentences else 0
 
 
 def _named(fault: Fault, names: list[str]) -> bool:

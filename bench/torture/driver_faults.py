@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.torture.fault import Fault
+from bench.torture.fault import Fault, Sign
 from bench.torture.signs import device_down, down, every, rises
 from bench.torture.subject import Setting
+from bench.torture.worker_faults import once
 
 _SWITCH = {"while_exists": "{}/fault"}
 _RESTARTS = "gpugauge_worker_restarts_total"
@@ -38,6 +39,13 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("the process lists", "nvmlDeviceGet*RunningProcesses*", 8.0),
     ("profiling (GPM)", "nvmlGpmSampleGet", 6.0),
 )
+
+
+def _layout(*profiles: str) -> Sign:
+    """Return a sign: these are the profiles of all MIG devices."""
+    return lambda _before, scrape, _run: (
+        sorted(labels["profile"] for labels, _ in scrape.of("gpu_mig_info")) == sorted(profiles)
+    )
 
 
 def _on_each_device(call: str, name: str, within: float, no_error: str = "") -> Fault:
@@ -151,6 +159,26 @@ FAULTS: tuple[Fault, ...] = (
         lasts=12,
         report_within=12,
         recover_within=30,
+    ),
+    Fault(
+        "the MIG layout changes",
+        "two MIG devices of a GPU are destroyed and another is created, while a process works on a third one",
+        "`gpu_mig_info` has the new layout, `gpu_mig_changes_total`",
+        every(_layout("2g.20gb", "3g.40gb"), rises("gpu_mig_changes_total")),
+        once(lambda _: None),
+        setting=Setting(
+            gpu={
+                2: {
+                    "mig": [
+                        {"profile": "3g.40gb"},
+                        {"profile": "1g.10gb", "count": 2, "end": 9.0},
+                        {"profile": "2g.20gb", "start": 9.0},
+                    ]
+                }
+            }
+        ),
+        during=_layout("2g.20gb", "3g.40gb"),
+        lasts=10,
     ),
     _one(
         "the library leaks",

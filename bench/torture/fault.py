@@ -81,8 +81,8 @@ class Outcome:
 class Watch:
     """A thread that scrapes all the time and checks each scrape at once."""
 
-    def __init__(self, run: Subject, judge: Judge) -> None:
-        self._run, self._judge = run, judge
+    def __init__(self, run: Subject, judge: Judge, interval: float = _SCRAPE_INTERVAL_SECONDS) -> None:
+        self._run, self._judge, self._interval = run, judge, interval
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._scrape, daemon=True)
         self._new_scrape = threading.Condition()
@@ -116,9 +116,9 @@ class Watch:
                 return None
 
     def _scrape(self) -> None:
-        scraper, due = Scraper(self._run.port), time.monotonic()
+        scraper, due = Scraper(self._run.port, self._run.login, tls=self._run.tls), time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due = time.monotonic() + _SCRAPE_INTERVAL_SECONDS
+            due = time.monotonic() + self._interval
             scrape = scraper.scrape()
             if not self.scrapes and scrape.error:  # the daemon does not serve yet
                 continue

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from bench.torture.fault import Fault, Inject, Sign
 from bench.torture.honest import SESSION as _HONEST
@@ -22,9 +23,21 @@ from bench.torture.subject import Setting, Subject
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 
-_REJECTED = "gpugauge_hook_rejected_total"
+REJECTED = "gpugauge_hook_rejected_total"
 _THREADS = 4
 _SETTING = Setting(devices=2)
+
+
+class Sockets(Protocol):
+    """What a client needs: the path of the hook's socket, and the port."""
+
+    @property
+    def hook(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+Behaviour = Callable[[Sockets], None]
 
 
 def _connect(path: str) -> socket.socket:
@@ -42,7 +55,18 @@ def _snap(session: str, sequence: int, **fields: object) -> bytes:
     return wire.encode(wire.Snap(session, sequence, **fields))  # type: ignore[arg-type]  # wrong types are intended
 
 
-def _hostile_clients(behave: Callable[[Subject], None], threads: int = _THREADS) -> Inject:
+@contextlib.contextmanager
+def training(run: Subject, *arguments: str) -> Iterator[None]:
+    """Run a correct training, in a process of its own, because its label `process` follows from its pid."""
+    with subprocess.Popen([sys.executable, "-m", "bench.torture.honest", run.hook, *arguments]) as process:
+        time.sleep(1.5)  # until its session is shown
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def _hostile_clients(behave: Behaviour, threads: int = _THREADS) -> Inject:
     """Return an injection that runs `behave` in several threads all the time, beside a correct training."""
 
     @contextlib.contextmanager
@@ -54,9 +78,7 @@ def _hostile_clients(behave: Callable[[Subject], None], threads: int = _THREADS)
                 with contextlib.suppress(OSError):
                     behave(run)
 
-        # In a process of its own, because its label `process` follows from its pid.
-        with subprocess.Popen([sys.executable, "-m", "bench.torture.honest", run.hook]) as training:
-            time.sleep(1.5)  # until its session is shown
+        with training(run):
             clients = [threading.Thread(target=client, daemon=True) for _ in range(threads)]
             for thread in clients:
                 thread.start()
@@ -66,18 +88,17 @@ def _hostile_clients(behave: Callable[[Subject], None], threads: int = _THREADS)
                 stop.set()
                 for thread in clients:
                     thread.join(10)
-                training.terminate()
 
     return inject
 
 
-def _honest(_before: Scrape, scrape: Scrape, _run: Subject) -> bool:
+def honest(_before: Scrape, scrape: Scrape, _run: Subject) -> bool:
     """Return whether the scrape shows the correct training exactly once."""
     return [value for _, value in scrape.of("torch_steps_total")].count(_STEPS) == 1
 
 
-def _send(*messages: bytes) -> Callable[[Subject], None]:
-    def behave(run: Subject) -> None:
+def _send(*messages: bytes) -> Behaviour:
+    def behave(run: Sockets) -> None:
         with _connect(run.hook) as hook:
             for message in messages:
                 hook.send(message)
@@ -86,7 +107,7 @@ def _send(*messages: bytes) -> Callable[[Subject], None]:
     return behave
 
 
-def _flood(run: Subject) -> None:
+def _flood(run: Sockets) -> None:
     session = _session()
     with _connect(run.hook) as hook:
         hook.send(wire.encode(wire.Hello(session, 1)))
@@ -94,29 +115,29 @@ def _flood(run: Subject) -> None:
             hook.send(_snap(session, sequence))
 
 
-def _huge(run: Subject) -> None:
+def _huge(run: Sockets) -> None:
     with _connect(run.hook) as hook:
         hook.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         hook.send(b'{"v": [1, 1], "kind": "hello", "session": "' + b"x" * 150_000)
         hook.recv(1)
 
 
-def _garbage(run: Subject) -> None:
+def _garbage(run: Sockets) -> None:
     _send(random.randbytes(random.randrange(1, 2000)))(run)
 
 
-def _nested(run: Subject) -> None:
+def _nested(run: Sockets) -> None:
     _send(b'{"v":' + b"[" * 8000 + b"]" * 8000 + b"}")(run)
 
 
-def _forged(run: Subject) -> None:
+def _forged(run: Sockets) -> None:
     """Use the session of the correct training: in the hello, and in a snap after another hello."""
     _send(wire.encode(wire.Hello(_HONEST, 9, os.getpid())), _snap(_HONEST, 10, steps=wire.Progress(9, 1.0)))(run)
     session = _session()
     _send(wire.encode(wire.Hello(session, 1)), _snap(_HONEST, 10, steps=wire.Progress(9, 1.0)))(run)
 
 
-def _lies(run: Subject) -> None:
+def _lies(run: Sockets) -> None:
     """Send impossible pids, clocks and counts, also falling ones."""
     session = _session()
     with _connect(run.hook) as hook:
@@ -128,7 +149,7 @@ def _lies(run: Subject) -> None:
         time.sleep(0.5)
 
 
-def _descriptors(run: Subject) -> None:
+def _descriptors(run: Sockets) -> None:
     """Send descriptors that are no sealed record: unsealed, of another size, sealed garbage, devices, silent pipes."""
     opened = [os.open("/dev/zero", os.O_RDONLY), os.open("/", os.O_RDONLY), os.open("/dev/full", os.O_RDWR), *os.pipe()]
     unsealed = os.memfd_create("record", os.MFD_ALLOW_SEALING)
@@ -149,7 +170,7 @@ def _descriptors(run: Subject) -> None:
             os.close(descriptor)
 
 
-def _silent(run: Subject) -> None:
+def _silent(run: Sockets) -> None:
     hooks = [_connect(run.hook) for _ in range(100)]
     with contextlib.suppress(OSError):
         hooks[0].recv(1)
@@ -158,7 +179,7 @@ def _silent(run: Subject) -> None:
         hook.close()
 
 
-def _thousands(run: Subject) -> None:
+def _thousands(run: Sockets) -> None:
     hooks: list[socket.socket] = []
     try:
         while len(hooks) < 700:
@@ -170,7 +191,7 @@ def _thousands(run: Subject) -> None:
             hook.close()
 
 
-def _port_scan(run: Subject) -> None:
+def _port_scan(run: Sockets) -> None:
     """Send bytes that are no request: TLS, garbage, endless headers, a missing body, half a line."""
     things = (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + random.randbytes(500),
@@ -189,20 +210,20 @@ def _port_scan(run: Subject) -> None:
 
 
 def _reason(name: str) -> Sign:
-    return every(rises(_REJECTED, reason=name), _honest)
+    return every(rises(REJECTED, reason=name), honest)
 
 
 def _row(
     name: str,
     how: str,
     reason: str,
-    behave: Callable[[Subject], None],
+    behave: Behaviour,
     *,
     quick: bool = False,
     report_within: float = 10.0,
     lasts: float = 6.0,
 ) -> Fault:
-    reported_by, sign = (f'`{_REJECTED}{{reason="{reason}"}}`', _reason(reason)) if reason else ("", _honest)
+    reported_by, sign = (f'`{REJECTED}{{reason="{reason}"}}`', _reason(reason)) if reason else ("", honest)
     return Fault(
         f"hook: {name}",
         how,
@@ -210,13 +231,25 @@ def _row(
         sign,
         _hostile_clients(behave),
         setting=_SETTING,
-        during=_honest,
+        during=honest,
         quick=quick,
         report_within=report_within,
         lasts=lasts,
     )
 
 
+BEHAVIOURS: dict[str, Behaviour] = {
+    "a flood": _flood,
+    "huge messages": _huge,
+    "garbage": _garbage,
+    "nested JSON": _nested,
+    "forged identities": _forged,
+    "lies": _lies,
+    "foreign descriptors": _descriptors,
+    "silent connections": _silent,
+    "thousands of connections": _thousands,
+    "a scan": _port_scan,
+}
 FAULTS: tuple[Fault, ...] = (
     _row("a flood", "4 clients send as fast as they can, and come back", "rate", _flood, quick=True),
     _row("huge messages", "150 KB each", "oversized", _huge),

@@ -16,12 +16,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 _WALL = 0x40000000
 _PIDFD_GETFD = 438  # the same number on every architecture
-# linux/include/uapi/linux/fuse.h: struct fuse_in_header; opcodes; struct fuse_out_header and fuse_init_out.
+# linux/include/uapi/linux/fuse.h: struct fuse_in_header; opcodes; struct fuse_out_header, fuse_attr and fuse_init_out.
 _IN_HEADER = struct.Struct("=IIQQIIIHH")
 _OUT_HEADER = struct.Struct("=IiQ")
-_GETATTR, _INIT = 3, 26
+GETATTR, INIT = 3, 26
 _FORCE, _DETACH_MOUNT = 1, 2  # umount2(2)
-_ATTRIBUTES_OUT = struct.Struct("=QII6QIII7I")
+_ATTRIBUTES = struct.Struct("=6QIII7I")
+INIT_ANSWER = struct.pack("=IIIIHHIIHHI7I", 7, 31, 0, 0, 0, 0, 4096, 0, 0, 0, 0, *[0] * 7)
+_READ_BYTES = 1 << 18  # more than any request
 
 
 def _ptrace(request: int, tid: int) -> None:
@@ -93,12 +95,24 @@ def _answer_folder_only(device: int) -> None:
     """Answer the handshake and requests about the folder itself, and nothing else."""
     with contextlib.suppress(OSError):
         while True:
-            request = os.read(device, 1 << 17)
-            _, opcode, unique, node, *_ = _IN_HEADER.unpack_from(request)
-            if opcode == _INIT:
-                body = struct.pack("=IIIIHHIIHHI7I", 7, 31, 0, 0, 0, 0, 4096, 0, 0, 0, 0, *[0] * 7)
-            elif opcode == _GETATTR and node == 1:
-                body = _ATTRIBUTES_OUT.pack(1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
-            else:
-                continue
-            os.write(device, _OUT_HEADER.pack(_OUT_HEADER.size + len(body), 0, unique) + body)
+            opcode, unique, node = request_of(device)
+            if opcode == INIT:
+                replied(device, unique, INIT_ANSWER)
+            elif opcode == GETATTR and node == 1:
+                replied(device, unique, struct.pack("=QII", 1, 0, 0) + attributes(node, 0o40755))
+
+
+def request_of(device: int) -> tuple[int, int, int]:
+    """Return opcode, number and node of the next request to a FUSE file system. Raises OSError at its end."""
+    _, opcode, unique, node, *_ = _IN_HEADER.unpack_from(os.read(device, _READ_BYTES))
+    return opcode, unique, node
+
+
+def replied(device: int, unique: int, body: bytes) -> None:
+    """Answer a request."""
+    os.write(device, _OUT_HEADER.pack(_OUT_HEADER.size + len(body), 0, unique) + body)
+
+
+def attributes(node: int, mode: int) -> bytes:
+    """Return the attributes of an empty file or folder of root (struct fuse_attr)."""
+    return _ATTRIBUTES.pack(node, 0, 0, 0, 0, 0, 0, 0, 0, mode, 2, 0, 0, 0, 4096, 0)

@@ -14,9 +14,13 @@ from pathlib import Path
 
 from bench.torture.fault import Fault, Inject, switched
 from bench.torture.kernel import stopped_thread, waits_for_time
+from bench.torture.scrape import Scrape
 from bench.torture.signs import device_down, every, lacks, logs, rises, shows
 from bench.torture.subject import FULL_PIPE, Setting, Subject
 from bench.torture.worker_faults import RESTARTED, RESTARTS, once, signalled, worker_of
+
+_RELOAD_SECONDS = 4.0  # until all files are read again
+_RELOAD, _WEB_RELOAD = (f"gpugauge_{kind}_last_reload_successful" for kind in ("config", "web_config"))
 
 
 @contextlib.contextmanager
@@ -93,6 +97,26 @@ def _bad_settings(run: Subject) -> Iterator[None]:
     yield
     file.write_text("{}\n")
     os.kill(run.pid, signal.SIGHUP)
+
+
+def _pipe_in_place_of(name: str) -> Inject:
+    """Put a named pipe in the place of a file of the daemon's folder and reload; then put the file back and reload."""
+
+    @contextlib.contextmanager
+    def inject(run: Subject) -> Iterator[None]:
+        (run.folder / name).rename(run.folder / "kept")
+        os.mkfifo(run.folder / name)
+        os.kill(run.pid, signal.SIGHUP)
+        yield
+        (run.folder / "kept").rename(run.folder / name)
+        os.kill(run.pid, signal.SIGHUP)
+        time.sleep(_RELOAD_SECONDS)
+
+    return inject
+
+
+def _killed_by_kernel(_before: Scrape, _scrape: Scrape, run: Subject) -> bool:
+    return run.limits is not None and run.limits.memory_events()["oom_kill"] > 0
 
 
 def _post(run: Subject, path: str) -> None:
@@ -181,10 +205,45 @@ FAULTS: tuple[Fault, ...] = (
         )
     ),
     Fault(
+        "the kernel kills the worker for its memory",
+        "a library that leaks, in a cgroup of 192 MiB with the daemon",
+        f"`{RESTARTS}`",
+        RESTARTED,
+        setting=Setting(
+            faults=[{"call": "nvmlDeviceGetUtilizationRates", "leak": "60MiB", "while_exists": "{}/fault"}],
+            flags=[f"--driver.worker-max-bytes={1 << 30}"],
+            memory=192 << 20,
+            tasks=128,
+        ),
+        finally_=_killed_by_kernel,
+    ),
+    *(
+        Fault(
+            f"a named pipe in the place of {what}",
+            "SIGHUP; the read of a pipe that nobody writes to waits; then the file is back, SIGHUP",
+            f"`{metric}` 0, the log with the file",
+            every(shows(metric, 0), logs(name)),
+            _pipe_in_place_of(name),
+            setting=setting,
+            lasts=8,
+            finally_=shows(metric, 1),
+        )
+        for what, name, metric, setting in (
+            (
+                "the settings",
+                "settings.yaml",
+                _RELOAD,
+                Setting(files={"settings.yaml": "{}\n"}, flags=["--config.file={}/settings.yaml"]),
+            ),
+            ("the users", "web.yaml", _WEB_RELOAD, Setting(users=True)),
+            ("the TLS key", "server.key", _WEB_RELOAD, Setting(users=True, tls=True)),
+        )
+    ),
+    Fault(
         "settings broken on reload",
         "an unknown key, SIGHUP; then a good file, SIGHUP",
         "`gpugauge_config_last_reload_successful` 0, the log with file, line and key",
-        every(shows("gpugauge_config_last_reload_successful", 0), logs("sampling.interval_seconds")),
+        every(shows(_RELOAD, 0), logs("sampling.interval_seconds")),
         _bad_settings,
         setting=Setting(files={"settings.yaml": "{}\n"}, flags=["--config.file={}/settings.yaml"]),
         lasts=3,

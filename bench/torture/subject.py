@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -10,19 +11,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import bcrypt
+from tests.certificates import Authority
+
 from bench.measure import free_port
 from bench.torture.truth import Truth
+from bench.torture.users.groups import Limited
 from gpugauge.simulator import WORKER
 
 _CLOCK_SETTLED_SECONDS = 3.0
 _CLOCK = Path(__file__).parent / "clock"
 _ROOT = Path(__file__).parents[2]
 FULL_PIPE = "full pipe"
+_PASSWORD = "right"  # of the users scraper, user0, user1 …
+_USERS = ["scraper", *(f"user{number}" for number in range(20))]
+_BCRYPT_COST = 10  # as htpasswd -B and Prometheus' documentation have it: 60 ms
 
 
 @dataclass
@@ -31,10 +39,16 @@ class Subject:
 
     folder: Path
     port: int
+    start: Callable[[], subprocess.Popen[bytes]]
+    """Starts a daemon."""
     process: subprocess.Popen[bytes]
     truth: Truth
     sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Real processes on the GPUs."""
+    login: dict[str, str] = field(default_factory=dict)
+    """The headers of a scrape."""
+    tls: bool = False
+    limits: Limited | None = None
     clock_offset: float = 0.0
     _stepped_at: float = float("-inf")
 
@@ -50,9 +64,16 @@ class Subject:
 
     def worker(self) -> int | None:
         """Return the worker's pid; None if there is no worker."""
+        return self._child(WORKER)
+
+    def receiver(self) -> int | None:
+        """Return the pid of the process that holds the hooks' connections; None if there is none."""
+        return self._child("gpugauge.sessions.receiver")
+
+    def _child(self, word: str) -> int | None:
         tasks = Path(f"/proc/{self.pid}/task").glob("*/children")
         for child in (int(c) for t in tasks for c in _read(t).split()):
-            if WORKER in _read(Path(f"/proc/{child}/cmdline")):
+            if word in _read(Path(f"/proc/{child}/cmdline")):
                 return child
         return None
 
@@ -84,7 +105,8 @@ class Setting:
     """The set-up of a daemon. `faults` and `gpu` belong to the scenario. With `real`, the processes on the GPUs are
     real, and only the driver's library is simulated. With `clock`, the wall clock can be set. `files` and `fifos` are
     created in the daemon's folder; {} stands for this folder in faults and flags. `log` is the destination of the log:
-    a path, "full pipe", or "" for a file in the folder.
+    a path, "full pipe", or "" for a file in the folder. With `users`, a login is needed; with `tls`, the port speaks
+    TLS. With `memory` (bytes) and `tasks`, a cgroup limits the daemon and its children.
     """
 
     devices: int = 3
@@ -96,6 +118,10 @@ class Setting:
     files: Mapping[str, str] = field(default_factory=dict)
     fifos: Sequence[str] = ()
     log: str = ""
+    users: bool = False
+    tls: bool = False
+    memory: int = 0
+    tasks: int = 0
 
 
 @contextlib.contextmanager
@@ -103,6 +129,7 @@ def subject(setting: Setting) -> Iterator[Subject]:
     """Run a daemon inside the context."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        folder.chmod(0o755)  # other users open the hook's socket
         sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(setting.devices if setting.real else 0)]
         for sleeper in sleepers:
             stack.callback(_end, sleeper)
@@ -116,12 +143,41 @@ def subject(setting: Setting) -> Iterator[Subject]:
         command = _command(truth, folder, real=setting.real)
         command += [f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={folder}/hook.sock"]
         command += [_placed(flag, folder) for flag in setting.flags]
+        if setting.users or setting.tls:
+            _web_configuration(folder, setting)
+            command.append(f"--web.config.file={folder}/web.yaml")
+        limits = Limited(folder.name, setting.memory, setting.tasks) if setting.memory else None
+        if limits:
+            stack.callback(limits.close)
+            command = limits.join() + command
         path = os.pathsep.join(filter(None, [str(_CLOCK), os.environ.get("PYTHONPATH")]))
         clock = {"TORTURE_CLOCK": str(folder / "clock"), "PYTHONPATH": path} if setting.clock else {}
-        with _log(setting.log, folder, stack) as out:
-            process = subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, **clock}, cwd=_ROOT)
-        stack.callback(_end, process)
-        yield Subject(folder, port, process, truth, sleepers)
+
+        def start() -> subprocess.Popen[bytes]:
+            with _log(setting.log, folder, stack) as out:
+                return subprocess.Popen(command, stderr=out, stdout=out, env={**os.environ, **clock}, cwd=_ROOT)
+
+        login = header_of(_USERS[0]) if setting.users else {}
+        made = Subject(folder, port, start, start(), truth, sleepers, login, setting.tls, limits)
+        stack.callback(lambda: _end(made.process))
+        yield made
+
+
+def header_of(user: str) -> dict[str, str]:
+    """Return the header with the right login of a user: scraper, user0, user1 …"""
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{_PASSWORD}'.encode()).decode()}"}
+
+
+def _web_configuration(folder: Path, setting: Setting) -> None:
+    """Write web.yaml, with a certificate and users as the setting has them."""
+    wanted: dict[str, Any] = {}
+    if setting.tls:
+        certificate, key = Authority().issue(folder, "server", "localhost")
+        wanted["tls_server_config"] = {"cert_file": str(certificate), "key_file": str(key)}
+    if setting.users:
+        hashed = bcrypt.hashpw(_PASSWORD.encode(), bcrypt.gensalt(_BCRYPT_COST)).decode()
+        wanted["basic_auth_users"] = dict.fromkeys(_USERS, hashed)
+    (folder / "web.yaml").write_text(json.dumps(wanted))
 
 
 def _command(truth: Truth, folder: Path, *, real: bool) -> list[str]:

@@ -10,6 +10,8 @@ from bench import figures
 from bench.report import Report
 from bench.torture.fault import Outcome
 
+_TOGETHER = "All attacks of other users at once"
+
 
 def fault_table(outcomes: Sequence[Outcome], floor: float) -> Report:
     """Return a row for each fault."""
@@ -43,7 +45,8 @@ def _totals(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def _slow(outcome: Outcome) -> str:
-    delayed = f" ({outcome.fault.delayed} held up by the fault itself)" if outcome.fault.delayed else ""
+    held_up = min(outcome.fault.delayed, outcome.slow)
+    delayed = f" ({held_up} held up by the fault itself)" if held_up else ""
     return f"{outcome.slow}{delayed if outcome.slow else ''}"
 
 
@@ -55,11 +58,31 @@ def crowd_tables(slow: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]])
     ]
 
 
+def together_table(row: dict[str, Any]) -> Report:
+    """Return the table of all attacks at once: one line for each figure."""
+    rows = [{"what": what, "result": result} for what, result in row.items()]
+    return Report(_TOGETHER, rows, "python -m bench.torture")
+
+
 def keep_rows(faults: Report) -> None:
-    """Replace single rows of the committed result."""
-    known = figures.read("torture")
-    old, *crowds = (Report(one["title"], one["rows"], known["command"], one["notes"]) for one in known["tables"])
+    """Replace single rows of the committed result, and add new ones."""
+    known, (old, *others) = _known()
     new = {row["fault"]: row for row in faults.rows}
-    rows = [new.get(row["fault"], row) for row in old.rows]
-    facts = {key: known[key] for key in ("minutes", "faults at once")}
-    figures.keep("torture", [replace(old, rows=rows, notes=(_totals(rows), *old.notes[1:])), *crowds], facts)
+    names = {row["fault"] for row in old.rows}
+    rows = [new.get(row["fault"], row) for row in old.rows] + [row for name, row in new.items() if name not in names]
+    _keep(known, [replace(old, rows=rows, notes=(_totals(rows), *old.notes[1:])), *others])
+
+
+def keep_table(made: Report) -> None:
+    """Replace or add a table after the first one of the committed result."""
+    known, (faults, *others) = _known()
+    _keep(known, [faults, made, *(other for other in others if other.title != made.title)])
+
+
+def _known() -> tuple[figures.Result, list[Report]]:
+    known = figures.read("torture")
+    return known, [Report(one["title"], one["rows"], known["command"], tuple(one["notes"])) for one in known["tables"]]
+
+
+def _keep(known: figures.Result, tables: Sequence[Report]) -> None:
+    figures.keep("torture", tables, {key: known[key] for key in ("minutes", "faults at once")})

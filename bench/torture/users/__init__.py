@@ -1,0 +1,1 @@
+"""Attacks that a user without rights carries out against the daemon, each in processes of another user and cgroup."""
