@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,10 @@ from gpugauge.settings.model import Driver, Sampling, Settings
 UNUSED: dict[str, Any] = {"forecast": None, "sessions": list}
 
 
+class EndedError(Exception):
+    """In the place of the end of the process."""
+
+
 def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool, int]:
     """Return whether the daemon ends after a tick with this view of the driver, and its exit code."""
     settings = Settings(driver=Driver(lost_exit_seconds=limit))
@@ -23,7 +28,7 @@ def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool,
     notifier, server = SimpleNamespace(watchdog=lambda: None), SimpleNamespace(serving=serving)
     parts: Any = SimpleNamespace(settings=settings, driver=driver, notifier=notifier, server=server, **UNUSED)
     stop = threading.Event()
-    daemon = _Daemon(cast("Any", parts), ExitStack(), stop)
+    daemon = _Daemon(cast("Any", parts), ExitStack(), stop, threading.Event())
     daemon._after_tick()
     return stop.is_set(), daemon._exit_code
 
@@ -59,27 +64,52 @@ def test_stuck_sampler_ends_the_process(
     parts: Any = SimpleNamespace(
         settings=Settings(sampling=Sampling(interval_seconds=interval, stale_after_seconds=120)), **UNUSED
     )
-    daemon = _Daemon(parts, ExitStack(), threading.Event())
     slept = 0.0
 
-    class EndedError(Exception):
-        pass
-
-    def sleep(seconds: float) -> None:
+    def wait(seconds: float) -> bool:
         nonlocal slept
         slept += seconds
         if not stuck:
             daemon._last_tick += seconds
         if slept > 1000:
             raise EndedError
+        return False
+
+    stop: Any = SimpleNamespace(wait=wait)
+    daemon = _Daemon(parts, ExitStack(), stop, threading.Event())
 
     def exits(code: int) -> None:
         assert code == 70
         raise EndedError
 
-    monkeypatch.setattr("gpugauge.daemon.app.time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr("gpugauge.daemon.app.faulthandler", SimpleNamespace(dump_traceback=lambda: None))
     monkeypatch.setattr("gpugauge.daemon.app.os", SimpleNamespace(_exit=exits))
     with pytest.raises(EndedError):
         daemon._watch()
     assert (slept if slept < 1000 else None) == expected
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_daemon_whose_parts_do_not_stop_ends_before_its_service_manager_kills_it(
+    monkeypatch: pytest.MonkeyPatch, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    codes, waited = list[int](), list[float]()
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return not late
+
+    stop, ended = threading.Event(), cast("Any", SimpleNamespace(wait=wait))
+    parts: Any = SimpleNamespace(forecast=None, sessions=None)
+    daemon = _Daemon(parts, ExitStack(), stop, ended)
+    monkeypatch.setattr("gpugauge.daemon.app.os", SimpleNamespace(_exit=codes.append))
+    stop.set()
+    daemon._watch()
+    assert codes == ([0] if late else [])
+    assert waited[0] < _stop_limit()
+    assert [record.message for record in caplog.records] == (["stopping takes too long, exiting"] if late else [])
+
+
+def _stop_limit() -> float:
+    unit = (Path(__file__).parents[2] / "deploy/systemd/gpugauge.service").read_text()
+    return float(unit.partition("TimeoutStopSec=")[2].split()[0])

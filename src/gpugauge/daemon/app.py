@@ -30,6 +30,9 @@ log = logging.getLogger("gpugauge")
 # If the sampler has not ticked for this long, the process exits, so that its service manager restarts it.
 _STUCK_SAMPLER_SECONDS = 60.0
 _WATCHDOG_PERIOD_SECONDS = 5.0
+# From the last scrape to the end of the process, whatever its parts wait for: less than TimeoutStopSec= of the unit,
+# after which systemd kills all processes. The children end by themselves when the daemon has ended.
+_STOP_SECONDS = 7.0
 # Arguments of gc.set_threshold: a collection starts at 20,000 objects, about 2 MB at most.
 GC_THRESHOLDS = (20_000, 5, 5)
 _EXIT_SOFTWARE = 70  # EX_SOFTWARE of sysexits.h
@@ -56,9 +59,11 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     # One heap for all threads: one heap per thread costs 1 MB in all, most of it never used.
     with contextlib.suppress(AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    ended = threading.Event()
     with ExitStack() as stack:
+        stack.callback(ended.set)
         parts = Parts(settings, stack, reloader)
-        daemon = _Daemon(parts, stack, stop)
+        daemon = _Daemon(parts, stack, stop, ended)
         _stop_on_signals(daemon.stop_after_last_scrape, parts.sampler.wake)
         return daemon.run(reloader)
 
@@ -75,8 +80,8 @@ def _stop_on_signals(*actions: Callable[[], None]) -> None:
 class _Daemon:
     """Runs the assembled parts and decides when the process ends."""
 
-    def __init__(self, parts: Parts, stack: ExitStack, stop: threading.Event) -> None:
-        self._parts, self._stack, self._stop = parts, stack, stop
+    def __init__(self, parts: Parts, stack: ExitStack, stop: threading.Event, ended: threading.Event) -> None:
+        self._parts, self._stack, self._stop, self._ended = parts, stack, stop, ended
         self._last_tick = time.monotonic()
         self._exit_code = 0
         self._sampling = False
@@ -164,10 +169,9 @@ class _Daemon:
         return True
 
     def _watch(self) -> None:
-        """Exit the process when the sampler is stuck."""
+        """Exit the process when the sampler is stuck, or when its parts do not stop in time."""
         previous_tick, stuck_seconds = self._last_tick, 0.0
-        while True:
-            time.sleep(_WATCHDOG_PERIOD_SECONDS)
+        while not self._stop.wait(_WATCHDOG_PERIOD_SECONDS):
             # Counts own periods instead of clock time: after SIGSTOP and SIGCONT the sampler is not stuck.
             stuck_seconds = stuck_seconds + _WATCHDOG_PERIOD_SECONDS if self._last_tick == previous_tick else 0.0
             previous_tick = self._last_tick
@@ -175,3 +179,6 @@ class _Daemon:
                 log.critical("sampler stuck, exiting", extra=fields(seconds=round(stuck_seconds)))
                 faulthandler.dump_traceback()
                 os._exit(_EXIT_SOFTWARE)
+        if not self._ended.wait(_STOP_SECONDS):
+            log.warning("stopping takes too long, exiting", extra=fields(seconds=_STOP_SECONDS))
+            os._exit(self._exit_code)
