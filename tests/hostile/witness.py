@@ -76,12 +76,11 @@ class _Known(Scraper):
     """A scraper that logs in."""
 
     def __init__(self, port: int, headers: dict[str, str]) -> None:
-        super().__init__(port)
-        self._headers = headers
+        super().__init__(port, headers)
 
     def _ask(self) -> tuple[int, str]:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=SECONDS)
+            self._connection = http.client.HTTPConnection(*self._address, timeout=SECONDS)
         self._connection.request("GET", "/metrics", headers=self._headers)
         response = self._connection.getresponse()
         return response.status, response.read().decode()

@@ -151,6 +151,7 @@ def test_drawn_lives_of_sessions(seed: int, start: Callable[..., Sessions]) -> N
         assert [(kind, number) for kind, number, _ in played.commands()] == [(p.CLOSE, n) for n in expected.closed]
         expected.closed.clear()
         if chance.random() < 0.3:
+            played.status = 0
             played.channel.shutdown(socket.SHUT_RDWR)
             expected.replace()
             until(lambda: len(Played.made) > expected.replaced)

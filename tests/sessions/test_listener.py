@@ -368,6 +368,27 @@ def test_the_socket_of_a_running_daemon_is_not_replaced(listener: Sessions) -> N
     assert listener.path.exists()
 
 
+def test_a_socket_that_nobody_serves_is_replaced(tmp_path: Path) -> None:
+    """Its queue stays full: a process that hangs inside the kernel keeps its sockets open."""
+    path = tmp_path / "hook.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hanging, contextlib.ExitStack() as stack:
+        hanging.bind(str(path))
+        hanging.listen(1)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(
+                    socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                )
+                client.connect(str(path))
+        listener = Sessions(str(path))
+        listener.start()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
+            hook.connect(str(path))
+            hook.send(hello(ONE))
+            until(lambda: len(listener.view()) == 1)
+        listener.stop()
+
+
 def test_a_path_that_is_not_a_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "hook.sock"
     path.write_text("precious")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -457,12 +458,20 @@ def test_a_socket_is_taken_while_its_daemon_lives(tmp_path: Path) -> None:
         other.bind(str(path))
         prepare(path)  # nobody listens
         other.listen(0)
-        for _ in range(3):  # then its queue is full
-            with pytest.raises(OSError, match="another daemon listens on it"):
-                prepare(path)
-            client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-            with client, suppress(BlockingIOError):
-                client.connect(str(path))
+        with pytest.raises(OSError, match="another daemon listens on it"):
+            prepare(path)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        with client, suppress(BlockingIOError):
+            client.connect(str(path))
+
+        def serve() -> None:
+            other.accept()[0].close()
+
+        accept = threading.Timer(0.3, serve)  # its queue is full for some time only
+        accept.start()
+        with pytest.raises(OSError, match="another daemon listens on it"):
+            prepare(path)
+        accept.join()
     prepare(path)
     path.unlink()
     path.mkdir()

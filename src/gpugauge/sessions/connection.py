@@ -15,6 +15,7 @@ from gpugauge.sessions.receiver.protocol import PEER
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import RECORD_BYTES, SharedRecord
 
+_FULL_SECONDS, _PROBE_SECONDS = 2.0, 0.02  # for which a queue is full until nobody serves it; between two looks
 _MAX_PATH_BYTES = 107  # of struct sockaddr_un, without the zero byte
 
 
@@ -101,18 +102,30 @@ def prepare(path: Path) -> None:
         return
     if not path.is_socket():
         raise OSError(errno.EEXIST, "the path exists and is not a socket")
+    deadline = time.monotonic() + _FULL_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return
-        except BlockingIOError:
-            pass  # its queue is full, so a daemon holds the socket
-        else:
-            pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if _is_dead(pid):
+        while (pid := _listener(probe, path)) is None:
+            if time.monotonic() >= deadline:
                 return
-    raise OSError(errno.EADDRINUSE, "another daemon listens on it")
+            time.sleep(_PROBE_SECONDS)
+    if pid and not _is_dead(pid):
+        raise OSError(errno.EADDRINUSE, "another daemon listens on it")
+
+
+def _listener(probe: socket.socket, path: Path) -> int | None:
+    """Return the pid of the process that listens at the path, 0 without one, None if its queue is full. Raises OSError.
+
+    A daemon takes connections out of its queue all the time. One that stays full is of a process that hangs inside the
+    kernel.
+    """
+    try:
+        probe.connect(str(path))
+    except ConnectionRefusedError:
+        return 0
+    except BlockingIOError:
+        return None
+    pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
 
 
 def _is_dead(pid: int) -> bool:

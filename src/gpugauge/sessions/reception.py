@@ -12,13 +12,19 @@ from pathlib import Path
 from gpugauge.logline import Condition, fields
 from gpugauge.sessions.intake import Datagram, Intake
 from gpugauge.sessions.receiver import protocol as p
+from gpugauge.sessions.receiver.closing import MAX_THREADS
 from gpugauge.sessions.store import Store
+from gpugauge.sessions.tasks import free_tasks
 
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 3.0  # without a word from the receiver, which reports every second
 REPORT_SECONDS = 300.0  # a replaced receiver is reported for this long
-_MAX_ABANDONED = 16  # receivers that hang inside the kernel, and are waited for
+# A receiver that hangs inside the kernel keeps its threads, 17 with the main one, until the kernel lets them end. At
+# most so many are left behind, because the unit limits the tasks of all its processes (TasksMax=).
+_MAX_ABANDONED = 4
+_RECEIVER_TASKS = MAX_THREADS + 1
+_SPARE_TASKS = 16
 
 
 class Reception:
@@ -35,9 +41,9 @@ class Reception:
         self._path, self._options, self._selector, self._store, self._lose = path, options, selector, store, lose
         self._inherited: socket.socket | None = None
         self._intake: Intake | None = None
-        self._abandoned: list[Intake] = []
+        self._abandoned: list[Intake] = []  # replaced, and perhaps not yet ended
         self._bans: dict[bytes, float] = {}  # by uid and cgroup as the receiver sends them: monotonic time of the end
-        self._failure = Condition(log)
+        self._failure, self._kept = Condition(log), Condition(log)
         self._trouble = ("", 0.0)  # a sentence, and the monotonic time at which it was true
         self._retry_at = 0.0
 
@@ -87,7 +93,7 @@ class Reception:
         elif kind == p.REOPENED:
             log.warning(body.decode(errors="replace"), extra=fields(path=self._path))
         elif kind == p.REPLACE:
-            self._replace("blocked")
+            self._relieve()
         elif kind == p.FAILED:
             log.error("the receiver failed: %s", body.decode(errors="replace"))
 
@@ -102,6 +108,21 @@ class Reception:
         elif now - self._intake.received_at > STUCK_SECONDS:
             self._replace("stuck")
 
+    def _relieve(self) -> None:
+        """Replace a receiver that can close nothing more, as it asks each second. It serves its connections on, so it
+        stays where another one that does not end is too many.
+        """
+        if self._left_behind() >= _MAX_ABANDONED or free_tasks() < _RECEIVER_TASKS + _SPARE_TASKS:
+            self._kept.failing("closing blocks in too many receivers: this one stays, and closes nothing more")
+        else:
+            self._kept.recovered("a receiver that cannot close is replaced again")
+            self._replace("blocked")
+
+    def _left_behind(self) -> int:
+        """Return the number of replaced receivers that have not ended."""
+        self._abandoned = [intake for intake in self._abandoned if not intake.reaped()]
+        return len(self._abandoned)
+
     def _replace(self, reason: str) -> None:
         """Start another receiver, and then end this one. Sessions go on: their processes connect again."""
         before, self._intake = self._intake, None
@@ -112,20 +133,27 @@ class Reception:
         self._trouble = (f"the receiver of training processes was replaced ({reason})", time.monotonic())
         log.warning("the receiver is replaced", extra=fields(reason=reason, pid=before.pid))
         self._lose()
+        self._abandoned.append(before)
         self._succeed()
-        before.end(graceful=reason == "blocked")
-        self._abandoned = [b for b in (*self._abandoned, before) if not b.reaped()][-_MAX_ABANDONED:]
+        # One that got no CPU time still ends its connections. Threads that hang would keep them open.
+        before.end(graceful=reason != "ended")
 
     def _succeed(self) -> None:
         """Start a receiver; try again later if that fails."""
         self._retry_at = time.monotonic() + STUCK_SECONDS
+        if self._left_behind() > _MAX_ABANDONED:
+            self._fail("too many receivers before it have not ended")
+            return
         try:
             self._adopt(Intake(self._path, self._options, self._inherited))
         except OSError as error:
-            self._failure.failing("the receiver of training processes cannot be started", error=error)
-            self._trouble = (f"training processes cannot report: {error.strerror or error}", time.monotonic())
+            self._fail(error.strerror or str(error))
         else:
             self._failure.recovered("the receiver of training processes is started")
+
+    def _fail(self, reason: str) -> None:
+        self._failure.failing("the receiver of training processes cannot be started", error=reason)
+        self._trouble = (f"training processes cannot report: {reason}", time.monotonic())
 
     def _adopt(self, intake: Intake) -> None:
         self._intake = intake

@@ -16,7 +16,7 @@ from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Bucket, Limits
 from gpugauge.sessions.receiver.peer import GONE, Identity, Owner, identify, pidfd, user
 from gpugauge.sessions.receiver.rights import ANCILLARY_BYTES, sort
-from gpugauge.sessions.receiver.socketfile import SocketFile
+from gpugauge.sessions.receiver.socketfile import SocketFile, passes_descriptors, shut
 
 _BEAT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1  # without credit
@@ -58,7 +58,7 @@ class Receiver:
         self._refused: dict[tuple[int, str, str], int] = {}
         self._empty_since = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._beat_due = self._resume_due = 0.0
-        self._crowded = self._passing_off = self._replace_sent = False
+        self._crowded = self._passing_off = False
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._capacity = limit - _SPARE_DESCRIPTORS if limit > 0 else 1 << 20
         self._epoll = select.epoll()
@@ -109,7 +109,7 @@ class Receiver:
         """End all connections, so that their processes open new ones, to a daemon that takes over. Closes nothing."""
         self._file.shut()
         for peer in self._peers.values():
-            _shut(peer.sock)
+            shut(peer.sock)
 
     def _accept(self) -> None:
         listening, last = self._file.socket, self._last_number + _MAX_ADMITTED
@@ -159,8 +159,7 @@ class Receiver:
             self._epoll.register(descriptor, select.EPOLLIN)
 
     def _turn_away(self, sock: _socket.socket, owner: Owner, reason: str, detail: str) -> None:
-        _shut(sock)
-        self._closer.close(owner, [sock.detach()])
+        self._discard(sock, owner)
         self._refuse(owner.uid, reason, detail)
 
     def _serve(self, peer: Peer) -> None:
@@ -225,8 +224,14 @@ class Receiver:
             self._channel.send(p.ENDED, peer.number, reason.encode(), [] if process is None else [process])
         del self._peers[descriptor], self._numbers[peer.number]
         self._limits.add(peer.owner, -1)
-        _shut(peer.sock)
-        self._closer.close(peer.owner, [peer.sock.detach()])
+        self._discard(peer.sock, peer.owner)
+
+    def _discard(self, sock: _socket.socket, owner: Owner) -> None:
+        shut(sock)
+        if passes_descriptors(sock):
+            self._closer.close(owner, [sock.detach()])
+        else:  # nothing is queued whose close could block
+            sock.close()
 
     def _beat(self, now: float) -> None:
         """Report to the daemon, and do what is due every second."""
@@ -245,14 +250,14 @@ class Receiver:
         if reason := self._file.missing():
             self._reopen(reason)
         bans = self._limits.sweep()
-        if not self._passing_off and self._closer.total > _MAX_WAITING:
+        stopped = len(blocked) >= MAX_THREADS
+        if not self._passing_off and (stopped or self._closer.total > _MAX_WAITING):
             self._passing_off = self._file.pass_descriptors(allowed=False)
-        elif self._passing_off and not bans and self._closer.total <= _MAX_WAITING:
+        elif self._passing_off and not (stopped or bans) and self._closer.total <= _MAX_WAITING:
             self._passing_off = not self._file.pass_descriptors(allowed=True)
-        if not self._replace_sent and (len(blocked) >= MAX_THREADS or self._closer.total > self._capacity // 2):
-            self._replace_sent = True
-            self._channel.send(p.REPLACE)
         if not self._channel.full:
+            if stopped or self._closer.total > self._capacity // 2:
+                self._channel.send(p.REPLACE)
             state = p.STATE.pack(len(self._peers), len(blocked), bans, time.process_time())
             self._channel.send(p.ALIVE, 0, state)
 
@@ -287,10 +292,3 @@ class Receiver:
         refused, self._refused = self._refused, {}
         for (uid, reason, detail), count in refused.items():
             self._channel.send(p.REJECTED, 0, p.REFUSED.pack(uid, count) + reason.encode() + b"\0" + detail.encode())
-
-
-def _shut(sock: _socket.socket) -> None:
-    try:
-        sock.shutdown(_socket.SHUT_RDWR)
-    except OSError:
-        pass

@@ -85,6 +85,22 @@ class SocketFile:
             pass
 
 
+def passes_descriptors(sock: _socket.socket) -> bool:
+    """Return whether descriptors may have been sent to a connection: it keeps what was allowed when it was opened."""
+    try:
+        return bool(sock.getsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS))
+    except OSError:
+        return True
+
+
+def shut(sock: _socket.socket) -> None:
+    """End a connection, without closing it."""
+    try:
+        sock.shutdown(_socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
 def _remove(path: str) -> None:
     try:
         posix.unlink(path)
