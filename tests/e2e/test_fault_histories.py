@@ -23,7 +23,9 @@ from tests.needs import need
 pytestmark = pytest.mark.e2e
 
 SEEDS = range(12)
-GROUPS: dict[str, Any] = {"groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-cards"]}
+GROUPS: dict[str, Any] = {
+    "groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-devices"]
+}
 WANTED = {row.name for row in catalog.metrics()} & set(re.findall(r"\b[a-z]+_\w+", str(GROUPS)))
 
 

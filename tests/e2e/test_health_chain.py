@@ -49,7 +49,7 @@ class Chain:
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     folder = tmp_path_factory.mktemp("health")
     tree = rules.groups(Parameters(keep_firing=1, evaluation_interval=1))
-    kept = [group for group in tree["groups"] if group["name"] == "gpugauge-cards"]
+    kept = [group for group in tree["groups"] if group["name"] == "gpugauge-devices"]
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": kept}))
     folders = [folder / name for name in ("failing", "bad", "prometheus")]
     for each in folders:

@@ -107,8 +107,9 @@ class Driver(Section):
     state_file: Path | None = setting(
         default=None,
         description="File in which the GPUs are remembered, so that a GPU that is lost while the daemon does not run "
-        "is still reported. If not set, it is `gpus.json` in systemd's state directory, or in `/var/lib/gpugauge` if "
-        "that folder exists and can be written; a simulated driver has none.",
+        "is still reported. Xid errors that are not repaired are in a file beside it. If not set, it is `gpus.json` in "
+        "systemd's state directory, or in `/var/lib/gpugauge` if that folder exists and can be written; a simulated "
+        "driver has none.",
     )
     forget_after_seconds: float = setting(
         default=0.0,
