@@ -15,7 +15,7 @@ from gpugauge.artifacts.dashboards import build as dashboards
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings import reference as settings_reference
-from tests import golden_metrics
+from tests import chart, golden_metrics
 from tests.contract import packages_table
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +56,7 @@ def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in dashboards.DASHBOARDS:
         yield f"grafana/{name}.json", partial(dashboards.as_json, name)
     yield "grafana/kustomization.yaml", dashboards.as_kustomization
+    yield from chart.files()
     for name in golden_metrics.GOLDENS:
         for form in golden_metrics.forms(name):
             yield f"tests/golden/{name}.{form}", partial(golden, name, form)
@@ -69,6 +70,7 @@ def main() -> None:
     for path, made in FILES.items():
         text = made()
         if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
             (ROOT / path).write_text(text, encoding="utf-8")
             print(path)
 

@@ -62,3 +62,9 @@ def leave_out_torch(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"{NO_TORCH}: in CI no test may be left out")
     for item in needing:
         item.add_marker(pytest.mark.skip(reason=NO_TORCH))
+
+
+def helm() -> ModuleType:
+    """Return Helm's own code as a module, or give up."""
+    require(importlib.util.find_spec("helm_python") is not None, "helm-python-sdk is not installed (make e2e does it)")
+    return importlib.import_module("helm_python")
