@@ -63,7 +63,7 @@ def identified(text: bytes, node: int, job: Job) -> bytes:
             new = b"%d" % (first + int(value))
         elif label == b"world_size" and value:
             new = b"%d" % (DEVICES * len(job.nodes))
-        elif label == b"workload_job_id" and value:
+        elif label in (b"workload_job_id", b"workload_job") and value:
             new = f"{job.name}-".encode() + value
         elif label == b"workload_namespace":
             new = team.encode()

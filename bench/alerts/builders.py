@@ -23,8 +23,8 @@ def training(pid: int, gpus: str, job: int, pipeline: str = "{}", **more: object
 
 
 def other(pid: int, gpus: str, job: int, load: object = 0, **more: object) -> str:
-    """Return the line of a process in a scenario that is no training, or a training without the hook."""
-    keys = {"start": -7200, "memory": "20GiB", **more}
+    """Return the line of a process that is no training, by default a server, or a training without the hook."""
+    keys = {"start": -7200, "memory": "20GiB", "command": "vllm serve model", **more}
     rest = ", ".join(f"{key}: {value}" for key, value in keys.items())
     return f"  - {{pid: {pid}, gpus: {gpus}, cgroup: {slurm(job)}, load: {load}, {rest}}}\n"
 
@@ -37,22 +37,16 @@ def machine(*lines: str, count: int = 1, model: str = "h100", faults: str = "", 
 
 
 def job_labels(job: int) -> dict[str, str]:
-    return {"workload_job_id": str(job)}
+    return {"workload_job": str(job)}
 
 
-def low(
-    job: int, *causes: str, since: int = 0, until: int = ALWAYS, only_first: bool = True, also: tuple[str, ...] = ()
-) -> Expectation:
-    """Return the expectation of an alert about a low load, or about one of `causes`.
-
-    With `only_first`, the alert of the first cause counts as the one that names the true cause.
-    """
-    names = tuple(map(alert_of_cause, causes))
+def low(job: int, *causes: str, since: int = 0, until: int = ALWAYS, only_first: bool = True) -> Expectation:
+    """Return the expectation of the alert about a low load. With `only_first`, it must name the first cause."""
     return Expectation(
         labels=job_labels(job),
         kind="load",
-        alerts=(_LOAD, *names, *also),
-        cause_alert=names[0] if only_first and names else "",
+        alerts=(_LOAD,),
+        cause_alert=alert_of_cause(causes[0]) if only_first and causes else "",
         since=since,
         until=until,
     )

@@ -10,7 +10,7 @@ from bench.document import table
 
 Scored = Sequence[tuple[Rules, Mapping[str, Score]]]
 _SUMMARY = (
-    *("rules", "stories", "reported, of those expected", "false alarms", "precision", "recall"),
+    *("rules", "stories", "reported, of those expected", "false alarms", "twice", "precision", "recall"),
     *("of the reports about low use", "minutes until reported: median", "longest", "cause named"),
 )
 
@@ -26,6 +26,7 @@ def summary(stories: Sequence[Story], scored: Scored) -> str:
             f"{group} ({sizes[group]})",
             f"{s.fired} of {s.fired + len(s.missed)}",
             str(s.false_alarms),
+            str(len(s.twice)) if rules.names_jobs else "-",
             _share(s.precision),
             _share(s.recall),
             f"{s.low_use_fired} of {s.low_use}",
@@ -63,7 +64,7 @@ def in_words(labels: Mapping[str, str], story: Story) -> str:
     if uuid in story.devices:
         others = [name for name, device in story.devices.items() if device.instance == story.devices[uuid].instance]
         return f"GPU {others.index(uuid)} of {story.devices[uuid].instance}"
-    job = labels.get("workload_job_id")
+    job = labels.get("workload_job")
     return f"job {job}" if job else " ".join(labels.values())
 
 
@@ -74,6 +75,7 @@ def failures(story_score: Score) -> list[str]:
             f"false alarm in {story}: {alert} about {identity}"
             for story, identity, alert in sorted(set(story_score.wrong))
         ),
+        *(f"two alerts at a time in {story}: {identity}" for story, identity in sorted(story_score.twice)),
         *(f"not reported in {story}: {identity}" for story, identity in story_score.missed),
     ]
 

@@ -14,6 +14,7 @@ from bench.alerts.story import Expectation, Story
 
 # Minutes after the end of a fault in which an alert may still begin, because it averages over a window.
 GRACE = 15
+CAUSE_ALERTS = "TrainingLimitedBy"
 NAIVE_METRIC = "DCGM_FI_DEV_GPU_UTIL"
 NAIVE = {
     "GPU_UTIL < 10 for 30m": (f"{NAIVE_METRIC} < 10", "30m"),
@@ -48,6 +49,7 @@ class Score:
     nameable: int = 0
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
     missed: list[tuple[str, str]] = field(default_factory=list)
+    twice: set[tuple[str, str]] = field(default_factory=set)  # story and job with two alerts at the same time
     low_use: int = 0  # expectations about load or idle GPUs
     low_use_fired: int = 0
 
@@ -108,7 +110,11 @@ def count(result: Score, story: Story, runs: Iterable[Run], *, names_jobs: bool)
     is_about: Callable[[Run, Expectation], bool] = (
         _says if names_jobs else lambda run, expectation: _holds(story, run, expectation)
     )
-    runs = list(runs)
+    every = list(runs)
+    # The alerts about causes show which cause the text of the alert about the load names; they are not sent.
+    runs = [run for run in every if not run.alert.startswith(CAUSE_ALERTS)]
+    if names_jobs:
+        result.twice |= {(story.name, _identity(run.labels)) for run in runs if _is_second(run, runs)}
     for run in runs:
         if not any(
             is_about(run, expectation) and expectation.since <= run.begin <= expectation.until + GRACE
@@ -130,7 +136,17 @@ def count(result: Score, story: Story, runs: Iterable[Run], *, names_jobs: bool)
         result.delays.append(min(begins) - expectation.since)
         if expectation.cause_alert:
             result.nameable += 1
-            result.named += any(run.alert == expectation.cause_alert and is_about(run, expectation) for run in runs)
+            result.named += any(
+                run.alert == expectation.cause_alert and expectation.labels.items() <= run.labels.items()
+                for run in every
+            )
+
+
+def _is_second(run: Run, runs: Sequence[Run]) -> bool:
+    """Return whether another alert about the run's job fires when it begins."""
+    return "workload_job" in run.labels and any(
+        other is not run and other.labels == run.labels and other.begin <= run.begin <= other.end for other in runs
+    )
 
 
 def _identity(labels: Any) -> str:
@@ -147,7 +163,7 @@ def _holds(story: Story, run: Run, expectation: Expectation) -> bool:
     """Return whether the alert's GPU, or one on its machine, is the expected one or is held by the expected job."""
     return any(
         expectation.labels.items() <= {"uuid": uuid, "instance": device.instance}.items()
-        or expectation.labels.get("workload_job_id") in device.jobs
+        or expectation.labels.get("workload_job") in device.jobs
         for uuid, device in story.devices.items()
         if device.instance == run.labels.get("instance") and run.labels.get("uuid", uuid) == uuid
     )

@@ -16,7 +16,7 @@ from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 
 PLANNED = {story.name: story for story in (*tuned.STORIES, *kept_back.STORIES)}
-JOB = {"workload_job_id": "7"}
+JOB = {"workload_job": "7"}
 
 
 def expect(**changes: Any) -> Expectation:
@@ -46,11 +46,20 @@ def test_expected_alert_counts_with_its_delay() -> None:
     assert (found.precision, found.recall, found.delay) == (1.0, 1.0, 13)
 
 
+def test_two_alerts_about_a_job_at_a_time_count_as_twice() -> None:
+    other = {**JOB, "workload_namespace": "b"}
+    found = counted(story(expect()), fires("Low", 25), fires("Lower", 30), fires("Low", 40, other))
+
+    assert failures(found) == ["two alerts at a time in s: workload_job=7 workload_kind=slurm"]
+    assert counted(story(expect()), fires("Low", 25), fires("TrainingLimitedByTransfer", 26)).twice == set()
+    assert counted(story(expect()), Run("Low", JOB, 25, 30), Run("Lower", JOB, 31, 40)).twice == set()
+
+
 def test_missing_alert_is_missed() -> None:
     found = counted(story(expect()))
 
     assert (found.fired, found.recall, found.precision) == (0, 0.0, None)
-    assert failures(found) == ["not reported in s: workload_job_id=7"]
+    assert failures(found) == ["not reported in s: workload_job=7"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +68,7 @@ def test_missing_alert_is_missed() -> None:
         fires("Low", 9),
         fires("Low", 60 + GRACE + 1),
         fires("Else", 30),
-        fires("Low", 30, {"workload_job_id": "8"}),
+        fires("Low", 30, {"workload_job": "8"}),
     ],
     ids=["too early", "too late", "another alert", "another job"],
 )
@@ -216,8 +225,8 @@ def test_summary_has_a_row_for_each_group() -> None:
     lines = summary([made], [(Rules("ours", {}, names_jobs=True), scores)]).splitlines()
 
     assert len(lines) == 4
-    assert lines[2].startswith("| ours | all (1) | 1 of 1 | 0 | 1.00 | 1.00 | 1 of 1 | 20 | 20 |")
-    assert lines[3].startswith("| ours | tuned (1) | 0 of 1 | 0 | - | 0.00 |")
+    assert lines[2].startswith("| ours | all (1) | 1 of 1 | 0 | 0 | 1.00 | 1.00 | 1 of 1 | 20 | 20 |")
+    assert lines[3].startswith("| ours | tuned (1) | 0 of 1 | 0 | 0 | - | 0.00 |")
 
 
 def test_command_names_the_missing_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

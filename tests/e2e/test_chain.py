@@ -151,8 +151,8 @@ def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> Non
     assert alert["labels"] == {
         "alertname": LOW,
         "severity": "warning",
-        "workload_kind": "slurm",
-        "workload_job_id": STARVED,
+        "workload_job_kind": "slurm",
+        "workload_job": STARVED,
     }
     summary, description = alert["annotations"]["summary"], alert["annotations"]["description"]
     share = re.fullmatch(
@@ -175,11 +175,11 @@ def test_the_job_has_one_alert(chain: Chain) -> None:
 
 
 def test_the_healthy_twin_is_judged_without_an_alert(chain: Chain) -> None:
-    job = f'{{workload_job_id="{FED}"}}'
+    job = f'{{workload_job="{FED}"}}'
     armed = chain.prometheus.value(f"gpugauge:job_training_armed:bool{job}")
     load = chain.prometheus.value(f"gpugauge:job_training_load:ratio{job}")
     judged = chain.prometheus.value(f"count_over_time(gpugauge:job_training_load:ratio{job}[{PATIENCE}s])")
-    of_starved = chain.prometheus.value(f'count_over_time(ALERTS{{workload_job_id="{STARVED}"}}[5m])')
+    of_starved = chain.prometheus.value(f'count_over_time(ALERTS{{workload_job="{STARVED}"}}[5m])')
 
     assert armed == 1
     assert load is not None
@@ -189,7 +189,7 @@ def test_the_healthy_twin_is_judged_without_an_alert(chain: Chain) -> None:
     assert of_starved
     # Neither firing nor pending at any time.
     assert chain.prometheus.query(f"count_over_time(ALERTS{job}[5m])") == []
-    assert {alert["labels"]["workload_job_id"] for alert in (*chain.active(), *chain.webhook.alerts())} == {STARVED}
+    assert {alert["labels"]["workload_job"] for alert in (*chain.active(), *chain.webhook.alerts())} == {STARVED}
 
 
 def test_demo_stack_prints_notifications_and_ends_all_programs_on_an_interrupt(tmp_path: Path) -> None:

@@ -52,13 +52,13 @@ OWNER = [row for row in LOW.rows if row.name == "gpu_process_host_info"][:1]
 def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_path: Path) -> None:
     rows = [*SIX_LEFT, *named(OWNER, "gpu_process_host_info", workload_command="fit.py"), *places(1, 2)]
     texts = {
-        "summary": "Training pod ml/uid-0 uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
         "node-1 GPU 0, 1",
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
         "memory, prefetching, faster storage or decoding. Low since 1970-01-01 00:07:00 +0000 UTC. 0.7 GPU hours lost "
         "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
         "runbook_url": f"{RUNBOOK}#trainingloadlow",
-        "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=pod&var-namespace=ml&var-workload=uid-0",
+        "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
     }
 
     promtool(
@@ -75,7 +75,7 @@ def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_p
 
 def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> None:
     texts = {
-        "summary": "Training pod ml/uid-0 uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
         "memory, prefetching, faster storage or decoding. Low since 1970-01-01 00:07:00 +0000 UTC. 0.7 GPU hours lost "
@@ -90,7 +90,7 @@ def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> N
 def test_annotations_of_a_straggler_have_its_node(tool: str, tmp_path: Path) -> None:
     story = next(story for story in STORIES if story.alert == "TrainingStraggler")
     texts = {
-        "summary": "A rank of training pod ml/uid-0 works 2 times as long as the median rank",
+        "summary": "A rank of training jobset ml/llm works 2 times as long as the median rank",
         "description": "Slowest: rank 3 on node-2 works 90% of the time, the median rank 45%. Mean over 15m. On "
         "node-1, node-2; programs fit.py.",
         "runbook_url": f"{RUNBOOK}#trainingstraggler",
@@ -165,7 +165,7 @@ def test_texts_without_the_hook_have_the_command_of_the_hook(
     tool: str, tmp_path: Path, command: str, line: str
 ) -> None:
     texts = {
-        "summary": "Training pod ml/uid-0 uses 30% of its GPU time, less than 40%, mainly lost to unknown on node-1",
+        "summary": "Training jobset ml/llm uses 30% of its GPU time, less than 40%, mainly lost to unknown on node-1",
         "description": "Lost mainly to unknown 70%. What to do: no measured value explains it: `gpugauge doctor` on "
         "the node shows what is missing. Processes without the hook: 1; of these only the load is known. "
         f"Start it under the hook to see why: `gpugauge run -- {line} …`. Low since 1970-01-01 00:07:00 +0000 UTC. 0.6 "

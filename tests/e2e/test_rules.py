@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.artifacts.rules.options import Parameters
-from tests.artifacts.rules.rule_stories import QUIET, STORIES, Quiet, Row, Story
+from tests.artifacts.rules.rule_stories import JOB, QUIET, STORIES, Quiet, Row, Story
 from tests.e2e.ruletester import firing, promtool, story_identity, tools
 
 pytestmark = pytest.mark.e2e
@@ -94,20 +94,41 @@ def test_changed_cause_is_the_same_alert(tool: str, tmp_path: Path) -> None:
     promtool(tool, tmp_path, [*rows, first, then], [("bad", 70), ("good", 61)], expected, LOW.alert)
 
 
-def test_without_proc_the_run_is_the_job(tool: str, tmp_path: Path) -> None:
+def test_in_a_sidecar_the_hook_gives_the_job(tool: str, tmp_path: Path) -> None:
     rows = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
-    hook = Row("torch_process_info", {"process": "p0", "run_id": "wandb:abc"}, 1, 1)
-    labels = {"severity": "warning", "workload_kind": "run", "workload_job_id": "wandb:abc"}
+    hook = Row("torch_process_info", {"process": "p0", **JOB}, 1, 1)
+    labels = story_identity(LOW)
 
     promtool(tool, tmp_path, [*rows, hook], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
 
 
-def test_without_a_job_the_user_is_the_story_identity(tool: str, tmp_path: Path) -> None:
+def test_a_process_without_a_job_has_no_alert(tool: str, tmp_path: Path) -> None:
+    """While its name is awaited, and for good of a display server."""
     rows = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
-    info = Row("gpu_process_host_info", {"process": "p0", "workload_kind": "user", "workload_user": "ann"}, 1, 1)
-    labels = {"severity": "warning", "workload_kind": "user", "workload_user": "ann"}
+    info = Row("gpu_process_host_info", {"process": "p0", "torch_build": "cuda", "workload_user": "ann"}, 1, 1)
 
-    promtool(tool, tmp_path, [*rows, info], [("bad", 61)], [firing(LOW.alert, 60, 1, 1, labels)], LOW.alert)
+    promtool(tool, tmp_path, [*rows, info], [("bad", 61)], [firing("", 60, 60, None, {})])
+
+
+def test_a_name_that_comes_late_makes_no_second_alert(tool: str, tmp_path: Path) -> None:
+    """The job is empty for 20 minutes of a bad hour, as after a restart of the daemon, and then the same again."""
+    rest = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
+    named = [replace(row, good=None) for row in LOW.rows if row.name == "gpu_process_host_info"]
+    empty = Row("gpu_process_host_info", {"process": "p0", "torch_build": "cuda"}, None, 1)
+    rows = [*(replace(row, good=row.bad) for row in rest), *named, empty]
+    once = {"expr": "count(count by (alertname, workload_job) (ALERTS))", "eval_time": "110m"}
+
+    phases = [("bad", 60), ("good", 20), ("bad", 31)]
+    promtool(
+        tool,
+        tmp_path,
+        rows,
+        phases,
+        [
+            {**once, "exp_samples": [{"labels": "{}", "value": 1}]},
+            firing("", 110, 40, 40, {"alertname": LOW.alert, **story_identity(LOW)}),
+        ],
+    )
 
 
 def test_throttled_fires_with_drivers_that_count_no_seconds(tool: str, tmp_path: Path) -> None:
@@ -130,10 +151,10 @@ def test_ranks_of_two_runs_are_not_compared(tool: str, tmp_path: Path) -> None:
 
 
 def test_losses_of_a_job_are_divided_among_its_users(tool: str, tmp_path: Path) -> None:
-    """Ann has two of three processes of a job that loses 0.6 of a GPU; Bob loses a quarter of one without a job."""
-    job = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
-    owners = {"p0": {"workload_user": "ann", **job}, "p1": {"workload_user": "ann", **job}}
-    owners |= {"p2": {"workload_user": "bob", **job}, "p3": {"workload_user": "bob", "workload_kind": "user"}}
+    """Ann has two of three processes of a job that loses 0.6 of a GPU; Bob loses a quarter of one in a launch."""
+    launch = {"workload_job_kind": "launch", "workload_job": "gpu07/fit.py-1"}
+    owners = {"p0": {"workload_user": "ann", **JOB}, "p1": {"workload_user": "ann", **JOB}}
+    owners |= {"p2": {"workload_user": "bob", **JOB}, "p3": {"workload_user": "bob", **launch}}
     rows = [Row("gpu_process_host_info", {"process": process, **owner}, 1, 1) for process, owner in owners.items()]
     for process, share in {"p0": 0.6, "p3": 0.25}.items():
         lost = {"process": process, "cause": "data_loading"}
@@ -143,9 +164,9 @@ def test_losses_of_a_job_are_divided_among_its_users(tool: str, tmp_path: Path) 
         "expr": "round(gpugauge:user_training_lost:gpus, 0.01)",
         "eval_time": "60m",
         "exp_samples": [
-            {"labels": '{workload_kind="pod",workload_namespace="ml",workload_user="ann"}', "value": 0.4},
-            {"labels": '{workload_kind="pod",workload_namespace="ml",workload_user="bob"}', "value": 0.2},
-            {"labels": '{workload_kind="user",workload_user="bob"}', "value": 0.25},
+            {"labels": '{workload_job_kind="jobset",workload_namespace="ml",workload_user="ann"}', "value": 0.4},
+            {"labels": '{workload_job_kind="jobset",workload_namespace="ml",workload_user="bob"}', "value": 0.2},
+            {"labels": '{workload_job_kind="launch",workload_user="bob"}', "value": 0.25},
         ],
     }
 
@@ -187,8 +208,8 @@ def test_a_job_has_one_alert(tool: str, tmp_path: Path, story: Story) -> None:
         pytest.skip("an alert for each cause is an addition that the user chose")
     names = {(row.name, *sorted(row.labels.items())) for row in story.rows}
     low = [row for row in LOW.rows if (row.name, *sorted(row.labels.items())) not in names]
-    once = {"expr": "max_over_time(count by (workload_job_id) (ALERTS{alertstate='firing'})[2h:1m])"}
-    one = [{"labels": '{workload_job_id="uid-0"}', "value": 1}]
+    once = {"expr": "max_over_time(count by (workload_job) (ALERTS{alertstate='firing'})[2h:1m])"}
+    one = [{"labels": '{workload_job="llm"}', "value": 1}]
 
     promtool(
         tool,

@@ -24,7 +24,7 @@ REDUCED = (
     *("throttled", "hang-at-full-load", "held-idle", "on-cpu", "quiet-serving", "long-evaluation", "scrape-gaps"),
     *("full-house", "starved-between-evaluations", "uneven-ranks", "card-comes-back", "straggler"),
 )
-OURS = Rules("gpugauge", rules.groups(Parameters()), names_jobs=True)
+OURS = Rules("gpugauge", rules.groups(Parameters(per_cause=True)), names_jobs=True)
 
 
 def scored(stories: list[Story], tool: str, *sets: Rules) -> list[Score]:
@@ -63,4 +63,4 @@ def test_the_command_scores_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     command(["--promtool", need("promtool"), "--config.file", str(tmp_path / "rules.yaml"), str(tmp_path)])
 
-    assert "| gpugauge | all (1) | 1 of 1 | 0 | 1.00 | 1.00 |" in capsys.readouterr().out
+    assert "| gpugauge | all (1) | 1 of 1 | 0 | 0 | 1.00 | 1.00 |" in capsys.readouterr().out

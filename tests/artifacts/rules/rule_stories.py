@@ -14,7 +14,7 @@ MINUTE = 60
 UUID = {"uuid": "GPU-0"}
 # The labels of an alert about the GPU.
 GPU = {**UUID, "instance": "node-1", "index": "3"}
-JOB = {"workload_namespace": "ml", "workload_kind": "pod", "workload_job_id": "uid-0"}
+JOB = {"workload_job_kind": "jobset", "workload_namespace": "ml", "workload_job": "llm"}
 _PROCESS_0 = {"process": "p0"}
 DEFAULT, TWO_LEVELS, PER_CAUSE = Parameters(), Parameters(critical=0.3), Parameters(per_cause=True)
 

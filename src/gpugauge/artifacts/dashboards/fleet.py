@@ -38,9 +38,9 @@ def dashboard() -> Json:
     """Return the dashboard."""
     variables = [
         exporter_job(),
-        Variable("kind", "Kind", f"label_values({PROCESS_JOB}, workload_kind)"),
+        Variable("kind", "Kind", f"label_values({PROCESS_JOB}, workload_job_kind)"),
         Variable(
-            "namespace", "Namespace", f'label_values({PROCESS_JOB}{{workload_kind=~"$kind"}}, workload_namespace)'
+            "namespace", "Namespace", f'label_values({PROCESS_JOB}{{workload_job_kind=~"$kind"}}, workload_namespace)'
         ),
     ]
     return make_dashboard(
@@ -152,7 +152,7 @@ def _jobs() -> list[Panel]:
             f"Trainings with the GPUs that they hold and lose, {WINDOW}, the largest loss first. The link of a line "
             "opens the job with its causes and advice. Program and owner are those of most of its processes.",
             Column("Job", "who", link=_TO_JOB, size=250),
-            Column("Kind", "workload_kind", size=90),
+            Column("Kind", "workload_job_kind", size=90),
             Column("Namespace", "workload_namespace"),
             Column("Owner", "owner", size=110),
             Column("Pod", "workload_pod"),
@@ -163,8 +163,7 @@ def _jobs() -> list[Panel]:
             Column("GPUs lost", job(_LOST), size=100),
             Column("GPUs held", job(_HELD), size=100),
             Column("Processes", with_job_name(programs(_S)), size=100),
-            Column("Job id", "workload_job_id", hidden=True),
-            Column("User", "workload_user", hidden=True),
+            Column("Job id", "workload_job", hidden=True),
             sort="GPUs lost",
             width=24,
             height=10,
@@ -174,7 +173,7 @@ def _jobs() -> list[Panel]:
             f"GPU time lost, {WINDOW}, as a number of GPUs; at each moment the ten jobs that lose most.",
             Query(
                 with_job_name(_LOST.by(*JOB_LABELS)).then("topk(10, {})"),
-                "{{workload_kind}} {{workload_namespace}} {{who}}",
+                "{{workload_job_kind}} {{workload_namespace}} {{who}}",
             ),
             width=16,
         ),
@@ -188,7 +187,7 @@ def _jobs() -> list[Panel]:
 
 
 def _to_check() -> list[Panel]:
-    labels = ("uuid", "workload_kind", "workload_namespace", "workload_pod", "workload_job_id", "workload_user")
+    labels = ("uuid", "workload_job_kind", "workload_namespace", "workload_pod", "workload_job", "workload_user")
     uuid = keys("uuid")
     allocated = Expr(_S.select("gpu_allocation_info"), COUNT).by(keys(*labels), operator="max")
     names = f"topk by ({uuid}) (1, max by ({uuid}, instance, index, name) ({_S.select('gpu_info')}))"
@@ -207,10 +206,10 @@ def _to_check() -> list[Panel]:
             Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
             Column("GPU", "index", size=60),
             Column("Model", "name", size=200),
-            Column("Kind", "workload_kind", size=90),
+            Column("Kind", "workload_job_kind", size=90),
             Column("Namespace", "workload_namespace"),
             Column("Pod", "workload_pod"),
-            Column("Job id", "workload_job_id"),
+            Column("Job id", "workload_job"),
             Column("User", "workload_user", size=90),
             Column("Busy", unused, size=70),
             Column("uuid", "uuid"),
@@ -221,9 +220,9 @@ def _to_check() -> list[Panel]:
             "Alerts of gpugauge. docs/runbook.md has a section for each.",
             Column("Alert", "alertname", size=260),
             Column("Severity", "severity", size=90),
-            Column("Kind", "workload_kind", size=90),
+            Column("Kind", "workload_job_kind", size=90),
             Column("Namespace", "workload_namespace"),
-            Column("Job id", "workload_job_id"),
+            Column("Job id", "workload_job"),
             Column("User", "workload_user", size=90),
             Column("GPU", "uuid"),
             Column("Node", "instance"),

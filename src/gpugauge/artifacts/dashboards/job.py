@@ -34,9 +34,9 @@ def dashboard() -> Json:
     present = f"max by ({keys('process', 'instance')}) (last_over_time({state}[$__range]))"
     ours = of_job(PROCESS_JOB, "$__range").by(keys("process"), operator="max")
     variables = [
-        Variable("kind", "Kind", f"label_values({PROCESS_JOB}, workload_kind)"),
+        Variable("kind", "Kind", f"label_values({PROCESS_JOB}, workload_job_kind)"),
         Variable(
-            "namespace", "Namespace", f'label_values({PROCESS_JOB}{{workload_kind=~"$kind"}}, workload_namespace)'
+            "namespace", "Namespace", f'label_values({PROCESS_JOB}{{workload_job_kind=~"$kind"}}, workload_namespace)'
         ),
         Variable(
             "workload",

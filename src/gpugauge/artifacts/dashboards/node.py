@@ -9,6 +9,7 @@ from gpugauge.artifacts.dashboards.panels import GOOD, HOT, Json, Panel, Query, 
 from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, devices, keys, share
 from gpugauge.artifacts.dashboards.tables import Column, table
 from gpugauge.artifacts.dashboards.workloads import with_job_name
+from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 
 _ON_DEVICE = keys("instance", "uuid")
 # All reasons but those of an idle GPU and of clocks that were set on request.
@@ -70,7 +71,7 @@ def _now() -> list[Panel]:
     used = DEVICES.rate("gpu_process_busy_seconds_total").by(keys("instance", "uuid", "process"), operator="max")
     seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by(device)
     shares = used.then(f"{{}}\n/ on ({device}) group_left () ({seen} > 0)")
-    labels = ("pid", "workload_kind", "workload_job_id", "workload_user", "workload_pod", "workload_command")
+    labels = ("pid", *JOB_LABELS_OF_RULES, "workload_user", "workload_pod", "workload_command")
     names = f"topk by ({one}) (1, max by ({one}, {', '.join(labels)}) ({NODE.select('gpu_process_info')}))"
 
     def process(expr: Expr) -> Expr:
@@ -105,7 +106,7 @@ def _now() -> list[Panel]:
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
             Column("Job", "who", link=link("Open the job", JOB, kind="Kind", workload="Job")),
-            Column("Kind", "workload_kind"),
+            Column("Kind", "workload_job_kind"),
             Column("Pod", "workload_pod"),
             Column("User", "workload_user"),
             Column("Program", "workload_command"),
@@ -114,7 +115,7 @@ def _now() -> list[Panel]:
             Column("Busy", process(shares), bar=True, size=140),
             Column("process", "process"),
             Column("", "uuid", hidden=True),
-            Column("", "workload_job_id", hidden=True),
+            Column("", "workload_job", hidden=True),
             sort="Memory",
             height=9,
         ),

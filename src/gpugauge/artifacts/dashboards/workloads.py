@@ -11,9 +11,8 @@ from gpugauge.artifacts.rules.recording import HELD, LOST
 WINDOW = "over the last 15 minutes"
 # The nodes of the chosen job.
 JOB_NODES = Scope({"instance": "~$instance"})
-JOB_MATCHERS = {"workload_kind": "~$kind", "workload_namespace": "~$namespace"}
-# A label for the name of a job, which is never empty: its id, or its user if there is no job id. Links and variables
-# need one.
+JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
+# The label for the name of a job in links and variables.
 JOB_NAME = "who"
 # Grafana's names of colours, for causes and for states of a process. On the CPU: red. Unknown: grey.
 _CPU_CAUSES = ("no_cuda_build", "no_visible_device", "driver_mismatch", "unsupported_arch", "model_on_cpu")
@@ -47,7 +46,7 @@ STATE_COLORS = {
     "training_on_cpu": "dark-red",
 }
 PHASE_COLORS = STATE_COLORS | {"loading": CAUSE_COLORS["data_loading"], "other": STATE_COLORS["unknown"]}
-_KEYS = ({"workload_job_id": "$workload"}, {"workload_job_id": "", "workload_user": "$workload"})
+_KEY = {"workload_job": "$workload"}
 _PROCESS = keys("process")
 _JOB = ", ".join(JOB_LABELS)
 RANK_LEGEND = "{{instance}} · rank {{rank}} · {{process}}"
@@ -55,8 +54,7 @@ RANK_LEGEND = "{{instance}} · rank {{rank}} · {{process}}"
 
 def with_job_name(expr: Expr) -> Expr:
     """Return the expression with the name of the job in the label `who`."""
-    by_user = f'label_replace({{}}, "{JOB_NAME}", "$1", "workload_user", "(.+)")'
-    return expr.then(f'label_replace({by_user}, "{JOB_NAME}", "$1", "workload_job_id", "(.+)")')
+    return expr.then(f'label_replace({{}}, "{JOB_NAME}", "$1", "workload_job", "(.+)")')
 
 
 def lost_gpus(lost: Expr) -> Expr:
@@ -83,9 +81,8 @@ def programs(scope: Scope) -> Expr:
 
 def of_job(name: str, window: str = "") -> Expr:
     """Return a recorded series of the chosen job; with a window, its last value in the window."""
-    series = [recorded(name, **JOB_MATCHERS, **key) for key in _KEYS]
-    texts = [f"last_over_time({expr}[{window}])" if window else expr.text for expr in series]
-    return Expr(f"({' or '.join(texts)})", series[0].unit)
+    series = recorded(name, **JOB_MATCHERS, **_KEY)
+    return series.then(f"last_over_time({{}}[{window}])") if window else series
 
 
 def by_process(expr: Expr, *labels: str) -> Expr:
@@ -102,5 +99,4 @@ def by_rank(expr: Expr, *labels: str) -> Expr:
 
 def alerts_of_job() -> Expr:
     """Return the alerts about the job chosen that fire."""
-    first, second = (alerts(**JOB_MATCHERS, **key) for key in _KEYS)
-    return first.then(f"{{}} or {second}")
+    return alerts(**JOB_MATCHERS, **_KEY)

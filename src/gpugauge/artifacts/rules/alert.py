@@ -11,16 +11,13 @@ from gpugauge.duration import format_duration
 About = Literal["job", "GPU", "exporter"]
 # By subject: the dashboard, and the labels of an alert by variable of the dashboard.
 _DASHBOARDS: dict[str, tuple[str, dict[str, str]]] = {
-    "job": ("gpugauge-job", {"kind": "workload_kind", "namespace": "workload_namespace"}),
+    "job": (
+        "gpugauge-job",
+        {"kind": "workload_job_kind", "namespace": "workload_namespace", "workload": "workload_job"},
+    ),
     "GPU": ("gpugauge-node", {"instance": "instance", "uuid": "uuid"}),
     "exporter": ("gpugauge-exporter", {"instance": "instance"}),
 }
-_JOB = (
-    "{{ with $labels.workload_job_id }}{{ . | urlquery }}{{ end }}"
-    "{{ with $labels.workload_user }}{{ . | urlquery }}{{ end }}"
-)
-
-
 # What a machine may do about an alert: see deploy/prometheus/alertmanager.yaml.
 Action = Literal["", "reset", "drain"]
 
@@ -69,5 +66,4 @@ class Alert:
             name: f"{{{{ with $labels.{label} }}}}{{{{ . | urlquery }}}}{{{{ end }}}}"
             for name, label in variables.items()
         }
-        texts |= {"workload": _JOB} if self.about == "job" else {}
         return f"{grafana.rstrip('/')}/d/{uid}?" + "&".join(f"var-{name}={text}" for name, text in texts.items())

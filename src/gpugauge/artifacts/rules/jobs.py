@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low, of_ranks
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import JOB_LABELS, Selectors
+from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import PROBLEM, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.duration import format_duration
@@ -138,14 +138,21 @@ def _memory(p: Parameters) -> Alert:
 def _unused(p: Parameters) -> Alert:
     s, t = Selectors(p), Texts(p)
     uuid = s.keys("uuid")
-    allocated = f"max by ({uuid}, {', '.join(JOB_LABELS)}) ({s('gpu_allocation_info')})"
-    keyed = f'label_replace({allocated}, "workload_user", "", "workload_job_id", ".+")'
     busy = f"max by ({uuid}) (rate({s('gpu_busy_seconds_total', p.idle_patience, engine='gpu')}))"
     observed = f"max by ({uuid}) (rate({s('gpu_observed_seconds_total', p.idle_patience, engine='gpu')}))"
-    idle = f"count by ({s.job}) (\n  {keyed}\n  and on ({uuid}) ({busy} / ({observed} >= 0.8) < 0.01)\n)"
+    idle = f"and on ({uuid}) ({busy} / ({observed} >= 0.8) < 0.01)"
+    # The job of a pod is known once one of its processes was seen.
+    pod = s.keys("workload_namespace", "workload_pod")
+    unused = "\nor\n".join(
+        f"count by ({owner}) (\n  max by ({owner}, uuid) ({selected})\n  {idle}\n)"
+        for owner, selected in (
+            (s.job, s("gpu_allocation_info", workload_job=HAS_JOB)),
+            (pod, s("gpu_allocation_info", workload_job="", workload_pod="!")),
+        )
+    )
     return Alert(
         "AllocatedGpuUnused",
-        idle + s.unless_job(PROBLEM) + s.unless_job(is_low(p)),
+        f"({unused})" + s.unless_job(PROBLEM) + s.unless_job(is_low(p)),
         "info",
         f"{t.job()} does not use all GPUs that it was allocated",
         f"{t.value(digits=0)} of its GPUs were idle for {format_duration(p.idle_patience)}.{t.places()}",

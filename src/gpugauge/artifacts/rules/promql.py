@@ -9,7 +9,9 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.duration import format_duration
 
 # The labels that identify a job. Alerts never carry the label `process`: it changes with every restart.
-JOB_LABELS = ("workload_namespace", "workload_kind", "workload_job_id", "workload_user")
+JOB_LABELS = ("workload_job_kind", "workload_namespace", "workload_job")
+# Of a process whose job is not known yet, or that has none, these labels are empty.
+HAS_JOB = "!"
 PROCESS_JOB = "gpugauge:process_job:info"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
+from gpugauge.artifacts.rules.promql import HAS_JOB, JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.duration import format_duration
 
 LOST = "gpugauge:job_training_lost:ratio"
@@ -103,18 +103,14 @@ def of_use(p: Parameters) -> list[Recording]:
     processes.
     """
     s = Selectors(p)
-    named = ("workload_namespace", "workload_kind", "workload_job_id")
-    job, user = s.keys(*named), s.keys("workload_namespace", "workload_kind", "workload_user")
-    gpus = f"* on ({s.job}) group_left () {HELD}"
-    processes = s("gpu_process_host_info", workload_job_id="!")
-    share = f"count by ({s.job}) ({processes})\n  / on ({job}) group_left () count by ({job}) ({processes})"
-    of_job = f'sum by ({job}) ({LOST}{{workload_job_id!=""}} {gpus})'
-    of_user = f'{LOST}{{workload_job_id=""}} {gpus}'
-    shares = f"{share}\n  * on ({job}) group_left () {of_job}\n  or {of_user}"
+    processes = s("gpu_process_host_info", workload_job=HAS_JOB)
+    of_all = f"on ({s.job}) group_left () count by ({s.job}) ({processes})"
+    share = f"count by ({s.job}, workload_user) ({processes})\n  / {of_all}"
+    by_user = s.keys("workload_job_kind", "workload_namespace", "workload_user")
     return [
         Recording(PROGRAMS, _programs(p)),
         Recording(DEVICES, _devices(p)),
-        Recording(USER_LOST, f"sum by ({user}) (\n  {shares}\n)"),
+        Recording(USER_LOST, f"sum by ({by_user}) (\n  {share}\n  * on ({s.job}) group_left () {LOST_GPUS}\n)"),
     ]
 
 
@@ -126,7 +122,10 @@ def _programs(p: Parameters) -> str:
         f"max by ({s.keys('process', *place)}) (last_over_time({s(name, p.lookback)}))"
         for name in ("gpu_process_host_info", "gpu_process_info")
     ]
-    hook = f"max by ({s.keys('process', 'instance')}) (last_over_time({s('torch_process_info', p.lookback)}))"
+    hook = (
+        f"max by ({s.keys('process', 'instance', 'workload_pod')}) "
+        f"(last_over_time({s('torch_process_info', p.lookback)}))"
+    )
     places = f"{known[0]}\n  {s.on_process('or', known[1])}\n  {s.on_process('or', hook)}"
     return (
         f"count by ({s.job}, {', '.join(place)}) (\n  ({places})\n"
@@ -228,20 +227,14 @@ def of_devices(p: Parameters) -> list[Recording]:
 def _process_job(p: Parameters) -> str:
     """Return one job for each process: the one that it had for most of the time, so that a change adds no series.
 
-    A process that only the hook reports (no /proc) has its run as its job, or else the instance of its exporter.
+    All info series of a process have the same job; in a sidecar there is only that of the hook.
     """
     s = Selectors(p)
     process = s.keys("process")
+    names = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
     known = [
-        f"sum by ({process}, {', '.join(JOB_LABELS)}) (count_over_time({s(name, p.memory)}))"
-        for name in ("gpu_process_host_info", "gpu_process_info")
+        f"sum by ({process}, {', '.join(JOB_LABELS)}) (count_over_time({s(name, p.memory, workload_job=HAS_JOB)}))"
+        for name in names
     ]
-    hook = f"sum by ({process}, instance, run_id) (count_over_time({s('torch_process_info', p.memory)}))"
-    by_run = (
-        f'label_replace(label_replace(label_replace({hook},\n  "workload_kind", "run", "", ""), '
-        f'"workload_job_id", "$1", "instance", "(.*)"), "workload_job_id", "$1", "run_id", "(.+)")'
-    )
-    first = f"{known[0]}\n{s.on_process('or', known[1])}\n{s.on_process('or', by_run)}"
-    one = f"topk by ({process}) (1, sum by ({process}, {', '.join(JOB_LABELS)}) (\n{first}\n)) > bool 0"
-    # The user identifies work without a job id only.
-    return f'label_replace(\n{one},\n"workload_user", "", "workload_job_id", ".+")'
+    first = "\n".join([known[0], *(s.on_process("or", each) for each in known[1:])])
+    return f"topk by ({process}) (1, (\n{first}\n)) > bool 0"

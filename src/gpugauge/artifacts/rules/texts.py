@@ -60,15 +60,11 @@ class Texts:
     # --- jobs ---
 
     def job(self) -> str:
-        """Return the name of the alert's job."""
-        return (
-            self._label("workload_kind")
-            + self._label("workload_namespace", " ", "/")
-            + "{{ if not $labels.workload_namespace }} {{ end }}"
-            + self._label("workload_job_id")
-            + self._label("workload_user")
-            + self._cluster()
-        )
+        """Return the name of the alert's job; of its pod if the job is not known."""
+        namespace = self._label("workload_namespace", "", "/")
+        job = f"{{{{ $labels.workload_job_kind }}}} {namespace}{{{{ . }}}}"
+        pod = f"pod {namespace}{self._label('workload_pod')}"
+        return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
     def _of_job(self, query: str, *more: str) -> str:
         """Return a pipeline with the result of a query, in which @ stands for the matchers of the alert's job, and
