@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gpugauge.workload.controllers import Pod
-from gpugauge.workload.podinfo import PodInfoError, read_pod
+from gpugauge.workload.podinfo import PodInfoError, compose_service, read_pod
+from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.workloads import Workloads
+from tests.workload.trees import proc, v2
 
 # As the kubelet writes it: keys in order, values quoted as Go does.
 LABELS = 'batch.kubernetes.io/job-name="train"\napp="a\\"b"\nempty=""\nbroken\nhalf="x\njob-name="train"\n'
@@ -39,3 +43,44 @@ def test_pod_without_labels(tmp_path: Path) -> None:
 def test_a_folder_that_describes_no_pod(tmp_path: Path, files: dict[str, str], error: str) -> None:
     with pytest.raises(PodInfoError, match=error):
         read_pod(write(tmp_path, **files))
+
+
+ID = "4f3c2b1a" * 8
+PROJECT, SERVICE = "com.docker.compose.project", "com.docker.compose.service"
+
+
+@pytest.mark.parametrize(
+    ("config", "service"),
+    [
+        (
+            {"Config": {"Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": "fit"}}},
+            "shop/fit",
+        ),
+        ({"Config": {"Labels": {"com.docker.compose.project": "shop"}}}, ""),
+        ({"Config": {"Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": ""}}}, ""),
+        ({"Config": {"Labels": {"com.docker.compose.project": 1, "com.docker.compose.service": "fit"}}}, ""),
+        ({"Config": {"Labels": None}}, ""),
+        ({"Config": []}, ""),
+        ([], ""),
+    ],
+)
+def test_service_of_compose(tmp_path: Path, config: object, service: str) -> None:
+    (tmp_path / ID).mkdir()
+    (tmp_path / ID / "config.v2.json").write_text(json.dumps(config))
+
+    assert compose_service(tmp_path, ID) == service
+    assert compose_service(tmp_path, "0" * 64) == ""
+
+
+def test_replicas_of_a_compose_service_are_one_job(tmp_path: Path) -> None:
+    made = proc(tmp_path / "proc")
+    labels = {PROJECT: "shop", SERVICE: "fit"}
+    for pid, identity in ((41, ID), (42, "0d1e2f3a" * 8)):
+        made.process(pid, cgroup=v2(f"/system.slice/docker-{identity}.scope"))
+        (tmp_path / "docker" / identity).mkdir(parents=True)
+        (tmp_path / "docker" / identity / "config.v2.json").write_text(json.dumps({"Config": {"Labels": labels}}))
+    made.process(43, cgroup=v2(f"/system.slice/docker-{'1' * 64}.scope"))
+    workloads = Workloads(Procfs(str(made.root)), docker_containers=tmp_path / "docker")
+    jobs = [(w.job_kind, w.job.partition("/")[2]) for w in map(workloads.resolve, (41, 42, 43))]
+
+    assert jobs == [("compose", "shop/fit"), ("compose", "shop/fit"), ("container", "1" * 12)]

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gpugauge.web.config.access import WebAccess
 
 log = logging.getLogger("gpugauge")
+_DOCKER_CONTAINERS = Path("/var/lib/docker/containers")
 
 # Seconds between two readings of a group, and at least the sampling interval: expensive groups are read less often
 # (docs/architecture.md). The driver's sample rings wrap after about 10 s.
@@ -209,6 +210,7 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
         job_mapping_dir=settings.slurm.job_mapping_dir,
         pod_logs=machine.pod_logs,
         own_pod=_own_pod(settings.kubernetes.pod_info),
+        docker_containers=None if machine.scenario else _DOCKER_CONTAINERS,
     )
     workloads.start()
     stack.callback(workloads.stop)

@@ -1,7 +1,8 @@
-"""The pod in which the daemon runs as a sidecar, from the files of a downward API volume.
+"""What runtimes write about containers: the pod of a sidecar, and the Compose service of a Docker container.
 
-Kubernetes writes one file for each field: `namespace`, `name`, `uid`, and `labels` with a line `key="value"` for each
-label (https://kubernetes.io/docs/concepts/workloads/pods/downward-api/).
+Kubernetes writes one file for each field of a downward API volume: `namespace`, `name`, `uid`, and `labels` with a line
+`key="value"` for each label (https://kubernetes.io/docs/concepts/workloads/pods/downward-api/). Docker keeps a JSON
+file for each container, which root can read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import clean
 
 _MAX_BYTES = 65536
+_MAX_DOCKER_BYTES = 1 << 20
+_COMPOSE = ("com.docker.compose.project", "com.docker.compose.service")
 
 
 class PodInfoError(Exception):
@@ -31,6 +34,17 @@ def read_pod(folder: Path) -> Pod:
     if not namespace or not name:
         raise PodInfoError(f"{folder}: namespace and name of the pod must not be empty")
     return Pod(namespace, name, _optional(folder / "uid").strip(), _labels(_optional(folder / "labels")))
+
+
+def compose_service(containers: Path, container_id: str) -> str:
+    """Return `project/service` of a Docker container; empty if Compose did not start it, or if that is not known."""
+    try:
+        text = _read(containers / container_id / "config.v2.json", _MAX_DOCKER_BYTES)
+        labels = json.loads(text)["Config"]["Labels"]
+        names = [labels[label] for label in _COMPOSE]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return "/".join(map(clean, names)) if all(isinstance(name, str) and name for name in names) else ""
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -54,6 +68,6 @@ def _optional(path: Path) -> str:
         return ""
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, limit: int = _MAX_BYTES) -> str:
     with path.open("rb") as file:
-        return file.read(_MAX_BYTES).decode(errors="replace")
+        return file.read(limit).decode(errors="replace")

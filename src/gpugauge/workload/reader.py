@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpugauge import privileges
 from gpugauge.workload import cgroup, environ
@@ -12,6 +13,7 @@ from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.identity import Workload, clean
 from gpugauge.workload.job import JobFacts
 from gpugauge.workload.launch import Launch, is_display, launch_of
+from gpugauge.workload.podinfo import compose_service
 from gpugauge.workload.procfs import Procfs, Status, process_hash
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users
@@ -43,11 +45,11 @@ class Facts:
 class Reader:
     """Reader of processes. A file that cannot be read affects only the labels that come from it."""
 
-    def __init__(self, procfs: Procfs, users: Users) -> None:
+    def __init__(self, procfs: Procfs, users: Users, docker_containers: Path | None = None) -> None:
         self.sources = {name: Source(name, log) for name in ("cgroup", "environ")}
         self.labels_cleaned = 0
         self._procfs, self._users = procfs, users
-        self._host = procfs.host()
+        self._host, self._docker = procfs.host(), docker_containers
         self._may_read_others = False
 
     def read(self, pid: int, start: int) -> Facts | None:
@@ -86,6 +88,7 @@ class Reader:
                 slurm_job=job,
                 pod_uid=groups.pod_uid,
                 container_id=groups.container_id,
+                compose=compose_service(self._docker, groups.container_id) if self._docker and contained else "",
                 host_network=not contained or self._procfs.uses_host_network(pid),
                 unit=groups.unit,
                 raylet=launch.raylet,

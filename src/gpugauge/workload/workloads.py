@@ -62,14 +62,17 @@ class Workloads:
         job_mapping_dir: Path | None = None,
         pod_logs: Path | None = None,
         own_pod: Pod | None = None,
+        docker_containers: Path | None = None,
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`own_pod` is the pod that this daemon runs in as a sidecar: every process that it sees is in that pod."""
+        """`own_pod` is the pod that this daemon runs in as a sidecar: every process that it sees is in that pod.
+        `docker_containers` is Docker's folder of containers.
+        """
         users = self._users = Users(shares_host_users() and procfs.root == Path("/proc"))
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
         self._procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
-        self._reader = Reader(procfs, users)
+        self._reader = Reader(procfs, users, docker_containers)
         self._orchestrators = Orchestrators(kubelet, job_mapping_dir, pod_logs, users.name, poll_seconds, clock)
         self._visible = Source("procfs", log)
         self._vanished = 0
