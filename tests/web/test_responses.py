@@ -147,3 +147,27 @@ def test_a_client_that_leaves_before_its_reply_harms_nobody(size: int) -> None:
         status, body, _ = fetch(address, "/large")
 
     assert (status, len(body)) == (200, size)
+
+
+def test_requests_that_arrive_together_do_not_hold_up_another_connection() -> None:
+    order: list[str] = []
+
+    def handle(request: Request) -> Reply:
+        order.append(request.path)
+        if len(order) == 1:  # by now the others have arrived, too
+            waiting.sendall(b"GET /waiting HTTP/1.1\r\nHost: x\r\n\r\n")
+        return Reply(200, b"")
+
+    together = 400
+    with serving({path: Route(handle) for path in ("/together", "/waiting")}) as address:
+        with socket.create_connection(address, timeout=10) as waiting, socket.create_connection(address, 10) as many:
+            many.sendall(b"GET /together HTTP/1.1\r\nHost: x\r\n\r\n" * together)
+            assert waiting.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert order.index("/waiting") < together / 10
+
+
+def test_line_breaks_before_a_request_do_not_hold_up_another_connection() -> None:
+    """They are no request, and may be endless (RFC 9112, section 2.2)."""
+    with serving() as address, socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"\r\n" * 20_000 + b"GET /-/healthy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
