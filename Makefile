@@ -30,7 +30,7 @@ $(VENV)/dev: $(VENV)/run
 
 # Debian packages that the end-to-end tests start. They need kubectl as well (1.32 was
 # tried): that of Debian 12 is too old for kustomize's components.
-E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose
+E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose tmux
 DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs skopeo docker-registry
 
 run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node

@@ -51,8 +51,8 @@ def test_table() -> None:
         "      PID  LOAD   GiB  AGE  STATE    PROGRAM",
         "       77     -     -    -  no hook  fit.py ann",
         "",
-        "no hook: start it under the hook to learn its steps and its state: gpugauge run",
-        "-- python train.py",
+        "no hook: if it is a training, start it under the hook to learn its state:",
+        "gpugauge run -- python train.py",
     ]
 
 
@@ -93,7 +93,7 @@ def test_driver_that_is_down_with_what_to_do() -> None:
     ("who", "shown"),
     [
         ({"kind": "pod", "namespace": "ml", "pod": "a-0", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "fit.py ml/a-0"),
-        ({"kind": "pod", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "fit.py pod 3f1c0d1e 1000"),
+        ({"kind": "pod", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "fit.py pod 3f1c0d1e uid 1000"),
         ({"kind": "slurm", "job_id": "77", "user": "ann"}, "fit.py job 77 ann"),
         ({"kind": "systemd", "job_id": "web.service", "user": "root"}, "fit.py web.service root"),
         ({"kind": "container", "container": "0f1e2d3c4b5a"}, "fit.py 0f1e2d3c4b5a"),

@@ -78,6 +78,8 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
     if well:
         used = sum(any(p.condition != "display" for p in on(node, gpu.uuid)) for gpu in node.gpus)
         words = f": {used} in use, {total - used} free" if total > 1 else " in use" if used else " free"
+        unknown = sum(p.condition == "unhooked" for p in node.programs)
+        words += f"; {unknown} process{'es' if unknown > 1 else ''} without the hook not judged" if unknown else ""
         assert answer.endswith(words)
 
 

@@ -4,15 +4,18 @@ from gpugauge.verdict.causes import CAUSES, STATES
 
 def test_every_cause_and_state_has_words() -> None:
     assert [name for name in CAUSES if cause_phrase(name).startswith("is limited by")] == []
-    assert all(0 < len(state_words(state, None)) <= 12 for state in STATES if state != "unknown")
+    assert all(0 < len(state_words(state, None, hook=True)) <= 12 for state in STATES if state != "unknown")
     assert cause_phrase("new_cause") == "is limited by new cause"
 
 
 def test_a_process_without_a_state_is_named_by_what_it_is() -> None:
-    words = [state_words("unknown", role) for role in ("training", "display", "program", None)]
+    words = [state_words("unknown", role, hook=False) for role in ("training", "display", None)]
 
-    assert words == ["no hook", "display", "no PyTorch", ""]
-    assert state_words("held_idle", "display") == "display"
+    assert words == ["no hook", "display", "no hook"]
+    assert state_words("held_idle", "display", hook=False) == "display"
+    assert state_words("held_idle", None, hook=False) == "idle"
+    assert state_words(None, "training", hook=True) == ""
+    assert state_words("new_state", "training", hook=True) == "new_state"
 
 
 def test_durations() -> None:

@@ -40,7 +40,10 @@ _Paint: TypeAlias = Callable[[str, str], str]
 
 
 def table(facts: Facts, colour: bool, now: float, width: int = 80) -> str:
-    """Return the text for the facts of /api/v1/status; `now` is Unix time, `width` that of the terminal."""
+    """Return the text for the facts of /api/v1/status; `now` is the Unix time of facts without
+    their own, `width` that of the terminal.
+    """
+    now = facts.get("timestamp") or now  # the facts are some seconds old, and the daemon may have another clock
     view = _View(facts, max(MIN_WIDTH, width), now, _paint if colour else _plain)
     return "\n".join([*view.heading(), *view.problems(), *view.gpus(), *view.without_gpu(), *view.notes()]) + "\n"
 
@@ -55,7 +58,7 @@ class _View:
         self._alone = alone
         processes = [*(p for gpu in self._devices for p in gpu["processes"]), *alone]
         self._processes = Grid(_PROCESSES, [self._row(p) for p in processes], width, _PROCESS_INDENT)
-        self._unhooked = any(p.get("role") == "training" and not p.get("hook") for p in processes)
+        self._unhooked = any(p.get("state_words") == "no hook" for p in processes)
 
     def heading(self) -> list[str]:
         """Return host and answer."""

@@ -27,9 +27,12 @@ def answer(facts: Facts, problems: Sequence[Facts]) -> str:
         on_cpu = f"; {plural(trainings, 'training')} on the CPU" if trainings else ""
         return _WITHOUT_GPU.get(driver["reason"], "No GPU") + on_cpu
     used = sum(map(in_use, gpus))
+    unknown = {p["process"] for g in gpus for p in g["processes"] if p["state_words"] == "no hook"}
+    more = f"; {plural(len(unknown), 'process', 'es')} without the hook not judged" if unknown else ""
     if len(gpus) == 1:
-        return f"The GPU is well and {'in use' if used else 'free'}"
-    return f"All {len(gpus)} GPUs are well: {used} in use, {len(gpus) - used} free"
+        return f"The GPU is well and {'in use' if used else 'free'}{more}"
+    every = "Both" if len(gpus) == 2 else f"All {len(gpus)}"
+    return f"{every} GPUs are well: {used} in use, {len(gpus) - used} free{more}"
 
 
 class _Clauses:

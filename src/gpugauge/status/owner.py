@@ -12,6 +12,7 @@ def owner(workload: Mapping[str, str]) -> str:
     job = "" if pod else workload.get("job_id") or ""
     job = {"slurm": f"job {job}", "pod": f"pod {job[:8]}"}.get(workload.get("kind", ""), job) if job else ""
     user = "" if pod else workload.get("user") or ""
+    user = f"uid {user}" if user.isdecimal() else user
     return " ".join(filter(None, (pod or job or workload.get("container") or "", user)))
 
 

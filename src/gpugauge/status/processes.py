@@ -83,7 +83,7 @@ def processes(found: Families, history: History) -> list[Facts]:
     result = []
     for process, facts in known.items():
         if process in alive:
-            role = _role(facts, hooked=process in inside, on_host=process in host)
+            role = _role(facts, hooked=process in inside)
             shown: Facts = {**identity(facts), "kind": facts.get("kind"), "torch_build": facts.get("torch_build")}
             shown |= {"role": role, "hook": process in inside} | steps.of(process, facts)
             shown |= verdicts.of(process, role, shown)
@@ -139,12 +139,12 @@ class _Verdicts:
             advice = STALLED_ADVICE.format(facts["pid"] or "PID")
         elif not advice and state == "held_idle":
             advice = IDLE_ADVICE
-        elif not advice and role == "training" and not facts["hook"]:
+        elif not advice and not facts["hook"] and role != "display":
             advice = RUN_ADVICE
         parts = self._parts.get(process, {})
         return {
             "state": state,
-            "state_words": state_words(state, role),
+            "state_words": state_words(state, role, facts["hook"]),
             "limited_by": name,
             "limited_by_words": cause_phrase(name) if name else None,
             "limited_by_ratio": ratio,
@@ -170,13 +170,13 @@ def level(state: str | None, cause: str | None, ratio: float | None, role: str |
     return "poor" if cause else "good" if state in _WORKING else "none"
 
 
-def _role(facts: Mapping[str, str], *, hooked: bool, on_host: bool) -> str | None:
-    """Return what a process is: a training (torch is loaded), a display server or desktop program, another program."""
+def _role(facts: Mapping[str, str], *, hooked: bool) -> str | None:
+    """Return what a process is: a training (torch is loaded), a display server or desktop program. None if that is not
+    known: not every process can be read.
+    """
     if hooked or facts.get("torch_build"):
         return "training"
-    if facts.get("kind") == "graphics":
-        return "display"
-    return "program" if on_host else None
+    return "display" if facts.get("kind") == "graphics" else None
 
 
 def _number(text: str | None) -> int | None:

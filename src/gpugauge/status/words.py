@@ -35,9 +35,7 @@ _STATES = {
     "held_idle": "idle",
     "not_training": "not training",
 }
-_ROLES = {"display": "display", "program": "no PyTorch", "training": "no hook"}
-
-RUN_ADVICE = "start it under the hook to learn its steps and its state: gpugauge run -- python train.py"
+RUN_ADVICE = "if it is a training, start it under the hook to learn its state: gpugauge run -- python train.py"
 STALLED_ADVICE = "find out where it waits: py-spy dump --pid {}"
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
@@ -47,11 +45,13 @@ def cause_phrase(cause: str) -> str:
     return _CAUSES.get(cause, f"is limited by {cause.replace('_', ' ')}")
 
 
-def state_words(state: str | None, role: str | None) -> str:
-    """Return the state of a process in at most 12 characters; of one without a known state, what it is."""
-    if state and state != "unknown" and role != "display":
-        return _STATES.get(state, state.replace("_", " "))
-    return _ROLES.get(role or "", "")
+def state_words(state: str | None, role: str | None, hook: bool) -> str:
+    """Return the state of a process in at most 12 characters. It is known only with the hook, or while the process is
+    idle.
+    """
+    if role == "display":
+        return "display"
+    return "no hook" if state in {None, "unknown"} and not hook else _STATES.get(state or "", state or "")
 
 
 def percent(ratio: float) -> str:

@@ -1,0 +1,98 @@
+"""`gpugauge status` in a real terminal, captured with tmux: drawn nodes behind a server that answers as the daemon."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpugauge.status.node import status
+from tests.e2e.programs import GPUGAUGE, wait_for
+from tests.needs import need
+from tests.status.drawnnode import Node, draw
+
+pytestmark = pytest.mark.e2e
+SEEDS = (3, 7, 21, 33)
+
+
+@contextmanager
+def answering(node: Node) -> Iterator[str]:
+    """Serve the status of a node; yields host and port."""
+    body = json.dumps(status(node.snapshot(), node.history())).encode()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[list[str]]:
+    command = [need("tmux"), "-u", "-f", "/dev/null", "-S", str(tmp_path / "tmux")]
+    yield command
+    subprocess.run([*command, "kill-server"], check=False, stderr=subprocess.DEVNULL)
+
+
+def captured(tmux: list[str], folder: Path, width: int, address: str, *options: str) -> tuple[list[str], str]:
+    """Return the lines that the terminal shows after `gpugauge status`, and the exit status."""
+    done = folder / f"status-{width}"
+    environ = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+    shell = f"clear; {GPUGAUGE} status --url {address}; echo $? >{done}; sleep 60"
+    size = ["-x", str(width), "-y", "400"]
+    subprocess.run([*tmux, "new-session", "-d", "-s", f"w{width}", *size, shell], env=environ, check=True)
+    wait_for(lambda: done.exists() and done.read_text(), 60, "the command ends")
+    capture = [*tmux, "capture-pane", "-p", *options, "-t", f"w{width}"]
+    text = subprocess.run(capture, capture_output=True, text=True, check=True).stdout
+    return text.rstrip("\n").splitlines(), done.read_text().strip()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lines_fit_the_terminal(seed: int, tmux: list[str], tmp_path: Path) -> None:
+    node = draw(seed)
+    facts = status(node.snapshot(), node.history())
+    with answering(node) as address:
+        for width in (80, 120, 200):
+            shown, code = captured(tmux, tmp_path, width, address)
+            # -J joins lines that the terminal has wrapped: there must be none.
+            joined = subprocess.run(
+                [*tmux, "capture-pane", "-p", "-J", "-t", f"w{width}"], capture_output=True, text=True, check=True
+            ).stdout
+            assert [line.rstrip() for line in joined.rstrip("\n").splitlines()] == [line.rstrip() for line in shown]
+            assert code == ("1" if facts["problems"] else "0")
+            words = re.sub(r"\s+", "", "".join(shown))
+            answer = "".join(c if c.isprintable() else "?" for c in facts["answer"])
+            assert re.sub(r"\s+", "", answer) in words
+            for gpu in node.gpus:
+                assert any(re.match(rf" *{gpu.index} ", line) for line in shown)
+            for program in node.programs:
+                assert any(re.match(rf" {{5,}}{program.pid}  ", line) for line in shown)
+
+
+def test_colours_by_meaning(tmux: list[str], tmp_path: Path) -> None:
+    seeds: dict[str, int] = {}
+    for seed in range(200):
+        node = draw(seed)
+        problems = status(node.snapshot(), node.history())["problems"]
+        seeds.setdefault("32" if not problems else "31" if problems[0]["grave"] else "33", seed)
+    assert seeds.keys() == {"31", "32", "33"}
+    for number, (colour, seed) in enumerate(seeds.items()):
+        with answering(draw(seed)) as address:
+            shown, _ = captured(tmux, tmp_path, 100 + number, address, "-e")
+        assert shown[0].startswith(f"\x1b[{colour}m")
