@@ -26,7 +26,7 @@ PHASES = {None: 30.0, 15.0: 45.0, 1.0: 30.0}
 WARM_UP_SECONDS, SETTLING_INTERVALS = 20.0, 4.6
 # Before memory is measured; it grows until the caches of connections and bodies are full.
 SCRAPES, PAUSE_SECONDS = 1000, 0.005
-MAX_MEGABYTES = 45.0  # of all processes of ours
+MAX_MEGABYTES = 45.0  # of all processes of ours, without the simulated library
 RECEIVER = "gpugauge.sessions.receiver"  # in its command line
 EACH_SECOND = "--sampling.idle-interval-seconds=1"
 WITHOUT = ", without the simulated library"
@@ -169,8 +169,8 @@ def _contents(price: ledger.Price, megabytes: float) -> str:
         f"What a call of the library takes is counted around it (bench.ledger); the counting itself, {whole:.1f} µs a "
         "call, was measured on a function that does nothing, and taken off each figure, times the calls. The library "
         f"adds {megabytes:.1f} MB to a process, measured once, as loaded. Memory is that of one exporter "
-        f"with none beside it, after {SCRAPES:,} scrapes. That of all processes of ours must stay below "
-        f"{MAX_MEGABYTES:g} MB."
+        f"with none beside it, after {SCRAPES:,} scrapes. That of all processes of ours, without the simulated "
+        f"library, must stay below {MAX_MEGABYTES:g} MB."
     )
 
 

@@ -69,7 +69,8 @@ def test_each_result_is_whole_and_in_a_document(path: Path) -> None:
 
 def test_the_memory_of_all_processes_is_below_the_limit() -> None:
     found = read("cost")
-    (row,) = [row for row in found["tables"][0]["rows"] if (row["exporter"], row["part"]) == ("gpugauge", "all")]
+    ours = {row["part"]: row for row in found["tables"][0]["rows"] if row["exporter"] == "gpugauge"}
+    row = ours["all" + cost.WITHOUT]
 
     assert row["PSS MB"] < cost.MAX_MEGABYTES
 
