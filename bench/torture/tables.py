@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ def fault_table(outcomes: Sequence[Outcome], floor: float) -> Report:
             if outcome.reported is None or not outcome.fault.reported_by
             else round(outcome.reported, 1),
             "whole after s": "never" if outcome.recovered is None else round(outcome.recovered, 1),
+            "on": time.strftime("%Y-%m-%d"),
         }
         for outcome in outcomes
     ]
@@ -69,7 +71,8 @@ def keep_rows(faults: Report) -> None:
     known, (old, *others) = _known()
     new = {row["fault"]: row for row in faults.rows}
     names = {row["fault"] for row in old.rows}
-    rows = [new.get(row["fault"], row) for row in old.rows] + [row for name, row in new.items() if name not in names]
+    rows = [new.get(row["fault"], {"on": known["date"], **row}) for row in old.rows]
+    rows += [row for name, row in new.items() if name not in names]
     _keep(known, [replace(old, rows=rows, notes=(_totals(rows), *old.notes[1:])), *others])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ _MAX_AGE_SECONDS = 11.5  # sampling.stale_after_seconds, and a tick
 # For shares: the rings contain whole percents, and a window cuts samples.
 _SHARE_TOLERANCE = 0.02
 _MIN_OBSERVED_SECONDS = 3.0  # over which a share is compared
+_CHILD = re.compile(r'part="(worker|receiver)"')
 _FIRST_PID = 41000
 
 
@@ -128,8 +130,8 @@ class Judge:
         found = []
         for series in scrape.counters:
             value = scrape.series.get(series)
-            # A new worker starts its counters at 0; its start time shows that.
-            if value is None or 'part="worker"' in series or series.startswith(self._ignored):
+            # A new worker or receiver starts its counters at 0.
+            if value is None or _CHILD.search(series) or series.startswith(self._ignored):
                 continue
             if value < self._highest.get(series, value):
                 found.append(f"{series} falls from {self._highest[series]:g} to {value:g}")

@@ -27,7 +27,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
         {"title": "Faults", "rows": [row("one", 0), row("two", 1)], "notes": ["old totals", "slow is"]},
         {"title": "Crowd", "rows": [{"a": 1}], "notes": []},
     ]
-    result = {"command": "c", "minutes": 1, "faults at once": 1, "tables": known}
+    result = {"command": "c", "date": "2026-01-02", "minutes": 1, "faults at once": 1, "tables": known}
     monkeypatch.setattr(figures, "read", lambda _: result)
     found: list[Report] = []
     monkeypatch.setattr(figures, "keep", lambda _name, reports, _facts: found.extend(reports))
@@ -38,6 +38,7 @@ def test_single_rows_replace_those_of_the_same_name_and_new_ones_are_added(kept:
     tables.keep_rows(Report("Faults", [row("new", 0), row("two", 0)], "c"))
 
     assert [(r["fault"], r["lost"]) for r in kept[0].rows] == [("one", 0), ("two", 0), ("new", 0)]
+    assert [r.get("on") for r in kept[0].rows] == ["2026-01-02", None, None]  # those that were measured before
     assert kept[0].notes == ("3 rows, 30 scrapes: 0 lost, 6 slow, 0 pages with a wrong value.", "slow is")
     assert kept[1].title == "Crowd"
 
