@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 import time
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.selection import SelectionError
+from gpugauge.driver.api import Device, DeviceReading, DriverView
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import validate
 from gpugauge.settings.model import Settings
@@ -74,6 +78,19 @@ def test_invalid_settings_change_nothing(parts: Parts, tmp_path: Path) -> None:
 
     assert names(parts) == before
     assert parts.settings.metrics.include == ()
+
+
+def test_errors_from_before_the_start_are_kept_beside_the_state_file(tmp_path: Path) -> None:
+    """The second GPU of the scenario had Xid 119, which is in its kernel log."""
+    first = settings(tmp_path, simulate="bad-from-start", driver={"state_file": str(tmp_path / "state.json")})
+    device = Device("GPU-b", True, "ok", DeviceReading(pci_bus_id="00000000:11:00.0"), {})
+    with ExitStack() as stack:
+        parts = Parts(first, stack, Reloader(first, lambda: first))
+        (events,) = (collector for collector in parts._collectors if isinstance(collector, EventsCollector))
+        events.collect(Tick(time.time(), time.monotonic(), DriverView(True, "ok", devices=(device,))))
+
+    stored = json.loads((tmp_path / "state-xids.json").read_text())
+    assert (stored["boot"], [*stored["gpus"]["GPU-b"]["xids"]]) == ("bad-from-start", ["119"])
 
 
 def test_open_lifecycle_endpoints_are_logged_once(
