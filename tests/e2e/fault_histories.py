@@ -128,7 +128,11 @@ def _fires(
     begin = max(history.begin / 60, machine.first_scrape)
     end = MINUTES if history.repair is None else history.repair / 60
     last = MINUTES if history.repair is None else end + KEEP_FIRING + LATE
-    history.expected[alert] = Expected((begin + LATE + hold, end), (begin, last), labels or {})
+    certain = begin + LATE + hold
+    for minute in machine.restarts if hold else ():  # the condition has a gap, and must hold again for its time
+        if begin <= minute <= certain:
+            certain = minute + LATE + hold
+    history.expected[alert] = Expected((certain, end), (begin, last), labels or {})
 
 
 def _action(rng: random.Random, history: History, machine: Machine, with_action: bool) -> None:
