@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpugauge.deviceplugin import messages, plugin
@@ -115,7 +115,12 @@ def happen(step: str, seconds: int, kubelet: Kubelet, ours: plugin.DevicePlugin)
         kubelet.start()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+# Each event as the last one, whatever is drawn.
+@example([("drop", 0)])
+@example([("restart", 0)])
+@example([("refuse", 0)])
+@example([("kubelet is away", 0)])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), min_size=1, max_size=6))
 def test_whatever_happens_the_kubelet_has_the_devices_again(steps: list[tuple[str, int]]) -> None:
     """After each sequence of events, with any time between them, the devices are back within a minute."""

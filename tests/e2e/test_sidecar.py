@@ -20,6 +20,7 @@ pytestmark = pytest.mark.deploy
 
 SMALL = Path(__file__).parent / "workloads" / "small.py"
 SECONDS = 15
+PODS_OWN = {"namespace": "training", "name": "train", "uid": "8d0a9a33-5f6e-4a0d-9a53-0f4a7a9f5d0e", "labels": ""}
 
 
 @pytest.fixture
@@ -48,10 +49,13 @@ def for_podman(pod: dict[str, Any], port: int, out: Path) -> dict[str, Any]:
     del sidecar["ports"], sidecar["startupProbe"], sidecar["livenessProbe"]
     # In Podman an emptyDir belongs to the user of the first container; with the kubelet every user may write to it.
     for volume in spec["volumes"]:
-        del volume["emptyDir"]
         folder = out / volume["name"]
         folder.mkdir()
         folder.chmod(0o777)
+        # Podman has no downward API: the files that the kubelet would write.
+        for item in volume.pop("downwardAPI", {}).get("items", []):
+            (folder / item["path"]).write_text(PODS_OWN[item["path"]])
+        volume.pop("emptyDir", None)
         volume["hostPath"] = {"path": str(folder), "type": "Directory"}
     # The training: this machine's Python and torch in an image without gpugauge.
     training |= {"image": "localhost/base:1", "command": [sys.executable, "/small/small.py", str(SECONDS), "/out/out"]}
