@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
-from bench.alerts import kept_back, tuned
+from bench.alerts import drawn, kept_back, tuned
 from bench.alerts.record import Planned, record
 from bench.alerts.report import by_story, failures, summary
 from bench.alerts.score import Rules, naive, score_all
@@ -25,7 +25,11 @@ from bench.document import DOCS, put
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import RulesError, load
 
-GROUPS: dict[Group, tuple[Planned, ...]] = {"tuned": tuned.STORIES, "kept back": kept_back.STORIES}
+GROUPS: dict[Group, tuple[Planned, ...]] = {
+    "tuned": tuned.STORIES,
+    "kept back": kept_back.STORIES,
+    "drawn": drawn.STORIES,
+}
 
 
 def record_one(group: Group, planned: Planned) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 SHIPPED = Path(__file__).parent / "stories"
 Kind = Literal["load", "idle", "health"]
-Group = Literal["tuned", "kept back"]
+Group = Literal["tuned", "kept back", "drawn"]
 
 
 class StoryError(Exception):
