@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugauge import registry
-from gpugauge.settings.kinds import (
-    DEFAULT_PORT,
-    Addresses,
-    ListenAddress,
-    Names,
-    Section,
-    setting,
-    with_switches,
-)
+from gpugauge.settings.kinds import DEFAULT_PORT, Addresses, ListenAddress, Names, Section, setting, with_switches
 
 
 @dataclass(frozen=True)
