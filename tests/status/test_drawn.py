@@ -11,7 +11,7 @@ import pytest
 from gpugauge.cli.status_table import table
 from gpugauge.status.node import status
 from gpugauge.status.processes import Facts
-from tests.status.drawnnode import GIB, NOW, Node, Program, draw
+from tests.status.drawnnode import GIB, NOW, Gpu, Node, Program, draw
 
 SEEDS = range(60)
 WIDTHS = (80, 120, 200)
@@ -72,6 +72,9 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
     ):
         assert counted(answer, word) == ((len(truth), total) if truth else None), (word, answer)
     assert ("on the CPU although" in answer) == bool(on_cpu)
+    if bad:
+        named = [p.name[:39] for p in node.programs if bad.intersection(p.gpus)]
+        assert answer.partition(" wasted: ")[2].startswith(tuple(named))
     failing = any(wasting(p) or p.condition == "limited" for p in node.programs)
     well = len(up) == total and not (faulty or lowered or on_cpu or failing)
     assert (" well" in answer, facts["problems"] == []) == (well, well)
@@ -156,3 +159,14 @@ def test_no_two_values_of_a_process_run_together(seed: int, width: int) -> None:
             assert fields == expected
             shown = "".join(c if c.isprintable() else "?" for c in program.name)
             assert name == shown or (name.endswith("…") and shown.startswith(name[:-1]) and columns(name) >= 11)
+
+
+def test_only_programs_on_wasted_gpus_are_named_as_their_cause() -> None:
+    gpus = [Gpu(f"GPU-{index}", index, "H100") for index in range(2)]
+    stalled = [Program(f"s{n}", 10 + n, f"beside{n}.py", "stalled", ["GPU-0"]) for n in range(3)]
+    good = Program("g", 20, "good.py", "well", ["GPU-0"])
+    culprit = Program("c", 21, "starved.py", "limited", ["GPU-1"], "data_loading", 0.7)
+
+    answer = facts_of(Node(gpus, [*stalled, good, culprit]))["answer"]
+
+    assert answer == "1 of 2 GPUs wasted: starved.py waits for its data loader (70 %)"

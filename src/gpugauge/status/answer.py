@@ -61,9 +61,13 @@ class _Clauses:
 
     def _trainings(self) -> Iterator[str]:
         slowed = self._uuids("slowed") - self._down - self._wasted
-        for kind, uuids in (("wasted", self._wasted), ("on_cpu", set()), ("slowed", slowed)):
-            if found := self._of(kind):
-                yield (f"{self._share(uuids)} {kind}: " if uuids else "") + _named(found)
+        for kind, uuids in (("wasted", self._wasted), ("on_cpu", set[str]()), ("slowed", slowed)):
+            found = self._of(kind)
+            if uuids:
+                here = [problem for problem in found if uuids.intersection(problem["gpus"])]
+                yield f"{self._share(uuids)} {kind}: {_named(here)}"
+            elif found:
+                yield _named(found)
 
     def _devices(self) -> Iterator[str]:
         ill = self._of("gpu_health", "xid")

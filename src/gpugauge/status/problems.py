@@ -85,11 +85,12 @@ def _trainings(facts: Facts) -> Iterator[Facts]:
             if process["limited_by"] != "unused_gpus" or load is None or load < _USED_LOAD:
                 used.setdefault(process["process"], []).append(gpu["uuid"])
     processes |= {process["process"]: process for process in facts["without_gpu"]}
+    place = {uuid: number for number, uuid in enumerate(gpus)}
     failing = [process for process in processes.values() if process["level"] in {"bad", "poor"}]
     for (who, text, kind), group in groupby(sorted(failing, key=_group), key=_group):
         ranks = list(group)
         held = list(dict.fromkeys(uuid for rank in ranks for uuid in used.get(rank["process"], [])))
-        held.sort(key=lambda uuid: list(gpus).index(uuid))
+        held.sort(key=place.__getitem__)
         ratios = [rank["limited_by_ratio"] for rank in ranks if _costs_gpu_time(rank)]
         ratio = sum(ratios) / len(ratios) if ratios else None
         pids = [f"pid {ranks[0]['pid']}" if ranks[0]["pid"] is not None else "pid unknown"]
