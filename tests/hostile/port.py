@@ -26,7 +26,7 @@ class Port:
         self._open: list[socket.socket] = []
 
     def connect(self) -> None:
-        for _ in range(self.draw.choice((1, 10, 200))):
+        for _ in range(self.draw.choice((1, 10, 600))):
             self._connect()
 
     def begin(self) -> None:

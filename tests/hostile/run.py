@@ -18,7 +18,7 @@ from tests.hostile.client import KINDS, Client, start
 from tests.hostile.witness import SETTINGS, Witness, settings
 from tests.website import USERS
 
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
 _ROUND_SECONDS = 12.0  # more than the longest act takes: a request whose connection the daemon should have closed
 _STOP_SECONDS = 10.0  # TimeoutStopSec= of the unit
 _HELD = 8  # attackers that keep what they have opened
