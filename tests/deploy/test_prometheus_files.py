@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from gpugauge import catalog
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.workload.jobfiles import read_jobs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -22,9 +24,7 @@ def load(name: str) -> Any:
 def test_every_alert_has_one_route() -> None:
     routes = load("alertmanager.yaml")["route"]["routes"]
     by_name = [found for route in routes for found in re.findall(r'alertname=~"(.*)"', "".join(route["matchers"]))]
-    alerts = {
-        rule["alert"] for group in load("rules/gpugauge.yaml")["groups"] for rule in group["rules"] if "alert" in rule
-    }
+    alerts = {alert.name for alert in rules.alerts(Parameters(critical=0.2, per_cause=True))}
     # The first route that matches is taken, so the last one may match more.
     taken = {name: next((regex for regex in by_name if re.fullmatch(regex, name)), None) for name in alerts}
 
