@@ -267,7 +267,7 @@ def test_a_reconnected_session_keeps_its_counts(listener: Sessions, connect: Cal
         ([hello(), hello()], "malformed"),
         ([hello(), snap(1, TWO)], "malformed"),
         ([hello(), b'{"v":[1,0],"kind":"snap"}'], "malformed"),
-        ([hello(), *(snap(1) for _ in range(round(Options().burst) + 15))], "rate"),
+        ([hello(), *(snap(1) for _ in range(round(3 * Options().burst)))], "rate"),
     ],
 )
 def test_a_bad_message_closes_its_connection_only(
