@@ -119,7 +119,12 @@ STORIES = (
     Planned(
         "never-ended",
         "a training that is done after 50 minutes, and a process of the job that keeps the GPU",
-        {"node-1": machine(training(100, "[0]", 501, end=3000), other(101, "[0]", 501, start=3000, memory="10GiB"))},
+        {
+            "node-1": machine(
+                training(100, "[0]", 501, end=3000),
+                other(101, "[0]", 501, start=3000, memory="10GiB", command="python fit.py"),
+            )
+        },
         expectations=(expect(job_labels(501), "idle", "GpuHeldIdle", since=50),),
     ),
     Planned(
