@@ -34,7 +34,8 @@ def test_a_threshold_is_a_percentage_or_a_share(text: str, file: Path) -> None:
     assert "less than 40%" in low["annotations"]["summary"]
 
 
-def test_explain_prints_a_line_for_each_alert() -> None:
+def test_explain_prints_a_line_for_each_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     made = rules("--threshold", "40%", "--critical", "20%", "--severity", "GpuLost=info", "--explain")
 
     lines = made.stdout.splitlines()
