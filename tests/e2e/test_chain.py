@@ -164,7 +164,8 @@ def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> Non
     assert float(share[1]) / 100 == pytest.approx(1 - LOST, abs=0.1)
     assert re.match(r"Lost mainly to data_loading [\d.]+%", description)
     assert "What to do: more loader workers" in description
-    assert re.search(r"Low since \d{4}-.* GPU hours lost so far", description)
+    # The hours are counted in steps of five minutes, so a short low load may have none yet.
+    assert re.search(r"Low since \d{4}-[^.]*UTC\. (?:\d+\.\d GPU hours lost so far\. )?Mean over 20s\.", description)
     assert "starved.py" in description
     assert alert["annotations"]["runbook_url"] == f"{RUNBOOK}#{LOW.lower()}"
 

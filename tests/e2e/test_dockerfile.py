@@ -25,7 +25,7 @@ def test_hadolint() -> None:
 def test_label_and_manifests_name_this_version() -> None:
     named = re.findall(r"^ARG VERSION=(\S+)$", FILE.read_text(), re.MULTILINE)
     manifests = (ROOT / "deploy" / "kubernetes").rglob("*.yaml")
-    images = {image for path in manifests for image in re.findall(r"image: gpugauge:(\S+)", path.read_text())}
+    images = {tag for path in manifests for tag in re.findall(r"(?:image: gpugauge:|newTag: )(\S+)", path.read_text())}
 
     assert named == [__version__]
     assert images == {__version__}
