@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.artifacts.rules.options import RUNBOOK
+from gpugauge.settings.kinds import RUNBOOK_URL
 from tests.e2e.documents import ROOT
 from tests.e2e.programs import Prometheus, http, wait_for
 from tests.needs import need
@@ -167,7 +167,7 @@ def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> Non
     # The hours are counted in steps of five minutes, so a short low load may have none yet.
     assert re.search(r"Low since \d{4}-[^.]*UTC\. (?:\d+\.\d GPU hours lost so far\. )?Mean over 20s\.", description)
     assert "starved.py" in description
-    assert alert["annotations"]["runbook_url"] == f"{RUNBOOK}#{LOW.lower()}"
+    assert alert["annotations"]["runbook_url"] == f"{RUNBOOK_URL}#{LOW.lower()}"
 
 
 def test_the_job_has_one_alert(chain: Chain) -> None:

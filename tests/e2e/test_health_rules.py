@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.artifacts.rules.options import RUNBOOK
+from gpugauge.settings.kinds import RUNBOOK_URL
 from tests.artifacts.rules.rule_stories import GPU, STORIES, UUID, Row, Story
 from tests.e2e.programs import prometheus3
 from tests.e2e.ruletester import firing, promtool
@@ -35,7 +35,7 @@ def annotated(story: Story, minute: int, summary: str, description: str, **label
     annotations = {
         "summary": summary,
         "description": description,
-        "runbook_url": f"{RUNBOOK}#{story.alert.lower()}",
+        "runbook_url": f"{RUNBOOK_URL}#{story.alert.lower()}",
     }
     alert = {"exp_labels": identity(story, **labels), "exp_annotations": annotations}
     return {"eval_time": f"{minute}m", "alertname": story.alert, "exp_alerts": [alert]}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpugauge.artifacts.rules.options import RUNBOOK, Parameters
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.settings.kinds import RUNBOOK_URL
 from tests.artifacts.rules.rule_stories import JOB, STORIES, Row, Story
 from tests.e2e.ruletester import firing, promtool, story_identity, tools
 
@@ -62,7 +63,7 @@ def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_p
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
         f"memory, prefetching, faster storage or decoding. Low since {begin(tool)}. 0.7 GPU hours lost "
         "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
-        "runbook_url": f"{RUNBOOK}#trainingloadlow",
+        "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
         "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
     }
 
@@ -86,7 +87,7 @@ def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> N
         f"memory, prefetching, faster storage or decoding. Low since {begin(tool)}. 0.7 GPU hours lost "
         f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
         "programs fit.py.",
-        "runbook_url": f"{RUNBOOK}#trainingloadlow",
+        "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
     promtool(tool, tmp_path, [*SIX_LEFT, *OWNER, *places(7, 8)], [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)])
@@ -98,7 +99,7 @@ def test_annotations_of_a_straggler_have_its_node(tool: str, tmp_path: Path) -> 
         "summary": "A rank of training jobset ml/llm works 2 times as long as the median rank",
         "description": "Slowest: rank 3 on node-2 works 90% of the time, the median rank 45%. Mean over 15m. On "
         "node-1, node-2; programs fit.py.",
-        "runbook_url": f"{RUNBOOK}#trainingstraggler",
+        "runbook_url": f"{RUNBOOK_URL}#trainingstraggler",
     }
     rows = named(story.rows, "gpu_process_host_info", workload_command="fit.py")
 
@@ -175,7 +176,7 @@ def test_texts_without_the_hook_have_the_command_of_the_hook(
         "the node shows what is missing. Processes without the hook: 1; of these only the load is known. "
         f"Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {begin(tool)}. 0.6 "
         f"GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",
-        "runbook_url": f"{RUNBOOK}#trainingloadlow",
+        "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     rows = without_hook(0.3, command=command)
 

@@ -101,6 +101,45 @@ def test_each_program_with_trouble_is_named_with_its_share(seed: int) -> None:
             assert problem["advice"]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_state_of_each_gpu_is_the_drawn_truth(seed: int) -> None:
+    node = draw(seed)
+
+    for gpu, shown in zip(node.gpus, facts_of(node)["gpus"], strict=True):
+        here = on(node, gpu.uuid)
+        lowered = gpu.slowed not in {None, "gpu_idle", "sw_power_cap"}
+        wasted = any(map(wasting, here)) and not any(map(useful, here))
+        grave = not gpu.up or gpu.reset or gpu.remapping_failed or wasted
+        troubled = gpu.faulty or lowered or any(p.cause and useful(p) for p in here)
+        used = any(p.condition != "display" for p in here)
+        level = "bad" if grave else "poor" if troubled else "good" if any(map(useful, here)) else "none"
+        states = (
+            (not gpu.up, "down"),
+            (gpu.faulty, "errors"),
+            (wasted, "wasted"),
+            (any(p.cause and useful(p) for p in here), "slowed"),
+            (lowered, "clocks lowered"),
+            (used, "in use"),
+        )
+        assert (shown["level"], shown["state_words"]) == (level, next((w for true, w in states if true), "free"))
+        assert (shown["summary"] is None) == (shown["state_words"] == "free" and not here)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_totals_are_those_of_the_gpus_that_answer(seed: int) -> None:
+    node = draw(seed)
+    up = [gpu for gpu in node.gpus if gpu.up]
+    whole = [gpu.load for gpu in up if not gpu.mig]
+    parts = [load for gpu in up for _, _, load in gpu.mig if load is not None]
+    totals = facts_of(node)["totals"]
+
+    assert (totals["gpus"], totals["up"], totals["load_gpus"]) == (len(node.gpus), len(up), len(whole))
+    assert totals["load"] == (pytest.approx(sum(whole) / len(whole)) if whole else None)
+    assert totals["mig_load"] == (pytest.approx(sum(parts) / len(parts)) if parts else None)
+    assert totals["mig_devices"] == sum(len(gpu.mig) for gpu in up)
+    assert totals["power_watts"] == (pytest.approx(sum(gpu.power for gpu in up)) if up else None)
+
+
 @pytest.mark.parametrize("width", [60, 64, *WIDTHS])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_line_is_wider_than_the_terminal(seed: int, width: int) -> None:

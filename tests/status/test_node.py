@@ -143,7 +143,43 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     assert first["last_seen"] == 1.7e9
     assert [(p["pid"], p["command"], p["alive"]) for p in first["last_processes"]] == [(4001, "train.py", False)]
     assert "last_processes" not in second
+    (process,) = first["last_processes"]
+    assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
     assert "last used by pid 4001 train.py (ended)" in table(status(gone, history), False, 1.7e9, 120)
+
+
+def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
+    history, alive = History(), family("gpu_process_host_info", ({"process": "bb", "pid": "7"}, 1))
+    users = [{"process": process, "uuid": "GPU-a"} for process in ("aa", "bb")]
+    verdict = (
+        family("training_state", *(({"process": user["process"], "state": "training"}, 1) for user in users)),
+        family("training_limited_by", *(({"process": user["process"], "cause": "transfer"}, 1) for user in users)),
+    )
+    here = family("gpu_process_memory_used_bytes", *((user, 1 << 30) for user in users))
+    known = family("gpu_process_info", *(({"process": p, "pid": n}, 1) for p, n in (("aa", "6"), ("bb", "7"))))
+    up = family("gpu_up", ({"uuid": "GPU-a"}, 1))
+    history.feed(Snapshot(1.7e9, 100.0, (Section("all", (up, here, known, alive, *verdict)),)))
+    stalled = family("training_state", ({"process": "bb", "state": "stalled"}, 1))
+    lost = (
+        family("gpu_up", ({"uuid": "GPU-a"}, 0)),
+        family("gpu_down_reason", ({"uuid": "GPU-a", "reason": "gpu_is_lost"}, 1)),
+    )
+    driver = family("gpugauge_driver_up", ({"reason": "ok"}, 1))
+    gone = status(Snapshot(1.7e9 + 60, 160.0, (Section("all", (driver, *lost, alive, stalled)),)), history)
+
+    (gpu,) = gone["gpus"]
+    ended, running = gpu["last_processes"]
+    assert (ended["alive"], ended["limited_by"], ended["state"]) == (False, "transfer", "training")
+    assert (running["alive"], running["limited_by"], running["state"]) == (True, None, "stalled")
+    assert running["memory_used_bytes"] == 1 << 30
+    down, trouble = gone["problems"]
+    assert (down["kind"], down["runbook"], down["detail"]) == (
+        "gpu_down",
+        "GpuLost",
+        "last used by pid 6 (ended), pid 7",
+    )
+    assert "nvidia-smi --gpu-reset" in down["advice"]
+    assert (trouble["processes"], trouble["text"], trouble["runbook"]) == (["bb"], "is stalled", "TrainingStalled")
 
 
 def test_time_of_a_step_in_the_last_minutes() -> None:

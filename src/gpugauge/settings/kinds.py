@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 DEFAULT_PORT = 10478
+URL_PATTERN = r"^(https?://[^\s{}\"`]+)?$"
+RUNBOOK_URL = "https://github.com/gpugauge/gpugauge/blob/main/docs/runbook.md"
 
 _T = TypeVar("_T")
 

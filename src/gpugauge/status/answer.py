@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 
-from gpugauge.status.problems import in_use
+from gpugauge.status.problems import in_use, used_well
 from gpugauge.status.processes import Facts
 from gpugauge.status.words import percent, plural
 
@@ -41,8 +41,7 @@ class _Clauses:
     def __init__(self, problems: Sequence[Facts], gpus: Sequence[Facts]) -> None:
         self._problems, self._total = problems, len(gpus)
         self._down = {gpu["uuid"] for gpu in gpus if not gpu["up"]}
-        # A GPU is not wasted while another process uses it well.
-        working = {gpu["uuid"] for gpu in gpus if any(p["level"] in {"good", "poor"} for p in gpu["processes"])}
+        working = {gpu["uuid"] for gpu in gpus if used_well(gpu)}
         self._wasted = self._uuids("wasted") - self._down - working
 
     def all(self) -> Iterator[str]:

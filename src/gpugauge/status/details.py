@@ -9,6 +9,7 @@ from gpugauge.status.steps import loader_advice, step_sentence
 from gpugauge.status.words import duration, percent
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
+_MAX_NAMED = 3  # processes of a GPU that is down
 
 
 def details(process: Mapping[str, Any], now: float) -> list[str]:
@@ -49,8 +50,12 @@ def last_use(gpu: Mapping[str, Any]) -> str:
     processes = gpu.get("last_processes")
     if not processes:
         return ""
-    named = [f"pid {p['pid']} {p['command'] or ''}".strip() + ("" if p["alive"] else " (ended)") for p in processes]
-    return f"last used by {', '.join(named)}"
+    named = [
+        f"pid {p['pid']} {p['command'] or ''}".strip() + ("" if p["alive"] else " (ended)")
+        for p in processes[:_MAX_NAMED]
+    ]
+    more = len(processes) - len(named)
+    return f"last used by {', '.join(named)}" + (f" and {more} more" if more else "")
 
 
 def _loader(options: Mapping[str, str]) -> str:

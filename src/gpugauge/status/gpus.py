@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
+from gpugauge.status.down import down_advice
 from gpugauge.status.health import MemoryHealth, ailments, slowdowns, xid_advice
 from gpugauge.status.history import History, by_labels
-from gpugauge.status.processes import Facts, Families, current, identities, identity, rows, workload
+from gpugauge.status.processes import Facts, Families, current, processes_of, rows, workload
+from gpugauge.status.runbook import section_of_xid
 
 _LOAD_WINDOW_SECONDS = 300.0
 _XID_SECONDS = 86_400.0  # for which an Xid error is shown
@@ -23,11 +26,10 @@ _MIG_FIGURES = {
     "memory_used_bytes": "gpu_mig_memory_used_bytes",
     "memory_total_bytes": "gpu_mig_memory_total_bytes",
 }
-_LEVELS = ("bad", "poor", "good")
 
 
 def gpus(found: Families, history: History, processes: Sequence[Facts], now: float) -> list[Facts]:
-    """Return the GPUs by index. `now` is the Unix time of the snapshot."""
+    """Return the GPUs by index, without their states. `now` is the Unix time of the snapshot."""
     known = {facts["uuid"]: facts for facts in rows(found.get("gpu_info"))}
     figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _FIGURES.items()}
     temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
@@ -42,8 +44,6 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
     for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items():
         index = known.get(uuid, {}).get("index", "")
         number = int(index) if index.isdecimal() else None
-        here = users.get(uuid, [])
-        ill = health.of(uuid, "?" if number is None else number)
         result.append(
             {
                 "index": number,
@@ -52,17 +52,17 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
                 "pci_bus_id": known.get(uuid, {}).get("pci_bus_id"),
                 "up": bool(up),
                 "down_reason": down.get(uuid),
-                "level": _level(bool(up), ill, here),
+                "advice": None if up else down_advice(down.get(uuid)),
                 **{name: values.get((uuid,)) for name, values in figures.items()},
                 "load_5m": history.load(uuid, _LOAD_WINDOW_SECONDS),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
                 "temperature_celsius": temperatures.get((uuid, "gpu")),
-                **ill,
+                **health.of(uuid, "?" if number is None else number),
                 "mig": [device | allocation.of(device["uuid"]) for device in mig.get(uuid, [])],
                 **allocation.of(uuid),
-                "processes": here,
+                "processes": users.get(uuid, []),
                 "processes_hidden": int(hidden.get((uuid,), 0)),
-                **({} if up else _last_use(uuid, history, {p["process"] for p in processes})),
+                **({} if up else _last_use(uuid, history, processes)),
             }
         )
     return sorted(result, key=lambda gpu: (gpu["index"] is None, gpu["index"], gpu["uuid"]))
@@ -120,7 +120,7 @@ class _Health:
             self._errors.get((uuid, "uncorrected", "volatile"), 0),
         )
         return {
-            "health": [{"grave": a.grave, "text": a.text, "advice": a.advice} for a in ailments(figures, index)],
+            "health": [asdict(ailment) for ailment in ailments(figures, index)],
             "slowed_by": slowdowns(self._slowed.get(uuid, [])),
             "xids": [
                 {
@@ -129,6 +129,7 @@ class _Health:
                     "class": kind,
                     "last": at,
                     "advice": (xid_advice(kind, index) if unrepaired else "") or None,
+                    "runbook": section_of_xid(kind),
                 }
                 for at, (xid, kind, name), unrepaired in sorted(self._xids.get(uuid, []), reverse=True)
             ],
@@ -153,28 +154,34 @@ def _instance(device: Mapping[str, str | None]) -> tuple[int, int]:
     return first, second
 
 
-def _level(up: bool, health: Facts, processes: Sequence[Facts]) -> str:
-    """Return the level of a GPU: bad if it is down or gravely ill, otherwise the worst of itself and its processes."""
-    levels = [process["level"] for process in processes]
-    if not up or any(ailment["grave"] for ailment in health["health"]):
-        levels.append("bad")
-    if health["health"] or health["slowed_by"] or any(xid["advice"] for xid in health["xids"]):
-        levels.append("poor")
-    return next((level for level in _LEVELS if level in levels), "none")
-
-
 def _on_device(process: Facts, uuid: str) -> Facts:
     """Return a process with its use of one GPU."""
-    return {**{key: value for key, value in process.items() if key != "devices"}, **process["devices"][uuid]}
+    return {**_without_devices(process), **process["devices"][uuid]}
 
 
-def _last_use(uuid: str, history: History, alive: set[str]) -> Facts:
-    """Return the fields of a GPU that is down about the time when it answered last; none if that is not known."""
+def _without_devices(process: Facts) -> Facts:
+    return {key: value for key, value in process.items() if key != "devices"}
+
+
+def _last_use(uuid: str, history: History, alive: Sequence[Facts]) -> Facts:
+    """Return the fields of a GPU that is down about the time when it answered last; none if that is not known.
+
+    A process that still runs has its present state, one that ended has that of the time.
+    """
     use = history.last_use(uuid)
     if use is None:
         return {}
-    known = identities(use.families, use.processes)
-    last = [identity(known[process]) | {"alive": process in alive} for process in use.processes if process in known]
+    present = {process["process"]: process for process in alive}
+    then = {process["process"]: process for process in processes_of(use.families, History())}
+    last = [
+        {
+            **_without_devices(present.get(label, then[label])),
+            **then[label]["devices"].get(uuid, {}),
+            "alive": label in present,
+        }
+        for label in use.processes
+        if label in then
+    ]
     return {"last_seen": use.timestamp, "last_processes": last}
 
 

@@ -49,11 +49,12 @@ _XID_ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Ailment:
-    """`grave`: the GPU is not usable until something is done."""
+    """`grave`: the GPU is not usable until something is done. `runbook` is the section of docs/runbook.md."""
 
     grave: bool
     text: str
     advice: str
+    runbook: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +74,22 @@ def ailments(health: MemoryHealth, index: object) -> Iterator[Ailment]:
     reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
     if (action := health.recovery_action) != "none":
         wanted, advice = RECOVERY.get(action, (action.replace("_", " "), "see NVIDIA's documentation"))
-        yield Ailment(True, f"after an error the driver requires: {wanted}", advice.format(index))
+        yield Ailment(True, f"after an error the driver requires: {wanted}", advice.format(index), "GpuNeedsReset")
     if health.remapping_failed:
-        yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE)
+        yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE, "GpuRowRemapFailed")
     if health.retired_pages >= _MANY_RETIRED_PAGES:
-        yield Ailment(False, f"{health.retired_pages:.0f} of at most 64 memory pages are retired", _REPLACE)
+        yield Ailment(
+            False, f"{health.retired_pages:.0f} of at most 64 memory pages are retired", _REPLACE, "GpuRowRemapFailed"
+        )
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
-        yield Ailment(False, text, f"programs on it are not affected; {reset}")
+        yield Ailment(False, text, f"programs on it are not affected; {reset}", "GpuNeedsReset")
     if health.retirement_pending:
-        yield Ailment(False, "a faulty memory page waits to be retired", reset)
+        yield Ailment(False, "a faulty memory page waits to be retired", reset, "GpuNeedsReset")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        yield Ailment(False, text, f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}")
+        advice = f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}"
+        yield Ailment(False, text, advice, "GpuUncorrectedEcc")
 
 
 def xid_advice(xid_class: str, index: object) -> str:

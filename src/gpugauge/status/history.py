@@ -25,6 +25,12 @@ Key = tuple[str, str]  # process, uuid
 
 IDENTITIES = ("torch_process_info", "gpu_process_host_info", "gpu_process_info")
 """The families with facts about processes; a later one takes precedence."""
+# What is kept about the processes of a GPU that may be lost.
+_KEPT = (
+    *IDENTITIES,
+    *("gpu_process_start_timestamp_seconds", "gpu_process_memory_used_bytes", "training_state", "training_limited_by"),
+    *("training_limited_by_ratio", "torch_steps_total", "training_last_step_timestamp_seconds"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +44,11 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class LastUse:
-    """The processes on a GPU when it answered last, at Unix time `timestamp`. `families` are those of IDENTITIES."""
+    """The processes on a GPU when it answered last, at Unix time `timestamp`, and the families about them by name."""
 
     timestamp: float
     processes: tuple[str, ...]
-    families: tuple[Family | None, ...]
+    families: Mapping[str, Family]
 
 
 def by_name(snapshot: Snapshot) -> dict[str, Family]:
@@ -178,13 +184,13 @@ def _durations(family: Family | None) -> dict[str, tuple[int, float]]:
 
 def _uses(found: Mapping[str, Family], timestamp: float) -> dict[str, LastUse]:
     """Return the present processes of each GPU that answers."""
-    families = tuple(found.get(name) for name in IDENTITIES)
+    families = {name: found[name] for name in _KEPT if name in found}
     processes: dict[str, list[str]] = {}
     for process, uuid in by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid"):
         processes.setdefault(uuid, []).append(process)
     answering = [uuid for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items() if up]
     return {
-        uuid: LastUse(timestamp, tuple(found_here), families if found_here else ())
+        uuid: LastUse(timestamp, tuple(found_here), families if found_here else {})
         for uuid in answering
         for found_here in [processes.get(uuid, [])[:_MAX_LAST_PROCESSES]]
     }

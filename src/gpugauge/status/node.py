@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
 from gpugauge.status.driver_advice import ADVICE
+from gpugauge.status.gpu_state import gpu_state
 from gpugauge.status.gpus import gpus
 from gpugauge.status.history import History, by_labels, by_name
 from gpugauge.status.problems import problems
-from gpugauge.status.processes import Facts, Families, processes, rows
+from gpugauge.status.processes import Facts, Families, processes_of, rows
+from gpugauge.status.totals import totals
 
 _HOOK_TROUBLE_SECONDS = 300.0  # a replaced receiver is shown for this long
 _MAX_ERROR_CHARACTERS = 200  # the log has the whole error
@@ -21,7 +23,7 @@ def status(snapshot: Snapshot, history: History) -> Facts:
     """Return the status, ready for JSON. Unknown values are None or absent, never 0."""
     found = by_name(snapshot)
     build = rows(found.get("gpugauge_build_info"))
-    alive = processes(found, history)
+    alive = processes_of(found, history)
     facts: Facts = {
         "host": socket.gethostname(),
         "timestamp": snapshot.timestamp,
@@ -34,7 +36,14 @@ def status(snapshot: Snapshot, history: History) -> Facts:
         "without_gpu": [p for p in alive if not p["devices"]],
     }
     found_problems = problems(facts)
-    return {"answer": answer(facts, found_problems), "problems": found_problems, **facts}
+    for gpu in facts["gpus"]:
+        gpu.update(gpu_state(gpu, found_problems))
+    return {
+        "answer": answer(facts, found_problems),
+        "problems": found_problems,
+        "totals": totals(facts["gpus"]),
+        **facts,
+    }
 
 
 def _driver(found: Families) -> Facts:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
 
+from gpugauge.status.details import last_use
 from gpugauge.status.down import down_phrase
 from gpugauge.status.owner import name, owner
 from gpugauge.status.processes import Facts
+from gpugauge.status.runbook import section_of_kind
 from gpugauge.status.words import percent, plural
 
 # Kinds of problems in the order in which they are shown.
@@ -28,7 +30,7 @@ def problems(facts: Facts) -> list[Facts]:
 
 def _problem(kind: str, subject: str, text: str, advice: str | None = None, **more: object) -> Facts:
     grave = kind in _GRAVE
-    empty: Facts = {"detail": None, "gpus": [], "processes": [], "ratio": None}
+    empty: Facts = {"detail": None, "gpus": [], "processes": [], "ratio": None, "runbook": section_of_kind(kind)}
     return {"kind": kind, "grave": grave, "subject": subject, "text": text, "advice": advice, **empty, **more}
 
 
@@ -52,16 +54,16 @@ def _devices(gpus: Sequence[Facts]) -> Iterator[Facts]:
     for gpu in gpus:
         subject, uuids = gpus_words([gpu]), [gpu["uuid"]]
         if not gpu["up"]:
-            yield _problem("gpu_down", subject, down_phrase(gpu["down_reason"]), gpus=uuids)
+            used = last_use(gpu) or None
+            yield _problem("gpu_down", subject, down_phrase(gpu["down_reason"]), gpu["advice"], detail=used, gpus=uuids)
         for ailment in gpu["health"]:
-            yield _problem(
-                "gpu_health", subject, ailment["text"], ailment["advice"], gpus=uuids, grave=ailment["grave"]
-            )
+            more = {"grave": ailment["grave"], "runbook": ailment["runbook"]}
+            yield _problem("gpu_health", subject, ailment["text"], ailment["advice"], gpus=uuids, **more)
         for xid in gpu["xids"]:
             if xid["advice"]:
                 at = datetime.fromtimestamp(xid["last"], timezone.utc)
                 text = f"{xid['text']}, at {at:%H:%M:%S} UTC"
-                yield _problem("xid", subject, text, xid["advice"], gpus=uuids)
+                yield _problem("xid", subject, text, xid["advice"], gpus=uuids, runbook=xid["runbook"])
         if gpu["slowed_by"]:
             advice = "check cooling and power supply (gpu_clocks_event_seconds_total)"
             yield _problem("gpu_slowed", subject, f"clocks lowered: {', '.join(gpu['slowed_by'])}", advice, gpus=uuids)
@@ -79,9 +81,10 @@ def _trainings(facts: Facts) -> Iterator[Facts]:
     processes: dict[str, Facts] = {}
     used: dict[str, list[str]] = {}
     for gpu in facts["gpus"]:
-        for process in gpu["processes"]:
+        # The processes of a GPU that is down may still run, stalled.
+        for process in gpu["processes"] + [p for p in gpu.get("last_processes", ()) if p["alive"]]:
             processes[process["process"]] = process
-            load = process["load_5m"]
+            load = process.get("load_5m")
             if process["limited_by"] != "unused_gpus" or load is None or load < _USED_LOAD:
                 used.setdefault(process["process"], []).append(gpu["uuid"])
     processes |= {process["process"]: process for process in facts["without_gpu"]}
@@ -99,7 +102,8 @@ def _trainings(facts: Facts) -> Iterator[Facts]:
         where = gpus_words([gpus[uuid] for uuid in held]) if held else ""
         labels = [rank["process"] for rank in ranks]
         detail = ", ".join(filter(None, (lost, " ".join(pids), where)))
-        yield _problem(kind, who, text, ranks[0]["advice"], detail=detail, gpus=held, processes=labels, ratio=ratio)
+        more = {"processes": labels, "ratio": ratio, "runbook": ranks[0]["runbook"]}
+        yield _problem(kind, who, text, ranks[0]["advice"], detail=detail, gpus=held, **more)
 
 
 def _costs_gpu_time(process: Facts) -> bool:
@@ -123,6 +127,13 @@ def _group(process: Facts) -> tuple[str, str, str]:
 def in_use(gpu: Facts) -> bool:
     """Return whether a program other than that of a display uses a GPU."""
     return bool(gpu["processes_hidden"]) or any(process["role"] != "display" for process in gpu["processes"])
+
+
+def used_well(gpu: Facts) -> bool:
+    """Return whether a process works on a GPU that loses less than half of its time: then the GPU is not wasted,
+    whatever the others do.
+    """
+    return any(process["level"] in {"good", "poor"} for process in gpu["processes"])
 
 
 def gpus_words(gpus: Sequence[Facts]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.metric import Family
 from gpugauge.status.history import IDENTITIES, History, by_labels
+from gpugauge.status.runbook import section_of_training
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, state_words
 from gpugauge.verdict.causes import CAUSES
 
@@ -44,17 +45,7 @@ def workload(facts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def identities(families: Iterable[Family | None], only: Collection[str] | None = None) -> dict[str, dict[str, str]]:
-    """Return the labels of each process from the families of IDENTITIES, the first taking effect least."""
-    known: dict[str, dict[str, str]] = {}
-    for family in families:
-        for facts in rows(family):
-            if only is None or facts.get("process") in only:
-                known[facts["process"]] = known.get(facts["process"], {}) | facts
-    return known
-
-
-def identity(facts: Mapping[str, str]) -> Facts:
+def _identity(facts: Mapping[str, str]) -> Facts:
     """Return the fields that identify a process."""
     return {
         "process": facts["process"],
@@ -64,9 +55,12 @@ def identity(facts: Mapping[str, str]) -> Facts:
     }
 
 
-def processes(found: Families, history: History) -> list[Facts]:
+def processes_of(found: Families, history: History) -> list[Facts]:
     """Return the processes that the driver, the host or the hook reports and that are alive."""
-    known = identities(found.get(name) for name in IDENTITIES)
+    known: dict[str, dict[str, str]] = {}
+    for name in IDENTITIES:
+        for facts in rows(found.get(name)):
+            known[facts["process"]] = known.get(facts["process"], {}) | facts
     memory = by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid")
     busy = by_labels(found.get("gpu_process_busy_seconds_total"), "process", "uuid")
     ended = by_labels(found.get("training_end_timestamp_seconds"), "process")
@@ -81,11 +75,11 @@ def processes(found: Families, history: History) -> list[Facts]:
             devices.setdefault(process, {})[uuid] = use
     steps, verdicts = _Steps(found, history), _Verdicts(found)
     result = []
-    for process, facts in known.items():
+    for process, labels in known.items():
         if process in alive:
-            role = _role(facts, hooked=process in inside)
-            shown: Facts = {**identity(facts), "kind": facts.get("kind"), "torch_build": facts.get("torch_build")}
-            shown |= {"role": role, "hook": process in inside} | steps.of(process, facts)
+            role = _role(labels, hooked=process in inside)
+            shown: Facts = {**_identity(labels), "kind": labels.get("kind"), "torch_build": labels.get("torch_build")}
+            shown |= {"role": role, "hook": process in inside} | steps.of(process, labels)
             shown |= verdicts.of(process, role, shown)
             result.append(shown | {"devices": devices.get(process, {})})
     return result
@@ -150,6 +144,7 @@ class _Verdicts:
             "limited_by_ratio": ratio,
             "evidence": cause.evidence if cause else None,
             "advice": advice or None,
+            "runbook": section_of_training(state, name) if state else None,
             "level": level(state, name, ratio, role),
             "undecidable": list(filter(None, self._undecidable.get(process, "").split(","))),
             "step_shares": parts,

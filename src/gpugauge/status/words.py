@@ -35,7 +35,8 @@ _STATES = {
     "held_idle": "idle",
     "not_training": "not training",
 }
-RUN_ADVICE = "if it is a training, start it under the hook to learn its state: gpugauge run -- python train.py"
+HOOK_COMMAND = "gpugauge run -- python train.py"
+RUN_ADVICE = "if it is a training, start it under the hook to learn its state: " + HOOK_COMMAND
 STALLED_ADVICE = "find out where it waits: py-spy dump --pid {}"
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 

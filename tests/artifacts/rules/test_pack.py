@@ -10,13 +10,13 @@ from click.testing import CliRunner, Result
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
-from gpugauge.artifacts.rules.options import RUNBOOK as RUNBOOK_URL
 from gpugauge.artifacts.rules.options import Parameters, RulesError, load
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE
 from gpugauge.cli.main import main
 from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.duration import format_duration
+from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES, Cause
 from tests.artifacts.rules.rule_stories import QUIET, STORIES
 

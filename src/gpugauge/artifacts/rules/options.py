@@ -12,16 +12,14 @@ from pydantic_core import PydanticCustomError
 
 from gpugauge.artifacts.rules.serving import COMMANDS
 from gpugauge.duration import format_duration, parse_duration
-from gpugauge.settings.kinds import ConfigError
+from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
 from gpugauge.settings.nearest import hint
 from gpugauge.settings.yaml_model import YamlModel
 from gpugauge.settings.yaml_text import Document
 
 _MATCHER = r'[a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}`]*"'
 _MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
-_URL = r"^(https?://[^\s{}\"`]+)?$"
 _SEVERITIES = ("info", "warning", "critical")
-RUNBOOK = "https://github.com/gpugauge/gpugauge/blob/main/docs/runbook.md"
 # Parameters of earlier versions, and what replaces them.
 RENAMED = {"info_below": "threshold", "warning_below": "threshold", "runbook": "runbook_url"}
 
@@ -164,10 +162,12 @@ class Parameters(BaseModel):
         "Prometheus needs a name of its own.",
     )
     runbook_url: str = Field(
-        default=RUNBOOK, pattern=_URL, description="Address of the runbook, for links in the alerts."
+        default=RUNBOOK_URL, pattern=URL_PATTERN, description="Address of the runbook, for links in the alerts."
     )
     dashboard_url: str = Field(
-        default="", pattern=_URL, description="Address of Grafana, for links to the dashboards; no links without it."
+        default="",
+        pattern=URL_PATTERN,
+        description="Address of Grafana, for links to the dashboards; no links without it.",
     )
     engine: Literal["prometheus", "grafana"] = Field(
         default="prometheus",

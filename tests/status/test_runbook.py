@@ -1,0 +1,42 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from gpugauge.artifacts.rules.load import alert_of_cause
+from gpugauge.collectors.device.xids import XID_CLASSES
+from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
+from gpugauge.status.down import down_advice
+from gpugauge.status.health import MemoryHealth, ailments
+from gpugauge.status.problems import KINDS
+from gpugauge.status.runbook import section_of_kind, section_of_training, section_of_xid
+from gpugauge.verdict.causes import CAUSES, STATES
+
+SECTIONS = set(
+    re.findall(r"^### (\w+)$", (Path(__file__).parents[2] / "docs" / "runbook.md").read_text(), re.MULTILINE)
+)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_has_a_section(cause: str) -> None:
+    on_cpu, training = section_of_training("training_on_cpu", cause), section_of_training("training", cause)
+
+    assert {on_cpu, training} <= SECTIONS
+    assert training == alert_of_cause(cause) or training in {"TrainingOnCpu", "TorchCpuBuildBusy", "TrainingLoadLow"}
+
+
+def test_each_other_problem_has_a_section() -> None:
+    worst = MemoryHealth("gpu_reset", True, True, 64, True, 1)
+    found = {section_of_kind(kind) for kind in KINDS} | {ailment.runbook for ailment in ailments(worst, 0)}
+    found |= {section_of_xid(kind) for kind in XID_CLASSES} | {section_of_training(state, None) for state in STATES}
+
+    assert found - {None} <= SECTIONS
+    assert {kind for kind in KINDS if section_of_kind(kind) is None} == {
+        *("gpu_health", "xid", "wasted", "on_cpu", "slowed", "hook")
+    }
+
+
+def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
+    reasons = {*DOWN_REASONS, *CODE_NAMES.values(), "unknown"}
+
+    assert {reason for reason in reasons if not down_advice(reason)} == {"driver_down"}
