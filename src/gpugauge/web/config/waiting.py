@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from gpugauge.web.prefixes import prefix, site
+from gpugauge.web.prefixes import sender, site
 
 # Waiting logins in all, and of one prefix.
 MAX_WAITING = 16
@@ -44,15 +44,15 @@ class WaitingLogins(Generic[Item]):
     def __init__(self, chance: random.Random | None = None) -> None:
         self._chance = chance or random.SystemRandom()
         self._waiting: list[_Waiting[Item]] = []
-        self._prefixes, self._sites = _Faults(), _Faults()
+        self._senders, self._sites = _Faults(), _Faults()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, item: Item, remote: str, now: float) -> Item | None:
         """Add an item. Returns the one that leaves if there are too many, which may be the new one."""
-        name = prefix(remote)
-        own = [waiting for waiting in self._waiting if prefix(waiting.remote) == name]
+        name = sender(remote)
+        own = [waiting for waiting in self._waiting if sender(waiting.remote) == name]
         new = _Waiting(item, remote, self._rank(remote, len(own), now))
         self._waiting.append(new)
         if len(own) >= MAX_WAITING_PER_PREFIX:
@@ -79,11 +79,11 @@ class WaitingLogins(Generic[Item]):
 
     def fault(self, remote: str, now: float) -> None:
         """Record a wrong password from an address."""
-        self._prefixes.add(prefix(remote), now)
+        self._senders.add(sender(remote), now)
         self._sites.add(site(remote), now)
 
     def _rank(self, remote: str, ordinal: int, now: float) -> _Rank:
-        return _Rank(self._prefixes.count(prefix(remote), now), self._sites.count(site(remote), now), ordinal)
+        return _Rank(self._senders.count(sender(remote), now), self._sites.count(site(remote), now), ordinal)
 
     def _any(self, rank: _Rank) -> _Waiting[Item]:
         return self._chance.choice([waiting for waiting in self._waiting if waiting.rank == rank])
