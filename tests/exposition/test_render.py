@@ -340,11 +340,11 @@ def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatc
     large = tuple(((f"{i}",), 1) for i in range(2000))
     other = Table("version").gauge("gpugauge_other_info", "Other.", NONE, id)
     exposition = published()
-    label_text = Mock(wraps=exposition_text._label_text)
-    monkeypatch.setattr(exposition_text, "_label_text", label_text)
+    label_set = Mock(wraps=exposition_text.label_set)
+    monkeypatch.setattr(exposition_text, "label_set", label_set)
     for tick in range(5):
         values = tuple((labels, tick) for labels, _ in large)
         exposition.publish(snapshot(Section("x", (family(FACTS, *values), Family(other, ((("0",), tick),))))))
         body(exposition)
 
-    assert label_text.call_count == 2000
+    assert label_set.call_count == 2000

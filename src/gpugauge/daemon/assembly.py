@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -37,7 +38,7 @@ from gpugauge.status.history import History
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.refresh import Refresh
-from gpugauge.web.routes import for_people, standard_routes
+from gpugauge.web.routes import dcgm_route, for_people, standard_routes
 from gpugauge.web.server import Server
 from gpugauge.web.status import PATH as STATUS_PATH
 from gpugauge.web.status import status_route
@@ -153,6 +154,10 @@ class Parts:
         routes = standard_routes(
             self.exposition, web.telemetry_path, self._not_ready, forecast, self._note, self._refresh
         )
+        if web.enable_dcgm:
+            routes[f"{web.telemetry_path}/dcgm"] = dcgm_route(
+                lambda: self._snapshot, self._not_ready, socket.gethostname(), forecast, self._refresh
+            )
         routes |= for_people(people, forecast)
         return Server(
             web.listen_address,

@@ -29,7 +29,7 @@ OWN_PREFIX = "gpugauge_"
 
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 # Level 1 takes a third of the default level's time; the result is a sixth larger.
-_GZIP_LEVEL = 1
+GZIP_LEVEL = 1
 
 
 class Response(NamedTuple):
@@ -194,5 +194,5 @@ def _ending(openmetrics: bool) -> bytes:
 
 
 def _deflate(data: bytes, mode: int) -> bytes:
-    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(data) + compressor.flush(mode)

@@ -72,7 +72,7 @@ def _lines(family: Family, labels: _Labels, last_samples: Samples, last_text: st
             lines.append(line)
             continue
         values, value = sample
-        label_text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
+        label_text = texts.get(values) or texts.setdefault(values, label_set(names, values))
         # Inline for the common numbers: a function call for each would double the time of a body.
         kind = type(value)
         if kind is float and -1e6 < value < 1e6:  # type: ignore[operator]  # only histograms hold HistogramValue
@@ -98,9 +98,9 @@ def _histogram_lines(family: Family, labels: _Labels) -> str:
         counts = [f"{count}.0" if -1_000_000 < count < 1_000_000 else go_float(count) for count in value.counts]
         for bound, count in zip(bounds, counts, strict=True):
             key = (*values, bound)
-            text = bucket_texts.get(key) or bucket_texts.setdefault(key, _label_text(bucket_names, key))
+            text = bucket_texts.get(key) or bucket_texts.setdefault(key, label_set(bucket_names, key))
             lines.append(f"{name}_bucket{text} {count}\n")
-        text = texts.get(values) or texts.setdefault(values, _label_text(names, values))
+        text = texts.get(values) or texts.setdefault(values, label_set(names, values))
         lines.append(f"{name}_count{text} {counts[-1]}\n{name}_sum{text} {total}\n")
     return "".join(lines)
 
@@ -110,7 +110,8 @@ def _bounds(buckets: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(go_float(bound) for bound in (*buckets, float("inf")))
 
 
-def _label_text(names: tuple[str, ...], values: LabelValues) -> str:
+def label_set(names: tuple[str, ...], values: LabelValues) -> str:
+    """Return a label set as text, sorted by name; "" without labels."""
     pairs = sorted(zip(names, values, strict=True))
     return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in pairs) + "}" if pairs else ""
 

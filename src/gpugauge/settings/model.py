@@ -48,6 +48,11 @@ class Web(Section):
         description="Enable the requests that change the daemon: `POST /-/reload`, `/-/release`, `/-/attach` and "
         "`/-/forget`.",
     )
+    enable_dcgm: bool = setting(
+        default=False,
+        description="Serve GPU values under the names, labels and units of dcgm-exporter as well, at the telemetry "
+        "path followed by `/dcgm`, for existing dashboards and OpenCost (docs/migrating.md).",
+    )
 
 
 @dataclass(frozen=True)

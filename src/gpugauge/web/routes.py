@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from gpugauge.exposition.render import Exposition
+from gpugauge.exposition.dcgm import DcgmExposition
+from gpugauge.exposition.render import Exposition, Response
 from gpugauge.forecast import ScrapeForecast
+from gpugauge.snapshot import Snapshot
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
@@ -24,24 +26,8 @@ def standard_routes(
     nothing.
     """
 
-    def metrics(request: Request) -> Reply | Awaitable[Reply]:
-        now = time.monotonic()
-        expected = bool(forecast and forecast.record_scrape(request.remote, now))
-        if refresh and refresh.due(now, expected=expected):
-            return refreshed(request, refresh)
-        return respond(request, now)
-
-    async def refreshed(request: Request, refresh: Refresh) -> Reply:
-        await refresh.wait()
-        return respond(request, time.monotonic())
-
-    def respond(request: Request, now: float) -> Reply:
-        accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
-        response = exposition.respond(accept, encoding, now)
-        headers = [("Vary", "Accept, Accept-Encoding")]
-        if response.content_encoding:
-            headers.append(("Content-Encoding", response.content_encoding))
-        return Reply(response.status, response.body, response.content_type, tuple(headers))
+    def metrics(request: Request, now: float) -> Response:
+        return exposition.respond(request.headers.get("Accept"), request.headers.get("Accept-Encoding"), now)
 
     def ready(_: Request) -> Reply:
         reason = not_ready()
@@ -52,8 +38,53 @@ def standard_routes(
     return {
         "/-/healthy": Route(lambda _: sentence(200, "healthy")),
         "/-/ready": Route(ready),
-        telemetry_path: Route(metrics),
+        telemetry_path: scrape_route(metrics, forecast, refresh),
     }
+
+
+def dcgm_route(
+    snapshot: Callable[[], Snapshot | None],
+    not_ready: Callable[[], str | None],
+    hostname: str,
+    forecast: ScrapeForecast,
+    refresh: Refresh,
+) -> Route:
+    """Return the route of the metrics under dcgm-exporter's names. It returns 503 while there is no fresh snapshot."""
+    exposition = DcgmExposition(hostname)
+
+    def metrics(request: Request, _: float) -> Response:
+        reason, current = not_ready(), snapshot()
+        if reason is not None or current is None:
+            return Response(f"not ready: {reason}\n".encode(), "text/plain; charset=utf-8", None, 503)
+        return exposition.respond(current, request.headers.get("Accept-Encoding"))
+
+    return scrape_route(metrics, forecast, refresh)
+
+
+def scrape_route(
+    respond: Callable[[Request, float], Response], forecast: ScrapeForecast | None, refresh: Refresh | None
+) -> Route:
+    """Return a route whose requests are recorded as scrapes. `respond` gets the request and the monotonic time."""
+
+    def scrape(request: Request) -> Reply | Awaitable[Reply]:
+        now = time.monotonic()
+        expected = bool(forecast and forecast.record_scrape(request.remote, now))
+        if refresh and refresh.due(now, expected=expected):
+            return refreshed(request, refresh)
+        return reply(request, now)
+
+    async def refreshed(request: Request, refresh: Refresh) -> Reply:
+        await refresh.wait()
+        return reply(request, time.monotonic())
+
+    def reply(request: Request, now: float) -> Reply:
+        response = respond(request, now)
+        headers = [("Vary", "Accept, Accept-Encoding")]
+        if response.content_encoding:
+            headers.append(("Content-Encoding", response.content_encoding))
+        return Reply(response.status, response.body, response.content_type, tuple(headers))
+
+    return Route(scrape)
 
 
 def for_people(routes: Mapping[str, Route], forecast: ScrapeForecast) -> dict[str, Route]:
