@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import textwrap
 from itertools import groupby
 
 from gpugauge.settings.kinds import Section
@@ -52,7 +53,7 @@ def _heading(section: str) -> str:
 def _entry(setting: Setting) -> str:
     flag = f"`{setting.flag}`" + (f", `{setting.negative_flag}`" if setting.negative_flag else "")
     return (
-        f"### {setting.key}\n\n{setting.description}\n\n"
+        f"### {setting.key}\n\n{textwrap.fill(setting.description, 120, break_on_hyphens=False)}\n\n"
         f"- flag: {flag}\n- environment: `{setting.environment}`\n"
         f"- type: {setting.kind}; default: {setting.default_text}\n"
     )
