@@ -112,6 +112,12 @@ def test_daemon_loads_nothing_that_reads_settings() -> None:
     assert not loaded & {"pydantic", "pydantic_core", "annotated_types", "click", "yaml"}
 
 
+def test_daemon_loads_no_module_for_the_sake_of_one_function() -> None:
+    loaded = loaded_by("import gpugauge.settings.reader, gpugauge.daemon.serve, gpugauge.daemon.app")
+
+    assert not loaded & {"curses", "email", "gzip", "html", "multiprocessing", "statistics"}  # 3 MB
+
+
 def test_worker_loads_the_driver_only() -> None:
     loaded = loaded_by("import gpugauge.driver.worker")
 

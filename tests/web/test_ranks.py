@@ -73,7 +73,7 @@ class Drawn:
     def connect(self) -> None:
         full, before = len(self.open) >= self.limit, list(self.open)
         address = self.chance.choice(ADDRESSES)
-        self.listener.handle_stream(object(), (address, 1))  # type: ignore[arg-type]
+        self.listener.serve(object(), address)  # type: ignore[arg-type]
         peer = self.last
         assert (peer.remote, peer.started, peer.closed) == (address, True, False)
         gone = self.closed()

@@ -5,7 +5,6 @@ Source of names, units and labels: etc/default-counters.csv and the text templat
 
 from __future__ import annotations
 
-import gzip
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpugauge.exposition.accept import negotiate
-from gpugauge.exposition.render import GZIP_LEVEL, TEXT, Response
+from gpugauge.exposition.render import TEXT, Response, gzipped
 from gpugauge.exposition.text import go_float, label_set
 from gpugauge.metric import Kind
 from gpugauge.snapshot import Snapshot
@@ -203,7 +202,7 @@ class DcgmExposition:
             self._last = now
         body = self._text(self._last).encode()
         if negotiate("", accept_encoding or "").gzip:
-            return Response(gzip.compress(body, GZIP_LEVEL, mtime=0), TEXT, "gzip")
+            return Response(gzipped(body), TEXT, "gzip")
         return Response(body, TEXT)
 
     def _text(self, now: _Values) -> str:

@@ -29,7 +29,7 @@ OWN_PREFIX = "gpugauge_"
 
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 # Level 1 takes a third of the default level's time; the result is a sixth larger.
-GZIP_LEVEL = 1
+_GZIP_LEVEL = 1
 
 
 class Response(NamedTuple):
@@ -189,10 +189,16 @@ class _RenderedSection:
         return deflated
 
 
+def gzipped(body: bytes) -> bytes:
+    """Return a body as one gzip member."""
+    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    return compressor.compress(body) + compressor.flush()
+
+
 def _ending(openmetrics: bool) -> bytes:
     return b"# EOF\n" if openmetrics else b""
 
 
 def _deflate(data: bytes, mode: int) -> bytes:
-    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(data) + compressor.flush(mode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 Facts = dict[str, Any]
@@ -20,12 +19,16 @@ def totals(gpus: Sequence[Facts]) -> Facts:
     return {
         "gpus": len(gpus),
         "up": len(up),
-        "load": fmean(loads) if loads else None,
+        "load": _mean(loads),
         "load_gpus": len(loads),
-        "mig_load": fmean(mig) if mig else None,
+        "mig_load": _mean(mig),
         "mig_devices": sum(len(gpu["mig"]) for gpu in up),
         **{key: _sum([gpu[key] for gpu in up]) for key in _SUMS},
     }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

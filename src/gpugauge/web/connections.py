@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import socket
@@ -11,8 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
-from tornado.iostream import IOStream
-from tornado.tcpserver import TCPServer
+from tornado.iostream import IOStream, SSLIOStream
 
 from gpugauge.logline import Condition
 from gpugauge.web.http1 import MAX_BODY_BYTES, MAX_HEADER_BYTES, Connection
@@ -73,7 +73,20 @@ class _Newcomers(dict[str, dict[Connection, None]]):
         return next(iter(self[max(self, key=lambda name: len(self[name]))]))
 
 
-class Listener(TCPServer):
+def _stream(connection: socket.socket, tls: ssl.SSLContext | None) -> IOStream:
+    """Return the stream of an accepted connection. Raises OSError, and then the connection is closed."""
+    limits = {"max_buffer_size": 2 * (MAX_HEADER_BYTES + MAX_BODY_BYTES), "read_chunk_size": MAX_HEADER_BYTES}
+    if tls is None:
+        return IOStream(connection, **limits)
+    try:
+        wrapped = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+    except OSError:
+        connection.close()
+        raise
+    return SSLIOStream(wrapped, **limits)
+
+
+class Listener:
     """Accepts connections and closes those that exceed their timeout.
 
     A connection is a newcomer until it has logged in or, where nobody has to, until the client has read a whole reply:
@@ -83,7 +96,6 @@ class Listener(TCPServer):
 
     def __init__(self, answer: Answer, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
         """`tls` is called for each new connection; open connections keep their context."""
-        super().__init__(max_buffer_size=2 * (MAX_HEADER_BYTES + MAX_BODY_BYTES), read_chunk_size=MAX_HEADER_BYTES)
         self.answer = answer
         self._limit, self._tls = limit, tls
         self._listening: list[socket.socket] = []
@@ -101,7 +113,7 @@ class Listener(TCPServer):
         self._numbers = itertools.count()
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections on these sockets. Replaces tornado's loop, which spins when no descriptor is left."""
+        """Accept connections on these sockets."""
         self._paused += sockets
         for sock in self._paused:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)  # inherited by its connections
@@ -140,14 +152,14 @@ class Listener(TCPServer):
                 self._paused.append(listening)
                 return
             self._refusals.recovered("connections are accepted again")
-            self.ssl_options = self._tls()
-            self._handle_connection(connection, address)
+            with contextlib.suppress(OSError):  # the client has gone before its TLS handshake
+                self.serve(_stream(connection, self._tls()), address[0])
 
-    def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
+    def serve(self, stream: IOStream, remote: str) -> None:
         """Serve an accepted connection. Its TLS handshake follows, within the timeout of the first headers."""
         if sum(map(len, self._phases)) >= self._limit:
             self._evict()
-        connection = Connection(stream, address[0], self)
+        connection = Connection(stream, remote, self)
         self._enter(connection, self._fresh)
         connection.start()
 

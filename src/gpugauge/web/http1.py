@@ -7,9 +7,9 @@ import logging
 import re
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import suppress
-from email.utils import formatdate
 from http import HTTPStatus
 from typing import Protocol
 
@@ -212,7 +212,7 @@ class Connection:
         header = {
             "Content-Type": reply.content_type,
             "Content-Length": str(len(reply.body)),
-            "Date": formatdate(usegmt=True),
+            "Date": _http_date(),
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
             "Cross-Origin-Resource-Policy": "same-origin",
@@ -269,6 +269,13 @@ def _check(head: h11.Request) -> None:
         raise Refused(405, "this server is no proxy")
     elif not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
         raise Refused(400, "the target is neither a path nor a URL")
+
+
+def _http_date() -> str:
+    """Return the time now as IMF-fixdate (RFC 9110); email.utils, which has it, would load a dozen modules. The names
+    are English, because the daemon never sets a locale.
+    """
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
 
 
 def _not_understood(error: h11.RemoteProtocolError, parser: h11.Connection) -> Reply:

@@ -1,6 +1,15 @@
+import html
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpugauge.web.page.draw import bar, duration, of_sizes, of_watts, percent, size, sparkline, text
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E)))
+def test_text_is_escaped_as_by_the_standard_library(value: str) -> None:
+    assert text(value) == html.escape(value)
 
 
 def test_unknown_values_are_dashes_and_never_zero() -> None:
