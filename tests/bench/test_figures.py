@@ -14,7 +14,7 @@ from bench import cost, figures
 
 # Numbers in documents that no bench measures: limits, settings, versions, targets, and the conditions of a measurement.
 GIVEN = yaml.safe_load((Path(__file__).parent / "given.yaml").read_text())
-DOCUMENTS = [path for path in documents() if "<!-- figure" in path.read_text() or path.name in GIVEN]
+DOCUMENTS = [path for path in documents() if "<!-- Generated: make generate -->" not in path.read_text()]
 _GENERATED = re.compile(r"<!-- (?P<name>states|causes|summary|matrix|stories):.*?<!-- end of (?P=name) -->", re.DOTALL)
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _UNIT = r"(?:ms|µs|MB|MiB|GB|%|points|times|cores|million)(?!\w)"
