@@ -70,7 +70,7 @@ class VirtualDaemon:
         node = Procfs(str(folder))
         pod_logs, clock = self._tree.pod_logs, lambda: self.now
         self._workloads = Workloads(node, cgroup_root=self._tree.cgroup_root, pod_logs=pod_logs, clock=clock)
-        self.exposition, self._history = Exposition(60.0), History()
+        self.exposition, self.history = Exposition(60.0), History()
         sessions = SimulatedSessions(scenario, clock=lambda: self.now)
         collectors = create_collectors(Node(node, self._workloads, sessions))
         self._sampler = Sampler(
@@ -117,4 +117,4 @@ class VirtualDaemon:
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._watch("exposition", lambda: self.exposition.publish(snapshot))
-        self._watch("history", lambda: self._history.feed(snapshot))
+        self._watch("history", lambda: self.history.feed(snapshot))

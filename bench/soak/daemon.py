@@ -40,6 +40,7 @@ from gpugauge.sessions.receiver.protocol import ENDED, MESSAGE
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
+from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
@@ -175,7 +176,7 @@ class Soak:
         if self.load.tick % PAGE_TICKS == 0:
             facts = status(snapshot, self._history)
             json.dumps(facts)
-            content(facts, None)
+            content(facts, None, NO_LINKS)
 
     # --- the training processes ---
 

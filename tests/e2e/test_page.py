@@ -2,211 +2,296 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tornado.websocket import websocket_connect
 
-from gpugauge.snapshot import Snapshot
+from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
-from gpugauge.web.page.routes import page_routes
-from gpugauge.web.server import Reply, Request, Route, Server
-from tests.e2e.programs import daemon, http, wait_for
-from tests.needs import need
-from tests.serving import answer
+from tests.e2e.browsing import axe_violations, launched, opened
+from tests.e2e.pages import Page, served, simulated
+from tests.e2e.programs import daemon, wait_for
+from tests.status.drawnnode import Node, Program, crowd_of
 from tests.status.statusfacts import snapshot
 
 pytestmark = pytest.mark.e2e
 
-FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-FLAGS += " --disable-component-update --disable-sync --enable-logging=stderr --window-size=1280,1000"
 HOSTILE = "</th><script>document.title='taken'</script><img src=x onerror=document.title='taken'>"
-MEASURE = """<!DOCTYPE html><title>wait</title><iframe src="/framed" width="320" height="900"></iframe>
-<script>document.querySelector("iframe").onload = (event) => {
-  const root = event.target.contentDocument.documentElement;
-  document.title = `width ${root.scrollWidth} of ${root.clientWidth}`;
-}</script>"""
+# Scenario, seconds of virtual time, and what a newcomer must read without scrolling: what is wrong, and what to do.
+SCENARIOS = {
+    "failing-card": (
+        90,
+        "1 of 2 GPUs with errors: GPU 1: after an error the driver requires: a reset of the GPU",
+        ("nvidia-smi --gpu-reset -i 1", "Xid 48: Double bit ECC error"),
+    ),
+    "lost-card": (90, "1 of 4 GPUs down", ("GPU 2: down: lost", "last used by pid 7003 train.py", "drain the node")),
+    "a100-mig": (
+        30,
+        "Both GPUs are well: 2 in use, 0 free",
+        ("gpugauge run -- python train.py", "Mean load 92 % of 1 GPU"),
+    ),
+    "bottlenecks": (
+        150,
+        "7 of 8 GPUs wasted: finetune.py has used up its CPU quota",
+        ("more loader workers, pinned memory", "gpugauge doctor 8001"),
+    ),
+    "bench-64": (15, "All 8 GPUs are well: 8 in use", ("the state of 64 processes is not known",)),
+}
+WINDOWS = ((1366, 768, "light"), (1920, 1080, "dark"), (390, 844, "dark"))
 
 
-class Recorded(History):
-    """Ten minutes of half load."""
-
-    def loads(self, _uuid: str) -> list[tuple[float, float | None]]:
-        return [(600.0 - 5 * n, 0.5 if n else None) for n in range(121)]
-
-
-@contextmanager
-def serving(scenario: str | None = None, command: str = "train-{}.py") -> Iterator[tuple[str, list[int]]]:
-    """Serve the page with a new snapshot for each request; yield the URL and the list of the requests' numbers.
-
-    The number of the request is in the command of a process.
-    """
-    numbers: list[int] = []
-
-    def current() -> Snapshot:
-        numbers.append(len(numbers) + 1)
-        return replace(snapshot(command.format(numbers[-1])), monotonic=time.monotonic())
-
-    routes = page_routes(current, Recorded(), lambda: None, "/metrics", scenario)
-    page = routes["/"]
-
-    def framed(request: Request) -> Reply:
-        return answer(page, request)._replace(headers=())
-
-    routes["/framed"] = Route(framed)
-    routes["/measure"] = Route(lambda _: Reply(200, MEASURE.encode(), "text/html"))
-    server = Server([("127.0.0.1", 0)], routes)
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{server.addresses[0][1]}", numbers
-    finally:
-        server.stop()
-
-
-def dom(folder: Path, url: str, *flags: str) -> str:
-    """Return the document after the browser has loaded it. Fails if the console has messages."""
-    command = [need("chromium"), *FLAGS.split(), f"--user-data-dir={folder / 'browser'}", *flags, "--dump-dom", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert messages == []
-    return done.stdout
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as chromium:
+        yield chromium
 
 
 @contextmanager
-def opened(folder: Path, url: str) -> Iterator[Callable[[str], Any]]:
-    """Keep the page open in a browser; yield a function that evaluates an expression in it."""
-    profile = folder / "browser"
-    flags = [*FLAGS.split(), "--remote-debugging-port=0", f"--user-data-dir={profile}"]
-    browser = subprocess.Popen([need("chromium"), *flags, url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def tab() -> str:
-        port = profile / "DevToolsActivePort"
-        _, listed = http(f"http://127.0.0.1:{port.read_text().split()[0]}/json/list") if port.exists() else (0, b"")
-        return next((t["webSocketDebuggerUrl"] for t in json.loads(listed or b"[]") if t["type"] == "page"), "")
-
-    try:
-        socket = wait_for(tab, 60, "the browser is open")
-        yield lambda expression: asyncio.run(evaluated(socket, expression))
-    finally:
-        browser.terminate()
-        browser.wait(20)
+def node(scenario: str | None = None, command: str = "train.py") -> Iterator[Page]:
+    """Serve a node of two GPUs with a process of this name."""
+    with served(snapshot(command), History(), scenario) as page:
+        yield page
 
 
-async def evaluated(socket: str, expression: str) -> Any:
-    """Call Runtime.evaluate: https://chromedevtools.github.io/devtools-protocol/tot/Runtime/#method-evaluate."""
-    connection = await websocket_connect(socket)
-    try:
-        question = {"expression": expression, "returnByValue": True}
-        await connection.write_message(json.dumps({"id": 1, "method": "Runtime.evaluate", "params": question}))
-        while True:
-            message = await connection.read_message()
-            assert message is not None, "the browser hung up"
-            answer = json.loads(message)
-            if answer.get("id") == 1:
-                assert "exceptionDetails" not in answer["result"], answer
-                return answer["result"]["result"].get("value")
-    finally:
-        connection.close()
-        while await connection.read_message() is not None:
-            """Read until the browser has closed the connection."""
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_answer_and_what_to_do_are_seen_at_once_in_every_window(name: str, browser: Any, tmp_path: Path) -> None:
+    seconds, answer, words = SCENARIOS[name]
+    with simulated(load_scenario(name), tmp_path / "node", seconds) as page:
+        for width, height, colours in WINDOWS:
+            with opened(browser, page.url, width, height, colours) as tab:
+                assert tab.locator(".answer").inner_text().startswith(answer)
+                shown = tab.locator("main").inner_text()
+                assert [word for word in words if word not in re.sub(r"\s+", " ", shown)] == []
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+                if width > 390:
+                    lowest = tab.evaluate(
+                        "Math.max(...[...document.querySelectorAll('.answer, .problems > li')].map("
+                        "(e) => e.getBoundingClientRect().bottom))"
+                    )
+                    assert 0 < lowest < height
+                if width != 1920:
+                    assert axe_violations(tab) == []
 
 
-def test_content_without_messages_on_the_console(tmp_path: Path) -> None:
-    with serving("node") as (url, _):
-        page = dom(tmp_path, url)
+def test_512_processes_on_64_gpus_are_readable_on_a_laptop(browser: Any) -> None:
+    crowd = crowd_of(64, 8)
+    with served(crowd.snapshot(), crowd.history()) as page, opened(browser, page.url) as tab:
+        assert tab.locator("tr.gpu").count() == 64
+        assert tab.locator("tr.process").count() == 512
+        assert tab.locator("tr.process:visible").count() == 0
+        assert tab.evaluate("document.documentElement.scrollHeight") < 4 * 768
+        assert max(tab.locator("tr.gpu").nth(n).bounding_box()["height"] for n in range(0, 64, 9)) < 40
+        began = time.monotonic()
+        tab.evaluate("refresh()")
+        assert time.monotonic() - began < 3
+        assert axe_violations(tab) == []
 
-    assert "Simulated: these GPUs do not exist." in page
-    assert "train-1.py" in page
-    assert "mean 50 %, from 50 % to 50 %" in page
-    assert "<strong>Collector host:</strong> fails: no" in page
-
-
-def test_it_updates_itself(tmp_path: Path) -> None:
-    with serving() as (url, numbers):
-        page = dom(tmp_path, url, "--virtual-time-budget=12000")
-
-    shown = re.search(r"train-(\d+)\.py", page)
-    assert shown
-    assert 1 < int(shown[1]) <= len(numbers)
-    assert 'id="lost" class="banner bad" role="status" hidden' in page
-
-
-def test_without_script_the_browser_reloads_the_page(tmp_path: Path) -> None:
-    # The debugging port keeps the browser running.
-    flags = ["--blink-settings=scriptEnabled=false", "--remote-debugging-port=0", f"--user-data-dir={tmp_path}"]
-    with serving() as (url, numbers):
-        command = [need("chromium"), *FLAGS.split(), *flags, url]
-        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            wait_for(lambda: len(numbers) >= 3, 60, "the page was loaded three times")
-        finally:
-            browser.terminate()
-            browser.wait(20)
+        tab.get_by_label("Filter").fill("1017")
+        assert tab.locator("tr.process:visible").count() == 1
+        assert "1 of 64 GPUs" in tab.locator("#found").inner_text()
+        assert "pid 1017" in tab.locator("tr.process:visible").inner_text()
+        tab.get_by_label("Filter").fill("train3.py gpu-5")
+        assert set(tab.locator("tbody:visible").evaluate_all("all => all.map((e) => e.dataset.key)")) <= {
+            "GPU-5",
+            *(f"GPU-5{n}" for n in range(10)),
+        }
+        tab.get_by_label("Filter").fill("")
+        tab.get_by_label("with problems only").check()
+        shown = tab.locator("tbody:visible")
+        assert 0 < shown.count() == shown.filter(has=tab.locator(".mark.bad, .mark.poor")).count() < 64
 
 
-def test_hostile_names_are_shown_as_text(tmp_path: Path) -> None:
-    with serving(HOSTILE, HOSTILE) as (url, _):
-        page = dom(tmp_path, url, "--virtual-time-budget=7000")
-
-    assert "· gpugauge</title>" in page
-    assert "&lt;script&gt;document.title='taken'&lt;/script&gt;" in page
-    assert page.count("<script") == 1
+def order(tab: Any) -> list[str]:
+    keys: list[str] = tab.locator("tbody").evaluate_all("all => all.map((e) => e.dataset.key)")
+    return keys
 
 
-def test_a_narrow_window_needs_no_scrolling_sideways(tmp_path: Path) -> None:
-    with serving("node", "a-long-name-without-a-space" * 6) as (url, _):
-        page = dom(tmp_path, f"{url}/measure", "--virtual-time-budget=3000")
+def test_everything_works_with_the_keyboard_alone(browser: Any) -> None:
+    crowd = crowd_of(6, 2)
+    with served(crowd.snapshot(), crowd.history()) as page, opened(browser, page.url) as tab:
 
-    measured = re.search(r"<title>width (\d+) of (\d+)</title>", page)
-    assert measured
-    assert 280 < int(measured[2]) <= 320
-    assert int(measured[1]) <= int(measured[2])
+        def focus(selector: str) -> None:
+            for _ in range(200):
+                tab.keyboard.press("Tab")
+                if tab.evaluate("document.activeElement.matches(arguments)".replace("arguments", repr(selector))):
+                    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+                    assert outline != "none"
+                    return
+            raise AssertionError(f"Tab does not reach {selector}")
+
+        interactive = tab.locator("a[href], button, input, summary").count()
+        reached = set()
+        for _ in range(interactive):
+            tab.keyboard.press("Tab")
+            reached.add(
+                tab.evaluate(
+                    "[...document.querySelectorAll('a[href], button, input, summary')].indexOf(document.activeElement)"
+                )
+            )
+        assert len(reached - {-1}) == interactive
+        tab.keyboard.press("Tab")
+
+        focus("th.now button")
+        tab.keyboard.press("Enter")
+        assert order(tab) == [f"GPU-{n}" for n in reversed(range(6))]
+        assert tab.locator("th.now").get_attribute("aria-sort") == "descending"
+        tab.keyboard.press("Enter")
+        assert order(tab) == [f"GPU-{n}" for n in range(6)]
+        tab.keyboard.press("Enter")
+        assert tab.locator("th[aria-sort]").count() == 0
+        focus(".fold")
+        tab.keyboard.press("Space")
+        assert tab.evaluate("document.activeElement.getAttribute('aria-expanded')") == "false"
+        assert tab.locator("tbody").first.locator("tr:visible").count() == 1
+        tab.evaluate("refresh()")
+        assert tab.evaluate("document.activeElement.getAttribute('aria-expanded')") == "false"
+        tab.reload()
+        assert tab.locator("tbody").first.locator("tr:visible").count() == 1
+        focus("#fold")
+        tab.keyboard.press("Enter")
+        assert tab.locator("tr.process:visible").count() == 0
+        tab.keyboard.press("Enter")
+        assert tab.locator("tr.process:visible").count() == 12
 
 
-def test_page_shows_since_when_the_daemon_does_not_answer(tmp_path: Path) -> None:
+OBSERVE = """() => {
+  window.row = document.querySelector("tr.process");
+  window.changed = new Set();
+  const place = (node) => (node.closest ? node : node.parentElement).closest("section, tr")?.getAttribute("class");
+  const note = (changes) => changes.forEach(({ target }) => changed.add(place(target) ?? "section"));
+  const seen = { subtree: true, childList: true, characterData: true, attributes: true };
+  new MutationObserver(note).observe(document.querySelector("main"), seen);
+}"""
+
+
+def test_an_update_changes_only_what_differs(browser: Any) -> None:
+    with node() as page, opened(browser, page.url, height=300) as tab:
+        tab.evaluate(OBSERVE)
+        tab.locator("tr.process th").last.click(click_count=2)
+        tab.locator(".copy").last.focus()
+        tab.evaluate("window.scrollTo(0, 60)")
+        kept = "[document.getSelection().toString(), document.activeElement.dataset.copy, scrollY, row.isConnected]"
+        before = tab.evaluate(kept)
+        assert all(before)
+        (section,) = page.snapshot.sections
+        warmer = [
+            replace(family, samples=tuple((labels, 41.0) for labels, _ in family.samples))
+            if family.metric.name == "gpu_temperature_celsius"
+            else family
+            for family in section.families
+        ]
+        page.snapshot = replace(page.snapshot, sections=(replace(section, families=tuple(warmer)),))
+        tab.evaluate("refresh()")
+
+        assert "41 °C" in tab.locator("tr.gpu").nth(1).inner_text()
+        assert tab.evaluate(kept) == before
+        assert tab.evaluate("[...changed]") == ["gpu"]
+
+
+def test_pause_holds_the_page_and_goes_on(browser: Any) -> None:
+    with node(command="first.py") as page, opened(browser, page.url) as tab:
+        tab.get_by_role("button", name="Pause").click()
+        page.snapshot = snapshot("second.py")
+        tab.evaluate("refresh()")
+        tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+        assert tab.locator("#pause").get_attribute("aria-pressed") == "true"
+        assert tab.locator("b", has_text="first.py").count() == 1
+        tab.get_by_role("button", name="Pause").click()
+        tab.locator("b", has_text="second.py").wait_for()
+        assert tab.locator("#pause").get_attribute("aria-pressed") == "false"
+
+
+def test_it_updates_itself(browser: Any) -> None:
+    with node(command="first.py") as page, opened(browser, page.url) as tab:
+        page.snapshot = snapshot("second.py")
+        tab.locator("b", has_text="second.py").wait_for(timeout=15_000)
+
+        assert tab.locator("#lost").is_hidden()
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_button_copies_the_command(secure: bool, browser: Any) -> None:
+    without = "" if secure else "Object.defineProperty(navigator, 'clipboard', {value: undefined})"
+    with node() as page, opened(browser, page.url, script=without) as tab:
+        tab.locator("[data-copy='gpugauge run -- python train.py']").click()
+        tab.locator(".copy", has_text="copied").wait_for()
+        assert "Copied: gpugauge run" in tab.locator("#said").inner_text()
+        tab.get_by_label("Filter").focus()
+        tab.keyboard.press("Control+V")
+
+        assert tab.get_by_label("Filter").input_value() == "gpugauge run -- python train.py"
+        tab.locator(".copy", has_text="gpugauge run").wait_for()
+
+
+def test_without_script_all_is_shown_and_the_browser_reloads_the_page(browser: Any) -> None:
+    crowd = crowd_of(8, 8)
+    with served(crowd.snapshot(), crowd.history()) as page, opened(browser, page.url, scripts=False) as tab:
+        assert tab.locator("tr.process:visible").count() == 64
+        assert tab.locator(".tools, .fold").locator("visible=true").count() == 0
+        assert tab.locator("noscript").inner_html().startswith('<meta http-equiv="refresh" content="5"')
+
+
+def test_hostile_names_are_shown_as_text(browser: Any) -> None:
+    with node(HOSTILE, HOSTILE) as page, opened(browser, page.url, 320, 900) as tab:
+        tab.evaluate("refresh()")
+
+        assert tab.title().endswith("· gpugauge")
+        assert HOSTILE in tab.locator("tr.process").last.inner_text()
+        assert tab.evaluate("[...document.images, ...document.scripts].length") == 2
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_a_training_on_the_cpu_is_seen_before_the_gpus(browser: Any) -> None:
+    program = Program("p", 7, "fit.py", "on_cpu", [], "model_on_cpu")
+    cpu = Node(crowd_of(2, 0).gpus, [program])
+    with served(cpu.snapshot(), cpu.history()) as page, opened(browser, page.url) as tab:
+        assert tab.locator(".answer").inner_text().startswith("fit.py trains on the CPU although there is a GPU")
+        assert order(tab)[0] == "no GPU"
+        assert tab.locator("tr.process").is_visible()
+        assert "model.to('cuda')" in tab.locator(".problems").inner_text()
+        assert axe_violations(tab) == []
+
+
+def test_page_shows_since_when_the_daemon_does_not_answer(browser: Any, tmp_path: Path) -> None:
     with ExitStack() as exits:
         running = exits.enter_context(daemon(tmp_path, "--simulate=healthy"))
-        evaluate = exits.enter_context(opened(tmp_path, running.url))
-        wait_for(lambda: evaluate("document.querySelectorAll('section.gpu').length") == 2, 30, "the page is there")
-        assert evaluate("lost.hidden")
+        tab = exits.enter_context(opened(browser, running.url, refusals=True))
+        assert tab.locator("tr.gpu").count() == 2
+        assert tab.locator("#lost").is_hidden()
 
         running.stop()
-        banner = wait_for(lambda: not evaluate("lost.hidden") and evaluate("lost.textContent"), 30, "the page says so")
+        tab.locator("#lost").wait_for(timeout=30_000)
 
-        assert re.fullmatch(r"No answer since \d.*: these values are old\.", banner)
-        assert evaluate("getComputedStyle(lost).display") != "none"
-        assert evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.5"
-        assert evaluate("document.querySelectorAll('section.gpu').length") == 2
+        assert re.fullmatch(r"No answer since \d.*: these values are old\.", tab.locator("#lost").inner_text())
+        assert tab.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.5"
+        assert tab.locator("tr.gpu").count() == 2
         again = tmp_path / "again"
         again.mkdir()
         address = running.url.removeprefix("http://")
         exits.enter_context(daemon(again, "--simulate=idle", f"--web.listen-address={address}"))
-        wait_for(lambda: evaluate("lost.hidden"), 30, "the page goes on")
-        assert evaluate("getComputedStyle(document.querySelector('main')).opacity") == "1"
+        wait_for(lambda: tab.locator("#lost").is_hidden(), 30, "the page goes on")
+        assert tab.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "1"
 
 
-def test_a_driver_that_is_down_is_shown_with_advice(tmp_path: Path) -> None:
-    with daemon(tmp_path, "--simulate=no-driver") as running:
-        page = dom(tmp_path, running.url)
-
-    assert "not available: driver_not_loaded" in page
-    assert "<strong>Driver:</strong> not available: driver_not_loaded" in page
-    assert "the NVIDIA library is there but its kernel driver is not loaded" in page
-
-
-def test_the_daemon_serves_it(tmp_path: Path) -> None:
-    with daemon(tmp_path, "--simulate=node") as running:
-        page = dom(tmp_path, running.url)
-
-    assert page.count('<section class="gpu') == 8
-    assert "finetune.py" in page
-    assert "Slurm job 88123" in page
+def test_the_daemon_without_a_driver_says_why_and_links_where_it_is_told(browser: Any, tmp_path: Path) -> None:
+    flags = (
+        "--simulate=no-driver",
+        "--web.grafana-url=https://grafana.example",
+        "--web.runbook-url=https://docs.example/r",
+    )
+    with daemon(tmp_path, *flags) as running, opened(browser, running.url) as tab:
+        assert tab.locator(".answer").inner_text() == "The driver is not available: driver_not_loaded"
+        assert "Driver: not available: driver_not_loaded" in tab.locator(".problems").inner_text()
+        advice = tab.get_by_role("link", name="the NVIDIA library is there but its kernel driver is not loaded")
+        assert advice.get_attribute("href") == "https://docs.example/r#exporterblind"
+        assert (
+            tab.get_by_role("link", name="Grafana").get_attribute("href") == "https://grafana.example/d/gpugauge-fleet"
+        )
+        assert axe_violations(tab) == []

@@ -206,6 +206,22 @@ def draw(seed: int) -> Node:
     return Node(gpus, programs)
 
 
+def crowd_of(gpus: int, programs: int) -> Node:
+    """Return a node with so many GPUs, whose loads grow with their index, and so many programs on each."""
+    dice = random.Random(gpus)
+    there = [Gpu(f"GPU-{index}", index, _NAMES[0], load=index / gpus) for index in range(gpus)]
+    placed = []
+    for number in range(gpus * programs):
+        condition = dice.choices(("well", "limited", "idle", "unhooked"), (92, 4, 1, 3))[0]
+        program = Program(
+            f"p{number}", 1000 + number, f"train{number % 9}.py", condition, [f"GPU-{number // programs}"]
+        )
+        if condition == "limited":
+            program.cause, program.ratio = "data_loading", dice.choice((0.2, 0.7))
+        placed.append(program)
+    return Node(there, placed)
+
+
 def _gpu(dice: random.Random, index: int) -> Gpu:
     gpu = Gpu(f"GPU-{index:08x}-7a1c", index, dice.choice(_NAMES))
     gpu.load, gpu.power, gpu.memory = dice.choice((0.0, 0.005, 0.5, 1.0)), dice.choice((3.2, 700.0, 1234.5)), 79 * GIB

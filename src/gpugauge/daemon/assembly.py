@@ -36,6 +36,7 @@ from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.guard import own_names, own_names_only
+from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.routes import dcgm_route, for_people, standard_routes
@@ -146,7 +147,10 @@ class Parts:
     def _create_server(self, scenario: str | None, forecast: ScrapeForecast, reloader: Reloader) -> Server:
         web = self.settings.web
         hosts = [address.host for address in web.listen_address]
-        people = page_routes(lambda: self._snapshot, self._history, self._not_ready, web.telemetry_path, scenario)
+        links = Links(web.runbook_url, web.grafana_url)
+        people = page_routes(
+            lambda: self._snapshot, self._history, self._not_ready, web.telemetry_path, scenario, links
+        )
         people[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
         people |= lifecycle_routes(
             self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)

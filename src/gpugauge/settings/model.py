@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugauge import registry
-from gpugauge.settings.kinds import DEFAULT_PORT, Addresses, ListenAddress, Names, Section, setting, with_switches
+from gpugauge.settings.kinds import (
+    DEFAULT_PORT,
+    RUNBOOK_URL,
+    URL_PATTERN,
+    Addresses,
+    ListenAddress,
+    Names,
+    Section,
+    setting,
+    with_switches,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,16 @@ class Web(Section):
         "is closed (docs/http.md).",
     )
     config: WebConfig = WebConfig()
+    grafana_url: str = setting(
+        default="",
+        pattern=URL_PATTERN,
+        description="Address of Grafana, for links from the page to the dashboards; no links without it.",
+    )
+    runbook_url: str = setting(
+        default=RUNBOOK_URL,
+        pattern=URL_PATTERN,
+        description="Address of the runbook, for the links of the page's advice; no links if it is empty.",
+    )
     enable_lifecycle: bool = setting(
         default=False,
         description="Enable the requests that change the daemon: `POST /-/reload`, `/-/release`, `/-/attach` and "

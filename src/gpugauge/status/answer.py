@@ -89,12 +89,11 @@ class _Clauses:
 
 
 def _named(found: Sequence[Facts]) -> str:
-    """Return the largest groups in words: those with most GPUs and the largest share."""
-    largest = sorted(found, key=lambda problem: (-len(problem["gpus"]), -(problem["ratio"] or 1.0), problem["subject"]))
+    """Return the first groups in words."""
     words = [
         f"{_short(problem['subject'])} {problem['text']}"
         + (f" ({percent(problem['ratio'])})" if problem["ratio"] is not None else "")
-        for problem in largest[:_MAX_NAMED]
+        for problem in found[:_MAX_NAMED]
     ]
     return ", ".join(words) + (f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else "")
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_UNNAMED_JOBS = frozenset({"", "pod", "container", "launch"})  # said by the names of pod, container and user
+_JOB_KINDS = {"slurm": "Slurm job", "declared": "job", "distributed": "distributed job"}
+
 
 def owner(workload: Mapping[str, str]) -> str:
     """Return the shortest name by which a person recognizes a workload: pod, job, container, unit; and the user."""
@@ -14,6 +17,14 @@ def owner(workload: Mapping[str, str]) -> str:
     user = "" if pod else workload.get("user") or ""
     user = f"uid {user}" if user.isdecimal() else user
     return " ".join(filter(None, (pod or job or workload.get("container") or "", user)))
+
+
+def job_words(workload: Mapping[str, str]) -> str:
+    """Return the job of a workload with its kind; "" without a job, or if it is only a launch, a pod or a container."""
+    kind, job = workload.get("job_kind", ""), workload.get("job", "")
+    if not job or kind in _UNNAMED_JOBS:
+        return ""
+    return f"{_JOB_KINDS.get(kind, kind)} {job}"
 
 
 def name(process: Mapping[str, Any]) -> str:

@@ -25,7 +25,13 @@ _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
 def problems(facts: Facts) -> list[Facts]:
     """Return the problems of a node, the gravest first; docs/http.md has their fields."""
     found = [*_driver(facts), *_exporter(facts), *_devices(facts["gpus"]), *_trainings(facts)]
-    return sorted(found, key=lambda problem: (KINDS.index(problem["kind"]), not problem["grave"]))
+    return sorted(found, key=_order)
+
+
+def _order(problem: Facts) -> tuple[float, ...]:
+    """Of a kind, those with most GPUs and the largest share are first."""
+    kind, ratio = KINDS.index(problem["kind"]), problem["ratio"]
+    return kind, not problem["grave"], -len(problem["gpus"]), -(1.0 if ratio is None else ratio)
 
 
 def _problem(kind: str, subject: str, text: str, advice: str | None = None, **more: object) -> Facts:

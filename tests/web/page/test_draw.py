@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.web.page.draw import bar, duration, of_sizes, of_watts, percent, size, sparkline, text
+from gpugauge.web.page.draw import bar, copy_button, duration, name, of_sizes, of_watts, percent, size, sparkline, text
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E)))
@@ -36,18 +36,23 @@ def test_hostile_names_are_escaped(name: str) -> None:
     assert not set(shown) & set('<>"\u202e\x00\x1b')
 
 
+def test_names_are_cut_and_isolated() -> None:
+    assert name("<b>") == "<bdi>&lt;b&gt;</bdi>"
+    assert name("é" * 4096) == f"<bdi>{'é' * 120}…</bdi>"
+    assert 'data-copy="&quot;&gt;&lt;b&gt;"' in copy_button('"><b>')
+
+
 def test_a_sparkline_has_steps_from_the_oldest_to_now() -> None:
     drawn = sparkline([[10.0, None], [5.0, 1.0], [0.0, 0.25]])
 
-    assert 'd="M590 0V0H595V30H600"' in drawn
+    assert 'd="M590 40V0H595V30H600V40Z"' in drawn
     assert "mean 62 %, from 25 % to 100 %" in drawn
 
 
 def test_a_gap_stays_empty() -> None:
     drawn = sparkline([[20.0, None], [15.0, 0.5], [10.0, None], [5.0, 0.5], [0.0, 0.5]])
 
-    assert 'class="line" d="M580 20V20H585"' in drawn
-    assert 'class="line" d="M590 20V20H595V20H600"' in drawn
+    assert 'd="M580 40V20H585V40ZM590 40V20H595V20H600V40Z"' in drawn
 
 
 @pytest.mark.parametrize("history", [[], [[0.0, None]], [[5.0, None], [0.0, None]]])
@@ -55,4 +60,4 @@ def test_without_a_history_no_line(history: list[list[float | None]]) -> None:
     drawn = sparkline(history)
 
     assert "not available yet" in drawn
-    assert 'class="line"' not in drawn
+    assert "<path" not in drawn

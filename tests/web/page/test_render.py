@@ -1,48 +1,19 @@
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.processes import Facts
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.web.page.links import NO_LINKS, Links
 from gpugauge.web.page.render import content, head
 from tests.status.statusfacts import snapshot
+from tests.web.page.reading import Reader
 
-VOID = {"meta", "link", "img", "col"}
+LINKS = Links("https://docs.example/runbook.md", "https://grafana.example/")
 HOSTILE = "</td><img src=x onerror=alert(1)>"
-
-
-class Reader(HTMLParser):
-    """Parses the page into words and elements. An element that is not closed is an error."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[str] = []
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append(tag)
-        assert not {name for name, _ in attrs if name == "style" or name.startswith("on")}
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 def node_facts(**changes: Any) -> Facts:
@@ -50,7 +21,7 @@ def node_facts(**changes: Any) -> Facts:
 
 
 def read(facts: Facts, scenario: str | None = None) -> Reader:
-    return Reader("0".join(content(facts, scenario)))
+    return Reader("0".join(content(facts, scenario, LINKS)))
 
 
 def with_process(**changes: Any) -> Facts:
@@ -66,11 +37,13 @@ def test_each_device_with_its_values_and_users() -> None:
     assert "41.0 / 80.0 GiB" in text
     assert "612 / 700 W" in text
     assert "64 °C" in text
-    assert "train.py ml/trainer-0/main · user 1000 pid 4001 40.0 GiB" in text
-    assert "for 2 h" in text
+    assert "train.py pid 4001 ml/trainer-0/main · user 1000 no hook - 40.0 GiB 2 h" in text
     assert "and 3 more processes" in text
     assert "allocated, but no process uses it: web/idle-7" in text
-    assert "Processes with torch that use no GPU" in text
+    assert "No GPU processes with torch 1 process" in text
+    assert text.index("No GPU") < text.index("GPU 0 H100")
+    assert "the state of 2 processes is not known" in text
+    assert "gpugauge run -- python train.py" in text
 
 
 def test_the_exporter_itself() -> None:
@@ -78,7 +51,7 @@ def test_the_exporter_itself() -> None:
         node_facts(driver={"up": False, "reason": "timeout", "advice": "check the kernel log for Xid errors"})
     ).text
 
-    assert "Driver not available: timeout Collectors failing: host Snapshot 22:13:20 UTC , 0 s old Version 9.9" in text
+    assert "Driver not available: timeout Collectors failing: host Snapshot 22:13:20 UTC, 0 s old Version 9.9" in text
     assert "Collector host: fails: no" in text
 
 
@@ -92,30 +65,46 @@ def test_the_answer_stands_first_and_the_problems_follow() -> None:
 
 
 def test_the_host_is_in_the_title_and_escaped() -> None:
-    assert "<title>&lt;b&gt;node7 · gpugauge</title>" in head("1", "/metrics", "<b>node7")
+    assert "<title>&lt;b&gt;node7 · gpugauge</title>" in head("1", "/metrics", "<b>node7", NO_LINKS)
 
 
 def test_many_problems_stay_bounded() -> None:
     facts = node_facts()
     facts["problems"] *= 100
-    assert "and 168 more" in read(facts).text
+    page = read(facts)
+
+    assert (len(page.items), "190 more problems" in page.text) == (200, True)
+    facts["problems"] *= 2
+    assert "and 200 others" in read(facts).text
 
 
 def test_health_mig_devices_and_last_processes() -> None:
     facts = node_facts()
     xid = {"xid": 48, "text": "Xid 48: " + HOSTILE, "class": "workflow", "last": 1.7e9, "advice": "x"}
+    xid["runbook"] = "GpuXidWorkflow"
     device = {"uuid": "MIG-1", "profile": "3g.40gb", "load": 0.25, "allocated_to": [{"user": "ann"}]}
-    device |= {"memory_used_bytes": 1 << 30, "memory_total_bytes": 40 << 30}
-    ailment = {"grave": True, "text": "the driver requires: a reset", "advice": "reset it"}
+    device |= {"allocation": "allocated", "memory_used_bytes": 1 << 30, "memory_total_bytes": 40 << 30}
+    ailment = {"grave": True, "text": "the driver requires: a reset", "advice": "reset it", "runbook": "GpuNeedsReset"}
     facts["gpus"][0] |= {"xids": [xid], "mig": [device], "health": [ailment], "slowed_by": ["power brake"]}
-    last = [{"process": "a", "pid": 7, "command": HOSTILE, "workload": {}, "alive": False}]
-    facts["gpus"][1] |= {"up": False, "last_processes": last, "last_seen": 1.7e9, "down_reason": "gpu_is_lost"}
+    last = [facts["gpus"][0]["processes"][0] | {"pid": 7, "command": HOSTILE, "alive": False}]
+    facts["gpus"][1] |= {"up": False, "last_processes": last, "last_seen": 1.7e9 - 600, "down_reason": "gpu_is_lost"}
+    facts["gpus"][1]["advice"] = "drain it"
     page = read(facts)
 
     assert "img" not in page.elements
-    assert f"the driver requires: a reset clocks lowered: power brake Xid 48: {HOSTILE}" in page.text
-    assert "MIG 3g.40gb load 25 %, memory 1.0 / 40.0 GiB user ann" in page.text
-    assert f"down: lost, see the kernel log for Xid errors last used by pid 7 {HOSTILE} (ended)" in page.text
+    words = f"the driver requires: a reset clocks lowered: power brake Xid 48: {HOSTILE}, 22:13 UTC"
+    assert words in page.text
+    assert "MIG 3g.40gb user ann MIG-1 allocated 25 % 1.0 / 40.0 GiB" in page.text
+    assert (
+        "down: lost, see the kernel log for Xid errors since 22:03:20 UTC, 10 min ago. Advice: drain it." in page.text
+    )
+    assert f"It was used by: {HOSTILE} pid 7 ml/trainer-0/main · user 1000 ended - 40.0 GiB -" in page.text
+    assert {link.partition("#")[2] for link in page.links} >= {
+        "gpuneedsreset",
+        "gputhrottled",
+        "gpuxidworkflow",
+        "gpulost",
+    }
 
 
 def test_what_the_hook_reports() -> None:
@@ -127,9 +116,10 @@ def test_what_the_hook_reports() -> None:
 
 def test_the_mean_load_leaves_out_gpus_without_a_load() -> None:
     facts = node_facts()
-    facts["gpus"][1]["load"] = None
+    facts["totals"] |= {"load": 0.93, "load_gpus": 1, "mig_load": 0.4, "mig_devices": 3}
 
-    assert "Mean load 93 % of 1 GPUs" in read(facts).text
+    text = read(facts).text
+    assert "GPUs 2 3 MIG devices Mean load 93 % of 1 GPU Mean load of MIG devices 40 %" in text
 
 
 def test_without_a_problem_there_is_no_list() -> None:
@@ -156,11 +146,32 @@ def test_cause_share_and_advice(cause: str) -> None:
         with_process(limited_by_words="waits", limited_by_ratio=0.62, state="held_idle", limited_by=cause, **more)
     ).text
 
-    assert f"idle waits: 62 % of its GPU time is lost ({facts.evidence}.) Advice: {facts.advice}" in text
+    assert f"waits: 62 % of its GPU time is lost ({facts.evidence}). Advice: {facts.advice}" in text
 
 
 def test_a_cause_without_a_share() -> None:
-    assert "waits Advice: pin it" in read(with_process(limited_by_words="waits", advice="pin it")).text
+    page = read(with_process(limited_by_words="waits", advice="pin it", runbook="TrainingLimitedByTransfer"))
+
+    assert "waits. Advice: pin it gpugauge doctor 4001" in page.text
+    assert "https://docs.example/runbook.md#traininglimitedbytransfer" in page.links
+
+
+def test_links_to_the_dashboards_only_with_grafana() -> None:
+    job = {"job_kind": "slurm", "job": "88 & 1", "namespace": "ml"}
+    facts = with_process(workload=job)
+
+    address = "https://grafana.example/d/gpugauge-job?var-kind=slurm&var-namespace=ml&var-workload=88+%26+1"
+    assert address in read(facts).links
+    assert "Slurm job 88 & 1" in read(facts).text
+    assert Reader("0".join(content(facts, None, NO_LINKS))).links == ["#no-hook", "#no-hook"]
+    assert "https://grafana.example/d/gpugauge-fleet" in head("1", "/metrics", "node7", LINKS)
+
+
+def test_the_answer_links_to_no_hook_only_where_it_is() -> None:
+    facts = with_process(advice=None, state_words="training")
+    facts["without_gpu"] = []
+
+    assert "no-hook" not in "".join(content(facts, None, LINKS))
 
 
 def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
@@ -207,11 +218,12 @@ def test_hostile_names_are_escaped() -> None:
 
 def test_a_device_that_does_not_answer_shows_no_values() -> None:
     facts = status(snapshot(up=0), History())
-    before, after = content(facts, None)
+    before, after = content(facts, None, LINKS)
 
-    assert "GPU 0 H100 80GB HBM3 GPU-a does not answer" in Reader(before + after).text
-    assert "612" not in after
-    assert "2, 1 down" in after
+    page = Reader(before + after)
+    assert "GPU 0 H100 80GB HBM3 GPU-a does not answer down" in page.text
+    assert "612" not in page.text
+    assert "2, 1 down" in before
 
 
 def test_unknown_values_are_dashes() -> None:
@@ -219,21 +231,24 @@ def test_unknown_values_are_dashes() -> None:
     process: Facts = dict.fromkeys(facts["without_gpu"][0]) | {"workload": {}}
     bare: Facts = dict.fromkeys(facts["gpus"][0]) | {"uuid": "GPU-x", "up": True, "processes_hidden": 0}
     bare |= {"load_10m": [], "allocated_to": [], "processes": [process], "level": "none"}
-    bare |= {key: [] for key in ("health", "slowed_by", "xids", "mig")}
-    text = read(node_facts(gpus=[bare], without_gpu=[])).text
+    bare |= {key: [] for key in ("health", "slowed_by", "xids", "mig")} | {"state_words": "in use"}
+    process["level"] = "none"
+    facts = node_facts(gpus=[bare], without_gpu=[])
+    facts["totals"] = dict.fromkeys(facts["totals"]) | {"gpus": 1, "up": 1, "load_gpus": 0, "mig_devices": 0}
+    page = read(facts)
+    text, (group,) = page.text, page.groups
 
     assert "Mean load - Memory - Power -" in text
     assert "GPU ? GPU GPU-x" in text
-    assert "Now - 5 min - Memory - Power - Temp -" in text
-    assert "State - pid - - - load for - -" in text
+    assert group.of("gpu")[0].cells[1:] == ["in use", "-", "-", "", "-", "-", "-", ""]
+    assert group.of("process")[0].cells == ["-", "-", "", "-", "", "-", "", "", "-"]
 
 
-def test_no_gpu() -> None:
-    assert "No GPU." in read(node_facts(gpus=[], without_gpu=[])).text
+def test_without_gpus_and_processes_there_is_no_table() -> None:
+    facts = status(Snapshot(1.7e9, 1.0, ()), History())
 
-
-def test_without_a_driver_the_number_of_gpus_is_unknown() -> None:
-    assert "No GPU." not in read(node_facts(gpus=[], driver={"up": False, "reason": "timeout"})).text
+    assert "table" not in read(facts).elements
+    assert "GPUs 0" not in read(facts).text
 
 
 def test_many_devices_with_many_processes_stay_bounded() -> None:
@@ -242,6 +257,9 @@ def test_many_devices_with_many_processes_stay_bounded() -> None:
     gpu["processes"] *= 128
     page = read(facts | {"gpus": [gpu] * 64})
 
-    assert page.elements.count("section") == 64 + 4
-    assert "and 99 more processes" in page.text
-    assert sum(map(len, content(facts | {"gpus": [gpu] * 64}, None))) < 2_000_000
+    assert len(page.groups) == 64 + 1
+    assert "and 67 more processes" in page.text
+    assert all(
+        " folded" in part for part in "".join(content(facts | {"gpus": [gpu] * 64}, None, LINKS)).split("<tbody")[2:]
+    )
+    assert sum(map(len, content(facts | {"gpus": [gpu] * 64}, None, LINKS))) < 4_000_000

@@ -1,3 +1,4 @@
+import re
 import time
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.processes import Facts
 from gpugauge.web.page import routes
+from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Reply, Request
 from tests.serving import answer
@@ -24,6 +26,7 @@ def test_links_are_relative_and_resources_are_local() -> None:
     assert (reply.status, reply.content_type) == (200, "text/html; charset=utf-8")
     assert b'href="./own/metrics"' in reply.body
     assert [foreign for foreign in (b"//", b" style=", b"<style", b"<script>") if foreign in reply.body] == []
+    assert re.findall(rb" on[a-z]+=", reply.body) == []
     headers = dict(reply.headers)
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in headers["Content-Security-Policy"]
@@ -54,7 +57,7 @@ def test_before_the_first_snapshot() -> None:
 def test_rendered_once_per_snapshot_with_its_age_in_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[str | None] = []
 
-    def content(_: Facts, scenario: str | None) -> tuple[str, str]:
+    def content(_: Facts, scenario: str | None, _links: Links) -> tuple[str, str]:
         rendered.append(scenario)
         return "<p>", " s old</p>"
 

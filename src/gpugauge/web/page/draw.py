@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpugauge.text import printable
 
 ABSENT = "-"
+_MAX_NAME_CHARACTERS = 120
 _SPARKLINE_SECONDS = 600  # also its width: one unit a second
 _SPARKLINE_HEIGHT = 40
 # As html.escape does, whose module loads a table of all entities: 0.4 MB of the daemon's memory.
@@ -20,9 +21,20 @@ def text(value: object) -> str:
     return printable(shown).translate(_ESCAPES)
 
 
+def name(value: object) -> str:
+    """Return a name from outside as HTML: cut, and isolated, so that its direction does not change other text."""
+    shown = "" if value is None else str(value)
+    return f"<bdi>{text(shown if len(shown) <= _MAX_NAME_CHARACTERS else shown[:_MAX_NAME_CHARACTERS] + '…')}</bdi>"
+
+
 def mark(css_class: str, words: str) -> str:
     """Return text with a coloured mark. The text alone is sufficient without the colour."""
     return f'<span class="mark {css_class}">{text(words)}</span>'
+
+
+def copy_button(command: str) -> str:
+    """Return a button that copies a command to the clipboard."""
+    return f'<button type="button" class="copy" data-copy="{text(command)}" title="Copy">{text(command)}</button>'
 
 
 def percent(ratio: float | None) -> str:
@@ -78,44 +90,33 @@ def bar(used: float | None, total: float | None) -> str:
 def sparkline(history: Sequence[Sequence[float | None]]) -> str:
     """Return a step chart of the load over the last ten minutes from (seconds ago, share) points, with gaps."""
     known = [share for _, share in history if share is not None]
-    if not known:
-        label, runs = "Load over the last 10 minutes: not available yet", []
-    else:
+    label = "Load over the last 10 minutes: not available yet"
+    if known:
         mean = sum(known) / len(known)
         label = (
             f"Load over the last 10 minutes: mean {percent(mean)}, from {percent(min(known))} to {percent(max(known))}"
         )
-        runs = _runs(history)
-    areas = "".join(f'<path class="area" d="{_path(run)}V{_SPARKLINE_HEIGHT}H{run[0][0]:g}Z"/>' for run in runs)
-    lines = "".join(f'<path class="line" d="{_path(run)}"/>' for run in runs)
-    width, height = _SPARKLINE_SECONDS, _SPARKLINE_HEIGHT
-    grid = "".join(f"M0 {y}H{width}" for y in (0, height / 2, height)) + "".join(
-        f"M{x} 0V{height}" for x in range(0, width + 1, 60)
-    )
+    steps = "".join(_steps(history))
+    drawn = f'<path d="{steps}"/>' if steps else ""
     return (
-        f'<svg class="spark" viewBox="0 -1 {width} {height + 2}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{label}"><path class="grid" d="{grid}"/>{areas}{lines}</svg>'
+        f'<svg class="spark" viewBox="0 0 {_SPARKLINE_SECONDS} {_SPARKLINE_HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{label}">{drawn}</svg>'
     )
 
 
-def _runs(history: Sequence[Sequence[float | None]]) -> list[list[tuple[float, float, float]]]:
-    """Return the intervals without a gap, each as steps (from x, to x, y)."""
-    runs: list[list[tuple[float, float, float]]] = []
-    begin: float | None = None
-    continued = False  # whether the previous step was known
+def _steps(history: Sequence[Sequence[float | None]]) -> Iterator[str]:
+    """Yield the path: each interval without a gap is an area from the base line."""
+    begin: int | None = None
+    inside = False  # whether the previous step was known
     for ago, share in history:
-        end = max(0.0, _SPARKLINE_SECONDS - (ago or 0.0))
+        end = max(0, round(_SPARKLINE_SECONDS - (ago or 0.0)))
         if share is not None and begin is not None:
-            step = (begin, end, round(_SPARKLINE_HEIGHT * (1 - share), 2))
-            if continued:
-                runs[-1].append(step)
-            else:
-                runs.append([step])
-        continued = share is not None and begin is not None
+            yield "" if inside else f"M{begin} {_SPARKLINE_HEIGHT}"
+            yield f"V{_SPARKLINE_HEIGHT - round(_SPARKLINE_HEIGHT * share)}H{end}"
+            inside = True
+        elif inside:
+            yield f"V{_SPARKLINE_HEIGHT}Z"
+            inside = False
         begin = end
-    return runs
-
-
-def _path(run: list[tuple[float, float, float]]) -> str:
-    (begin, _, first), *_ = run
-    return f"M{begin:g} {first:g}" + "".join(f"V{y:g}H{end:g}" for _, end, y in run)
+    if inside:
+        yield f"V{_SPARKLINE_HEIGHT}Z"

@@ -1,64 +1,106 @@
-"""The table of processes as HTML."""
+"""A process as rows of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.status.details import details, remark
-from gpugauge.web.page.draw import ABSENT, duration, mark, percent, size, text
+from gpugauge.status.owner import job_words
+from gpugauge.status.words import RUN_ADVICE
+from gpugauge.web.page.draw import ABSENT, copy_button, duration, mark, name, percent, size, text
+from gpugauge.web.page.links import Links
 
-_COLUMNS = ("Workload", "Process id", "GPU memory", "Load over 5 minutes", "Running for", "State")
+COLUMNS = (
+    ("GPU and program", "name"),
+    ("State", "state"),
+    ("Load now", "now"),
+    ("5 min", "load"),
+    ("Last 10 min", "chart"),
+    ("Memory", "memory"),
+    ("Power", "power"),
+    ("Temp", "temperature"),
+    ("Running", "running"),
+)
+"""Heading and CSS class of each column of the table."""
+_LEVELS = ("none", "good", "poor", "bad")
 
 Facts = Mapping[str, Any]
 
 
-def process_table(processes: Sequence[Facts], caption: str, now: float) -> str:
-    """Return the table; `caption` is read by screen readers, `now` is Unix time."""
-    names = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    rows = "".join(_process(process, now) for process in processes)
-    return (
-        f'<table><caption class="hidden">{caption}</caption>'
-        f"<colgroup>{'<col>' * len(_COLUMNS)}</colgroup>"
-        f'<thead class="hidden"><tr>{names}</tr></thead>\n<tbody>\n{rows}</tbody></table>\n'
-    )
+def cell(column: str, shown: str, order: float | None = None) -> str:
+    """Return a cell; `order` is the number by which the column is sorted."""
+    sort = "" if order is None else f' data-sort="{order:.4g}"'
+    return f'<td class="{column}"{sort}>{shown}</td>'
 
 
-def _process(process: Facts, now: float) -> str:
-    command = f"<b>{text(process['command'])}</b>" if process["command"] else ""
-    name = " ".join(filter(None, (command, owner(process["workload"])))) or ABSENT
-    pid = ABSENT if process["pid"] is None else process["pid"]
-    age = ABSENT if process["started"] is None else duration(now - process["started"])
-    memory, load = process.get("memory_used_bytes"), process.get("load_5m")
-    words = process["state_words"]
+def level_order(level: str) -> int:
+    """Return the place of a level, the best first."""
+    return _LEVELS.index(level) if level in _LEVELS else 0
+
+
+def process_rows(process: Facts, key: str, links: Links, now: float) -> str:
+    """Return the rows of a process; `key` distinguishes it from others in the table, `now` is Unix time."""
+    ended = process.get("alive") is False
+    age = ABSENT if process["started"] is None or ended else duration(now - process["started"])
+    memory, load, level = process.get("memory_used_bytes"), process.get("load_5m"), process["level"]
     cells = (
-        f'<td><span class="unit">pid</span> {pid}</td>',
-        f"<td>{size(memory)}</td>",
-        f'<td>{percent(load)} <span class="unit">load</span></td>',
-        f'<td><span class="unit">for</span> {age}</td>',
-        f"<td>{mark(process['level'], words) if words else ABSENT}</td>",
+        cell("state", _state(process, ended=ended), level_order(level)),
+        cell("now", ""),
+        cell("load", percent(load), load),
+        cell("chart", ""),
+        cell("memory", size(memory), memory),
+        cell("power", ""),
+        cell("temperature", ""),
+        cell("running", age, None if process["started"] is None else now - process["started"]),
     )
-    return f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>\n{_notes(process, now)}'
+    heading = f'<th scope="row" class="name">{_heading(process, links)}</th>'
+    return f'<tr class="process" data-key="{key}">{heading}{"".join(cells)}</tr>\n{_notes(process, key, links, now)}'
 
 
-def _notes(process: Facts, now: float) -> str:
-    """Return a table row with what limits the process, with the advice, and what the hook reports."""
-    limit, facts = text(remark(process)), " · ".join(map(text, details(process, now)))
-    evidence = f" <span>({text(process['evidence'])}.)</span>" if process["evidence"] else ""
-    advice = f" <span><b>Advice:</b> {text(process['advice'])}</span>" if process["advice"] else ""
-    parts = [f"<strong>{limit}</strong>{evidence}" if limit else "", advice, f'<span class="facts">{facts}</span>']
-    shown = " ".join(filter(None, parts if facts else parts[:-1]))
-    return f'<tr class="cause"><td colspan="{len(_COLUMNS)}">{shown}</td></tr>\n' if shown else ""
+def _state(process: Facts, *, ended: bool) -> str:
+    if ended:
+        return mark("none", "ended")
+    words = process["state_words"]
+    if process["advice"] == RUN_ADVICE:
+        return f'<a href="#no-hook">{mark("none", words)}</a>'
+    return mark(process["level"], words) if words else ABSENT
 
 
-def owner(workload: Mapping[str, str]) -> str:
+def _heading(process: Facts, links: Links) -> str:
+    pid = process["pid"]
+    shown = [f"<b>{name(process['command'])}</b>" if process["command"] else ""]
+    shown += [f'<span class="pid">pid {pid}</span>' if pid is not None else "", owner(process["workload"], links)]
+    return " ".join(filter(None, shown)) or ABSENT
+
+
+def _notes(process: Facts, key: str, links: Links, now: float) -> str:
+    """Return a row with what limits the process, with the advice, and what the hook reports; "" if nothing is known."""
+    limit, facts = text(remark(process)), list(map(text, details(process, now)))
+    evidence = f" ({text(process['evidence'])})" if limit and process["evidence"] else ""
+    advice = process["advice"] if process["advice"] != RUN_ADVICE else None
+    parts = [
+        f'<strong class="{process["level"]}">{limit}</strong>{evidence}.' if limit else "",
+        f"<b>Advice:</b> {links.advice(advice, process['runbook'])}" if advice else "",
+    ]
+    if (limit or advice) and process["pid"] is not None:
+        facts.append(copy_button(f"gpugauge doctor {process['pid']}"))
+    parts.append(f'<span class="facts">{" · ".join(facts)}</span>' if facts else "")
+    shown = " ".join(filter(None, parts))
+    return f'<tr class="notes" data-key="{key} notes"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n' if shown else ""
+
+
+def owner(workload: Mapping[str, str], links: Links) -> str:
     """Return the owner of a process by names: pod or container, job, user."""
-    kind, job = workload.get("kind"), workload.get("job_id", "")
     pod = "/".join(workload[key] for key in ("namespace", "pod", "container") if workload.get(key))
-    if kind != "pod":
+    job = job_words(workload)
+    if workload.get("kind") != "pod":
         pod = f"container {workload['container']}" if workload.get("container") else ""
-        job = f"Slurm job {job}" if kind == "slurm" and job else job
-    else:
-        job = "" if workload.get("pod") else f"pod {job[:8]}"
-    user = workload.get("user", "")
-    return text(" · ".join(filter(None, (pod, job, f"user {user}" if user else ""))))
+        if not job and workload.get("job_id"):
+            job = f"Slurm job {workload['job_id']}" if workload.get("kind") == "slurm" else workload["job_id"]
+    elif not workload.get("pod"):
+        pod = f"pod {workload.get('job_id', '')[:8]}"
+    address = links.job(workload)
+    job = f'<a href="{address}">{name(job)}</a>' if job and address else name(job) if job else ""
+    user = f"user {name(workload['user'])}" if workload.get("user") else ""
+    return " · ".join(filter(None, (name(pod) if pod else "", job, user)))

@@ -6,22 +6,32 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from gpugauge.status.details import last_use
-from gpugauge.status.down import down_phrase
-from gpugauge.web.page.draw import ABSENT, bar, mark, of_sizes, of_watts, percent, sparkline, text
-from gpugauge.web.page.process import owner, process_table
+from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, plural
+from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, percent, text
+from gpugauge.web.page.gpus import gpu_table
+from gpugauge.web.page.links import Links
 
-_MAX_PROCESSES_PER_GPU = 32  # the metrics have all
-_MAX_PROBLEMS = 32  # the API has all
+_MAX_LISTED_PROBLEMS = 10  # the others are folded
+_MAX_PROBLEMS = 200  # the API has all
+# Shown only where scripts run.
+_TOOLS = """\
+<search class="tools">
+<label>Filter <input type="search" id="filter" placeholder="program, user, job, GPU" autocomplete="off"></label>
+<label><input type="checkbox" id="only"> with problems only</label>
+<output id="found"></output>
+<button type="button" id="fold">Fold all</button>
+<button type="button" id="pause" aria-pressed="false">Pause</button>
+</search>
+"""
 Facts = Mapping[str, Any]
 
 
 def page(head: str, body: str) -> str:
-    """Return the whole document. The script replaces `body`."""
+    """Return the whole document. The script updates the body."""
     return f"{head}<main>\n{body}</main>\n</body>\n</html>\n"
 
 
-def head(version: str, metrics_path: str, host: str) -> str:
+def head(version: str, metrics_path: str, host: str, links: Links) -> str:
     """Return the constant start of the document. Links are relative, so that a proxy may add a path prefix."""
     return f"""\
 <!DOCTYPE html>
@@ -38,15 +48,16 @@ def head(version: str, metrics_path: str, host: str) -> str:
 </head>
 <body>
 <header>
-<h1><img src="page.svg?{text(version)}" alt="" width="26" height="26">{text(host)}<small>gpugauge</small></h1>
+<h1><img src="page.svg?{text(version)}" alt="" width="26" height="26">{name(host)}<small>gpugauge</small></h1>
 <nav aria-label="Other views">
-<a href=".{text(metrics_path)}">Metrics</a>
+{links.fleet()}<a href=".{text(metrics_path)}">Metrics</a>
 <a href="./api/v1/status">JSON</a>
 <a href="./-/ready">Ready</a>
 <a href="./-/healthy">Health</a>
 </nav>
-</header>
 <p id="lost" class="banner bad" role="status" hidden></p>
+<p id="said" class="hidden" role="status"></p>
+</header>
 """
 
 
@@ -68,18 +79,86 @@ def unavailable(reason: str, scenario: str | None) -> str:
     )
 
 
-def content(facts: Facts, scenario: str | None) -> tuple[str, str]:
+def content(facts: Facts, scenario: str | None, links: Links) -> tuple[str, str]:
     """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
-    gpus: Sequence[Facts] = facts["gpus"]
+    table = gpu_table(facts, links)
+    tools = _TOOLS if table else ""
     before, after = _exporter(facts)
-    parts = [after, _overview(gpus), *(_gpu(gpu, number, facts["timestamp"]) for number, gpu in enumerate(gpus))]
-    if not gpus and facts["driver"]["up"]:
-        parts.append('<p class="none">No GPU.</p>\n')
-    if facts["without_gpu"]:
-        title = "Processes with torch that use no GPU"
-        parts.append(f'<section class="gpu none" aria-labelledby="without"><h2 id="without">{title}</h2>\n')
-        parts.append(process_table(facts["without_gpu"], title, facts["timestamp"]) + "</section>\n")
-    return banner(scenario) + _answer(facts) + before, "".join(parts)
+    answer = _answer(facts, links) + _no_hook(facts)
+    return f"{banner(scenario)}{answer}{_overview(facts['totals'])}{tools}{table}{before}", after
+
+
+def _answer(facts: Facts, links: Links) -> str:
+    """Return the answer line and the problems."""
+    problems: Sequence[Facts] = facts["problems"]
+    level = "bad" if any(problem["grave"] for problem in problems) else "poor" if problems else "good"
+    pids = _pids(facts)
+    items = [_problem(problem, links, pids) for problem in problems[:_MAX_PROBLEMS]]
+    listed = _list(items[:_MAX_LISTED_PROBLEMS])
+    if more := items[_MAX_LISTED_PROBLEMS:]:
+        rest = len(problems) - _MAX_PROBLEMS
+        end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
+        count = plural(len(problems) - _MAX_LISTED_PROBLEMS, "more problem")
+        listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
+    answer = mark(level, facts["answer"])
+    return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
+
+
+def _list(items: Sequence[str]) -> str:
+    return f'<ul class="problems">\n{"".join(items)}</ul>\n' if items else ""
+
+
+def _problem(problem: Facts, links: Links, pids: Mapping[str, int]) -> str:
+    colon = "" if problem["processes"] else ":"
+    words = f"<strong>{name(problem['subject'])}{colon}</strong> {text(problem['text'])}"
+    detail = f" <small>({text(problem['detail'])})</small>" if problem["detail"] else ""
+    advice = (
+        f" <span><b>Advice:</b> {links.advice(problem['advice'], problem['runbook'])}</span>"
+        if problem["advice"]
+        else ""
+    )
+    pid = next((pids[process] for process in problem["processes"] if process in pids), None)
+    doctor = f" {copy_button(f'gpugauge doctor {pid}')}" if pid is not None else ""
+    return f'<li class="{"bad" if problem["grave"] else "poor"}"><span>{words}{detail}{advice}</span>{doctor}</li>\n'
+
+
+def _pids(facts: Facts) -> dict[str, int]:
+    """Return the pid of each process whose pid is known."""
+    everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
+    return {process["process"]: process["pid"] for process in everywhere if process["pid"] is not None}
+
+
+def _no_hook(facts: Facts) -> str:
+    """Return how to learn more of the processes that run without the hook."""
+    everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
+    count = len({process["process"] for process in everywhere if process["advice"] == RUN_ADVICE})
+    if not count:
+        return ""
+    who = plural(count, "process", "es")
+    return (
+        f'<p id="no-hook" class="hint"><b>No hook:</b> the state of {who} is not known. If it is a training, start it '
+        f"under the hook: {copy_button(HOOK_COMMAND)}</p>\n"
+    )
+
+
+def _overview(totals: Facts) -> str:
+    """Return the totals of all GPUs."""
+    if not totals["gpus"]:
+        return ""
+    down = totals["gpus"] - totals["up"]
+    some = f" <small>of {plural(totals['load_gpus'], 'GPU')}</small>" if 0 < totals["load_gpus"] < totals["up"] else ""
+    mig = f" <small>{plural(totals['mig_devices'], 'MIG device')}</small>" if totals["mig_devices"] else ""
+    figures = [("GPUs", f"{totals['gpus']}{f', {down} down' if down else ''}{mig}", "")]
+    figures.append(("Mean load", percent(totals["load"]) + some, bar(totals["load"], 1.0)))
+    if totals["mig_load"] is not None:
+        figures.append(("Mean load of MIG devices", percent(totals["mig_load"]), bar(totals["mig_load"], 1.0)))
+    for heading, used, total, write in (
+        ("Memory", "memory_used_bytes", "memory_total_bytes", of_sizes),
+        ("Power", "power_watts", "power_limit_watts", of_watts),
+    ):
+        figures.append((heading, write(totals[used], totals[total]), bar(totals[used], totals[total])))
+    cells = "".join(f"<div><dt>{heading}</dt><dd>{value}{drawn}</dd></div>\n" for heading, value, drawn in figures)
+    return f'<section aria-label="All GPUs"><dl class="overview">\n{cells}</dl></section>\n'
 
 
 def _exporter(facts: Facts) -> tuple[str, str]:
@@ -98,115 +177,3 @@ def _exporter(facts: Facts) -> tuple[str, str]:
     )
     after = f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(facts['version'])}</dd></div>\n</dl></section>\n"
     return before, after
-
-
-def _answer(facts: Facts) -> str:
-    """Return the answer line and the problems."""
-    problems: Sequence[Facts] = facts["problems"]
-    level = "bad" if any(problem["grave"] for problem in problems) else "poor" if problems else "good"
-    items = "".join(map(_problem, problems[:_MAX_PROBLEMS]))
-    if len(problems) > _MAX_PROBLEMS:
-        items += f"<li>and {len(problems) - _MAX_PROBLEMS} more</li>\n"
-    listed = f'<ul class="problems">\n{items}</ul>\n' if items else ""
-    answer = mark(level, facts["answer"])
-    return f'<section aria-label="Answer"><p class="answer">{answer}</p>\n{listed}</section>\n'
-
-
-def _problem(problem: Facts) -> str:
-    colon = "" if problem["processes"] else ":"
-    words = f"<strong>{text(problem['subject'])}{colon}</strong> {text(problem['text'])}"
-    detail = f" <small>({text(problem['detail'])})</small>" if problem["detail"] else ""
-    advice = f" <span><b>Advice:</b> {text(problem['advice'])}</span>" if problem["advice"] else ""
-    return f'<li class="{"bad" if problem["grave"] else "poor"}">{words}{detail}{advice}</li>\n'
-
-
-def _overview(gpus: Sequence[Facts]) -> str:
-    """Return the totals of all GPUs. A total with an unknown part is a dash."""
-    if not gpus:
-        return ""
-    up = [gpu for gpu in gpus if gpu["up"]]
-    lost = len(gpus) - len(up)
-    loads = [gpu["load_5m"] if gpu["load_5m"] is not None else gpu["load"] for gpu in up]
-    known = [load for load in loads if load is not None]
-    load = sum(known) / len(known) if known else None
-    some = f" <small>of {len(known)} GPUs</small>" if 0 < len(known) < len(up) else ""
-    figures = (
-        ("GPUs", f"{len(gpus)}{f', {lost} down' if lost else ''}", ""),
-        ("Mean load", percent(load) + some, bar(load, 1.0)),
-        ("Memory", *_pair(up, "memory_used_bytes", "memory_total_bytes", of_sizes)),
-        ("Power", *_pair(up, "power_watts", "power_limit_watts", of_watts)),
-    )
-    cells = "".join(f"<div><dt>{name}</dt><dd>{value}{drawn}</dd></div>\n" for name, value, drawn in figures)
-    return f'<section aria-label="All GPUs"><dl class="overview">\n{cells}</dl></section>\n'
-
-
-def _pair(gpus: Sequence[Facts], used: str, total: str, write: Any) -> tuple[str, str]:
-    sums = [
-        None if not gpus or any(g[key] is None for g in gpus) else sum(g[key] for g in gpus) for key in (used, total)
-    ]
-    return write(*sums), bar(*sums)
-
-
-def _gpu(gpu: Facts, number: int, now: float) -> str:
-    title = text((gpu["name"] or "GPU").removeprefix("NVIDIA "))
-    index = "?" if gpu["index"] is None else gpu["index"]
-    opening = (
-        f'<section class="gpu {gpu["level"]}" aria-labelledby="gpu{number}">\n'
-        f'<h2 id="gpu{number}"><span class="index"><span class="hidden">GPU </span>{index}</span> {title}'
-        f"<small>{text(gpu['uuid'])}</small></h2>\n"
-    )
-    if not gpu["up"]:
-        gone = f'<p class="gone">{mark("bad", down_phrase(gpu["down_reason"]))} {text(last_use(gpu))}</p>\n'
-        rows = process_table(gpu["processes"], f"Processes on GPU {index}", now) if gpu["processes"] else ""
-        return f"{opening}{gone}{_health(gpu)}{rows}</section>\n"
-    degrees = gpu["temperature_celsius"]
-    figures = (
-        ("Now", percent(gpu["load"]), ""),
-        ("5 min", percent(gpu["load_5m"]), ""),
-        (
-            "Memory",
-            of_sizes(gpu["memory_used_bytes"], gpu["memory_total_bytes"]),
-            bar(gpu["memory_used_bytes"], gpu["memory_total_bytes"]),
-        ),
-        (
-            "Power",
-            of_watts(gpu["power_watts"], gpu["power_limit_watts"]),
-            bar(gpu["power_watts"], gpu["power_limit_watts"]),
-        ),
-        ("Temp", ABSENT if degrees is None else f"{degrees:.0f} °C", ""),
-    )
-    cells = "".join(f"<div><dt>{name}</dt><dd>{value}{drawn}</dd></div>" for name, value, drawn in figures)
-    return (
-        f'{opening}<figure>{sparkline(gpu["load_10m"])}<figcaption aria-hidden="true"><span>10 min ago</span>'
-        f"<span>load</span><span>now</span></figcaption></figure>\n<dl>{cells}</dl>\n"
-        f"{_health(gpu)}{''.join(map(_mig, gpu['mig']))}{_users(gpu, index, now)}</section>\n"
-    )
-
-
-def _health(gpu: Facts) -> str:
-    """Return the errors, lowered clocks and Xid errors of a GPU."""
-    marks = [mark("bad" if ailment["grave"] else "poor", ailment["text"]) for ailment in gpu["health"]]
-    marks += [mark("poor", f"clocks lowered: {reason}") for reason in gpu["slowed_by"]]
-    marks += [mark("poor" if xid["advice"] else "none", xid["text"]) for xid in gpu["xids"]]
-    return f'<p class="users">{" ".join(marks)}</p>\n' if marks else ""
-
-
-def _mig(device: Facts) -> str:
-    memory = of_sizes(device["memory_used_bytes"], device["memory_total_bytes"])
-    holders = ", ".join(filter(None, map(owner, device["allocated_to"])))
-    name = text(device["profile"] or device["uuid"])
-    return f'<p class="users">MIG <b>{name}</b> load {percent(device["load"])}, memory {memory} {holders}</p>\n'
-
-
-def _users(gpu: Facts, index: object, now: float) -> str:
-    shown = gpu["processes"][:_MAX_PROCESSES_PER_GPU]
-    more = len(gpu["processes"]) - len(shown) + gpu["processes_hidden"]
-    rows = process_table(shown, f"Processes on GPU {index}", now) if shown else ""
-    if more:
-        rows += f'<p class="users">and {more} more processes</p>\n'
-    if rows:
-        return rows
-    owners = ", ".join(filter(None, map(owner, gpu["allocated_to"])))
-    if owners:
-        return f'<p class="users">{mark("poor", "allocated, but no process uses it:")} {owners}</p>\n'
-    return f'<p class="users">{"free" if gpu["allocation"] == "unallocated" else "no process"}</p>\n'

@@ -1,0 +1,162 @@
+"""The table of the GPUs, each with its MIG devices and processes as rows below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from gpugauge.status.down import down_phrase
+from gpugauge.status.words import plural
+from gpugauge.web.page.draw import ABSENT, bar, duration, mark, name, of_sizes, of_watts, percent, sparkline, text
+from gpugauge.web.page.links import Links
+from gpugauge.web.page.process import COLUMNS, cell, level_order, owner, process_rows
+
+_MAX_PROCESSES_PER_GPU = 64  # the API has all
+_MAX_UNFOLDED_PROCESSES = 48  # on nodes with more, the GPUs are folded
+_UNSORTED = frozenset({"chart", "running"})  # columns by which GPUs cannot be sorted
+
+Facts = Mapping[str, Any]
+
+
+def gpu_table(facts: Facts, links: Links) -> str:
+    """Return the table, "" without GPUs and processes. Above a size the GPUs are folded: a script unfolds them."""
+    gpus: Sequence[Facts] = facts["gpus"]
+    shown = {p["process"] for gpu in gpus for p in gpu.get("last_processes", ()) if p["alive"]}
+    alone = [process for process in facts["without_gpu"] if process["process"] not in shown]
+    if not gpus and not alone:
+        return ""
+    table = _Table(links, facts["timestamp"], sum(len(gpu["processes"]) for gpu in gpus) > _MAX_UNFOLDED_PROCESSES)
+    bodies = [*([table.without_gpu(alone, bool(gpus))] if alone else []), *map(table.gpu, gpus)]
+    return (
+        '<table id="gpus"><caption class="hidden">The GPUs and the processes on them</caption>\n'
+        f"<thead><tr>{''.join(map(_heading, *zip(*COLUMNS, strict=True)))}</tr></thead>\n{''.join(bodies)}</table>\n"
+    )
+
+
+def _heading(heading: str, column: str) -> str:
+    shown = heading if column in _UNSORTED else f'<button type="button" data-sort="{column}">{heading}</button>'
+    return f'<th scope="col" class="{column}">{shown}</th>'
+
+
+class _Table:
+    def __init__(self, links: Links, now: float, folded: bool) -> None:
+        self._links, self._now, self._folded = links, now, folded
+
+    def without_gpu(self, processes: Sequence[Facts], any_gpu: bool) -> str:
+        """Return the processes with torch that use no GPU: before the GPUs, because a training may be among them."""
+        level = max((process["level"] for process in processes), key=level_order)
+        folded = any_gpu and level in {"none", "good"}
+        words = plural(len(processes), "process", "es")
+        heading = f'{_fold(folded)}<span class="index">No GPU</span> processes with torch'
+        row = _row(heading, [("state", mark(level, words), level_order(level))])
+        return _body("no GPU", level, row + self._processes(processes, "no GPU"), folded)
+
+    def gpu(self, gpu: Facts) -> str:
+        """Return a GPU with its rows."""
+        shown = gpu["processes"] if gpu["up"] else gpu.get("last_processes", ())
+        users = "".join(self._mig(device) for device in gpu["mig"])
+        users += self._processes(shown[:_MAX_PROCESSES_PER_GPU], gpu["uuid"])
+        if more := max(0, len(shown) - _MAX_PROCESSES_PER_GPU) + gpu["processes_hidden"]:
+            users += _note(f"and {plural(more, 'more process', 'es')}", "more")
+        folded = self._folded and bool(users)
+        index = "?" if gpu["index"] is None else gpu["index"]
+        heading = (
+            f'{_fold(folded) if users else ""}<span class="index"><span class="hidden">GPU </span>{index}</span> '
+            f"{name((gpu['name'] or 'GPU').removeprefix('NVIDIA '))} <small>{text(gpu['uuid'])}</small>"
+            + (f' <span class="summary">{text(gpu["summary"])}</span>' if gpu["summary"] and users else "")
+        )
+        row = _row(heading, _figures(gpu), gpu["index"])
+        return _body(gpu["uuid"], gpu["level"], row + "".join(self._notes(gpu)) + users, folded)
+
+    def _notes(self, gpu: Facts) -> Iterator[str]:
+        if not gpu["up"]:
+            words = [mark("bad", down_phrase(gpu["down_reason"]))]
+            if gpu.get("last_seen") is not None:
+                at = datetime.fromtimestamp(gpu["last_seen"], timezone.utc)
+                words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu['last_seen'])} ago.")
+            if gpu["advice"]:
+                words.append(f"<b>Advice:</b> {self._links.advice(gpu['advice'], 'GpuLost')}.")
+            if gpu.get("last_processes"):
+                words.append("It was used by:")
+            yield _note(" ".join(words), "down")
+        marks = [self._link("bad" if a["grave"] else "poor", a["text"], a["runbook"]) for a in gpu["health"]]
+        marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu["slowed_by"]]
+        marks += [self._xid(xid) for xid in gpu["xids"]]
+        if marks:
+            yield _note(" ".join(marks), "health")
+        if gpu["up"] and not gpu["processes"] and not gpu["processes_hidden"] and gpu["allocated_to"]:
+            owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu["allocated_to"])))
+            yield _note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
+
+    def _xid(self, xid: Facts) -> str:
+        at = datetime.fromtimestamp(xid["last"], timezone.utc)
+        return self._link("poor" if xid["advice"] else "none", f"{xid['text']}, {at:%H:%M} UTC", xid["runbook"])
+
+    def _link(self, level: str, words: str, section: str) -> str:
+        return f'<span class="mark {level}">{self._links.advice(words, section)}</span>'
+
+    def _mig(self, device: Facts) -> str:
+        holders = ", ".join(filter(None, (owner(holder, self._links) for holder in device["allocated_to"])))
+        heading = (
+            f"MIG <b>{text(device['profile'] or device['uuid'])}</b> {holders} <small>{text(device['uuid'])}</small>"
+        )
+        memory, total = device["memory_used_bytes"], device["memory_total_bytes"]
+        figures = [
+            ("now", percent(device["load"]), device["load"]),
+            ("memory", of_sizes(memory, total) + bar(memory, total), memory),
+        ]
+        state = device["allocation"] or ""
+        cells = _cells([("state", mark("none", state) if state else "", None), *figures])
+        key = text(device["uuid"])
+        return f'<tr class="mig" data-key="{key}"><th scope="row" class="name">{heading}</th>{cells}</tr>\n'
+
+    def _processes(self, processes: Sequence[Facts], where: str) -> str:
+        return "".join(
+            process_rows(p, f"{text(p['process'])} {text(where)}", self._links, self._now) for p in processes
+        )
+
+
+def _figures(gpu: Facts) -> list[tuple[str, str, float | None]]:
+    """Return column, HTML and order of each figure."""
+    state = ("state", mark(gpu["level"], gpu["state_words"]), level_order(gpu["level"]))
+    if not gpu["up"]:
+        return [state]
+    memory, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    power, limit, degrees = gpu["power_watts"], gpu["power_limit_watts"], gpu["temperature_celsius"]
+    return [
+        state,
+        ("now", percent(gpu["load"]), gpu["load"]),
+        ("load", percent(gpu["load_5m"]), gpu["load_5m"]),
+        ("chart", sparkline(gpu["load_10m"]), None),
+        ("memory", of_sizes(memory, total) + bar(memory, total), memory),
+        ("power", of_watts(power, limit) + bar(power, limit), power),
+        ("temperature", ABSENT if degrees is None else f"{degrees:.0f} °C", degrees),
+    ]
+
+
+def _row(heading: str, figures: Sequence[tuple[str, str, float | None]], order: float | None = None) -> str:
+    """Return the row of a GPU, with empty cells where there is no figure."""
+    sort = "" if order is None else f' data-sort="{order}"'
+    return (
+        f'<tr class="gpu" data-key="gpu"><th scope="rowgroup" class="name"{sort}>{heading}</th>{_cells(figures)}</tr>\n'
+    )
+
+
+def _cells(figures: Sequence[tuple[str, str, float | None]]) -> str:
+    known = {column: (shown, number) for column, shown, number in figures}
+    return "".join(cell(column, *known.get(column, ("", None))) for _, column in COLUMNS[1:])
+
+
+def _note(shown: str, key: str) -> str:
+    return f'<tr class="notes" data-key="{key}"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n'
+
+
+def _fold(folded: bool) -> str:
+    state, words = "false" if folded else "true", '<span class="hidden">Show processes</span>'
+    return f'<button type="button" class="fold" aria-expanded="{state}">{words}</button>'
+
+
+def _body(key: str, level: str, rows: str, folded: bool) -> str:
+    fold = f'class="{level} folded" data-folded' if folded else f'class="{level}"'
+    return f'<tbody {fold} data-key="{text(key)}">\n{rows}</tbody>\n'

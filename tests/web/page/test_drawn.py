@@ -1,0 +1,161 @@
+"""Drawn nodes: the page, read without the code that wrote it, shows what is true of the node, each thing once."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import pytest
+
+from gpugauge.snapshot import Snapshot
+from gpugauge.status.history import History
+from gpugauge.status.node import status
+from gpugauge.web.page.links import Links
+from gpugauge.web.page.render import content
+from tests.status.drawnnode import Node, Program, crowd_of, draw
+from tests.web.page.reading import Group, Reader
+
+SEEDS = range(80)
+ELEMENTS = {
+    *("section", "p", "ul", "li", "details", "summary", "dl", "div", "dt", "dd", "search", "label", "input", "output"),
+    *("button", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "b", "bdi", "strong", "small", "a"),
+    *("svg", "path", "rect", "time"),
+}
+HOSTILE = (
+    "</td></tr></tbody><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '" onfocus=alert(1) autofocus="',
+    "'><svg/onload=alert(1)>",
+    "<!-- {{7*7}} -->",
+    "\u202egnp.exe",
+    "مرحبا.py",
+    "שלום " * 40,
+    "x" * 4096,
+    "👩‍👩‍👧‍👦" * 40,
+    "a\nb\tc\x00d",
+    "&lt;b&gt;",
+)
+LINKS = Links("https://docs.example/runbook.md", "https://grafana.example")
+
+
+@dataclass
+class Case:
+    """A node and the page's source. `programs` are those before GPUs were `lost` and programs `ended` with them."""
+
+    node: Node
+    programs: list[Program]
+    history: History
+    snapshot: Snapshot
+    lost: set[str]
+    ended: set[str]
+
+    def html(self) -> str:
+        """Return the content of the page."""
+        return "0".join(content(status(self.snapshot, self.history), None, LINKS))
+
+
+def drawn(seed: int) -> Case:
+    """Return the case with this number."""
+    dice = random.Random(seed)
+    node = crowd_of(64, 8) if seed % 16 == 0 else draw(seed)
+    for program in node.programs:
+        if dice.random() < 0.5:
+            program.name = dice.choice(HOSTILE)
+    history, programs = node.history(), list(node.programs)
+    history.feed(node.snapshot())
+    lost, ended = set(), set()
+    for gpu in node.gpus:
+        if gpu.up and dice.random() < 0.15:
+            gpu.up, gpu.reason = False, "gpu_is_lost"
+            lost.add(gpu.uuid)
+    for program in programs:
+        if lost.intersection(program.gpus) and dice.random() < 0.5:
+            ended.add(program.process)
+            node.programs.remove(program)
+    present = [replace(p, gpus=[uuid for uuid in p.gpus if uuid not in lost]) for p in node.programs]
+    return Case(node, programs, history, Node(node.gpus, present).snapshot(), lost, ended)
+
+
+def shown(name: str) -> str:
+    """Return a name as the page shows it."""
+    cut = name if len(name) <= 120 else f"{name[:120]}…"
+    return "".join(c if c.isprintable() else "?" for c in cut)
+
+
+def gpus_of(page: Reader) -> list[Group]:
+    return [group for group in page.groups if group.key != "no GPU"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_gpu_and_each_process_is_shown_once(seed: int) -> None:
+    case = drawn(seed)
+    node, page = case.node, Reader(case.html())
+
+    assert set(page.elements) <= ELEMENTS
+    assert [group.key for group in gpus_of(page)] == [gpu.uuid for gpu in node.gpus]
+    for gpu, group in zip(node.gpus, gpus_of(page), strict=True):
+        (row,) = group.of("gpu")
+        assert re.match(rf"(Show processes)?GPU {gpu.index} ", row.cells[0])
+        here = [p for p in case.programs if gpu.uuid in p.gpus]
+        here = [p for p in here if gpu.uuid in case.lost or p.process not in case.ended]
+        rows = {row.key.split()[0]: row for row in group.of("process")}
+        assert len(group.of("process")) == len(rows)
+        assert rows.keys() == {p.process for p in here}
+        for program in here:
+            assert rows[program.process].cells[0].startswith(f"{shown(program.name)} pid {program.pid}")
+            assert ("ended" in rows[program.process].cells[1]) == (program.process in case.ended)
+        assert len(group.of("mig")) == (len(gpu.mig) if gpu.up else 0)
+    alone = Counter(row.key.split()[0] for group in page.groups if group.key == "no GPU" for row in group.of("process"))
+    assert alone == Counter(p.process for p in node.programs if not p.gpus)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_that_is_wrong_is_among_the_problems(seed: int) -> None:
+    case = drawn(seed)
+    node, html = case.node, case.html()
+    page, first = Reader(html), html.partition("</section>")[0]
+
+    assert html.startswith('<section aria-label="Answer">\n<p class="answer">')
+    for gpu in node.gpus:
+        own = [item for item in page.items if item.startswith(f"GPU {gpu.index}:")]
+        assert any("down:" in i or "does not answer" in i for i in own) == (not gpu.up)
+        if gpu.up:
+            assert any("requires: a reset" in i for i in own) == gpu.reset
+            assert any("uncorrected memory error" in i for i in own) == bool(gpu.uncorrected)
+            assert any("clocks lowered" in i for i in own) == (gpu.slowed not in {None, "gpu_idle", "sw_power_cap"})
+        assert any(f"Xid {gpu.xid}:" in i for i in own) == (gpu.xid in {48, 79})
+    for program in node.programs:
+        items = [item for item in page.items if item.startswith(f"{shown(program.name)} ")]
+        if program.condition in {"stalled", "idle", "limited"} or program.cause:
+            assert items
+            assert all("Advice:" in item for item in items)
+    assert len(page.items) == len(re.findall("<li", first))
+    lists = first.split("<details>")
+    assert lists[0].count("<li") == min(10, len(page.items))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_mean_load_is_that_of_the_gpus_that_report_one(seed: int) -> None:
+    case = drawn(seed)
+    text, up = Reader(case.html()).text, [gpu for gpu in case.node.gpus if gpu.up]
+    loads = [gpu.load for gpu in up if not gpu.mig]
+    parts = [load for gpu in up for _, _, load in gpu.mig if load is not None]
+
+    def figure(name: str) -> float | None:
+        found = re.search(rf" {name} (?:(\d+) %|-)", text)
+        return float(found[1]) if found and found[1] else None
+
+    assert figure("Mean load") == (pytest.approx(100 * fmean(loads), abs=0.51) if loads else None)
+    assert figure("Mean load of MIG devices") == (pytest.approx(100 * fmean(parts), abs=0.51) if parts else None)
+    assert (f" % of {len(loads)} GPU" in text) == (0 < len(loads) < len(up))
+
+
+def test_a_crowd_is_folded_and_a_small_node_is_not() -> None:
+    crowded = drawn(0).html()
+    node = draw(1)
+
+    assert crowded.count('aria-expanded="false"') == crowded.count('class="fold"') > 50
+    assert "data-folded" not in "".join(content(status(node.snapshot(), node.history()), None, LINKS))
