@@ -46,6 +46,10 @@ SCENARIO ?= node
 generate: $(VENV)/dev ## write every generated file: reference, settings, rules, dashboards, golden files, package table
 	@$(BIN)/python -m tests.generated
 
+.PHONY: pictures
+pictures: $(VENV)/frameworks ## take the picture of the page, docs/page.png, from the running product; needs chromium
+	@$(BIN)/python -m tests.e2e.pictures
+
 # Of all packages but torch, whose build for the tests comes from elsewhere (tests/install_torch.py).
 LOCK = $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
 	--no-emit-index-url --custom-compile-command 'make lock' --excludes deploy/requirements/excluded.txt

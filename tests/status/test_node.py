@@ -72,6 +72,20 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     assert process["undecidable"] == ["data_loading", "host_bound"]
 
 
+@pytest.mark.parametrize(("share", "waits"), [(0.0, ""), (0.05, ""), (0.7, ": fit.py waits for data 70 % of its time")])
+def test_the_answer_of_a_machine_without_a_gpu_has_its_trainings(share: float, waits: str) -> None:
+    families = (
+        family("gpugauge_driver_up", ({"reason": "library_not_found"}, 0)),
+        family("torch_process_info", ({"process": "aa", "pid": "7"}, 1)),
+        family("gpu_process_host_info", ({"process": "aa", "pid": "7", "workload_command": "fit.py"}, 1)),
+        family("training_state", ({"process": "aa", "state": "training_on_cpu"}, 1)),
+        family("training_step_share_ratio", ({"process": "aa", "part": "data"}, share)),
+    )
+    node = status(Snapshot(1.7e9, 1.0, (Section("all", families),)), History())
+
+    assert node["answer"] == f"The driver is not available: library_not_found; 1 training on the CPU{waits}"
+
+
 def test_exporter_and_driver() -> None:
     node = status(snapshot(), History())
 

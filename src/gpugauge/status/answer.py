@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 
+from gpugauge.status.owner import name
 from gpugauge.status.problems import in_use, used_well
 from gpugauge.status.processes import Facts
 from gpugauge.status.words import percent, plural
 
 _MAX_NAMED = 3  # groups in one clause
 _MAX_NAME_CHARACTERS = 40
+_MIN_WAIT = 0.1  # a training on the CPU that waits less is not named
 _WITHOUT_GPU = {"off": "No GPU is watched: driver.mode is off", "starting": "The driver is being opened"}
 
 
@@ -20,11 +22,10 @@ def answer(facts: Facts, problems: Sequence[Facts]) -> str:
     if driver.get("released_until"):
         until = datetime.fromtimestamp(driver["released_until"], timezone.utc)
         return f"The driver is released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched"
+    on_cpu = "" if gpus else _on_cpu(facts["without_gpu"])
     if clauses := list(_Clauses(problems, gpus).all()):
-        return "; ".join(clauses)
+        return "; ".join(clauses) + on_cpu
     if not gpus:
-        trainings = sum(process["state"] == "training_on_cpu" for process in facts["without_gpu"])
-        on_cpu = f"; {plural(trainings, 'training')} on the CPU" if trainings else ""
         return _WITHOUT_GPU.get(driver["reason"], "No GPU") + on_cpu
     used = sum(map(in_use, gpus))
     unknown = {p["process"] for g in gpus for p in g["processes"] if p["state_words"] == "no hook"}
@@ -33,6 +34,17 @@ def answer(facts: Facts, problems: Sequence[Facts]) -> str:
         return f"The GPU is well and {'in use' if used else 'free'}{more}"
     every = "Both" if len(gpus) == 2 else f"All {len(gpus)}"
     return f"{every} GPUs are well: {used} in use, {len(gpus) - used} free{more}"
+
+
+def _on_cpu(processes: Sequence[Facts]) -> str:
+    """Return a clause about the trainings on the CPU of a machine without a GPU; the one that waits most is named."""
+    trainings = [p for p in processes if p["state"] == "training_on_cpu" and not p["limited_by"]]
+    if not trainings:
+        return ""
+    most = max(trainings, key=lambda process: process["data_wait_ratio"] or 0.0)
+    waits = most["data_wait_ratio"] or 0.0
+    named = f": {_short(name(most))} waits for data {percent(waits)} of its time" if waits >= _MIN_WAIT else ""
+    return f"; {plural(len(trainings), 'training')} on the CPU{named}"
 
 
 class _Clauses:

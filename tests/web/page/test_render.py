@@ -1,4 +1,7 @@
+import json
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -165,6 +168,20 @@ def test_links_to_the_dashboards_only_with_grafana() -> None:
     assert "Slurm job 88 & 1" in read(facts).text
     assert Reader("0".join(content(facts, None, NO_LINKS))).links == ["#no-hook", "#no-hook"]
     assert "https://grafana.example/d/gpugauge-fleet" in head("1", "/metrics", "node7", LINKS)
+
+
+@pytest.mark.parametrize("name", ["fleet", "job"])
+def test_the_dashboards_that_the_page_links_to_exist(name: str) -> None:
+    dashboard = json.loads((Path(__file__).parents[3] / "grafana" / f"{name}.json").read_text())
+    links = read(with_process(workload={"job_kind": "slurm", "job": "8", "namespace": "ml"})).links
+    links += Reader(
+        head("1", "/metrics", "n", LINKS).partition("<h1>")[2].partition("</h1>")[2].partition("<p ")[0]
+    ).links
+    (address,) = [link for link in links if f"/d/gpugauge-{name}" in link]
+
+    assert urlsplit(address).path == f"/d/{dashboard['uid']}"
+    variables = {f"var-{variable['name']}" for variable in dashboard["templating"]["list"]}
+    assert parse_qs(urlsplit(address).query).keys() <= variables
 
 
 def test_the_answer_links_to_no_hook_only_where_it_is() -> None:
