@@ -17,7 +17,7 @@ from gpugauge.status.history import History
 from tests.e2e.browsing import axe_violations, launched, opened
 from tests.e2e.pages import Page, served, simulated
 from tests.e2e.programs import daemon, wait_for
-from tests.status.drawnnode import Node, Program, crowd_of
+from tests.status.drawnnode import Node, Program, crowd_of, draw
 from tests.status.statusfacts import snapshot
 
 pytestmark = pytest.mark.e2e
@@ -192,6 +192,31 @@ def test_an_update_changes_only_what_differs(browser: Any) -> None:
         assert "41 °C" in tab.locator("tr.gpu").nth(1).inner_text()
         assert tab.evaluate(kept) == before
         assert tab.evaluate("[...changed]") == ["gpu"]
+
+
+def test_an_updated_page_is_the_fresh_page_whatever_changed(browser: Any) -> None:
+    """Nodes follow each other whose GPUs, processes, problems and names have nothing to do with each other."""
+    content = """(column) => {
+      view.sort = column;
+      arrange(document);
+      const copy = document.querySelector("main").cloneNode(true);
+      for (const element of copy.querySelectorAll("*")) {
+        const attributes = [...element.attributes].sort((one, other) => (one.name < other.name ? -1 : 1));
+        for (const { name } of attributes) element.removeAttribute(name);
+        for (const { name, value } of attributes) element.setAttribute(name, value);
+      }
+      return copy.innerHTML.replace(/\\d+ s old/, "");
+    }"""
+    nodes = [draw(seed) for seed in range(14)]
+    with served(nodes[0].snapshot(), History()) as page, opened(browser, page.url) as tab:
+        tab.evaluate("view.sort = 'state'")
+        for drawn in nodes[1:]:
+            page.snapshot = drawn.snapshot()
+            tab.evaluate("refresh()")
+            with opened(browser, page.url) as fresh:
+                for column in ("state", ""):
+                    assert tab.evaluate(content, column) == fresh.evaluate(content, column)
+            tab.evaluate("view.sort = 'state'")
 
 
 def test_pause_holds_the_page_and_goes_on(browser: Any) -> None:

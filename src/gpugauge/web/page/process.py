@@ -76,16 +76,18 @@ def _heading(process: Facts, links: Links) -> str:
 
 def _notes(process: Facts, key: str, links: Links, now: float) -> str:
     """Return a row with what limits the process, with the advice, and what the hook reports; "" if nothing is known."""
-    limit, facts = text(remark(process)), list(map(text, details(process, now)))
+    limit, facts = text(remark(process)), map(text, details(process, now))
     evidence = f" ({text(process['evidence'])})" if limit and process["evidence"] else ""
     advice = process["advice"] if process["advice"] != RUN_ADVICE else None
     parts = [
         f'<strong class="{process["level"]}">{limit}</strong>{evidence}.' if limit else "",
         f"<b>Advice:</b> {links.advice(advice, process['runbook'])}" if advice else "",
     ]
-    if (limit or advice) and process["pid"] is not None:
-        facts.append(copy_button(f"gpugauge doctor {process['pid']}"))
-    parts.append(f'<span class="facts">{" · ".join(facts)}</span>' if facts else "")
+    doctor = (limit or advice) and process["pid"] is not None
+    last = " ".join(
+        filter(None, (" · ".join(facts), copy_button(f"gpugauge doctor {process['pid']}") if doctor else ""))
+    )
+    parts.append(f'<span class="facts">{last}</span>' if last else "")
     shown = " ".join(filter(None, parts))
     return f'<tr class="notes" data-key="{key} notes"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n' if shown else ""
 
