@@ -282,9 +282,9 @@ def test_connection_waits_while_there_are_no_descriptors(
         assert fetch(address, "/-/healthy")[0] == 200
 
     assert listening[0].refused == 2  # not a thousand times: accept() is retried at the next sweep
-    assert [record.message for record in caplog.records] == [
-        "no connection can be accepted, open ones continue",
-        "connections are accepted again",
+    assert [(record.name, record.message) for record in caplog.records] == [
+        ("gpugauge.server", "no connection can be accepted, open ones continue"),
+        ("gpugauge.server", "connections are accepted again"),
     ]
 
 

@@ -10,8 +10,11 @@ import time
 from email.utils import parsedate_to_datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpugauge.web import server
+from gpugauge.web.http1 import Headers
 from gpugauge.web.server import Reply, Request, Route
 from tests.serving import Gate, client, fetch, routes, serving
 
@@ -67,6 +70,18 @@ def test_a_handler_is_given_the_whole_request() -> None:
 
     assert (request.method, request.path, request.query, request.body) == ("POST", "/a", "b=c?d", b"body")
     assert (request.headers["X-Own"], request.remote, request.certificate) == ("1", "127.0.0.1", None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "x-b", "host"]), st.text("abc, ", max_size=5))))
+def test_drawn_headers_are_a_mapping_by_lower_case_name(pairs: list[tuple[str, str]]) -> None:
+    """RFC 9110, 5.3: the values of a repeated field are joined by commas, in their order."""
+    headers = Headers((name.encode(), value.encode()) for name, value in pairs)
+    names = list(dict.fromkeys(name for name, _ in pairs))
+
+    assert list(headers) == names
+    assert len(headers) == len(names)
+    for name in names:
+        assert headers[name.upper()] == ",".join(value for other, value in pairs if other == name)
 
 
 def test_a_body_that_arrives_in_parts_is_whole() -> None:
