@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,17 +44,39 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], float]] = {
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("gpu_energy_joules_total", (), 1e-3),
     "DCGM_FI_DEV_GPU_UTIL": ("gpu_utilization_ratio", (), 1e-2),
     "DCGM_FI_DEV_MEM_COPY_UTIL": ("gpu_memory_utilization_ratio", (), 1e-2),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": ("gpu_pcie_replays_total", (), 1),
+    "DCGM_FI_DEV_FB_TOTAL": ("gpu_memory_total_bytes", (), MIB),
     "DCGM_FI_DEV_FB_USED": ("gpu_memory_used_bytes", (), MIB),
     "DCGM_FI_DEV_FB_FREE": ("gpu_memory_free_bytes", (), MIB),
+    "DCGM_FI_DEV_FB_RESERVED": ("gpu_memory_reserved_bytes", (), MIB),
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": ("gpu_ecc_errors_total", ("corrected", "volatile"), 1),
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": ("gpu_ecc_errors_total", ("corrected", "aggregate"), 1),
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("gpu_ecc_errors_total", ("uncorrected", "volatile"), 1),
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": ("gpu_ecc_errors_total", ("uncorrected", "aggregate"), 1),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": ("gpu_remapped_rows", ("uncorrectable",), 1),
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": ("gpu_remapped_rows", ("correctable",), 1),
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("gpu_remapped_rows_failure", (), 1),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("gpu_graphics_active_ratio", (), 1),
+    "DCGM_FI_PROF_SM_ACTIVE": ("gpu_sm_active_ratio", (), 1),
+    "DCGM_FI_PROF_SM_OCCUPANCY": ("gpu_sm_occupancy_ratio", (), 1),
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("gpu_tensor_active_ratio", (), 1),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("gpu_dram_active_ratio", (), 1),
+    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": ("gpu_fp64_active_ratio", (), 1),
+    "DCGM_FI_PROF_PIPE_FP32_ACTIVE": ("gpu_fp32_active_ratio", (), 1),
+    "DCGM_FI_PROF_PIPE_FP16_ACTIVE": ("gpu_fp16_active_ratio", (), 1),
 }
 COUNTERS = {
     "DCGM_FI_PROF_PCIE_TX_BYTES": "gpu_pcie_transmitted_bytes_total",
+    "DCGM_FI_PROF_PCIE_RX_BYTES": "gpu_pcie_received_bytes_total",
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": "gpu_nvlink_profiled_transmitted_bytes_total",
     "DCGM_FI_PROF_NVLINK_RX_BYTES": "gpu_nvlink_profiled_received_bytes_total",
 }
+# Fields with a test of their own below.
+OTHERS = {"DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL", "DCGM_FI_DEV_XID_ERRORS"}
+# The counters of etc/default-counters.csv; every other field is a gauge there.
+COUNTED = re.compile(
+    r"DCGM_FI_DEV_(TOTAL_ENERGY_CONSUMPTION|PCIE_REPLAY_COUNTER|ECC_.*_TOTAL|.*CORRECTABLE_REMAPPED_ROWS)"
+)
 
 
 def node(draw: random.Random) -> list[Gpu]:
@@ -61,7 +84,7 @@ def node(draw: random.Random) -> list[Gpu]:
     for index in range(draw.randint(1, 8)):
         fields = {name: float(draw.randint(0, 2000)) for name in GAUGES if draw.random() < 0.8}
         pods = [(f"c{n}", f"team-{draw.randrange(3)}", f"pod-{index}-{n}") for n in range(draw.choice([0, 0, 1, 3]))]
-        rates = {name: float(draw.randint(0, 10**9)) for name in COUNTERS if draw.random() < 0.8}
+        rates = {name: float(draw.choice([0, draw.randint(0, 10**9)])) for name in COUNTERS if draw.random() < 0.8}
         gpus.append(Gpu(f"GPU-{draw.getrandbits(64):x}", index, fields, pods, rates))
     return gpus
 
@@ -179,11 +202,12 @@ def test_a_load_is_the_busy_share_of_the_observed_time_between_two_scrapes() -> 
     gpu, exposition = Gpu("GPU-1", 0, {}), DcgmExposition("")
     for at, busy, observed in ((10.0, 4.0, 8.0), (25.0, 7.0, 20.0)):
         more: dict[str, Rows] = {
-            "gpu_busy_seconds_total": [(("GPU-1", "encoder"), busy)],
-            "gpu_observed_seconds_total": [(("GPU-1", "encoder"), observed)],
+            "gpu_busy_seconds_total": [(("GPU-1", "encoder"), busy), (("GPU-1", "decoder"), 2 * busy)],
+            "gpu_observed_seconds_total": [(("GPU-1", engine), observed) for engine in ("encoder", "decoder")],
         }
         found = shown(exposition.respond(snapshot([gpu], at, **more), None).body)
-    assert found == {("DCGM_FI_DEV_ENC_UTIL", "GPU-1", ("", "", "")): 25.0}
+    place = "GPU-1", ("", "", "")
+    assert found == {("DCGM_FI_DEV_ENC_UTIL", *place): 25.0, ("DCGM_FI_DEV_DEC_UTIL", *place): 50.0}
 
 
 def test_a_counter_that_begins_again_has_no_rate_until_the_next_scrape() -> None:
@@ -200,6 +224,12 @@ def test_two_scrapes_of_one_snapshot_are_equal_and_gzip_on_demand() -> None:
     plain, packed = exposition.respond(taken, None), exposition.respond(taken, "gzip")
     assert packed.content_encoding == "gzip"
     assert gzip.decompress(packed.body) == plain.body
+
+
+def test_each_field_is_compared_and_has_the_type_that_dcgm_exporter_gives_it() -> None:
+    kinds = {name: kind for name, kind, *_ in ROWS}
+    assert kinds.keys() == GAUGES.keys() | COUNTERS.keys() | OTHERS
+    assert kinds == {name: "counter" if COUNTED.fullmatch(name) else "gauge" for name in kinds}
 
 
 def test_every_field_is_in_the_table_of_the_migration_document() -> None:
