@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from bench import figures
 from tests.mutants.mutant import TIME_LIMIT, Mutant, Outcome
-from tests.mutants.report import Group, Survivor, faults, known_survivors, table
+from tests.mutants.report import FLOOR, Group, Survivor, faults, known_survivors, table
 from tests.mutants.sites import Site
 
 
@@ -75,3 +77,13 @@ def test_table() -> None:
     row = Group("a", 99, found, 1.0, listed("same", "equivalent")).row()
 
     assert "| a | 99 | 10 | 1 | 8 | 1 | 88.9 % | 1 |" in table([row]).markdown()
+
+
+def test_the_committed_result_has_each_group_above_the_floor_and_a_reason_for_each_survivor() -> None:
+    result, known = figures.read("mutants"), known_survivors()
+    rows = {row["group"]: row for row in result["tables"][0]["rows"]}
+
+    assert rows.keys() == yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text()).keys()
+    for row in rows.values():
+        assert row["killed"] >= FLOOR * (row["drawn"] - row["equivalent"]), row["group"]
+    assert [name for names in result["survivors"].values() for name in names if name not in known] == []

@@ -63,6 +63,10 @@ def test_visible_devices(facts: dict[str, str], devices: int | None) -> None:
 @pytest.mark.parametrize(
     ("cuda", "driver", "too_old"),
     [
+        ("11.8", "450.51.06", False),
+        ("11.8", "418.226.00", True),
+        ("12.8", "525.60.13", False),
+        ("12.8", "515.105.01", True),
         ("12.8", "535.183.01", False),
         ("12.8", "470.57", True),
         ("13.0", "570.124.06", True),
@@ -111,6 +115,41 @@ def test_power_limit_below_the_default_is_lowered(
     (device,) = seen(series, series).devices
 
     assert device.power_limit_lowered is lowered
+
+
+REASONS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_power_cap")
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_clocks_event_counts_for_the_share_of_the_time_in_which_it_is_active(reason: str) -> None:
+    held = {**INFO, "gpu_process_memory_used_bytes": ({}, 1e9), "gpu_up": ({}, 1.0)}
+    label = ROWS["gpu_clocks_event_active"].labels[1]
+
+    (device,) = seen(
+        *({**held, "gpu_clocks_event_active": ({label: reason}, on)} for on in (0.0, 1.0, 1.0, 0.0))
+    ).devices
+
+    shares = {"power_capped": device.power_capped, "thermal": device.thermal}
+    other = {"thermal": None} if reason == "sw_power_cap" else {"power_capped": None}
+    assert shares == {"thermal": 0.5, "power_capped": 0.5} | other
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_counters_of_multiprocessors_are_shares_of_the_profiled_time(inside: bool) -> None:
+    def after(seconds: float) -> Series:
+        return {
+            **(INFO if inside else {}),
+            "gpu_up": ({}, 1.0),
+            "gpu_process_memory_used_bytes": ({}, 1e9),
+            "gpu_profiled_seconds_total": ({}, seconds),
+            "gpu_sm_active_seconds_total": ({}, 0.6 * seconds),
+            "gpu_tensor_active_seconds_total": ({}, 0.2 * seconds),
+        }
+
+    (device,) = seen(after(0.0), after(5.0)).devices
+
+    assert device.sm_active == pytest.approx(0.6)
+    assert device.tensor_active == (pytest.approx(0.2) if inside else None)
 
 
 def waits(seconds: float, **more: Any) -> Series:

@@ -147,6 +147,30 @@ def test_power_draw_near_a_lowered_limit_is_not_high(power: float, lowered: bool
     assert found.limited_by == cause
 
 
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({"data_wait": None, "data_wait_exposed": None}, True),
+        ({"data_wait": 0.0, "data_wait_exposed": None}, False),
+        ({"data_wait": None, "data_wait_exposed": 0.0}, False),
+        ({"data_wait": None, "data_wait_exposed": None, "window": 10.0}, False),  # may still come
+        ({"data_wait": None, "data_wait_exposed": None, "inside": False}, False),
+        ({"data_wait": None, "data_wait_exposed": None, "phase": "starting", "steps_ever": 0, "age": 5.0}, False),
+    ],
+)
+def test_causes_that_need_the_waits_are_undecidable_without_them(changes: dict[str, Any], waits: bool) -> None:
+    assert judge(replace(HEALTHY, **changes)).undecidable == ({"data_loading", "host_bound"} if waits else set())
+
+
+@pytest.mark.parametrize("loads", [[0.2], [0.2, 0.6], [0.2, 0.6, 0.9, 0.9]])
+def test_the_unknown_loss_is_the_mean_of_the_held_gpus(loads: list[float]) -> None:
+    held = tuple(DeviceEvidence(busy=load) for load in loads)
+
+    found = judge(Evidence(window=60.0, inside=False, devices=held)).causes
+
+    assert found == {"unknown": pytest.approx(1 - sum(loads) / len(loads), abs=1e-3)}
+
+
 def test_undecidable_causes_without_gpm() -> None:
     verdict = judge(replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, sm_active=None, tensor_active=None),)))
 

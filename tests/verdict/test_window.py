@@ -134,7 +134,9 @@ def test_unchanged_family_is_stored_once() -> None:
     assert third._index is first._index
 
 
-@pytest.mark.parametrize(("every", "span"), [(1.0, 10.0), (4.99, 9.98), (5.01, 10.02), (9.0, 9.0), (20.0, 20.0)])
+@pytest.mark.parametrize(
+    ("every", "span"), [(1.0, 10.0), (4.99, 9.98), (5.01, 10.02), (9.0, 9.0), (20.0, 20.0), (29.0, 29.0)]
+)
 def test_recent_part_has_two_points_or_more(every: float, span: float) -> None:
     window = Window(FAMILIES)
     for tick in range(20):
