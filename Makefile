@@ -143,6 +143,10 @@ torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's pro
 hostile: $(VENV)/dev ## 60 s of drawn attacks at the hook's socket and the port of one daemon; as root; ARGS="--seed N --seconds N"
 	@$(BIN)/python -m tests.hostile $(ARGS)
 
+.PHONY: dashboards-check
+dashboards-check: $(VENV)/dev ## the dashboards' queries on 50 drawn fleets in Debian's Prometheus, compared; some 2 minutes
+	@GPUGAUGE_DRAWN_FLEETS=50 $(BIN)/python -m pytest -q tests/e2e/test_dashboards.py
+
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
 	@$(BIN)/python -m tests.strangers --programs 1000 $(ARGS)

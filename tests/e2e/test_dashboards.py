@@ -1,191 +1,226 @@
-"""Every query of every dashboard against a real Prometheus with the rules, fed by simulated exporters."""
+"""The dashboards as Grafana shows them, on a real Prometheus with the rules and drawn fleets whose truth is known.
+
+`make dashboards-check` draws more fleets.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import re
-import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gpugauge.artifacts.dashboards.build import DASHBOARDS
-from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.dashboards.missing import TEXTS
 from gpugauge.artifacts.rules.options import Parameters
-from tests.artifacts.dashboards.dashboard_reading import (
-    Asked,
-    Json,
-    asked_of_prometheus,
-    described,
-    queries,
-    substituted,
-    variables,
-)
-from tests.e2e.programs import Prometheus, daemon, free_port, http, wait_for
-from tests.needs import need
+from tests.e2e.backfill import Api, evaluate_rules, written
+from tests.e2e.drawn_fleets import SECONDS, DrawnFleet, JobId, draw
+from tests.e2e.grafana import Grafana
+from tests.e2e.programs import prometheus
 
 pytestmark = pytest.mark.e2e
 
-# Faults of GPUs, beside the scenario `node`, whose processes train, serve and idle.
-UNWELL = """\
-description: 3 GPUs; errors and a narrow link on the first, the second is lost, the third too hot
-gpus:
-  - model: h100
-    health:
-      ecc: [{at: 4, kind: corrected, count: 3}, {at: 5, kind: uncorrected}]
-      xids: [{at: 8, xid: 94}]
-      recovery_action: 1
-      pcie_width: 8
-  - {model: h100}
-  - {model: h100}
-processes:
-  - {pid: 6301, gpus: [0], memory: 60GiB, load: 0.9}
-  - {pid: 6302, gpus: [2], memory: 50GiB, pipeline: {clock: 0.6}, command: python3 diffusion.py}
-faults:
-  - {gpu: 1, start: 5, code: gpu_is_lost}
-"""
-# Jobs by GPU, as a Slurm prolog writes them; GPU 7 is unused.
-JOBS = {"4": "88123 20012", "7": "88200 20015"}
-# Until every query has series: the slowest readings are taken every 30 s.
-MAX_WAIT_SECONDS = 75
+FLEETS = int(os.environ.get("GPUGAUGE_DRAWN_FLEETS", "3"))
+ALERTMANAGER = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/alertmanager.yaml").read_text())
+JOB = ("cluster", "workload_job_kind", "workload_namespace", "workload_job")
+NO_RULES = "-1"
 
 
-def quick_rules() -> str:
-    """Return our rules with windows of seconds in place of minutes, and without hold times."""
-    tree = rules.groups(
-        Parameters(evaluation_interval=1, scrape_interval=1, patience=20, idle_patience=20, min_job_age=1)
-    )
-    for group in tree["groups"]:
-        for rule in group["rules"]:
-            if "for" in rule:
-                rule["for"] = "1s"
-    return yaml.safe_dump(tree)
+@dataclass
+class World:
+    """A fleet, and the API of a Prometheus that knows it."""
+
+    fleet: DrawnFleet
+    api: Api
+
+    def open(self, dashboard: str, **chosen: str) -> Grafana:
+        return Grafana(self.api, DASHBOARDS[dashboard](), chosen)
 
 
-def settings(targets: Mapping[str, str]) -> str:
-    """Return Prometheus' settings for instances and their addresses."""
-    # The simulated node has pods, but no kubelet that returns their namespace.
-    namespace = {"source_labels": ["workload_kind"], "regex": "pod", "target_label": "workload_namespace"}
-    scrape = {
-        "job_name": "gpugauge",
-        "static_configs": [{"targets": [at], "labels": {"instance": name}} for name, at in targets.items()],
-        "metric_relabel_configs": [{**namespace, "replacement": "ml"}],
-    }
-    paces = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-    return yaml.safe_dump({"global": paces, "rule_files": ["rules.yaml"], "scrape_configs": [scrape]})
+def made(fleet: DrawnFleet, folder: Path, *, rules: bool) -> int:
+    """Write the fleet's hour, with or without what the rules record, and return its end."""
+    end = int(time.time()) // 60 * 60
+    written(folder, fleet.samples(end))
+    if rules:
+        evaluate_rules(folder, end, SECONDS, Parameters(scrape_interval=60))
+    return end
 
 
-@contextlib.contextmanager
-def exporters(folder: Path) -> Iterator[dict[str, str]]:
-    """Run the simulated exporters; yield their addresses by instance, and one without a listener."""
-    (folder / "unwell.yaml").write_text(UNWELL)
-    (folder / "jobs").mkdir()
-    for device, job in JOBS.items():
-        (folder / "jobs" / device).write_text(job + "\n")
-    flags = {
-        "node": ("--simulate=node", f"--slurm.job-mapping-dir={folder / 'jobs'}"),
-        "unwell": (f"--simulate={folder / 'unwell.yaml'}",),
-        "mig": ("--simulate=a100-mig",),
-    }
-    with contextlib.ExitStack() as stack:
-        targets = {"down": f"127.0.0.1:{free_port()}"}
-        for name, given in flags.items():
-            (folder / name).mkdir()
-            running = stack.enter_context(daemon(folder / name, *given))
-            targets[name] = running.url.removeprefix("http://")
-        yield targets
+@pytest.fixture(scope="module", params=range(FLEETS))
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder, fleet = tmp_path_factory.mktemp("fleet"), draw(request.param)
+    end = made(fleet, folder, rules=True)
+    with prometheus(folder) as server:
+        yield World(fleet, Api(server.url, end, SECONDS))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    folder = tmp_path_factory.mktemp("dashboards")
-    with exporters(folder) as targets:
-        (folder / "rules.yaml").write_text(quick_rules())
-        (folder / "prometheus.yml").write_text(settings(targets))
-        url = f"127.0.0.1:{free_port()}"
-        files = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}")
-        with (folder / "prometheus.log").open("wb") as log:
-            command = [need("prometheus"), *files, f"--web.listen-address={url}"]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            wait_for(lambda: http(f"http://{url}/-/ready")[0] == 200, 30, "Prometheus is ready")
-            yield Prometheus(f"http://{url}")
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def found(server: Prometheus, variable: Json, known: Mapping[str, str]) -> list[str]:
-    """Return the values of a variable, as Grafana extracts them from the result."""
-    query, label = asked_of_prometheus(variable)
-    answers = server.query(substituted(query, known))
-    if label:
-        return sorted({answer["metric"][label] for answer in answers if label in answer["metric"]})
-    pattern = re.compile(variable["regex"].strip("/").replace("(?<", "(?P<"))
-    matches = [pattern.search(described(answer)) for answer in answers]
-    assert all(matches), variable["regex"]
-    return sorted({match["value"] if "value" in pattern.groupindex else match[1] for match in matches if match})
-
-
-def choices(server: Prometheus, dashboard: Json, job: str | None = None) -> dict[str, str]:
-    """Return the values of the variables: All where possible, and the job where there is such a variable."""
-    known: dict[str, str] = {}
-    for variable in variables(dashboard):
-        offered = found(server, variable, known)
-        if variable["includeAll"] and "allValue" in variable:
-            value = variable["allValue"]
-        elif variable["multi"]:
-            value = f"({'|'.join(offered)})"
-        else:
-            value = job or next(iter(offered), "")
-        known[variable["name"]] = value
-    return known
-
-
-def jobs(server: Prometheus, dashboard: Json) -> list[str | None]:
-    """Return all jobs, since no job has every series; None if the dashboard has no variable for the job."""
-    named = [variable for variable in variables(dashboard) if variable["name"] == "workload"]
-    return list(found(server, named[0], choices(server, dashboard))) if named else [None]
+def without_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder, fleet = tmp_path_factory.mktemp("bare"), draw(0)
+    end = made(fleet, folder, rules=False)
+    with prometheus(folder) as server:
+        yield World(fleet, Api(server.url, end, SECONDS))
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_variable_has_values(server: Prometheus, name: str) -> None:
-    dashboard = DASHBOARDS[name]()
+def test_no_query_fails(world: World, name: str) -> None:
+    shown = list(world.open(name).shown())
 
-    def empty() -> list[str]:
-        known = choices(server, dashboard)
-        return [variable["name"] for variable in variables(dashboard) if not found(server, variable, known)]
-
-    wait_for(lambda: not empty(), MAX_WAIT_SECONDS, "every variable has a value")
+    assert len(shown) > 15
+    assert [panel.title for panel in shown if not panel.series and not panel.empty_text] == []
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_query_returns_series(server: Prometheus, name: str) -> None:
-    dashboard = DASHBOARDS[name]()
-    left: set[Asked] = set(queries(dashboard))
-    assert len(left) > 15
+def test_wasted_gpus(world: World) -> None:
+    fleet = world.open("fleet")
+    truth = sum(job.wasted for job in world.fleet.judged)
 
-    def answered() -> bool:
-        for job in jobs(server, dashboard):
-            known = choices(server, dashboard, job)
-            left.difference_update([asked for asked in left if server.query(substituted(asked.text, known))])
-        return not left
-
-    try:
-        wait_for(answered, MAX_WAIT_SECONDS, "every query returns series")
-    except AssertionError:
-        assert sorted(asked.where for asked in left) == []
+    assert fleet.panel("GPUs wasted").number() == pytest.approx(truth, abs=0.02)
+    table = fleet.panel("What is wasted, by whom, why and where").by(*JOB)
+    assert {JobId(*key): value for key, value in table.items()} == {
+        job.id: pytest.approx(job.wasted, abs=0.02) for job in world.fleet.judged
+    }
 
 
-def test_the_device_variable_shows_the_index(server: Prometheus) -> None:
-    device = next(variable for variable in variables(DASHBOARDS["node"]()) if variable["name"] == "uuid")
-    query, _ = asked_of_prometheus(device)
-    pattern = re.compile(device["regex"].strip("/").replace("(?<", "(?P<"))
+def test_gpu_hours_by_job(world: World) -> None:
+    table = world.open("fleet").panel("GPU hours, by job").by(*JOB, of=1)
+    running = {job.id: job.wasted for job in world.fleet.judged if all(not node.down for node, _ in job.places)}
 
-    answers = server.query(substituted(query, {"job": ".*", "instance": "node"}))
-    shown = {match["text"]: match["value"] for answer in answers if (match := pattern.search(described(answer)))}
+    assert {key: table[key] for key in running} == {
+        # In steps of five minutes; the first have no rate yet.
+        key: pytest.approx(wasted * SECONDS / 3600, rel=0.2, abs=0.05)
+        for key, wasted in running.items()
+    }
 
-    assert shown.keys() == set("01234567")
-    assert all(value.startswith("GPU-") for value in shown.values())
+
+def test_ended_jobs(world: World) -> None:
+    ended = world.open("fleet").panel("Ended jobs").by(*JOB)
+    gone = {
+        job.id for job in world.fleet.jobs if (job.ended and any(not n.blind and n.down < 50 for n, _ in job.places))
+    }
+
+    assert gone - {JobId(*key) for key in ended} == set()
+    running = {job.id for job in world.fleet.jobs if not job.ended and world.fleet.seen(job)}
+    assert running & {JobId(*key) for key in ended} == set()
+
+
+def test_missing_data_names_the_nodes(world: World) -> None:
+    gaps = world.open("fleet").panel("What is missing, since when and why").by("cluster", "instance", "gap") or {}
+
+    assert set(gaps) == {
+        (node.cluster, node.name, "no driver: driver_not_loaded" if node.blind else DOWN)
+        for node in world.fleet.nodes
+        if node.blind or node.down
+    }
+
+
+DOWN = "the node is down, or its exporter is not scraped"
+
+
+def test_notifications_are_those_of_alertmanager(world: World) -> None:
+    fires = world.api.now('ALERTS{alertstate="firing"}')
+    alerts = [dict(series["metric"]) for series in fires]
+    told = [alert for alert in alerts if not inhibited(alert, alerts)]
+    groups = {
+        (route["receiver"], *(alert.get(key, "") for key in group_by(route)))
+        for alert in told
+        for route in [receiver(alert)]
+    }
+
+    shown = world.open("fleet").panel("Notifications").number()
+
+    assert shown == len(groups)
+
+
+def matches(alert: dict[str, str], matchers: list[str]) -> bool:
+    """Return whether an alert matches, as Alertmanager reads matchers."""
+    for matcher in matchers:
+        name, operator, value = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
+        actual = alert.get(name, "")
+        if not (re.fullmatch(value, actual) if operator == "=~" else actual == value):
+            return False
+    return True
+
+
+def inhibited(alert: dict[str, str], others: list[dict[str, str]]) -> bool:
+    return any(
+        matches(alert, rule["target_matchers"])
+        and matches(other, rule["source_matchers"])
+        and all(alert.get(label, "") == other.get(label, "") for label in rule["equal"])
+        for rule in ALERTMANAGER["inhibit_rules"]
+        for other in others
+        if other is not alert
+    )
+
+
+def receiver(alert: dict[str, str]) -> dict[str, object]:
+    """Return the route of an alert to people: the first that matches and does not continue."""
+    route = ALERTMANAGER["route"]
+    return next((r for r in route["routes"] if not r.get("continue") and matches(alert, r["matchers"])), route)
+
+
+def group_by(route: dict[str, object]) -> list[str]:
+    return route.get("group_by", ALERTMANAGER["route"]["group_by"])  # type: ignore[return-value]
+
+
+def test_the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
+    job = world.open("job")
+    worst = max((job.wasted for job in world.fleet.judged), default=0)
+
+    names = {job.id.name for job in world.fleet.judged if job.wasted > worst - 0.05}
+
+    assert job.values()["workload"] in names or not worst
+
+
+def test_the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
+    for job in world.fleet.judged:
+        chosen = {"cluster": job.id.cluster or ".*", "kind": job.id.kind, "namespace": job.id.namespace}
+        opened = world.open("job", **chosen, workload=job.id.name)
+
+        assert opened.panel("GPUs wasted").number() == pytest.approx(job.wasted, abs=0.02)
+        places = {(node.name, uuid) for node, uuid in job.places if not (node.down or node.blind)}
+        assert set(opened.panel("Nodes and GPUs").by("instance", "uuid")) == places
+
+
+def test_each_gpu_of_a_node_is_once_in_the_list(world: World) -> None:
+    node = next(node for node in world.fleet.nodes if not node.blind)
+    opened = world.open("node", cluster=node.cluster or ".*", instance=node.name)
+    variable = next(v for v in opened.dashboard["templating"]["list"] if v["name"] == "uuid")
+
+    assert sorted(opened.options(variable, opened.values())) == sorted(node.uuids)
+
+
+def test_without_rules_no_panel_is_calm(without_rules: World) -> None:
+    shown = {panel.title: panel for panel in without_rules.open("fleet").shown()}
+
+    for title in ("GPUs wasted", "Training load", "Given and unused", "Notifications"):
+        assert str(int(shown[title].number())) == NO_RULES
+    assert TEXTS[NO_RULES] == "no rules loaded"
+    for title, label in (
+        ("What is wasted, by whom, why and where", "workload_job"),
+        ("Notifications about firing alerts", "alertname"),
+        ("Why: GPUs wasted, by cause", "cause"),
+        ("GPUs wasted, by cause", "cause"),
+        ("GPU hours wasted, by user", "workload_user"),
+        ("Ended jobs", "workload_job"),
+        ("What is missing, since when and why", "gap"),
+    ):
+        assert "no rules loaded" in {series["metric"].get(label) for series in shown[title].series}, title
+
+
+def test_without_rules_the_job_dashboard_works(without_rules: World) -> None:
+    test_the_job_dashboard_says_what_the_job_wastes(without_rules)
+
+
+def test_without_exporters_nothing_is_calm(tmp_path: Path) -> None:
+    written(tmp_path, [('other{a="b"}', 1.0, int(time.time()) - 60)])
+    with prometheus(tmp_path) as server:
+        fleet = Grafana(Api(server.url, int(time.time()), SECONDS), DASHBOARDS["fleet"]())
+        assert fleet.panel("GPUs wasted").number() == -2
+        assert fleet.panel("GPUs with a fault").number() == -2
+        gaps = {series["metric"]["gap"] for series in fleet.panel("What is missing, since when and why").series}
+        assert gaps == {"no exporter is scraped", "no data"}

@@ -17,19 +17,20 @@ from gpugauge.cli.common import fail
     metavar="DIR",
     help="Write all dashboards into this folder, which is created if it does not exist.",
 )
+@click.option("--inputs", is_flag=True, help="In the form for grafana.com: the import asks for the data source.")
 @click.argument("name", required=False)
-def command(name: str | None, output: Path | None) -> None:
+def command(name: str | None, output: Path | None, inputs: bool) -> None:
     """Print the Grafana dashboard NAME, or write all."""
     known = ", ".join(build.DASHBOARDS)
     if (name is None) == (output is None):
         raise click.UsageError(f"give either --output DIR or a NAME of {known}")
     if output is not None:
         try:
-            for path in build.write(output):
+            for path in build.write(output, inputs=inputs):
                 click.echo(path)
         except OSError as error:
             fail(1, f"{error.filename or output}: {error.strerror}")
         return
     if name not in build.DASHBOARDS:
         raise click.UsageError(f"there is no dashboard {name!r}: {known}")
-    click.echo(build.as_json(name), nl=False)
+    click.echo(build.as_json(name, inputs=inputs), nl=False)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
-# Grafana's own variables, for a scrape every second. A step of five minutes is longer than a test.
-BUILT_IN = {"$__range:5m": "1m:1s", "$__range": "1m", "$__rate_interval": "15s"}
+# Grafana's own variables, where their values do not matter, and the default of the variable that a user types.
+BUILT_IN = {"__range": "1h", "__rate_interval": "4m", "price": "1"}
 _CALL = re.compile(r"(label_values|query_result)\((.*?)(?:, *(\w+))?\)", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 # The parts of PromQL that are not metric names: functions, operators, and the labels after by, on and ignoring.
@@ -27,7 +27,9 @@ class Asked:
 
 
 def panels(dashboard: Json) -> list[Json]:
-    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    """Return all panels, those of collapsed rows included."""
+    every = [each for panel in dashboard["panels"] for each in (panel, *panel.get("panels", ()))]
+    return [panel for panel in every if panel["type"] != "row"]
 
 
 def queries(dashboard: Json) -> Iterator[Asked]:
@@ -37,6 +39,11 @@ def queries(dashboard: Json) -> Iterator[Asked]:
             yield Asked(f"{dashboard['title']} / {panel['title']} / {target['refId']}", target["expr"])
     for annotation in dashboard["annotations"]["list"]:
         yield Asked(f"{dashboard['title']} / annotation {annotation['name']}", annotation["expr"])
+
+
+def instant(target: Json) -> bool:
+    """Return whether a query asks for the current values only."""
+    return bool(target["instant"])
 
 
 def variables(dashboard: Json) -> list[Json]:
@@ -55,14 +62,50 @@ def asked_of_prometheus(variable: Json) -> tuple[str, str]:
 
 def substituted(text: str, values: Mapping[str, str]) -> str:
     """Return the query with the values in place of the variables. Fails if a variable is left."""
-    for name, value in BUILT_IN.items():
-        text = text.replace(name, value)
-    text = re.sub(
-        r"\$(\w+)", lambda found: values.get(found[1], found[0]) if not found[1].isdigit() else found[0], text
-    )
+    every = {**BUILT_IN, **values}
+    text = re.sub(r"\$(\w+)", lambda found: every.get(found[1], found[0]), text)
     left = re.findall(r"\$[a-z_]\w*", text)
     assert not left, f"{left} in {text}"
     return text
+
+
+def rate_interval(step: int, interval: str | None, scrape: int = 15) -> int:
+    """Return Grafana's $__rate_interval, seconds: for the step of a query, its own interval, which takes precedence,
+    and the scrape interval in the settings of the data source, 15 seconds by default.
+    """
+    scrape = _seconds(interval) if interval else scrape
+    return max(step + scrape, 4 * scrape)
+
+
+def step_of(seconds: int, points: int, interval: str | None, scrape: int = 15) -> int:
+    """Return the step of a query over a time range: as many points as pixels, rounded as Grafana rounds it."""
+    shortest = _seconds(interval) if interval else scrape
+    wanted = seconds / points
+    rounded = next((step for limit, step in _ROUNDED if wanted < limit), 3600)
+    return max(shortest, rounded)
+
+
+# The smallest steps that Grafana's roundInterval does not reach, and what it rounds to, seconds.
+_ROUNDED = (
+    (1.5, 1),
+    (3.5, 2),
+    (7.5, 5),
+    (12.5, 10),
+    (17.5, 15),
+    (25, 20),
+    (45, 30),
+    (90, 60),
+    (210, 120),
+    (450, 300),
+    (750, 600),
+    (1050, 900),
+    (1500, 1200),
+    (2700, 1800),
+)
+
+
+def _seconds(text: str) -> int:
+    return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]
 
 
 def metric_names(query: str) -> set[str]:

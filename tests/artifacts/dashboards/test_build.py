@@ -15,7 +15,9 @@ from jsonschema import Draft7Validator
 from gpugauge import catalog
 from gpugauge.artifacts.dashboards.build import DASHBOARDS, as_json
 from gpugauge.artifacts.dashboards.common import alerts
-from gpugauge.artifacts.dashboards.panels import MixedUnitsError, Panel, Query, Row, place, timeseries
+from gpugauge.artifacts.dashboards.layout import Panel, Row, place
+from gpugauge.artifacts.dashboards.notifications import INHIBITIONS
+from gpugauge.artifacts.dashboards.panels import MixedUnitsError, Query, timeseries
 from gpugauge.artifacts.dashboards.queries import Expr, Scope, recorded
 from gpugauge.artifacts.dashboards.workloads import CAUSE_COLORS, STATE_COLORS
 from gpugauge.artifacts.rules import pack as rules
@@ -85,14 +87,14 @@ def test_fits_the_schema_of_grafana(dashboard: Json) -> None:
         (("panels", 1, "options", "colorMode"), "colour"),
         (("panels", 1, "fieldConfig", "defaults", "units"), "s"),
         (("panels", 1, "fieldConfig", "defaults", "thresholds", "mode"), "relative"),
-        (("panels", 8, "fieldConfig", "defaults", "custom", "drawStyle"), "lines"),
-        (("panels", 8, "options", "legend", "placement"), "left"),
+        (("panels", -1, "panels", 0, "fieldConfig", "defaults", "custom", "drawStyle"), "lines"),
+        (("panels", -1, "panels", 0, "options", "legend", "placement"), "left"),
     ],
 )
 def test_the_schema_rejects(path: tuple[str | int, ...], value: object) -> None:
-    dashboard = copy.deepcopy(DASHBOARD_FILES["fleet"])
+    dashboard = copy.deepcopy(DASHBOARD_FILES["exporter"])
     assert dashboard["panels"][1]["type"] == "stat"
-    assert dashboard["panels"][8]["type"] == "timeseries"
+    assert dashboard["panels"][-1]["panels"][0]["type"] == "timeseries"
     tree: Any = dashboard
     for key in path[:-1]:
         tree = tree[key]
@@ -145,19 +147,78 @@ def test_panels_have_a_description_and_a_unit(dashboard: Json) -> None:
             for prop in override["properties"]
             if prop["id"] == "unit"
         }
-        assert units - {None}, panel["title"]
+        lists_facts = panel["type"] == "table" and units == {None}
+        assert units - {None} or lists_facts, panel["title"]
 
 
 @by_dashboard
 def test_panels_do_not_overlap(dashboard: Json) -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard["panels"]:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert at["x"] + at["w"] <= 24
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    collapsed = [panel["panels"] for panel in dashboard["panels"] if panel.get("collapsed")]
+    for group in (dashboard["panels"], *collapsed):
+        taken: set[tuple[int, int]] = set()
+        for panel in group:
+            at = panel["gridPos"]
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+            assert at["x"] + at["w"] <= 24
+            assert not cells & taken, panel["title"]
+            taken |= cells
+    ids = [panel["id"] for group in (dashboard["panels"], *collapsed) for panel in group]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_answer_is_above_the_fold() -> None:
+    """A screen of 1080 lines shows 20 of Grafana's units below the browser's and Grafana's own lines."""
+    shown = {
+        panel["title"]
+        for panel in DASHBOARD_FILES["fleet"]["panels"]
+        if panel["gridPos"]["y"] + panel["gridPos"]["h"] <= 20
+    }
+
+    assert {"GPUs wasted", "What is wasted, by whom, why and where", "Why: GPUs wasted, by cause"} <= shown
+    assert {"Notifications about firing alerts", "What is missing, since when and why"} <= shown
+
+
+@by_dashboard
+def test_no_panel_says_no_data(dashboard: Json) -> None:
+    assert [panel["title"] for panel in panels(dashboard) if not panel["fieldConfig"]["defaults"].get("noValue")] == []
+
+
+@by_dashboard
+def test_every_override_of_a_table_has_its_column(dashboard: Json) -> None:
+    for panel in panels(dashboard):
+        if panel["type"] == "table":
+            (organize,) = (each["options"] for each in panel["transformations"] if each["id"] == "organize")
+            shown = set(organize["renameByName"].values())
+            named = {override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]}
+            assert named <= shown, panel["title"]
+            assert not organize["renameByName"].keys() & {k for k, out in organize["excludeByName"].items() if out}
+
+
+@by_dashboard
+def test_the_cluster_is_first_and_in_every_link(dashboard: Json) -> None:
+    first = next(variable for variable in dashboard["templating"]["list"] if variable["type"] == "query")
+
+    assert first["name"] == "cluster"
+    assert [asked.where for asked in queries(dashboard) if 'cluster=~"$cluster"' not in asked.text] == []
+    for url in re.findall(r'"url": "(/d/[^"]+)"', json.dumps(dashboard)):
+        assert "&var-cluster=${__data.fields.cluster_choice:percentencode}" in url
+
+
+@by_dashboard
+def test_alerts_are_off_until_the_user_wants_them(dashboard: Json) -> None:
+    assert [annotation["enable"] for annotation in dashboard["annotations"]["list"]] == [False]
+
+
+def test_inhibitions_are_those_of_the_alertmanager() -> None:
+    rules_of_alertmanager = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yaml").read_text())["inhibit_rules"]
+
+    def name(matchers: list[str]) -> str:
+        (matcher,) = matchers
+        return re.sub(r'alertname=~?"(.*)"', r"\1", matcher)
+
+    assert [(rule.source, rule.target, rule.equal.split(", ")) for rule in INHIBITIONS] == [
+        (name(rule["source_matchers"]), name(rule["target_matchers"]), rule["equal"]) for rule in rules_of_alertmanager
+    ]
 
 
 @by_dashboard
@@ -257,8 +318,11 @@ def test_selectors_take_operators() -> None:
 
     text = scope.select("gpu_busy_seconds_total", engine="!gpu")
 
-    assert text == 'gpu_busy_seconds_total{job=~"$job",uuid=~"$uuid",engine!="gpu"}'
-    assert scope.select("gpugauge_open_fds", part="!~a|b") == 'gpugauge_open_fds{job=~"$job",part!~"a|b"}'
+    assert text == 'gpu_busy_seconds_total{cluster=~"$cluster",job=~"$job",uuid=~"$uuid",engine!="gpu"}'
+    assert (
+        scope.select("gpugauge_open_fds", part="!~a|b")
+        == 'gpugauge_open_fds{cluster=~"$cluster",job=~"$job",part!~"a|b"}'
+    )
 
 
 def test_command_writes_all(tmp_path: Path) -> None:
@@ -270,6 +334,28 @@ def test_command_writes_all(tmp_path: Path) -> None:
 
 def test_command_prints_one() -> None:
     assert CliRunner().invoke(main, ["dashboards", "node"]).output == as_json("node")
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_form_with_inputs_asks_for_the_data_source(name: str) -> None:
+    text = CliRunner().invoke(main, ["dashboards", "--inputs", name]).output
+    made = json.loads(text)
+
+    assert [(each["name"], each["pluginId"]) for each in made["__inputs"]] == [("DS_PROMETHEUS", "prometheus")]
+    assert "${datasource" not in text
+    assert {each["uid"] for each in _data_sources(made)} == {"${DS_PROMETHEUS}"}
+    assert {each["type"] for each in panels(made)} == {
+        each["id"] for each in made["__requires"] if each["type"] == "panel"
+    }
+    bare = {key: value for key, value in made.items() if not key.startswith("__")}
+    assert [error.message for error in SCHEMA.iter_errors(bare)] == []
+
+
+def _data_sources(tree: Any) -> Iterator[Json]:
+    if isinstance(tree, dict):
+        yield from ([tree["datasource"]] if "datasource" in tree else [])
+    for below in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _data_sources(below)
 
 
 @pytest.mark.parametrize("arguments", [[], ["nod"], ["node", "--output", "x"]])

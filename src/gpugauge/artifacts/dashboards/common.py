@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from gpugauge.artifacts.dashboards.panels import DATASOURCE, Json, Row, place
-from gpugauge.artifacts.dashboards.queries import COUNT, Expr, braced
-from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.dashboards.layout import Json, Row, place
+from gpugauge.artifacts.dashboards.panels import DATASOURCE
+from gpugauge.artifacts.dashboards.queries import CLUSTER, COUNT, Expr, braced
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 
 TAG = "gpugauge"
-JOB_LABELS = (Parameters().cluster_label, *JOB_LABELS_OF_RULES)
+JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
 # The names of the alerts of the rules; a test compares them.
 _ALERT_NAMES = "(AllocatedGpu|Driver|Exporter|Gpu|Torch|Training).*"
 FLEET, NODE, JOB, EXPORTER = "gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"
 # That of Grafana 11; newer versions migrate a dashboard when they load it.
 _SCHEMA_VERSION = 39
+
+
+# The label with the value of the variable `cluster` that selects a line's cluster, also where there is no such label.
+CLUSTER_CHOICE = "cluster_choice"
+_ALL = "All"
+# Grafana's numbers for the order of the values of a variable.
+_NATURAL_ORDER, ORDER_OF_QUERY = 7, 0
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,11 @@ class Variable:
     multi: bool = True
     include_all: bool = True
     all_value: str = ".*"
+    sort: int = _NATURAL_ORDER
 
     def as_dict(self) -> Json:
         """Return the variable in Grafana's JSON form."""
-        chosen = {"current": {"text": ["All"], "value": ["$__all"]}} if self.include_all and self.multi else {}
+        chosen = {"current": {"text": [_ALL], "value": ["$__all"]}} if self.include_all and self.multi else {}
         return {
             "type": "query",
             "name": self.name,
@@ -45,7 +54,7 @@ class Variable:
             "query": {"query": self.query, "refId": self.name},
             "regex": self.regex,
             "refresh": 2,
-            "sort": 1,
+            "sort": self.sort,
             "multi": self.multi,
             "includeAll": self.include_all,
             **({"allValue": self.all_value} if self.include_all and self.all_value else {}),
@@ -53,19 +62,65 @@ class Variable:
         }
 
 
-def exporter_job() -> Variable:
-    """Return the variable for the label `job` of the scrape, which is not the job of a training."""
-    return Variable("job", "Exporter job", "label_values(gpugauge_build_info, job)")
+@dataclass(frozen=True)
+class TextBox:
+    """A variable whose value the user types."""
+
+    name: str
+    label: str
+    default: str
+
+    def as_dict(self) -> Json:
+        """Return the variable in Grafana's JSON form."""
+        chosen = {"text": self.default, "value": self.default}
+        return {
+            "type": "textbox",
+            "name": self.name,
+            "label": self.label,
+            "query": self.default,
+            "current": chosen,
+            "options": [{"selected": True, **chosen}],
+        }
+
+
+def exporters() -> list[Variable]:
+    """Return the variables for the cluster and for the label `job` of the scrape, which is not the job of a training.
+
+    All exporter jobs are the list of those with exporters, so that `up` of other targets is left out.
+    """
+    return [
+        Variable(CLUSTER, "Cluster", f"label_values(gpugauge_build_info, {CLUSTER})"),
+        Variable(
+            "job", "Exporter job", f'label_values(gpugauge_build_info{{{CLUSTER}=~"${CLUSTER}"}}, job)', all_value=""
+        ),
+    ]
+
+
+def node(**options: Any) -> Variable:
+    """Return the variable for the node. Nodes that are down are those that Prometheus cannot scrape."""
+    return Variable("instance", "Node", f'label_values(up{{{CLUSTER}=~"${CLUSTER}",job=~"$job"}}, instance)', **options)
 
 
 def alerts(**labels: str) -> Expr:
     """Return the firing alerts of the rules, selected by labels of the alerts."""
-    return Expr("ALERTS" + braced({"alertstate": "firing", "alertname": f"~{_ALERT_NAMES}", **labels}), COUNT)
+    every = {CLUSTER: f"~${CLUSTER}", "alertstate": "firing", "alertname": f"~{_ALERT_NAMES}", **labels}
+    return Expr("ALERTS" + braced(every), COUNT)
+
+
+def with_cluster_choice(expr: Expr) -> Expr:
+    """Return the expression with the label CLUSTER_CHOICE, for links."""
+    named = f'label_replace({{}}, "{CLUSTER_CHOICE}", "$1", "{CLUSTER}", "(.*)")'
+    return expr.then(f'label_replace({named}, "{CLUSTER_CHOICE}", "{_ALL}", "{CLUSTER}", "")')
 
 
 def link(title: str, uid: str, **variables: str) -> Json:
-    """Return a link from a line of a table to a dashboard; `variables` maps its variables to columns of the table."""
-    chosen = "".join(f"&var-{name}=${{__data.fields.{column}:percentencode}}" for name, column in variables.items())
+    """Return a link from a line of a table to a dashboard; `variables` maps its variables to columns of the table. The
+    table needs the column CLUSTER_CHOICE.
+    """
+    chosen = "".join(
+        f"&var-{name}=${{__data.fields.{column}:percentencode}}"
+        for name, column in {CLUSTER: CLUSTER_CHOICE, **variables}.items()
+    )
     return {"title": title, "url": f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"}
 
 
@@ -73,7 +128,7 @@ def make_dashboard(
     uid: str,
     title: str,
     description: str,
-    variables: Sequence[Variable],
+    variables: Sequence[Variable | TextBox],
     rows: Sequence[Row],
     annotation: Expr,
     start: str = "now-3h",
@@ -103,7 +158,7 @@ def _alert_annotation(annotation: Expr) -> Json:
     return {
         "name": "Alerts",
         "datasource": DATASOURCE,
-        "enable": True,
+        "enable": False,
         "hide": False,
         "iconColor": "red",
         "expr": annotation.text,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.panels import BAD, Panel, Query, timeseries
-from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, by_device
-from gpugauge.artifacts.dashboards.tables import Column, table
+from gpugauge.artifacts.dashboards.layout import Panel
+from gpugauge.artifacts.dashboards.panels import BAD, Query, timeseries
+from gpugauge.artifacts.dashboards.queries import CLUSTER, COUNT, DEVICE_LEGEND, SHARE, Expr, Scope, by_device
+from gpugauge.artifacts.dashboards.tables import Column, dropped, table
 
+UNSUPPORTED = "not reported by these GPUs"
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
 DEVICES = NODE.with_labels(uuid="~$uuid")
 
@@ -37,7 +39,7 @@ def health() -> list[Panel]:
             Column("Rows pending", by_chosen_device(DEVICES.read("gpu_remapped_rows_pending")), steps=BAD),
             Column("Rows failed", by_chosen_device(DEVICES.read("gpu_remapped_rows_failure")), steps=BAD),
             Column("PCIe replays", by_chosen_device(DEVICES.increase("gpu_pcie_replays_total"))),
-            Column("", "uuid", hidden=True),
+            *dropped("uuid", CLUSTER),
             sort="GPU",
             ascending=True,
         ),
@@ -50,9 +52,10 @@ def health() -> list[Panel]:
             Column("Xid", "xid"),
             Column("Last seen", xids),
             Column("uuid", "short_uuid"),
-            Column("", "uuid", hidden=True),
+            *dropped("uuid", CLUSTER),
             sort="Last seen",
             width=12,
+            empty_text="no Xid error",
         ),
         table(
             "Recovery action",
@@ -61,8 +64,9 @@ def health() -> list[Panel]:
             Column("GPU", "index", size=60),
             Column("Action", "action"),
             Column("uuid", "short_uuid"),
-            Column("", "uuid", hidden=True),
-            Column("", by_chosen_device(requested, "action"), hidden=True),
+            *dropped("uuid", CLUSTER),
+            *dropped(by_chosen_device(requested, "action")),
+            empty_text="the driver requests none",
             width=12,
         ),
         timeseries(
@@ -75,6 +79,7 @@ def health() -> list[Panel]:
             ),
             width=24,
             bars=True,
+            empty_text="the driver reports no Xid errors",
         ),
     ]
 
@@ -88,6 +93,8 @@ def links() -> list[Panel]:
             title,
             text,
             *(Query(by_chosen_device(DEVICES.rate(name)), f"{DEVICE_LEGEND} · {way}") for name, way in ways),
+            legend=False,
+            empty_text=UNSUPPORTED,
         )
 
     current, maximum = (DEVICES.select("gpu_pcie_width", when=when) for when in ("current", "max"))
@@ -112,6 +119,15 @@ def links() -> list[Panel]:
             "width of the slot.",
             Query(by_chosen_device(lanes), DEVICE_LEGEND),
             highest=1,
+            legend=False,
+            empty_text=UNSUPPORTED,
+        ),
+        timeseries(
+            "NVLinks that are up",
+            "Number of links of a GPU. A line that falls is a link that failed.",
+            Query(by_chosen_device(DEVICES.read("gpu_nvlink_active"), operator="sum").with_unit(COUNT), DEVICE_LEGEND),
+            legend=False,
+            empty_text="no GPU has NVLink",
         ),
         timeseries(
             "Link errors",
@@ -119,5 +135,6 @@ def links() -> list[Panel]:
             "indicates a faulty cable, slot or GPU.",
             Query(DEVICES.rate("gpu_pcie_errors_total").by("instance", "kind"), "{{instance}} · PCIe {{kind}}"),
             Query(DEVICES.rate("gpu_nvlink_errors_total").by("instance", "kind"), "{{instance}} · NVLink {{kind}}"),
+            empty_text=UNSUPPORTED,
         ),
     ]

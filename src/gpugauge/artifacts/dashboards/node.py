@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.common import JOB, Variable, alerts, exporter_job, link, make_dashboard
+from functools import partial
+
+from gpugauge.artifacts.dashboards.common import (
+    CLUSTER_CHOICE,
+    JOB,
+    Variable,
+    alerts,
+    exporters,
+    link,
+    make_dashboard,
+    node,
+    with_cluster_choice,
+)
 from gpugauge.artifacts.dashboards.common import NODE as UID
-from gpugauge.artifacts.dashboards.health import DEVICES, NODE, by_chosen_device, health, links
-from gpugauge.artifacts.dashboards.panels import GOOD, HOT, Json, Panel, Query, Row, timeseries
-from gpugauge.artifacts.dashboards.queries import DEVICE_LEGEND, SHARE, Expr, Scope, devices, keys, share
-from gpugauge.artifacts.dashboards.tables import Column, table
-from gpugauge.artifacts.dashboards.workloads import with_job_name
+from gpugauge.artifacts.dashboards.fleet_nodes import EXPORTER
+from gpugauge.artifacts.dashboards.health import DEVICES, NODE, UNSUPPORTED, by_chosen_device, health, links
+from gpugauge.artifacts.dashboards.heat import heat, mig
+from gpugauge.artifacts.dashboards.layout import Json, Panel, Row
+from gpugauge.artifacts.dashboards.panels import GOOD, HOT, Query, timeseries
+from gpugauge.artifacts.dashboards.queries import (
+    CLUSTER,
+    DEVICE_LEGEND,
+    SHARE,
+    Expr,
+    Scope,
+    devices,
+    keys,
+    share,
+)
+from gpugauge.artifacts.dashboards.tables import Column, dropped, table
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 
 _ON_DEVICE = keys("instance", "uuid")
-# All reasons but those of an idle GPU and of clocks that were set on request.
-_SLOWDOWN = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
 
 
 def _busy(scope: Scope = DEVICES) -> Expr:
@@ -31,19 +52,24 @@ def _memory() -> Expr:
     return Expr(f"{DEVICES.select('gpu_memory_used_bytes')} / {DEVICES.select('gpu_memory_total_bytes')}", SHARE)
 
 
+_ANSWERS = {"0": "no", "1": "yes"}
+_graph = partial(timeseries, legend=False, empty_text=UNSUPPORTED)
+
+
 def dashboard() -> Json:
     """Return the dashboard."""
-    chosen = NODE.select("gpu_info")
+    chosen, device = NODE.select("gpu_info"), keys("instance", "uuid")
+    known = f"topk by ({device}) (1, max by ({device}, index) (max_over_time({chosen}[$__range:5m])))"
     variables = [
-        exporter_job(),
-        Variable("instance", "Node", 'label_values(gpugauge_build_info{job=~"$job"}, instance)', include_all=False),
+        *exporters(),
+        node(include_all=False),
         Variable(
             "uuid",
             "GPU",
-            f"query_result(max by (instance, index, uuid) (last_over_time({chosen}[$__range])))",
-            # The index is the text, the uuid is the value.
+            # A GPU of several nodes is shown with its node: two nodes have a GPU 0.
+            f'query_result(label_join({known}, "shown", " ", "instance", "index"))',
             all_value=".+",
-            regex='/index="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
+            regex='/shown="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
         ),
     ]
     return make_dashboard(
@@ -52,15 +78,42 @@ def dashboard() -> Json:
         "Each GPU of one or more nodes: its load, its health, and the processes on it.",
         variables,
         [
-            Row("Now", _now()),
-            Row("Work", _work()),
-            Row("Power and heat", _heat()),
-            Row("Health", health()),
-            Row("Links", links()),
+            Row("", [_exporter(), *_now()]),
+            Row("Work", _work(), collapsed=True),
+            Row("MIG devices", mig(), collapsed=True),
+            Row("Power, heat and clocks", heat(), collapsed=True),
+            Row("Health", health(), collapsed=True),
+            Row("Links", links(), collapsed=True),
         ],
         alerts(uuid="~$uuid").then(
             f"{{}} and on ({keys('uuid')}) {DEVICES.select('gpu_up')} or {alerts(instance='~$instance')}"
         ),
+    )
+
+
+def _exporter() -> Panel:
+    one = keys("instance")
+
+    def of_node(expr: Expr, *labels: str) -> Expr:
+        return expr.by(one, *labels, operator="max")
+
+    seen = of_node(NODE.read("gpugauge_snapshot_timestamp_seconds").then("max_over_time(({})[$__range:5m])"))
+    return table(
+        "Exporter",
+        "Whether the exporter is scraped and the driver answers, when its values were seen last, and its versions. "
+        "Without them the panels below are empty.",
+        Column("Node", "instance"),
+        Column("Exporter", of_node(NODE.scraped("up")), steps=GOOD, texts=EXPORTER),
+        Column("Driver answers", of_node(NODE.read("gpugauge_driver_up"), "reason"), steps=GOOD, texts=_ANSWERS),
+        Column("Why", "reason"),
+        Column("Last values", seen),
+        Column("GPUs that answer", NODE.read("gpu_up").by(one)),
+        Column("Version", "version"),
+        Column("Driver", "driver_version"),
+        Column("Simulated", "simulated"),
+        *dropped(CLUSTER, of_node(NODE.read("gpugauge_build_info"), "version", "driver_version", "simulated")),
+        height=4,
+        empty_text="no exporter of this name was scraped in the time shown",
     )
 
 
@@ -76,7 +129,7 @@ def _now() -> list[Panel]:
 
     def process(expr: Expr) -> Expr:
         on_device = f"{{}}\n* on ({device}) group_left (index) {devices(DEVICES)}"
-        return with_job_name(expr.then(f"{on_device}\n* on ({one}) group_left ({', '.join(labels)}) {names}"))
+        return with_cluster_choice(expr.then(f"{on_device}\n* on ({one}) group_left ({', '.join(labels)}) {names}"))
 
     return [
         table(
@@ -94,10 +147,11 @@ def _now() -> list[Panel]:
             Column("Power", by_chosen_device(DEVICES.read("gpu_power_watts"))),
             Column("Limit", by_chosen_device(DEVICES.read("gpu_power_limit_watts"))),
             Column("Temperature", by_chosen_device(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT),
-            Column("", "uuid", hidden=True),
+            *dropped("uuid", CLUSTER),
             sort="GPU",
             ascending=True,
-            height=10,
+            height=9,
+            empty_text="no GPU reports: see the exporter above",
         ),
         table(
             "Processes",
@@ -105,8 +159,13 @@ def _now() -> list[Panel]:
             "opens the job.",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
-            Column("Job", "who", link=link("Open the job", JOB, kind="Kind", workload="Job")),
+            Column(
+                "Job",
+                "workload_job",
+                link=link("Open the job", JOB, kind="Kind", namespace="Namespace", workload="Job"),
+            ),
             Column("Kind", "workload_job_kind"),
+            Column("Namespace", "workload_namespace"),
             Column("Pod", "workload_pod"),
             Column("User", "workload_user"),
             Column("Program", "workload_command"),
@@ -114,107 +173,50 @@ def _now() -> list[Panel]:
             Column("Memory", process(on_devices)),
             Column("Busy", process(shares), bar=True, size=140),
             Column("process", "process"),
-            Column("", "uuid", hidden=True),
-            Column("", "workload_job", hidden=True),
+            Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True),
+            *dropped("uuid", CLUSTER),
             sort="Memory",
-            height=9,
+            height=8,
+            empty_text="no process on these GPUs",
         ),
     ]
 
 
 def _work() -> list[Panel]:
-    device = keys("instance", "uuid")
-    mig = f"max by ({device}, parent_uuid, profile) ({NODE.select('gpu_mig_info', parent_uuid='~$uuid')})"
-    used = f"{NODE.select('gpu_mig_memory_used_bytes')} / {NODE.select('gpu_mig_memory_total_bytes')}"
-    part = Expr(f"max by ({device}) ({used})\n* on ({device}) group_left (parent_uuid, profile) {mig}", SHARE)
     return [
-        timeseries(
+        _graph(
             "Busy",
             "Share of the time in which a kernel ran, from every sample that the driver kept. A collective that waits "
             "keeps a GPU busy, too: without progress, check SM active and the steps of the job.",
             Query(by_chosen_device(_busy()), DEVICE_LEGEND),
             highest=1,
         ),
-        timeseries(
+        _graph(
             "SM active",
             "Share of the multiprocessors with work. If the GPU is busy and this is low, the kernels are small: use "
             "larger batches or fused kernels. Hopper and newer, not under MIG.",
             Query(by_chosen_device(_profiled("sm")), DEVICE_LEGEND),
             highest=1,
         ),
-        timeseries(
+        _graph(
             "Tensor cores active",
             "Share of the time in which the tensor cores worked. If it is near 0 in a training that fills the GPU, "
             "the training computes with 32 bits: try TF32 or bfloat16.",
             Query(by_chosen_device(_profiled("tensor")), DEVICE_LEGEND),
             highest=1,
         ),
-        timeseries(
+        _graph(
             "Memory bandwidth used",
             "Share of the bandwidth of the device memory. If it is high and the tensor cores are idle, the kernels "
             "wait for memory.",
             Query(by_chosen_device(_profiled("dram")), DEVICE_LEGEND),
             highest=1,
         ),
-        timeseries(
+        _graph(
             "Memory used",
             "Share of the device memory that processes hold. PyTorch keeps the memory that it once allocated, so a "
             "full GPU is not an error by itself.",
             Query(by_chosen_device(_memory()), DEVICE_LEGEND),
             highest=1,
-        ),
-        timeseries(
-            "Memory used, MIG devices",
-            "The same for MIG devices. The driver reports the utilization of a GPU in MIG mode by its instances only.",
-            Query(part, "{{instance}} · {{profile}} · {{uuid}}"),
-            highest=1,
-        ),
-    ]
-
-
-def _heat() -> list[Panel]:
-    counted = DEVICES.rate("gpu_clocks_event_seconds_total", reason=_SLOWDOWN)
-    active = DEVICES.select("gpu_clocks_event_active", reason=_SLOWDOWN)
-    return [
-        timeseries(
-            "Power",
-            "Board power at the scrapes. A GPU may run at its power limit; a busy GPU far below the limit waits for "
-            "data, memory or peers.",
-            Query(by_chosen_device(DEVICES.read("gpu_power_watts")), DEVICE_LEGEND),
-        ),
-        timeseries(
-            "Temperature",
-            "By sensor. A GPU slows down near the limits in gpu_temperature_limit_celsius: check fans, air flow and "
-            "the neighbouring GPUs.",
-            Query(by_chosen_device(DEVICES.read("gpu_temperature_celsius"), "sensor"), DEVICE_LEGEND + " · {{sensor}}"),
-            steps=HOT,
-        ),
-        timeseries(
-            "SM clock",
-            "A clock that falls while the GPU is busy is throttled: the reasons are beside.",
-            Query(by_chosen_device(DEVICES.read("gpu_clock_hertz", domain="sm")), DEVICE_LEGEND),
-        ),
-        timeseries(
-            "Reasons for lowered clocks",
-            "Share of the scrapes at which a reason was active, without idle GPUs and clocks set on request. Thermal: "
-            "check the cooling; power cap: the power limit; brake: the power supply.",
-            Query(
-                by_chosen_device(Expr(f"avg_over_time({active}[$__rate_interval]) > 0", SHARE), "reason"),
-                DEVICE_LEGEND + " · {{reason}}",
-            ),
-            highest=1,
-        ),
-        timeseries(
-            "Time with lowered clocks",
-            "Share of the time for the worst GPU of a node, from the counters of the driver. Not every driver counts "
-            "every reason.",
-            Query(counted.by("instance", "reason", operator="max"), "{{instance}} · {{reason}}"),
-            highest=1,
-        ),
-        timeseries(
-            "Power of all GPUs",
-            "By node, mean of 5 minutes, from the energy counters, which include all changes between scrapes. Multiply "
-            "by hours and the price of energy.",
-            Query(DEVICES.rate("gpu_energy_joules_total", "5m").by("instance"), "{{instance}}"),
         ),
     ]

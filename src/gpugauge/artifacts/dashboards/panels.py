@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from gpugauge.artifacts.dashboards import missing
+from gpugauge.artifacts.dashboards.layout import Json, Panel
 from gpugauge.artifacts.dashboards.queries import Expr
 
-Json: TypeAlias = "dict[str, Any]"
 Steps: TypeAlias = "Sequence[tuple[float | None, str]]"
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
@@ -18,8 +19,10 @@ LOAD: Steps = ((None, "red"), (0.5, "orange"), (0.8, "green"))
 HOT: Steps = ((None, "green"), (80, "orange"), (90, "red"))
 BAD: Steps = ((None, "green"), (1, "red"))
 GOOD: Steps = ((None, "red"), (1, "green"))
-# Panels wider than this, in 24ths of the dashboard, have their legend on the right, others below.
-_MAX_WIDTH_OF_LEGEND_BELOW = 8
+# Grafana derives $__rate_interval from the interval of a query: it becomes 4 minutes or more, which has data with every
+# scrape interval up to a minute, whatever the settings of the data source say.
+MIN_INTERVAL = "1m"
+EMPTY = "no values in the time shown"
 
 
 class MixedUnitsError(ValueError):
@@ -28,49 +31,11 @@ class MixedUnitsError(ValueError):
 
 @dataclass(frozen=True)
 class Query:
-    """An expression and the legend of its series."""
+    """An expression and the legend of its series. `now` asks for the current values only, also in a graph."""
 
     expr: Expr
     legend: str = ""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A panel without its position. `width` is in 24ths of the dashboard, `height` in Grafana's grid units."""
-
-    body: Json
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """A heading and the panels below it."""
-
-    title: str
-    panels: Sequence[Panel] = field(default_factory=tuple)
-
-
-def place(rows: Sequence[Row]) -> list[Json]:
-    """Return the panels with ids and positions: from left to right, in lines as high as their highest panel."""
-    placed: list[Json] = []
-    y = 0
-    for row in rows:
-        placed.append(
-            _placed({"type": "row", "title": row.title, "collapsed": False, "panels": []}, placed, 0, y, 24, 1)
-        )
-        x, y, line = 0, y + 1, 0
-        for panel in row.panels:
-            if x + panel.width > 24:
-                x, y, line = 0, y + line, 0
-            placed.append(_placed(panel.body, placed, x, y, panel.width, panel.height))
-            x, line = x + panel.width, max(line, panel.height)
-        y += line
-    return placed
-
-
-def _placed(body: Json, before: Sequence[Json], x: int, y: int, w: int, h: int) -> Json:
-    return {"id": len(before) + 1, "gridPos": {"x": x, "y": y, "w": w, "h": h}, **body}
+    now: bool = False
 
 
 def timeseries(
@@ -84,8 +49,12 @@ def timeseries(
     steps: Steps = (),
     highest: float | None = None,
     colors: Mapping[str, str] | None = None,
+    legend: bool = True,
+    empty_text: str = EMPTY,
 ) -> Panel:
-    """Return a graph over time. `colors` maps series names to colours, so that a cause has one colour everywhere."""
+    """Return a graph over time. `colors` maps series names to colours, so that a cause has one colour everywhere.
+    Without a legend, the tooltip names the series.
+    """
     custom: Json = {
         "drawStyle": "bars" if bars else "line",
         "lineWidth": 1,
@@ -96,9 +65,12 @@ def timeseries(
         "thresholdsStyle": {"mode": "dashed" if steps else "off"},
     }
     options = {
-        "legend": {"displayMode": "table", "placement": "right", "showLegend": True, "calcs": ["mean", "lastNotNull"]}
-        if width > _MAX_WIDTH_OF_LEGEND_BELOW
-        else {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "legend": {
+            "displayMode": "list",
+            "placement": "bottom",
+            "showLegend": legend and any(query.legend for query in queries),
+            "calcs": [],
+        },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     defaults = {
@@ -107,6 +79,7 @@ def timeseries(
         "custom": custom,
         "min": 0,
         **({} if highest is None else {"max": highest}),
+        "noValue": empty_text,
     }
     overrides = [
         {
@@ -116,7 +89,46 @@ def timeseries(
         for name, color in (colors or {}).items()
     ]
     return panel(
-        "timeseries", title, description, _ranges(queries), options, defaults, overrides, width=width, height=height
+        "timeseries", title, description, _targets(queries), options, defaults, overrides, width=width, height=height
+    )
+
+
+def status_history(
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    steps: Steps,
+    width: int = 24,
+    height: int = 10,
+    empty_text: str = EMPTY,
+) -> Panel:
+    """Return a line of coloured cells over time for each series."""
+    options: Json = {
+        "showValue": "never",
+        "rowHeight": 0.9,
+        "colWidth": 1,
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+    custom = {"lineWidth": 0, "fillOpacity": 90}
+    defaults = {
+        **_defaults(query.expr.unit, steps),
+        "color": {"mode": "thresholds"},
+        "custom": custom,
+        "noValue": empty_text,
+    }
+    # Each cell is at least a few pixels wide.
+    return panel(
+        "status-history",
+        title,
+        description,
+        _targets([query]),
+        options,
+        defaults,
+        width=width,
+        height=height,
+        max_points=150,
     )
 
 
@@ -129,8 +141,12 @@ def stat(
     empty_text: str = "none",
     names: bool = False,
     sparkline: bool = False,
+    texts: Mapping[str, str] | None = None,
+    decimals: int | None = None,
 ) -> Panel:
-    """Return the current values in large type. `empty_text` is shown without series, `names` adds the legends."""
+    """Return the current values in large type. `empty_text` is shown without series, `names` adds the legends, `texts`
+    replaces values, in addition to the keys of missing.TEXTS.
+    """
     options: Json = {
         "colorMode": "value",
         "graphMode": "area" if sparkline else "none",
@@ -142,8 +158,14 @@ def stat(
         "textMode": "value_and_name" if names else "value",
         "wideLayout": True,
     }
-    defaults = {**_defaults(_unit(queries), steps), "color": {"mode": "thresholds"}, "noValue": empty_text}
-    targets = _ranges(queries) if sparkline else _instants(queries)
+    defaults = {
+        **_defaults(_unit(queries), steps),
+        "color": {"mode": "thresholds"},
+        "noValue": empty_text,
+        "mappings": [mapping({**missing.TEXTS, **(texts or {})}, dict.fromkeys(missing.TEXTS, "orange"))],
+        **({} if decimals is None else {"decimals": decimals}),
+    }
+    targets = _targets(queries if sparkline else _now(queries))
     return panel("stat", title, description, targets, options, defaults, width=width, height=4)
 
 
@@ -155,6 +177,7 @@ def bars(
     height: int = 8,
     steps: Steps = PLAIN,
     decimals: int = 1,
+    empty_text: str = EMPTY,
 ) -> Panel:
     """Return one bar for the current value of each series."""
     options: Json = {
@@ -171,12 +194,20 @@ def bars(
         "valueMode": "color",
     }
     unit = _unit(queries)
-    defaults = {**_defaults(unit, steps), "color": {"mode": "thresholds"}, "min": 0, "decimals": decimals}
-    return panel("bargauge", title, description, _instants(queries), options, defaults, width=width, height=height)
+    defaults = {
+        **_defaults(unit, steps),
+        "color": {"mode": "thresholds"},
+        "min": 0,
+        "decimals": decimals,
+        "noValue": empty_text,
+    }
+    targets = _targets(_now(queries))
+    return panel("bargauge", title, description, targets, options, defaults, width=width, height=height)
 
 
 def _unit(queries: Sequence[Query]) -> str:
-    units = {query.expr.unit for query in queries}
+    # The reason for missing values has no unit.
+    units = {query.expr.unit for query in queries if query.expr.unit}
     if len(units) != 1:
         raise MixedUnitsError(f"one panel cannot have the units {', '.join(sorted(units))}")
     return units.pop()
@@ -185,6 +216,16 @@ def _unit(queries: Sequence[Query]) -> str:
 def thresholds(steps: Steps) -> Json:
     """Return thresholds in Grafana's form."""
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
+
+
+def mapping(texts: Mapping[str, str], colors: Mapping[str, str] | None = None) -> Json:
+    """Return the mapping of values to texts and colours in Grafana's form."""
+    known = colors or {}
+    options = {
+        value: {"text": text, **({"color": known[value]} if value in known else {}), "index": number}
+        for number, (value, text) in enumerate(texts.items())
+    }
+    return {"type": "value", "options": options}
 
 
 def _defaults(unit: str, steps: Steps) -> Json:
@@ -198,16 +239,19 @@ def target(ref: str, query: Query) -> Json:
         "datasource": DATASOURCE,
         "expr": query.expr.text,
         "editorMode": "code",
+        "interval": MIN_INTERVAL,
+        "instant": query.now,
+        "range": not query.now,
         **({"legendFormat": query.legend} if query.legend else {}),
     }
 
 
-def _ranges(queries: Sequence[Query]) -> list[Json]:
-    return [{**target(chr(ord("A") + n), query), "instant": False, "range": True} for n, query in enumerate(queries)]
+def _targets(queries: Sequence[Query]) -> list[Json]:
+    return [target(chr(ord("A") + n), query) for n, query in enumerate(queries)]
 
 
-def _instants(queries: Sequence[Query]) -> list[Json]:
-    return [{**target, "instant": True, "range": False} for target in _ranges(queries)]
+def _now(queries: Sequence[Query]) -> list[Query]:
+    return [replace(query, now=True) for query in queries]
 
 
 def panel(
@@ -221,6 +265,7 @@ def panel(
     *,
     width: int,
     height: int,
+    max_points: int | None = None,
 ) -> Panel:
     """Return a panel of any kind, with the options of that kind."""
     body = {
@@ -228,6 +273,7 @@ def panel(
         "title": title,
         "description": description,
         "datasource": DATASOURCE,
+        **({} if max_points is None else {"maxDataPoints": max_points}),
         "targets": targets,
         "options": options,
         "fieldConfig": {"defaults": defaults, "overrides": list(overrides)},

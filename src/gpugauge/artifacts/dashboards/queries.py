@@ -18,7 +18,8 @@ _UNITS = {BYTES: "bytes", CELSIUS: "celsius", HERTZ: "hertz", JOULES: "joule", N
 _UNITS |= {RATIO: SHARE, SECONDS: "s", TIMESTAMP: "dateTimeAsIso", WATTS: "watt"}
 _RATES = {BYTES: "Bps", JOULES: "watt", NONE: "suffix:/s", SECONDS: SHARE}
 # By the last word of the name of a recorded series.
-_RECORDED_UNITS = {"bool": COUNT, "gpus": COUNT, "info": COUNT, "ratio": SHARE}
+_RECORDED_UNITS = {"bool": COUNT, "gpus": COUNT, "info": COUNT, "processes": COUNT, "ratio": SHARE}
+CLUSTER = Parameters().cluster_label
 # Series that Prometheus itself records for each scrape.
 _SCRAPE_UNITS = {"up": COUNT, "scrape_duration_seconds": "s", "scrape_samples_scraped": COUNT}
 _OPERATORS = {"!~": "!~", "~": "=~", "!": "!="}
@@ -69,7 +70,9 @@ def braced(labels: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Scope:
-    """Label matchers from a dashboard's variables: `scrape` for every metric, `own` where a metric has the label."""
+    """Label matchers from a dashboard's variables, besides the chosen clusters: `scrape` for every metric, `own` where
+    a metric has the label.
+    """
 
     scrape: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class Scope:
         if unknown:
             raise UnknownMetricError(f"{name} has no label {', '.join(sorted(unknown))}")
         own = {label: value for label, value in self.own.items() if label in row.labels}
-        return name + braced({**self.scrape, **own, **labels})
+        return name + braced({CLUSTER: f"~${CLUSTER}", **self.scrape, **own, **labels})
 
     def read(self, name: str, **labels: str) -> Expr:
         """Return the values; timestamps in milliseconds, as Grafana expects them."""
@@ -105,7 +108,7 @@ class Scope:
 
     def scraped(self, name: str) -> Expr:
         """Return a series that Prometheus itself records for each scrape."""
-        return Expr(name + braced(self.scrape), _SCRAPE_UNITS[name])
+        return Expr(name + braced({CLUSTER: f"~${CLUSTER}", **self.scrape}), _SCRAPE_UNITS[name])
 
     def with_labels(self, **own: str) -> Scope:
         """Return the scope with further `own` matchers."""
@@ -119,10 +122,10 @@ def _recordings() -> frozenset[str]:
 
 
 def recorded(name: str, **labels: str) -> Expr:
-    """Return a series that the rules record. Raises UnknownMetricError if they do not."""
+    """Return a series that the rules record, of the chosen clusters. Raises UnknownMetricError if they do not."""
     if name not in _recordings():
         raise UnknownMetricError(f"{name} is not recorded by the rules")
-    return Expr(name + braced(labels), _RECORDED_UNITS[name.rpartition(":")[2]])
+    return Expr(name + braced({CLUSTER: f"~${CLUSTER}", **labels}), _RECORDED_UNITS[name.rpartition(":")[2]])
 
 
 def keys(*labels: str) -> str:

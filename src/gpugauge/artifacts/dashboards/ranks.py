@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.dashboards.common import JOB_LABELS, NODE, link
-from gpugauge.artifacts.dashboards.panels import Panel, Query, bars, timeseries
-from gpugauge.artifacts.dashboards.queries import COUNT, DEVICE_LEGEND, Expr, by_device, keys, share
-from gpugauge.artifacts.dashboards.tables import Column, table
+from gpugauge.artifacts.dashboards.common import CLUSTER_CHOICE, NODE, link, with_cluster_choice
+from gpugauge.artifacts.dashboards.layout import Panel
+from gpugauge.artifacts.dashboards.panels import Query, bars, timeseries
+from gpugauge.artifacts.dashboards.queries import CLUSTER, COUNT, DEVICE_LEGEND, Expr, by_device, keys, share
+from gpugauge.artifacts.dashboards.tables import Column, dropped, table
 from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
-from gpugauge.artifacts.dashboards.workloads import (
-    RANK_LEGEND,
-    WINDOW,
-    by_process,
-    by_rank,
-    of_job,
-)
-from gpugauge.artifacts.rules.recording import RANK_WORK
+from gpugauge.artifacts.dashboards.workloads import RANGE, RANK_LEGEND, WINDOW, by_process, by_rank
+
+_OUTSIDE = "needs the hook, or a value that these processes do not report"
 
 
 def every_rank(title: str, text: str, expr: Expr, *labels: str, highest: float | None = None) -> Panel:
     """Return a graph with a line for each rank and each value of the labels."""
     legend = RANK_LEGEND + "".join(f" · {{{{{label}}}}}" for label in labels)
-    return timeseries(title, text, Query(by_rank(expr, *labels), legend), highest=highest)
+    return timeseries(
+        title, text, Query(by_rank(expr, *labels), legend), highest=highest, legend=False, empty_text=_OUTSIDE
+    )
 
 
 def ranks() -> list[Panel]:
     """Return the panels that compare the ranks."""
-    run = ", ".join((*JOB_LABELS, "run_id", "world_size"))
-    work = of_job(RANK_WORK)
+    # Within a run, because only its ranks do the same work.
+    run = keys("run_id", "world_size")
+    process = keys("process")
+    info = _S.select("torch_process_info")
+    rank = f"topk by ({process}) (1, max by ({process}, instance, rank, run_id, world_size) ({info}))"
+    work = by_process(_S.rate("torch_local_work_seconds_total", RANGE)).then(
+        f"({{}}\n* on ({process}) group_left (instance, rank, run_id, world_size) {rank})"
+    )
     median = f"quantile by ({run}) (0.5, {work})"
     relative = Expr(f"{work}\n/ on ({run}) group_left () ({median} > 0)", COUNT)
     step = Expr(f"{_S.rate('torch_step_duration_seconds_sum')} / {_S.rate('torch_step_duration_seconds_count')}", "s")
     own = Expr(f"{_S.rate('torch_local_work_seconds_total')} / {_S.rate('torch_steps_total')}", "s")
     held = _S.read("gpu_process_memory_used_bytes").by(keys("process", "instance"))
-    lost = _S.rate("training_lost_seconds_total", "15m").by(keys("process"))
+
+    def of_rank(expr: Expr) -> Expr:
+        return with_cluster_choice(by_rank(expr))
+
+    lost = _S.rate("training_lost_seconds_total", RANGE).by(keys("process"))
     return [
         bars(
             "Own work, relative to the median rank",
@@ -46,6 +54,7 @@ def ranks() -> list[Panel]:
             height=9,
             steps=((None, "green"), (1.1, "orange"), (1.25, "red")),
             decimals=2,
+            empty_text=_OUTSIDE,
         ),
         table(
             "Ranks",
@@ -53,17 +62,20 @@ def ranks() -> list[Panel]:
             "time lost.",
             Column("Rank", "rank", size=60),
             Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
-            Column("Step", by_rank(step)),
-            Column("Own work", by_rank(own)),
-            Column("Data wait", by_rank(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True),
-            Column("GPUs lost", by_rank(lost).with_unit(COUNT)),
-            Column("GPU memory", by_rank(held)),
-            Column("Last step ago", by_rank(_S.age("training_last_step_timestamp_seconds"))),
+            Column("Step", of_rank(step)),
+            Column("Own work", of_rank(own)),
+            Column("Data wait", of_rank(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True),
+            Column("GPUs wasted", of_rank(lost).with_unit(COUNT)),
+            Column("GPU memory", of_rank(held)),
+            Column("Last step ago", of_rank(_S.age("training_last_step_timestamp_seconds"))),
             Column("process", "process"),
+            Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True),
+            *dropped(CLUSTER),
             sort="Rank",
             ascending=True,
             width=16,
             height=9,
+            empty_text=_OUTSIDE,
         ),
         timeseries(
             "Own work of each rank",
@@ -71,6 +83,8 @@ def ranks() -> list[Panel]:
             "the others is a straggler.",
             Query(work.by("instance", "rank", "process", operator="max"), RANK_LEGEND),
             width=24,
+            legend=False,
+            empty_text=_OUTSIDE,
         ),
     ]
 
@@ -104,11 +118,13 @@ def memory() -> list[Panel]:
             "Per second. Before a retry the allocator returns its cache to the driver, which stalls the GPU. "
             "Out-of-memory errors that the program catches slow it down without a message.",
             *(Query(by_process(_S.rate(name), "uuid").by(), legend) for name, legend in failures),
+            empty_text=_OUTSIDE,
         ),
         timeseries(
             "Parameters, by device",
             "A training whose parameters are on the CPU does not use the GPU.",
             Query(by_process(_S.read("torch_parameter_bytes"), "device").by("device"), "{{device}}"),
+            empty_text=_OUTSIDE,
         ),
     ]
 
@@ -129,6 +145,8 @@ def host() -> list[Panel]:
             "Share of the time in which a kernel of any process ran, for the GPUs that the job's processes hold.",
             Query(by_device(_S, used), DEVICE_LEGEND),
             highest=1,
+            legend=False,
+            empty_text="its processes hold no memory of a GPU",
         ),
         timeseries(
             "CPUs used",

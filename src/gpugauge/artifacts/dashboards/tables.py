@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.artifacts.dashboards.panels import PLAIN, Json, Panel, Query, Steps, panel, target, thresholds
+from gpugauge.artifacts.dashboards.layout import Json, Panel
+from gpugauge.artifacts.dashboards.panels import (
+    EMPTY,
+    PLAIN,
+    Query,
+    Steps,
+    mapping,
+    panel,
+    target,
+    thresholds,
+)
 from gpugauge.artifacts.dashboards.queries import Expr
+
+_EMPTY_CELL = "-"
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table, from a query or from a label. `steps` are thresholds that colour its text; `texts`
-    replaces values by texts.
+    replaces values by texts, `colors` are the colours of these. Links can use a hidden column, but not a dropped one.
     """
 
     title: str
@@ -20,9 +32,17 @@ class Column:
     steps: Steps = ()
     bar: bool = False
     texts: Mapping[str, str] = field(default_factory=dict)
+    colors: Mapping[str, str] = field(default_factory=dict)
     link: Json | None = None
     size: int = 0
     hidden: bool = False
+    dropped: bool = False
+    decimals: int | None = None
+
+
+def dropped(*sources: Expr | str) -> list[Column]:
+    """Return columns that are not shown."""
+    return [Column("", source, dropped=True) for source in sources]
 
 
 def table(
@@ -33,9 +53,9 @@ def table(
     ascending: bool = False,
     width: int = 24,
     height: int = 8,
-    empty_text: str = "",
+    empty_text: str = EMPTY,
 ) -> Panel:
-    """Return a table of current values. `empty_text` is shown in empty cells and in an empty table."""
+    """Return a table of current values. `empty_text` is shown in place of an empty table."""
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
 
@@ -44,18 +64,15 @@ def table(
             return column.source
         return f"Value #{refs[id(column.source)]}" if len(values) > 1 else "Value"
 
-    targets = [
-        {**target(refs[id(value)], Query(value)), "format": "table", "instant": True, "range": False}
-        for value in values
-    ]
+    targets = [{**target(refs[id(value)], Query(value, now=True)), "format": "table"} for value in values]
     organize = {
         "excludeByName": {
             "Time": True,
             "__name__": True,
-            **{name(column): True for column in columns if column.hidden},
+            **{name(column): True for column in columns if column.dropped},
         },
         "indexByName": {name(column): place for place, column in enumerate(columns)},
-        "renameByName": {name(column): column.title for column in columns if not column.hidden},
+        "renameByName": {name(column): column.title for column in columns if not column.dropped},
     }
     transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
     options: Json = {
@@ -64,36 +81,34 @@ def table(
         "frameIndex": 0,
         "sortBy": [{"displayName": sort, "desc": not ascending}] if sort else [],
     }
-    defaults: Json = {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}}
-    if empty_text:
-        defaults["noValue"] = empty_text
-    overrides = [found for found in map(_override, columns) if found["properties"]]
+    defaults: Json = {
+        "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False},
+        "noValue": empty_text,
+    }
+    overrides = [_override(column) for column in columns if not column.dropped]
     body = panel("table", title, description, targets, options, defaults, overrides, width=width, height=height)
     return Panel({**body.body, "transformations": transformations}, width, height)
 
 
 def _override(column: Column) -> Json:
-    properties: list[Json] = []
-
-    def add(name: str, value: object) -> None:
-        properties.append({"id": name, "value": value})
-
-    if isinstance(column.source, Expr):
-        add("unit", column.source.unit)
-    if column.bar:
-        add("custom.cellOptions", {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
-        add("min", 0)
-        add("max", 1)
-    elif column.steps:
-        add("custom.cellOptions", {"type": "color-text"})
-    if column.steps or column.bar:
-        add("color", {"mode": "thresholds"})
-        add("thresholds", thresholds(column.steps or PLAIN))
-    if column.texts:
-        texts = {key: {"text": text, "index": number} for number, (key, text) in enumerate(column.texts.items())}
-        add("mappings", [{"type": "value", "options": texts}])
-    if column.link:
-        add("links", [column.link])
-    if column.size:
-        add("custom.width", column.size)
-    return {"matcher": {"id": "byName", "options": column.title}, "properties": properties}
+    bar = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+    colored = column.steps or column.colors
+    properties = {
+        "unit": column.source.unit if isinstance(column.source, Expr) else "",
+        "custom.cellOptions": bar if column.bar else {"type": "color-text"} if colored else None,
+        "min": 0 if column.bar else None,
+        "max": 1 if column.bar else None,
+        "color": {"mode": "thresholds"} if column.steps or column.bar else None,
+        "thresholds": thresholds(column.steps or PLAIN) if column.steps or column.bar else None,
+        "mappings": [mapping(column.texts, column.colors)] if column.texts else None,
+        "links": [column.link] if column.link else None,
+        "custom.width": column.size or None,
+        "decimals": column.decimals,
+        # The older form and that of Grafana 12.2 and newer.
+        "custom.hidden": column.hidden or None,
+        "custom.hideFrom": {"viz": True, "legend": False, "tooltip": False} if column.hidden else None,
+        # The text of an empty table is not that of an empty cell.
+        "noValue": _EMPTY_CELL,
+    }
+    chosen = [{"id": name, "value": value} for name, value in properties.items() if value not in (None, "")]
+    return {"matcher": {"id": "byName", "options": column.title}, "properties": chosen}

@@ -1,19 +1,20 @@
-"""Queries about jobs that several dashboards use. The identity of a job is that of the rules."""
+"""Queries about jobs that several dashboards use. The identity of a job is that of the rules.
+
+Those about all jobs read recorded series, those about one job do not.
+"""
 
 from __future__ import annotations
 
 from gpugauge.artifacts.dashboards.common import JOB_LABELS, alerts
 from gpugauge.artifacts.dashboards.queries import COUNT, Expr, Scope, keys, recorded
-from gpugauge.artifacts.rules.promql import PROCESS_JOB
-from gpugauge.artifacts.rules.recording import HELD, LOST
+from gpugauge.artifacts.rules.recording import ARMED, HELD, LOST, LOST_GPUS, PROBLEM
 
-# The window of the rules, for descriptions of panels.
+# The window of the rules, and the same for descriptions of panels.
+RANGE = "15m"
 WINDOW = "over the last 15 minutes"
 # The nodes of the chosen job.
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
-# The label for the name of a job in links and variables.
-JOB_NAME = "who"
 # Grafana's names of colours, for causes and for states of a process. On the CPU: red. Unknown: grey.
 _CPU_CAUSES = ("no_cuda_build", "no_visible_device", "driver_mismatch", "unsupported_arch", "model_on_cpu")
 CAUSE_COLORS = dict(
@@ -46,49 +47,51 @@ STATE_COLORS = {
     "training_on_cpu": "dark-red",
 }
 PHASE_COLORS = STATE_COLORS | {"loading": CAUSE_COLORS["data_loading"], "other": STATE_COLORS["unknown"]}
-_KEY = {"workload_job": "$workload"}
 _PROCESS = keys("process")
 _JOB = ", ".join(JOB_LABELS)
 RANK_LEGEND = "{{instance}} · rank {{rank}} · {{process}}"
+# Each has the labels of the job; in a sidecar there is only that of the hook.
+_INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
+CHOSEN = Scope({"instance": "~$instance", **JOB_MATCHERS, "workload_job": "$workload"})
 
 
-def with_job_name(expr: Expr) -> Expr:
-    """Return the expression with the name of the job in the label `who`."""
-    return expr.then(f'label_replace({{}}, "{JOB_NAME}", "$1", "workload_job", "(.+)")')
+def judged() -> str:
+    """Return 1 for each job with evidence of a training: its load is judged, or it has a problem of its own."""
+    problem = f"max by ({_JOB}) ({recorded(PROBLEM)})"
+    return f"(max by ({_JOB}) ({recorded(ARMED)}) or {problem})"
 
 
-def lost_gpus(lost: Expr) -> Expr:
-    """Return shares of the GPU time lost as a number of GPUs."""
-    return lost.then(f"{{}}\n* on ({_JOB}) group_left () {recorded(HELD)}", COUNT)
+def wasted() -> Expr:
+    """Return the number of GPUs that each job with evidence of a training wastes."""
+    return recorded(LOST_GPUS, **JOB_MATCHERS).then(f"({{}} and on ({_JOB}) {judged()})")
 
 
-def lost(**labels: str) -> Expr:
-    """Return the number of GPUs lost, by job and cause."""
-    return lost_gpus(recorded(LOST, **labels))
+def held() -> Expr:
+    """Return the number of GPUs that each job with evidence of a training holds."""
+    return recorded(HELD, **JOB_MATCHERS).then(f"({{}} and on ({_JOB}) {judged()})")
 
 
-def programs(scope: Scope) -> Expr:
-    """Return the number of processes of each job, with its owner, pod and command."""
-    info = scope.select("gpu_process_host_info")
-    named = f'label_replace({info}, "owner", "$1", "workload_user", "(.+)")'
-    one = f"topk by ({_PROCESS}) (1, max by ({_PROCESS}, owner, workload_pod, workload_command) ({named}))"
-    of_jobs = (
-        f"count by ({_JOB}, owner, workload_pod, workload_command) (\n"
-        f"{PROCESS_JOB} * on ({_PROCESS}) group_left (owner, workload_pod, workload_command) {one}\n)"
-    )
-    return Expr(f"topk by ({_JOB}) (1, {of_jobs})", COUNT)
+def wasted_by_cause() -> Expr:
+    """Return the number of GPUs wasted, by job and cause."""
+    shares = recorded(LOST, **JOB_MATCHERS)
+    return shares.then(f"({{}}\n* on ({_JOB}) group_left () {recorded(HELD)}\nand on ({_JOB}) {judged()})", COUNT)
 
 
-def of_job(name: str, window: str = "") -> Expr:
-    """Return a recorded series of the chosen job; with a window, its last value in the window."""
-    series = recorded(name, **JOB_MATCHERS, **_KEY)
-    return series.then(f"last_over_time({{}}[{window}])") if window else series
+def gpu_hours(expr: Expr) -> Expr:
+    """Return a number of GPUs as GPU hours in the time shown, in steps of five minutes, twelve in an hour."""
+    return expr.then("sum_over_time(({})[$__range:5m]) / 12")
+
+
+def members() -> str:
+    """Return 1 for each process of the chosen job. It needs no rules."""
+    infos = " or ".join(f"max by ({_PROCESS}) ({CHOSEN.select(name)})" for name in _INFOS)
+    return f"({infos})"
 
 
 def by_process(expr: Expr, *labels: str) -> Expr:
     """Return the series of the processes of the chosen job, by process and the labels."""
     kept = expr.by(_PROCESS, *labels, operator="max")
-    return kept.then(f"{{}}\n* on ({_PROCESS}) group_left () {of_job(PROCESS_JOB)}")
+    return kept.then(f"{{}}\n* on ({_PROCESS}) group_left () {members()}")
 
 
 def by_rank(expr: Expr, *labels: str) -> Expr:
@@ -97,6 +100,16 @@ def by_rank(expr: Expr, *labels: str) -> Expr:
     return by_process(expr, *labels).then(f"{{}}\n* on ({_PROCESS}) group_left (instance, rank) {rank}")
 
 
+def job_held() -> Expr:
+    """Return the number of GPUs that the chosen job holds."""
+    return by_process(JOB_NODES.rate("training_gpu_held_seconds_total", RANGE)).by().with_unit(COUNT)
+
+
+def job_wasted() -> Expr:
+    """Return the number of GPUs that the chosen job wastes, by cause."""
+    return by_process(JOB_NODES.rate("training_lost_seconds_total", RANGE), "cause").by("cause").with_unit(COUNT)
+
+
 def alerts_of_job() -> Expr:
-    """Return the alerts about the job chosen that fire."""
-    return alerts(**JOB_MATCHERS, **_KEY)
+    """Return the alerts about the chosen job that fire."""
+    return alerts(**JOB_MATCHERS, workload_job="$workload")

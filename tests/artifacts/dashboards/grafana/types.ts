@@ -3,6 +3,7 @@ import type * as g from './node_modules/@grafana/schema/dist/types/raw/dashboard
 import type * as timeseries from './node_modules/@grafana/schema/dist/types/raw/composable/timeseries/panelcfg/x/types.gen';
 import type * as table from './node_modules/@grafana/schema/dist/types/raw/composable/table/panelcfg/x/types.gen';
 import type * as stat from './node_modules/@grafana/schema/dist/types/raw/composable/stat/panelcfg/x/types.gen';
+import type * as statushistory from './node_modules/@grafana/schema/dist/types/raw/composable/statushistory/panelcfg/x/types.gen';
 import type * as bargauge from './node_modules/@grafana/schema/dist/types/raw/composable/bargauge/panelcfg/x/types.gen';
 
 // @grafana/schema leaves these open: a query of the Prometheus data source, what it adds to an annotation, and a link.
@@ -10,6 +11,7 @@ interface Target {
   refId: string;
   datasource: g.DataSourceRef;
   expr: string;
+  interval?: string;
   editorMode?: 'code' | 'builder';
   format?: 'time_series' | 'table' | 'heatmap';
   instant?: boolean;
@@ -40,10 +42,12 @@ type Of<Type extends string, Options, Custom = Record<string, never>> = Omit<
 };
 type Panel =
   | Of<'timeseries', timeseries.Options, timeseries.FieldConfig>
-  | Of<'table', table.Options, table.FieldConfig>
+  | Of<'status-history', statushistory.Options, statushistory.FieldConfig>
+  // Grafana before 12.2 hides a column by `hidden`.
+  | Of<'table', table.Options, table.FieldConfig & { hidden?: boolean }>
   | Of<'stat', stat.Options>
   | Of<'bargauge', bargauge.Options>;
-type Row = Omit<g.RowPanel, 'panels'> & { panels: [] };
+type Row = Omit<g.RowPanel, 'panels'> & { panels: Panel[] };
 
 export type Root = Omit<g.Dashboard, 'panels' | 'annotations'> & {
   panels: (Panel | Row)[];

@@ -1,0 +1,176 @@
+"""Drawn fleets with a known truth: clusters, nodes, GPUs and jobs, as series of an hour."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from tests.e2e.backfill import Sample, labelled
+from tests.status.statusfacts import ROWS
+
+MINUTE, SECONDS = 60, 3600
+# Names that several clusters, namespaces and kinds share.
+_NAMES, _NAMESPACES, _KINDS = ("llm", "1000", "résumé-7", "a b"), ("ml", "web", ""), ("slurm", "jobset", "user")
+_CAUSES = ("data_loading", "host_bound", "transfer", "underfilled")
+
+
+class JobId(NamedTuple):
+    """A job as the rules identify it."""
+
+    cluster: str
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass
+class DrawnNode:
+    """A node; `down` and `blind` are the minutes for which its exporter or its driver is gone, 0 for never."""
+
+    cluster: str
+    name: str
+    uuids: list[str]
+    down: int = 0
+    blind: bool = False
+    faults: dict[str, str] = field(default_factory=dict)  # by uuid
+
+    @property
+    def scraped(self) -> dict[str, str]:
+        """The labels that a scrape adds."""
+        return {"job": "gpugauge", "instance": self.name, "cluster": self.cluster}
+
+
+@dataclass
+class DrawnJob:
+    """A job with a process on each of its GPUs. Without evidence of a training it is a display server."""
+
+    id: JobId
+    places: list[tuple[DrawnNode, str]]
+    lost: dict[str, float]
+    trains: bool = True
+    ended: int = 0  # minutes ago
+
+    @property
+    def wasted(self) -> float:
+        """The number of GPUs that it wastes, those of nodes that are seen."""
+        return sum(self.lost.values()) * sum(not (node.down or node.blind) for node, _ in self.places)
+
+
+@dataclass
+class DrawnFleet:
+    """A fleet, and what its dashboards must say about it."""
+
+    scrape: int
+    nodes: list[DrawnNode]
+    jobs: list[DrawnJob]
+    missing: frozenset[str]  # families that no exporter reports
+
+    @property
+    def judged(self) -> list[DrawnJob]:
+        """The trainings that run, on nodes that are seen."""
+        return [job for job in self.jobs if job.trains and not job.ended and self.seen(job)]
+
+    @staticmethod
+    def seen(job: DrawnJob) -> bool:
+        """Return whether Prometheus has values of the job."""
+        return any(not (node.down or node.blind) for node, _ in job.places)
+
+    def samples(self, end: int) -> Iterator[Sample]:
+        """Yield the series of the hour before `end`."""
+        for second in range(end - SECONDS, end + 1, self.scrape):
+            ago, age = end - second, second - end + 2 * SECONDS
+            for node in self.nodes:
+                yield from self._of_node(node, second, ago, age)
+
+    def _row(self, node: DrawnNode, second: int, name: str, value: float, **labels: str) -> Iterator[Sample]:
+        if name not in self.missing:
+            assert labels.keys() <= set(ROWS[name].labels), name
+            yield labelled(name, {**labels, **node.scraped}), float(value), second
+
+    def _of_node(self, node: DrawnNode, second: int, ago: int, age: int) -> Iterator[Sample]:
+        row = partial(self._row, node, second)
+        down = bool(node.down) and ago < node.down * MINUTE
+        yield labelled("up", node.scraped), float(not down), second
+        if down:
+            return
+        yield from row("gpugauge_build_info", 1, version="1", driver_version="575", python="3.11", simulated="false")
+        yield from row("gpugauge_snapshot_timestamp_seconds", second)
+        yield from row("gpugauge_driver_up", not node.blind, reason="driver_not_loaded" if node.blind else "ok")
+        yield from row("gpugauge_collector_success", 1, collector="device")
+        if node.blind:
+            return
+        for index, uuid in enumerate(node.uuids):
+            yield from _of_gpu(row, uuid, index, node.faults.get(uuid, ""), age)
+        for number, job in enumerate(self.jobs):
+            if ago >= job.ended * MINUTE:
+                for uuid in (uuid for place, uuid in job.places if place is node):
+                    yield from _of_process(row, f"{number}-{node.name}-{uuid}", uuid, job, second - age, age)
+
+
+Rows = Callable[..., Iterator[Sample]]
+
+
+def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[Sample]:
+    yield from row("gpu_up", fault != "lost", uuid=uuid)
+    yield from row("gpu_info", 1, uuid=uuid, index=str(index))
+    yield from row("gpu_temperature_celsius", 50, uuid=uuid, sensor="gpu")
+    yield from row("gpu_temperature_limit_celsius", 90, uuid=uuid, limit="slowdown")
+    errors = 2 if fault == "ecc" else 0
+    yield from row("gpu_ecc_errors_total", errors, uuid=uuid, type="uncorrected", scope="volatile")
+    yield from row("gpu_remapped_rows_pending", fault == "ecc", uuid=uuid)
+    yield from row("gpu_utilization_ratio", 0.5, uuid=uuid)
+    yield from row("gpu_busy_seconds_total", age * 0.5, uuid=uuid, engine="gpu")
+    yield from row("gpu_observed_seconds_total", age, uuid=uuid, engine="gpu")
+
+
+def _of_process(row: Rows, process: str, uuid: str, job: DrawnJob, start: int, age: int) -> Iterator[Sample]:
+    identity = dict(zip(("workload_job_kind", "workload_namespace", "workload_job"), job.id[1:], strict=True))
+    info = {**identity, "process": process, "pid": "7"}
+    named = {**info, "workload_user": "ann", "workload_command": "train.py"}
+    state = "training" if job.trains else "unknown"
+    yield from row("gpu_process_info", 1, **named)
+    yield from row("gpu_process_host_info", 1, **named, torch_build="cuda" if job.trains else "")
+    yield from row("gpu_process_memory_used_bytes", 1e10, process=process, uuid=uuid)
+    yield from row("training_state", 1, process=process, state=state)
+    yield from row("training_seconds_total", age, process=process, state=state)
+    yield from row("training_gpu_held_seconds_total", age, process=process)
+    if job.trains:
+        yield from row("training_start_timestamp_seconds", start, process=process)
+        yield from row("torch_process_info", 1, rank="0", run_id="r", **info)
+    for cause, share in job.lost.items():
+        yield from row("training_lost_seconds_total", age * share, process=process, cause=cause)
+
+
+def draw(seed: int) -> DrawnFleet:
+    """Return a fleet. Two clusters may have equal names of nodes, GPUs and jobs."""
+    dice = random.Random(seed)
+    clusters = dice.choice([[""], ["a", "b"], ["a"]])
+    nodes = [
+        DrawnNode(cluster, f"gpu-{number}", [f"GPU-{cluster}{number}-{gpu}" for gpu in range(dice.randint(1, 4))])
+        for cluster in clusters
+        for number in range(dice.randint(1, 4))
+    ]
+    for node in nodes[1:]:
+        node.down = dice.choice([0, 0, 0, 25, 50])
+        node.blind = not node.down and dice.random() < 0.15
+        node.faults = {uuid: dice.choice(["lost", "ecc"]) for uuid in node.uuids if dice.random() < 0.2}
+    jobs: dict[JobId, DrawnJob] = {}
+    for cluster in clusters:
+        free = [(node, uuid) for node in nodes if node.cluster == cluster for uuid in node.uuids]
+        dice.shuffle(free)
+        while free:
+            taken, free = free[: dice.randint(1, 4)], free[4:]
+            identity = JobId(cluster, dice.choice(_KINDS), dice.choice(_NAMESPACES), dice.choice(_NAMES))
+            causes = dice.sample(_CAUSES, 2)
+            lost = {
+                causes[0]: round(dice.uniform(0, 0.6), 2),
+                causes[1]: round(dice.uniform(0, 0.3), 2),
+                "unknown": 0.05,
+            }
+            ended = dice.choice([0, 0, 0, 25])
+            jobs.setdefault(identity, DrawnJob(identity, taken, lost, dice.random() < 0.8, ended))
+    missing = frozenset(dice.sample(["gpu_utilization_ratio", "gpu_temperature_celsius", "gpu_ecc_errors_total"], 1))
+    return DrawnFleet(dice.choice([15, 30, 60]), nodes, list(jobs.values()), missing)
