@@ -25,7 +25,7 @@ $(VENV)/run: pyproject.toml
 
 $(VENV)/dev: $(VENV)/run
 	@$(BIN)/python tests/install_torch.py $(TORCH) $(PYTHON)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,top,docs]'
 	@touch $@
 
 # Debian packages that the end-to-end tests start. They need kubectl as well (1.32 was
@@ -58,8 +58,8 @@ lock: ## write the lock files of deploy/requirements: the newest versions that p
 	@test -x $(VENV)-lock/bin/uv || { $(PYTHON) -m venv $(VENV)-lock && $(VENV)-lock/bin/pip install --quiet 'uv>=0.9'; }
 	@$(LOCK) --extra kubernetes pyproject.toml --output-file deploy/requirements/image.txt
 	@echo 'hatchling>=1.25' | $(LOCK) - --output-file deploy/requirements/build.txt
-	@$(LOCK) --extra dev pyproject.toml --output-file deploy/requirements/dev.txt
-	@$(LOCK) --extra dev --extra frameworks --constraints deploy/requirements/dev.txt pyproject.toml --output-file deploy/requirements/frameworks.txt
+	@$(LOCK) --extra dev --extra top --extra docs pyproject.toml --output-file deploy/requirements/dev.txt
+	@$(LOCK) --extra dev --extra top --extra docs --extra frameworks --constraints deploy/requirements/dev.txt pyproject.toml --output-file deploy/requirements/frameworks.txt
 
 .PHONY: sbom
 sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as CycloneDX
@@ -80,7 +80,7 @@ test: lint ## format, lint, strict types, unit tests
 
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
-PYTHON_TESTS := $(addprefix tests/,cli daemon doctor driver exposition sessions settings simulator status verdict web wire \
+PYTHON_TESTS := $(addprefix tests/,cli daemon doctor driver exposition sessions settings simulator status terminal verdict web wire \
 	workload test_isolated.py test_main.py test_privileges.py)
 OTHER := $(VENV)-$(notdir $(PYTHON))
 .PHONY: test-python
@@ -99,7 +99,7 @@ lint: $(VENV)/dev
 
 $(VENV)/frameworks: $(VENV)/dev
 	@$(BIN)/python -c 'import torch' || { echo "make e2e needs torch, see CONTRIBUTING.md" >&2; exit 1; }
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,frameworks]' torch==$(TORCH)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,top,docs,frameworks]' torch==$(TORCH)
 	@touch $@
 
 e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`

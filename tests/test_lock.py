@@ -24,8 +24,8 @@ def asked(*extras: str) -> list[str]:
 ASKED = {
     "image": asked("kubernetes"),
     "build": re.findall(r'^requires = \["(.+)"\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE),
-    "dev": asked("dev"),
-    "frameworks": asked("dev", "frameworks"),
+    "dev": asked("dev", "top", "docs"),
+    "frameworks": asked("dev", "top", "docs", "frameworks"),
 }
 
 

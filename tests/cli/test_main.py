@@ -190,3 +190,17 @@ def test_run_starts_without_the_daemons_libraries() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("gpugauge sta", "plain,status"), ("gpugauge rules --thresh", "plain,--threshold"), ("gpugauge to", "plain,top")],
+)
+def test_shell_completion(words: str, completed: str) -> None:
+    environ = {**os.environ, "_GPUGAUGE_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    environ["COMP_CWORD"] = str(words.count(" "))
+    program = Path(sys.executable).with_name("gpugauge")
+
+    done = subprocess.run([program], env=environ, capture_output=True, text=True, check=True)
+
+    assert done.stdout == f"{completed}\n"

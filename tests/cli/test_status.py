@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from gpugauge.cli.common import DEFAULT_URL, _with_scheme
 from gpugauge.cli.status import command, exit_status, fetch, show
-from gpugauge.cli.status_table import table
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.down import down_phrase
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
 from gpugauge.status.processes import Facts
+from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 from tests.status.statusfacts import family, snapshot
 

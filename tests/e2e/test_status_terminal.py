@@ -1,4 +1,4 @@
-"""`gpugauge status` in a real terminal, captured with tmux: drawn nodes behind a server that answers as the daemon."""
+"""`gpugauge status` and `gpugauge top` in a terminal, captured with tmux: drawn nodes behind a server as the daemon."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,35 @@ def test_colours_by_meaning(tmux: list[str], tmp_path: Path) -> None:
         with answering(draw(seed)) as address:
             shown, _ = captured(tmux, tmp_path, 100 + number, address, "-e")
         assert shown[0].startswith(f"\x1b[{colour}m")
+
+
+def test_top_at_three_widths_until_q(tmux: list[str], tmp_path: Path) -> None:
+    node = draw(7)
+    facts = status(node.snapshot(), node.history())
+    environ = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+
+    def lines(width: int) -> list[str]:
+        command = [*tmux, "capture-pane", "-p", "-t", f"top{width}"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    def has_processes(width: int) -> bool:
+        return any("PID  GPU" in line for line in lines(width))
+
+    with answering(node) as address:
+        for width in (80, 120, 200):
+            ended = tmp_path / f"top-{width}"
+            shell = f"{GPUGAUGE} top --url {address}; echo $? >{ended}; sleep 60"
+            size = ["-x", str(width), "-y", "60"]
+            subprocess.run([*tmux, "new-session", "-d", "-s", f"top{width}", *size, shell], env=environ, check=True)
+        for width in (80, 120, 200):
+            wait_for(partial(has_processes, width), 60, "top shows processes")
+            shown = lines(width)
+            assert facts["answer"][:30] in shown[0]
+            heading = next(i for i, line in enumerate(shown) if "PID  GPU" in line)
+            for program in node.programs:
+                assert any(line.split()[:1] == [str(program.pid)] for line in shown[heading + 1 :])
+            subprocess.run([*tmux, "send-keys", "-t", f"top{width}", "q"], check=True)
+            ended = tmp_path / f"top-{width}"
+            wait_for(ended.exists, 60, "q ends top")
+            wait_for(ended.read_text, 60, "its exit status")
+            assert ended.read_text() == "0\n"

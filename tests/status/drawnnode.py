@@ -222,6 +222,18 @@ def crowd_of(gpus: int, programs: int) -> Node:
     return Node(there, placed)
 
 
+def draw_crowded(seed: int, gpus: int = 64, programs: int = 512) -> Node:
+    """Return a full node with this number."""
+    dice = random.Random(seed)
+    drawn = [_gpu(dice, index) for index in range(gpus)]
+    up = [gpu.uuid for gpu in drawn if gpu.up]
+    pids = dice.sample(range(1, 4_194_304), programs)
+    crowd = [_program(dice, number, pids[number], up) for number in range(programs)]
+    for program in crowd:
+        program.gpus = program.gpus[:2]  # 64 ranks on 64 GPUs each would be 33,000 rows
+    return Node(drawn, crowd)
+
+
 def _gpu(dice: random.Random, index: int) -> Gpu:
     gpu = Gpu(f"GPU-{index:08x}-7a1c", index, dice.choice(_NAMES))
     gpu.load, gpu.power, gpu.memory = dice.choice((0.0, 0.005, 0.5, 1.0)), dice.choice((3.2, 700.0, 1234.5)), 79 * GIB

@@ -8,9 +8,9 @@ import unicodedata
 
 import pytest
 
-from gpugauge.cli.status_table import table
 from gpugauge.status.node import status
 from gpugauge.status.processes import Facts
+from gpugauge.terminal.table import table
 from tests.status.drawnnode import GIB, NOW, Gpu, Node, Program, draw
 
 SEEDS = range(60)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpugauge.cli.status_table import table
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.problems import KINDS
+from gpugauge.terminal.table import table
 from gpugauge.web.server import Request
 from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload

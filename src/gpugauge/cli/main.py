@@ -20,6 +20,7 @@ _COMMANDS = (
     "scenarios",
     "serve",
     "status",
+    "top",
 )
 
 

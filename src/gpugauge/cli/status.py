@@ -13,7 +13,7 @@ import click
 
 from gpugauge.cli.ask import ask
 from gpugauge.cli.common import fail, url_option, wants_colour
-from gpugauge.cli.status_table import Facts, table
+from gpugauge.terminal.table import Facts, table
 from gpugauge.web.client import RequestError
 
 _PATH = "/api/v1/status"

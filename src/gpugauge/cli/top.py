@@ -1,0 +1,34 @@
+"""`gpugauge top`: the running daemon's view, live, with keys."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+
+import click
+
+from gpugauge.cli.common import fail, url_option
+
+_INTERVAL_SECONDS = 2.0
+
+
+@click.command("top")
+@url_option
+def command(url: str) -> None:
+    """Follow the GPUs and processes of a machine, with the cause and share of lost GPU time.
+
+    Keys: s sorts by the next column, r reverses, / filters, d or Enter opens details, Tab changes between GPUs and
+    processes, space pauses, q quits. It needs textual: pip install 'gpugauge[top]'. If the daemon does not answer, top
+    says so and tries again every two seconds.
+    """
+    if importlib.util.find_spec("textual") is None:
+        fail(2, "gpugauge top needs textual: pip install 'gpugauge[top]'; gpugauge status --watch does not")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        fail(2, "gpugauge top needs a terminal; gpugauge status prints the same once")
+    from gpugauge.cli.status import fetch
+    from gpugauge.terminal.feed import Feed
+    from gpugauge.terminal.top import Top
+    from gpugauge.web.client import RequestError
+
+    Top(Feed(functools.partial(fetch, url), RequestError, _INTERVAL_SECONDS)).run()

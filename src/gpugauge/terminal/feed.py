@@ -1,0 +1,45 @@
+"""The status of a daemon, asked for again and again in a thread: a daemon that hangs must not stop the keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last status, None before the first, and why there is no newer one; None if there is."""
+
+    facts: Mapping[str, Any] | None = None
+    trouble: str | None = None
+
+
+class Feed:
+    """`latest` is replaced after each request; `error` is the exception of `fetch` that is shown and retried."""
+
+    def __init__(self, fetch: Callable[[], Mapping[str, Any]], error: type[Exception], interval_seconds: float) -> None:
+        self._fetch, self._error, self._interval_seconds = fetch, error, interval_seconds
+        self._stopped = threading.Event()
+        self.latest = Answer()
+
+    def start(self) -> None:
+        """Begin to ask, until the program ends or `stop`."""
+        threading.Thread(target=self._run, name="status", daemon=True).start()
+
+    def stop(self) -> None:
+        """End after the present request."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.ask()
+            self._stopped.wait(self._interval_seconds)
+
+    def ask(self) -> None:
+        """Ask once, and keep the earlier status if there is no answer."""
+        try:
+            self.latest = Answer(self._fetch())
+        except self._error as error:
+            self.latest = Answer(self.latest.facts, str(error))

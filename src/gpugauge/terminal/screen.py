@@ -1,0 +1,195 @@
+"""The lines of `gpugauge top`, without a terminal: GPUs with their history, processes sorted and filtered, details."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gpugauge.status.details import details, last_use, remark
+from gpugauge.status.owner import owner
+from gpugauge.status.problems import gpus_words
+from gpugauge.terminal.columns import Column, Grid
+from gpugauge.terminal.values import age, gib, number, pair, ratio, safe
+
+Facts: TypeAlias = Mapping[str, Any]
+Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
+
+HISTORY_CELLS = 12
+_BARS = "▁▂▃▄▅▆▇█"
+_GPUS = (
+    Column("GPU", right=True),
+    Column("STATE"),
+    Column("LOAD", right=True),
+    Column("10 MINUTES", rank=3),
+    Column("5 MIN", right=True, rank=4),
+    Column("MEMORY GiB", right=True, rank=2),
+    Column("POWER W", right=True, rank=5),
+    Column("TEMP", right=True, rank=1),
+    Column("NAME OR PROBLEM", least=20),
+)
+_PROCESSES = (
+    Column("PID", right=True),
+    Column("GPU", least=4),
+    Column("LOAD", right=True),
+    Column("GiB", right=True, rank=2),
+    Column("AGE", right=True, rank=3),
+    Column("STATE", rank=1),
+    Column("LOST", right=True),
+    Column("PROGRAM", least=8),
+    Column("CAUSE", least=8),
+    Column("OWNER", least=20, rank=4),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with its use of all its GPUs: `load` is the mean over them."""
+
+    facts: Facts
+    gpus: Sequence[dict[str, Any]]
+    load: float | None
+    memory_bytes: float | None
+
+    @property
+    def where(self) -> str:
+        """The indexes of its GPUs, as `0-3`."""
+        return gpus_words(self.gpus).partition(" ")[2] if self.gpus else "-"
+
+    @property
+    def owner(self) -> str:
+        """Its pod, job, container or unit, and its user."""
+        return owner(self.facts["workload"])
+
+
+# By name: the value by which processes are sorted, the largest first; None comes last.
+SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
+    "lost": lambda p: p.facts["limited_by_ratio"],
+    "load": lambda p: p.load,
+    "memory": lambda p: p.memory_bytes,
+    "age": lambda p: None if p.facts["started"] is None else -p.facts["started"],
+    "gpu": lambda p: -(p.gpus[0]["index"] or 0) if p.gpus else None,
+    "pid": lambda p: p.facts["pid"],
+    "program": lambda p: p.facts["command"],
+}
+
+
+def processes(facts: Facts) -> list[Process]:
+    """Return each process once: those on GPUs by the index of the first, then those without a GPU."""
+    found: dict[str, tuple[Facts, list[dict[str, Any]], list[Facts]]] = {}
+    for gpu in facts["gpus"]:
+        for process in gpu["processes"]:
+            entry = found.setdefault(process["process"], (process, [], []))
+            entry[1].append(gpu)
+            entry[2].append(process)
+    result = []
+    for process, gpus, uses in found.values():
+        loads = [use["load_5m"] for use in uses if use["load_5m"] is not None]
+        sizes = [use["memory_used_bytes"] for use in uses if use["memory_used_bytes"] is not None]
+        load = sum(loads) / len(loads) if loads else None
+        result.append(Process(process, gpus, load, sum(sizes) if sizes else None))
+    return result + [Process(process, (), None, None) for process in facts.get("without_gpu") or ()]
+
+
+def chosen(facts: Facts, sort: str, reverse: bool, text: str) -> list[Process]:
+    """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
+    value, wanted = SORTS[sort], text.casefold()
+    found = [process for process in processes(facts) if wanted in _searched(process).casefold()]
+    known = [process for process in found if value(process) is not None]
+    known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
+    return known + [process for process in found if value(process) is None]
+
+
+def _searched(process: Process) -> str:
+    facts = process.facts
+    words = ("pid", "command", "state_words", "limited_by", "limited_by_words", "process")
+    return " ".join([*(str(facts.get(word) or "") for word in words), process.owner, f"gpu {process.where}"])
+
+
+def gpu_lines(facts: Facts, width: int) -> tuple[str, list[Line]]:
+    """Return the heading and a line for each GPU: uuid, text and level."""
+    gpus: Sequence[Facts] = facts["gpus"]
+    rows = [_gpu_row(gpu) for gpu in gpus]
+    grid = Grid(_GPUS, rows, width)
+    return grid.heading(), [(g["uuid"], grid.line(row), g["level"]) for g, row in zip(gpus, rows, strict=True)]
+
+
+def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str, list[Line]]:
+    """Return the heading and a line for each process: its label, text and level."""
+    rows = [_process_row(process, now) for process in shown]
+    grid = Grid(_PROCESSES, rows, width)
+    keyed = zip(shown, rows, strict=True)
+    return grid.heading(), [(p.facts["process"], grid.line(row), p.facts["level"]) for p, row in keyed]
+
+
+def _gpu_row(gpu: Facts) -> list[str]:
+    degrees = gpu["temperature_celsius"]
+    name = (safe(gpu["name"]) or safe(gpu["uuid"])).removeprefix("NVIDIA ")
+    # The summary of a GPU that is well has its programs, which are in the list below.
+    trouble = safe(gpu["summary"]) if gpu["level"] in {"bad", "poor"} else ""
+    return [
+        "?" if gpu["index"] is None else str(gpu["index"]),
+        safe(gpu["state_words"]),
+        ratio(gpu["load"]),
+        sparkline([share for _, share in gpu["load_10m"]]),
+        ratio(gpu["load_5m"]),
+        pair(gib(gpu["memory_used_bytes"]), gib(gpu["memory_total_bytes"])),
+        pair(number(gpu["power_watts"]), number(gpu["power_limit_watts"])),
+        "-" if degrees is None else f"{degrees:.0f} °C",
+        trouble or name,
+    ]
+
+
+def _process_row(process: Process, now: float) -> list[str]:
+    facts = process.facts
+    return [
+        "-" if facts["pid"] is None else str(facts["pid"]),
+        process.where,
+        ratio(process.load),
+        gib(process.memory_bytes),
+        age(facts["started"], now),
+        safe(facts["state_words"]) or "-",
+        ratio(facts["limited_by_ratio"]),
+        safe(facts["command"]) or "-",
+        safe(facts["limited_by_words"]) or "-",
+        safe(process.owner) or "-",
+    ]
+
+
+def sparkline(shares: Sequence[float | None], width: int = HISTORY_CELLS) -> str:
+    """Return a load over time as bars, the newest at the right; a blank where it is unknown."""
+    cells = []
+    for cell in range(width):
+        begin, end = cell * len(shares) // width, (cell + 1) * len(shares) // width
+        known = [share for share in shares[begin : max(end, begin + 1)] if share is not None]
+        mean = sum(known) / len(known) if known else None
+        cells.append(" " if mean is None else _BARS[min(len(_BARS) - 1, int(mean * len(_BARS)))])
+    return "".join(cells)
+
+
+def process_details(process: Process, now: float) -> list[str]:
+    """Return what is known of a process, one fact a line, the cause first."""
+    facts = process.facts
+    title = f"{facts['command'] or '-'}, pid {facts['pid'] if facts['pid'] is not None else 'unknown'}"
+    lines = [title, remark(facts), f"→ {facts['advice']}" if facts["advice"] else "", *details(facts, now)]
+    lines += [f"owner: {process.owner}" if process.owner else "", f"runbook: {facts['runbook']}"]
+    lines += [f"label: process={facts['process']}"]
+    if facts["pid"] is not None:
+        lines.append(f"evidence: gpugauge doctor {facts['pid']}")
+    return [safe(line) for line in lines if line and line != "runbook: None"]
+
+
+def gpu_details(gpu: Facts) -> list[str]:
+    """Return what is known of a GPU, one fact a line, the trouble first."""
+    lines = [gpu["summary"], f"→ {gpu['advice']}" if gpu["advice"] else "", last_use(gpu)]
+    lines += [f"{each['text']} → {each['advice']}" for each in gpu["health"]]
+    lines += [f"{xid['text']}" for xid in gpu["xids"]]
+    lines += [f"clocks lowered: {', '.join(gpu['slowed_by'])}"] if gpu["slowed_by"] else []
+    lines += [
+        f"MIG {d['profile'] or d['uuid']}: load {ratio(d['load'])}, "
+        f"{pair(gib(d['memory_used_bytes']), gib(d['memory_total_bytes']))} GiB"
+        for d in gpu["mig"]
+    ]
+    holders = ", ".join(filter(None, map(owner, gpu["allocated_to"])))
+    lines += [f"allocated to {holders}" if holders else "", f"{gpu['uuid']}, PCI {gpu['pci_bus_id'] or 'unknown'}"]
+    return [safe(line) for line in lines if line]

@@ -1,0 +1,178 @@
+"""`gpugauge top` without a terminal: keys are pressed, and the lines of the screen are read."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpugauge.cli.top import command
+from gpugauge.status.node import status
+from gpugauge.terminal.feed import Feed
+from tests.needs import require
+from tests.status.drawnnode import GIB, Gpu, Node, Program
+
+GPUS = [Gpu(f"GPU-{n}", n, "NVIDIA H100", load=0.5, power=100.0, memory=GIB) for n in range(3)]
+PROGRAMS = [
+    Program("p0", 100, "slow.py", "limited", ["GPU-0", "GPU-1"], "data_loading", 0.7, 0.2, GIB),
+    Program("p1", 101, "good.py", "well", ["GPU-2"], load=0.9, memory=3 * GIB),
+    Program("p2", 102, "stuck.py", "stalled", ["GPU-2"], load=0.0, memory=2 * GIB),
+]
+FACTS: dict[str, Any] = json.loads(json.dumps(status((node := Node(GPUS, PROGRAMS)).snapshot(), node.history())))
+FACTS["host"] = "node-7"
+
+
+class AwayError(Exception):
+    """The daemon does not answer."""
+
+
+def watched(
+    answers: list[Any], steps: Callable[[Any, Any, Feed], Awaitable[None]], size: tuple[int, int] = (120, 40)
+) -> None:
+    """Run the application on answers of a daemon, the last of which is repeated; `steps` gets pilot, app and feed."""
+    require(importlib.util.find_spec("textual") is not None, "textual is not installed (the extra top)")
+    top = importlib.import_module("gpugauge.terminal.top").Top
+
+    def fetch() -> Any:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def run() -> None:
+        feed = Feed(fetch, AwayError, 3600.0)
+        app = top(feed)
+        async with app.run_test(size=size) as pilot:
+            while feed.latest.facts is None and feed.latest.trouble is None:
+                await asyncio.sleep(0.01)
+            await follow(pilot, app)
+            await steps(pilot, app, feed)
+
+    asyncio.run(run())
+
+
+async def follow(pilot: Any, app: Any) -> None:
+    app._follow()
+    await pilot.pause()
+
+
+def screen(app: Any) -> list[str]:
+    """Return the lines that a terminal would show."""
+    return ["".join(segment.text for segment in line).rstrip() for line in app.screen._compositor.render_strips()]
+
+
+def rows(app: Any) -> list[str]:
+    """Return the programs in the order of the list of processes."""
+    options = app.query_one("#processes").options
+    return [next(p.name for p in PROGRAMS if p.process == option.id) for option in options]
+
+
+def test_first_the_answer_then_problems_gpus_and_processes() -> None:
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        lines = screen(app)
+        place = [next(i for i, line in enumerate(lines) if words in line) for words in (
+            f"node-7: {FACTS['answer'][:40]}", "→ ", "GPU  STATE", "3 processes, sorted by lost", "PID  GPU"
+        )]  # fmt: skip
+        assert place == sorted(place)
+        row = next(line for line in lines if " slow.py" in line and "70 %" in line and "20 %" in line)
+        assert row.split()[:2] == ["100", "0-1"]
+        assert "waits for its data loader" in row
+
+    watched([FACTS], steps)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_keys(width: int) -> None:
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        assert rows(app) == ["slow.py", "good.py", "stuck.py"]
+        await pilot.press("s")
+        assert rows(app) == ["good.py", "slow.py", "stuck.py"]  # by load
+        await pilot.press("r")
+        assert rows(app) == ["stuck.py", "slow.py", "good.py"]
+        await pilot.press("slash", *"stall", "enter")
+        assert rows(app) == ["stuck.py"]
+        await pilot.press("d")
+        await pilot.pause()
+        assert any("py-spy dump --pid 102" in line for line in screen(app))
+        assert any("evidence: gpugauge doctor 102" in line for line in screen(app))
+        await pilot.press("escape")
+        assert len(rows(app)) == 3
+        assert not any("py-spy dump --pid 102" in line for line in screen(app)[20:])
+        await pilot.press("q")
+        assert app.return_code == 0
+
+    watched([FACTS], steps, (width, 40))
+
+
+def test_details_of_a_gpu() -> None:
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        await pilot.press("shift+tab", "down", "enter")
+        await pilot.pause()
+        assert any("GPU-1, PCI" in line for line in screen(app))
+
+    watched([FACTS], steps)
+
+
+def test_a_daemon_that_goes_away_and_returns() -> None:
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        assert "node7 does not answer; trying again" in screen(app)[0]
+        for trouble in (False, True, False):
+            feed.ask()
+            await follow(pilot, app)
+            assert ("does not answer" in screen(app)[0]) == trouble
+            assert rows(app) == ["slow.py", "good.py", "stuck.py"]  # the last ones known
+
+    away = AwayError("node7 does not answer")
+    watched([away, FACTS, away, FACTS], steps)
+
+
+def test_pause_keeps_the_screen_and_the_choice_survives_new_values() -> None:
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        await pilot.press("down", "space")
+        feed.ask()
+        await follow(pilot, app)
+        assert "node-7" in screen(app)[0]
+        await pilot.press("space")
+        await follow(pilot, app)
+        assert "node-8" in screen(app)[0]
+        assert app.query_one("#processes").highlighted == 1
+
+    watched([FACTS, FACTS | {"host": "node-8"}], steps)
+
+
+def test_hostile_names_do_not_control_the_terminal() -> None:
+    facts = json.loads(json.dumps(FACTS))
+    for gpu in facts["gpus"]:
+        for process in gpu["processes"]:
+            process |= {"command": "\x1b[2J[red]evil[/red]\n", "advice": "\x1b]0;title\x07"}
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        await pilot.press("d")
+        await pilot.pause()
+        assert all(line.isprintable() for line in screen(app))
+        assert any("?[2J[red]evil[/red]?" in line for line in screen(app))
+
+    watched([facts], steps)
+
+
+def test_command_without_a_terminal_or_without_textual(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = CliRunner().invoke(command, [])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    missing = CliRunner().invoke(command, [])
+
+    assert (piped.exit_code, missing.exit_code) == (2, 2)
+    assert missing.stderr.startswith("gpugauge: gpugauge top needs textual: pip install 'gpugauge[top]'")
+
+
+def test_other_commands_do_not_load_textual() -> None:
+    code = "import sys, gpugauge.cli.status, gpugauge.cli.top, gpugauge.daemon; print('textual' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
