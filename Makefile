@@ -131,6 +131,10 @@ deploy-check: $(VENV)/dev ## systemd unit, image and sidecar tried for real; nee
 bench: $(VENV)/dev ## measurements, ours beside the peers'
 	@$(BIN)/python -m bench
 
+.PHONY: docs
+docs: $(VENV)/dev ## the pages of docs/ as a site, in dist/site; a broken link is an error
+	@$(BIN)/mkdocs build --quiet --strict
+
 .PHONY: stories
 stories: $(VENV)/dev ## record the alert stories again by the present verdict, and write their score; some 10 minutes
 	@$(BIN)/python -m bench.alerts --record $(ARGS) --write
