@@ -98,10 +98,10 @@ def templates() -> dict[str, Template]:
             for name, daemon in daemons.items():
                 scrapes[name].append((time.time(), _as_on_a_cluster(daemon.plain().encode())))
             time.sleep(_PAUSE_SECONDS)
-    return {name: _template(bodies) for name, bodies in scrapes.items()}
+    return {name: template(bodies) for name, bodies in scrapes.items()}
 
 
-def _template(bodies: list[tuple[float, bytes]]) -> Template:
+def template(bodies: list[tuple[float, bytes]]) -> Template:
     """Return a template from the bodies of one node and their times; series that are not in all bodies are dropped."""
     samples = [{m[1] + (m[2] or b""): m[3] for m in _SAMPLE.finditer(body)} for _, body in bodies]
     (begin, _), (end, last) = bodies[0], bodies[-1]

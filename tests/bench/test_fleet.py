@@ -7,7 +7,8 @@ import re
 import time
 
 import pytest
-from bench.fleet_bodies import Template, _as_on_a_cluster, _template
+from bench.fleet_bodies import Template, _as_on_a_cluster
+from bench.fleet_bodies import template as template_of
 from bench.fleet_nodes import Job, identified, jobs
 from bench.fleet_prometheus import windows
 from bench.fleet_queries import DASHBOARDS, queries, without_recordings
@@ -36,7 +37,7 @@ _JOB = Job("4001", "healthy", range(3, 5), 500.0, 9000.0)
 @pytest.fixture
 def template() -> Template:
     bodies = [(at, _as_on_a_cluster(_BODY.format(steps=at / 2, now=at - 1).encode())) for at in (1000.0, 1010.0)]
-    return _template(bodies)
+    return template_of(bodies)
 
 
 def test_counters_and_timestamps_advance_with_the_time(template: Template) -> None:
