@@ -265,6 +265,22 @@ def test_gap_of_a_clock_that_was_set_is_not_idle() -> None:
     assert totals(account) == (0.7, 0.7, 0.5)
 
 
+@pytest.mark.parametrize("back", [1.5, 3.0, 8.0])
+def test_samples_are_hidden_for_as_long_as_the_clock_was_set_back(back: float) -> None:
+    """Meanwhile an empty ring does not show that the engine is idle, and afterwards it does."""
+    account = fed((0.0, []))
+    account.drain(samples(*[0] * 10, after=0), 1.0, 0, unix=1001.0)
+    for now in range(2, 21):
+        account.drain([], now, 0, unix=1000.0 - back + now)
+
+    busy, observed, unobserved = totals(account)
+
+    assert busy == 0
+    assert observed + unobserved == pytest.approx(20, abs=0.2)
+    # A drain each second decides on all of it, and the two drains around the step are never trusted.
+    assert back - 1 <= unobserved <= max(2, back) + 1
+
+
 def test_polled_percentage_counts_for_the_time_since_the_last_poll() -> None:
     account = EngineAccount(polled=True)
     for now, percent in ((1.0, 90), (2.0, 50), (3.0, 100), (4.0, 0)):

@@ -140,6 +140,19 @@ def test_without_the_busy_seconds_of_the_gpu_the_samples_are_the_seconds() -> No
     assert run.split.unaccounted == pytest.approx(0.0)
 
 
+@given(drains)
+def test_without_the_busy_seconds_of_the_gpu_no_more_than_the_time_is_given(
+    program: list[tuple[float, float, dict[int, int]]],
+) -> None:
+    """Some drivers report shares that add up to more than the GPU has."""
+    run, now = Run(), 1000.0
+    run.drain(now, None)
+    for seconds, _, loads in program:
+        now += seconds
+        found = run.drain(now, None, *(row(now, pid, percent) for pid, percent in loads.items()))
+        assert sum(found.values()) <= seconds + 1e-6
+
+
 def test_what_was_carried_over_is_lost_with_the_busy_seconds_of_the_gpu() -> None:
     run = Run()
     run.drain(0.0, 0.0)
