@@ -1,9 +1,9 @@
-"""Latency of a scrape: gpugauge, nginx with our body as a file, and nvitop-exporter, alternately.
+"""Latency of a scrape: gpugauge, servers of our body as a file, and nvitop-exporter, alternately.
 
-Over a connection that stays open, over a new one for each scrape, and with all cores busy; without nginx (Debian's
-package `nginx-light`), our own server serves the file in a process that does nothing else. Then scrapes without a
-period, which wait for a reading of the driver. --write writes the result into bench/results and
-docs/performance.md.
+Over a connection that stays open, over a new one for each scrape, and with all cores busy. The file is served by a
+program in Go, and by nginx (Debian's packages `golang-go` and `nginx-light`); without both, by our own server in a
+process that does nothing else. Then scrapes without a period, which wait for a reading of the driver. --write writes
+the result into bench/results and docs/performance.md.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import multiprocessing
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -50,23 +51,33 @@ http {{
 
 
 @contextlib.contextmanager
-def static_file(body: bytes) -> Iterator[Program]:
-    """Serve a constant body: by nginx, or by our server without it."""
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    with tempfile.TemporaryDirectory() as name:
+def static_files(body: bytes) -> Iterator[list[Program]]:
+    """Serve a constant body by each server of files that the machine has; the first is compared with."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / "metrics").write_bytes(body)
+        yield [
+            stack.enter_context(running(f"static file{served_by}", command, lambda _: True))
+            for served_by, command in _servers(folder)
+        ]
+
+
+def _servers(folder: Path) -> list[tuple[str, Callable[[int], list[str]]]]:
+    file, found = str(folder / "metrics"), list[tuple[str, Callable[[int], list[str]]]]()
+    if go := shutil.which("go"):
+        program = str(folder / "static")
+        subprocess.run([go, "build", "-o", program, str(Path(__file__).with_name("static.go"))], check=True)
+        found.append((", Go", lambda port: [program, file, str(port)]))
+    if nginx := shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin"):
 
         def command(port: int) -> list[str]:
-            if not nginx:
-                return [sys.executable, "-m", "bench.still", str(folder / "metrics"), str(port)]
             config = folder / "nginx.conf"
             config.write_text(_NGINX.format(folder=folder, port=port))
-            return [nginx, "-c", str(config), "-p", name]
+            return [nginx, "-c", str(config), "-p", str(folder)]
 
-        with running("static file, nginx" if nginx else "static file", command, lambda _: True) as started:
-            yield started
+        found.append((", nginx", command))
+    return found or [("", lambda port: [sys.executable, "-m", "bench.still", file, str(port)])]
 
 
 @contextlib.contextmanager
@@ -128,17 +139,17 @@ def main() -> None:
     unpredicted = []
     with node(DEVICES, PROCESSES) as path, ours(path, DEVICES) as daemon:
         time.sleep(SETTLING_SECONDS)
-        with static_file(daemon.scrape(daemon.connect())) as still:
+        with static_files(daemon.scrape(daemon.connect())) as still:
             for cores, load in (("quiet", contextlib.nullcontext()), ("all busy", busy_cores())):
                 with load:
                     for kept in (True, False):
                         connection = "kept" if kept else "new"
-                        rows += _rows((daemon, still), {"cores": cores, "connection": connection}, kept=kept)
+                        rows += _rows((daemon, *still), {"cores": cores, "connection": connection}, kept=kept)
                     unpredicted.append({"cores": cores} | irregular(daemon))
         with nvitop_exporter(path, DEVICES) as peer:
             time.sleep(SETTLING_SECONDS)
             rows += _rows((daemon, peer), {"cores": BESIDE_PEER, "connection": "kept"}, kept=True)
-    ratio = {(row["cores"], row["connection"], row["served"]): row["p99 / the other's"] for row in rows}
+    ratio = {(row["cores"], row["connection"], row["served"]): row["p99 / the second's"] for row in rows}
     report(
         f"A scrape of {DEVICES} H100 with {PROCESSES} processes, {SCRAPES} of each by turns",
         rows,
@@ -171,7 +182,7 @@ def _row(program: Program, values: list[float], other: list[float]) -> dict[str,
     text = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
     row = {"served": program.name, "series": series(text.decode()), "bytes": len(text)}
     ratio = percentile(values, _SHARES["p99"]) / percentile(other, _SHARES["p99"])
-    return row | _found(values) | {"p99 / the other's": ratio}
+    return row | _found(values) | {"p99 / the second's": ratio}
 
 
 if __name__ == "__main__":
