@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,28 @@ from tests.needs import need
 Phases = list[tuple[str, int]]
 
 
+@functools.cache
+def promtools() -> tuple[str, str]:
+    """Return promtool of the machine (Debian's 2.42 or newer), and that of Prometheus 3."""
+    return need("promtool"), prometheus3("promtool")
+
+
 def tools() -> Any:
-    """Return a fixture with promtool: that of the machine (Debian's 2.42 or newer), and that of Prometheus 3."""
+    """Return a fixture with each promtool."""
 
     @pytest.fixture(params=["oldest", "current"], scope="module")
     def tool(request: pytest.FixtureRequest) -> str:
-        return need("promtool") if request.param == "oldest" else prometheus3("promtool")
+        return promtools()[request.param == "current"]
+
+    return tool
+
+
+def tools_by_turns() -> Any:
+    """Return a fixture with one of the two, by the name of the test: half the time of hundreds of tests."""
+
+    @pytest.fixture
+    def tool(request: pytest.FixtureRequest) -> str:
+        return promtools()[zlib.crc32(request.node.name.encode()) % 2]
 
     return tool
 

@@ -22,7 +22,7 @@ from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 
-SEEDS = range(12)
+SEEDS = range(6)
 GROUPS: dict[str, Any] = {
     "groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-devices"]
 }

@@ -10,7 +10,7 @@ import pytest
 
 from gpugauge.artifacts.rules.options import Parameters
 from tests.artifacts.rules.rule_stories import JOB, QUIET, STORIES, Quiet, Row, Story
-from tests.e2e.ruletester import firing, promtool, story_identity, tools
+from tests.e2e.ruletester import firing, promtool, story_identity, tools_by_turns
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +19,7 @@ LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
 by_alert = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.alert)
 
 
-tool = tools()
+tool = tools_by_turns()
 
 
 @by_alert
