@@ -33,6 +33,8 @@ $(VENV)/dev: $(VENV)/run
 E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose tmux
 DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs skopeo docker-registry
 
+CLUSTER_PACKAGES := $(DEPLOY_PACKAGES) etcd-server containerd containernetworking-plugins iproute2 prometheus prometheus-alertmanager
+
 run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node
 	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
 		exec $(BIN)/gpugauge serve $(ARGS); \
@@ -76,7 +78,7 @@ release-image: sbom ## build, push, sign and attest the image of a release: ARGS
 	@$(PYTHON) deploy/release/image.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy"
+	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy and not cluster"
 
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
@@ -89,7 +91,7 @@ test-python: ## the tests of the daemon with another Python: make test-python PY
 	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/dev.txt
 	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(OTHER)/bin/python --version
-	@CI= TORCH=none $(OTHER)/bin/python -m pytest -q $(BESIDE) -m "not torch and not e2e and not deploy" $(PYTHON_TESTS)
+	@CI= TORCH=none $(OTHER)/bin/python -m pytest -q $(BESIDE) -m "not torch and not e2e and not deploy and not cluster" $(PYTHON_TESTS)
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
@@ -127,6 +129,16 @@ demo-stack: $(VENV)/run ## the way of an alert, SIMULATED: exporter, Prometheus,
 
 deploy-check: $(VENV)/dev ## systemd unit, image and sidecar tried for real; needs root and the packages of `make deploy-packages`
 	@$(BIN)/python -m pytest -q -m deploy --timeout=900 tests/e2e
+
+.PHONY: cluster-packages cluster-build cluster-check
+cluster-packages: ## the Debian packages that `make cluster-check` needs
+	@echo $(CLUSTER_PACKAGES)
+
+cluster-build: ## build Kubernetes' programs into ~/.cache/gpugauge-cluster, once; KUBERNETES=1.33.13 from Go modules
+	@tests/cluster/build.sh
+
+cluster-check: $(VENV)/frameworks ## a real Kubernetes with two nodes on this machine; as root, after `make cluster-build`
+	@$(BIN)/python -m tests.cluster $(ARGS)
 
 bench: $(VENV)/dev ## measurements, ours beside the peers'
 	@$(BIN)/python -m bench

@@ -15,7 +15,7 @@ CHART, KUBERNETES = ROOT / "deploy" / "helm" / "gpugauge", ROOT / "deploy" / "ku
 # Those that the values can choose; rules and dashboards are files of their own.
 COMPONENTS = (
     *("annotations", "critical", "device-plugin", "gpu-operator", "hostpid", "kmsg", "networkpolicy", "podmonitor"),
-    *("priority", "runtimeclass", "servicemonitor", "simulate", "tls"),
+    *("priority", "runtimeclass", "servicemonitor", "simulate", "state", "tls"),
 )
 # Thresholds that occur nowhere else in the rules, and their marks in the chart.
 _THRESHOLD, _CRITICAL = 0.9137, 0.7241

@@ -30,7 +30,8 @@ Series = dict[tuple[str, ...], float]
 def prometheus3(program: str) -> str:
     """Return the path of a program of the current Prometheus, which is fetched once; skips or fails as need() does."""
     folder = Path(__file__).parents[2] / ".cache" / "prometheus3"
-    fetch = [str(Path(__file__).with_name("fetch-prometheus3")), str(folder)]
+    packages = ("prometheus", "promtool", "prometheus-alertmanager")
+    fetch = [str(Path(__file__).with_name("fetch-debian")), str(folder), "usr/bin/promtool", "sid", *packages]
     with contextlib.ExitStack() as stack:
         folder.parent.mkdir(exist_ok=True)
         lock = stack.enter_context((folder.parent / "prometheus3.lock").open("w"))

@@ -31,6 +31,7 @@ OVERLAYS: dict[str, dict[str, Any]] = {
     "overlays/simulated": {
         "simulate": "node",
         "processes": False,
+        "state": False,
         "priorityClassName": "",
         "networkPolicy": {"enabled": False},
     },
@@ -92,6 +93,7 @@ def test_the_objects_are_those_of_the_overlay(target: str) -> None:
 CHOICES: dict[str, dict[str, Any]] = {
     "runtimeclass": {"runtimeClassName": "nvidia"},
     "hostpid": {"processes": True},
+    "state": {"state": True},
     "kmsg": {"kernelLog": True},
     "device-plugin": {"hookInjection": True},
     "gpu-operator": {"gpuOperator": True},
@@ -103,6 +105,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 NOTHING: dict[str, Any] = {
     "runtimeClassName": "",
     "processes": False,
+    "state": False,
     "priorityClassName": "",
     "networkPolicy": {"enabled": False},
     "monitor": {"kind": "none"},

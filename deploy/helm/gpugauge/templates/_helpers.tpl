@@ -4,6 +4,7 @@
 {{- if .Values.simulate }}{{ $components = append $components "simulate" }}{{ end -}}
 {{- if and .Values.runtimeClassName (not .Values.simulate) }}{{ $components = append $components "runtimeclass" }}{{ end -}}
 {{- if .Values.processes }}{{ $components = append $components "hostpid" }}{{ end -}}
+{{- if .Values.state }}{{ $components = append $components "state" }}{{ end -}}
 {{- if .Values.kernelLog }}{{ $components = append $components "kmsg" }}{{ end -}}
 {{- if .Values.hookInjection }}{{ $components = append $components "device-plugin" }}{{ end -}}
 {{- if .Values.gpuOperator }}{{ $components = append $components "gpu-operator" }}{{ end -}}

@@ -1,0 +1,48 @@
+"""The stages of the cluster's test, by price: a table of what each one needs and shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import NamedTuple
+
+from tests.cluster.cluster import CONTROL, programs
+
+
+class Stage(NamedTuple):
+    """Tests that need the same parts of a cluster."""
+
+    name: str
+    shows: str
+    file: str
+    nodes: bool
+
+
+STAGES = (
+    Stage("api", "what the API server makes of every folder and of the chart", "test_api.py", nodes=False),
+    Stage("document", "the commands of docs/install-kubernetes.md, in order", "test_document.py", nodes=True),
+    Stage("hook", "the hook by the device plugin, on two kubelets", "test_hook.py", nodes=True),
+    Stage("job", "one job of four pods on two nodes", "test_job.py", nodes=True),
+)
+_API = ("etcd", "kubectl", "ip", "unshare")
+_NODES = ("containerd", "ctr", "runc", "podman", "mmdebstrap")
+
+
+def split() -> tuple[list[Stage], list[tuple[Stage, str]]]:
+    """Return the stages that can run, and the others with what is missing."""
+    runs, lacking = [], []
+    for stage in STAGES:
+        missing = _missing(stage)
+        if missing:
+            lacking.append((stage, f"missing: {', '.join(missing)}; tests/cluster/build.sh and .ci/cluster bring it"))
+        else:
+            runs.append(stage)
+    return runs, lacking
+
+
+def _missing(stage: Stage) -> list[str]:
+    if os.geteuid() != 0:
+        return ["root"]
+    built = [*CONTROL, *(["kubelet"] if stage.nodes else [])]
+    missing = [name for name in built if not os.access(programs() / name, os.X_OK)]
+    return missing + [name for name in [*_API, *(_NODES if stage.nodes else ())] if not shutil.which(name)]
