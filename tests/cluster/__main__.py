@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     """Run them, and return the exit code."""
     cached = "--cached" in arguments
     arguments = [each for each in arguments if each != "--cached"]
-    runs, lacking = stages.split()
+    runs, lacking = stages.split(cached)
     for stage, reason in lacking:
         print(f"NOT RUN: stage {stage.name} ({stage.shows}): {reason}", file=sys.stderr)
     if lacking and not cached:

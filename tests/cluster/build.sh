@@ -35,12 +35,17 @@ build() { # version
 # The source package has all packages it needs, in the layout from before Go's modules.
 from_debian() {
   local source=$CLUSTER/gopath/src/k8s.io/kubernetes generated=pkg/generated/openapi/zz_generated.openapi.go packages
+  local reflect2=usr/share/gocode/src/github.com/modern-go/reflect2
   use_go 1.19 bookworm
   export GOPATH=$CLUSTER/gopath GO111MODULE=off
   if [ ! -d "$source" ]; then
     "$here/../e2e/fetch-debian" --source "$source.part" go.mod bookworm kubernetes
     mv "$source.part" "$source"
   fi
+  # Its version of this package reads maps in a way that Go 1.18 and newer do not allow: the API server would crash.
+  "$here/../e2e/fetch-debian" "$CLUSTER/reflect2" "$reflect2/unsafe_map.go" bookworm golang-github-modern-go-reflect2-dev
+  rm -f "$source/vendor/${reflect2#*/src/}"/*.go
+  cp "$CLUSTER/reflect2/$reflect2"/*.go "$source/vendor/${reflect2#*/src/}"
   cd "$source"
   if [ ! -e "$generated" ]; then # the description of the API is not part of the package
     packages=$(find -L pkg vendor/k8s.io -name '*.go' -not -path '*/sample-*' -not -path '*/code-generator/*' -exec \

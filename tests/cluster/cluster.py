@@ -161,10 +161,15 @@ class Cluster:
         text = self.kubectl("get", *arguments, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None
 
+    def items(self, *arguments: str) -> list[Any]:
+        """Return the objects of a kind."""
+        found = self.get(*arguments)
+        return found["items"] if found else []
+
     def events(self, kind: str, name: str, namespace: str) -> str:
         """Return the messages of the events of an object."""
         chosen = f"--field-selector=involvedObject.kind={kind},involvedObject.name={name}"
-        return "\n".join(each["message"] for each in self.get("events", "-n", namespace, chosen)["items"])
+        return "\n".join(each["message"] for each in self.items("events", "-n", namespace, chosen))
 
     def stop(self) -> None:
         """End all programs, the nodes first."""

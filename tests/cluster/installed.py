@@ -12,7 +12,7 @@ from tests.e2e.programs import http
 
 def daemon_pods(cluster: Cluster) -> dict[str, Any]:
     """Return the pods of the DaemonSet that are ready and stay, by node."""
-    chosen = cluster.get("pods", "-n", "gpugauge", "-l", "app.kubernetes.io/component=node")["items"]
+    chosen = cluster.items("pods", "-n", "gpugauge", "-l", "app.kubernetes.io/component=node")
     return {
         each["spec"]["nodeName"]: each
         for each in chosen

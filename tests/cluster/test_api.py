@@ -99,7 +99,7 @@ def test_the_larger_overlay_leaves_one_monitor(clean: Cluster) -> None:
     for name in ("standard", "privileged"):
         clean.kubectl("apply", "-k", str(FOLDER / "overlays" / name))
 
-    assert len(clean.get("podmonitors,servicemonitors", "-n", "gpugauge")["items"]) == 1
+    assert len(clean.items("podmonitors,servicemonitors", "-n", "gpugauge")) == 1
 
 
 @pytest.mark.shows("Both namespaces must exist; the folders change and delete none.")
@@ -134,7 +134,7 @@ def test_without_the_runtime_class(clean: Cluster, node: str, tmp_path: Path, co
     clean.kubectl("apply", "-k", kustomization(tmp_path, "base", *chosen, "image"))
 
     def pods() -> int:
-        return len(clean.get("pods", "-n", "gpugauge")["items"])
+        return len(clean.items("pods", "-n", "gpugauge"))
 
     def event() -> str:
         return clean.events("DaemonSet", "gpugauge", "gpugauge")
