@@ -123,7 +123,7 @@ def test_details_of_a_gpu() -> None:
 
 def test_a_daemon_that_goes_away_and_returns() -> None:
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
-        assert "node7 does not answer; trying again" in screen(app)[0]
+        assert "node7 does not answer (trying again)" in screen(app)[0]
         for trouble in (False, True, False):
             feed.ask()
             await follow(pilot, app)

@@ -175,7 +175,7 @@ class Top(App[None]):
         facts: Facts = answer.facts or {}
         problems = facts.get("problems") or []
         if answer.trouble:
-            lines.append(f"{safe(answer.trouble)}; trying again\n", f"bold {_STYLES['bad']}")
+            lines.append(f"{safe(answer.trouble)} (trying again)\n", f"bold {_STYLES['bad']}")
         if facts:
             simulated = "SIMULATED " if facts.get("simulated") else ""
             level = "bad" if any(p["grave"] for p in problems) else "poor" if problems else "good"
