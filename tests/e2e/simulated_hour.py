@@ -14,6 +14,7 @@ from tests.virtual import START, VirtualDaemon
 
 _TEXT = "text/plain;version=0.0.4"
 _WARM_UP, _PAUSE, _PAGES = 75, 10, 3
+_OFFSET = 7
 _LINE = re.compile(rb"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? %b$")
 
 
@@ -34,7 +35,8 @@ def pages(scenario: str, folder: Path) -> Template:
 def hour(nodes: Mapping[str, Template], end: int, scrape: int, down: Mapping[str, int]) -> Iterator[Sample]:
     """Yield the hour before `end`. `down` are the minutes for which a node is gone."""
     lines = {name: _names(page, name) for name, page in nodes.items()}
-    for second in range(end - 3600, end + 1, scrape):
+    # Scrapes and steps of a query do not coincide, so that a range of one interval has one sample.
+    for second in range(end - 3600 - _OFFSET, end, scrape):
         for name, page in nodes.items():
             labels = f'job="gpugauge",instance="{name}"'
             gone = end - second < down.get(name, 0) * 60

@@ -46,8 +46,8 @@ def dashboard() -> Json:
     kind = f'{every},workload_job_kind=~"$kind"'
     job = f'{kind},workload_namespace=~"$namespace",workload_job="$workload"'
     info = Scope(JOB_MATCHERS).select("gpu_process_host_info", workload_job="!")
-    # The job that wastes most is first: the dashboard opens on it. Those without the rules have no order.
-    worst = wasted().by("workload_job", operator="max").then("max_over_time(({})[$__range:5m])")
+    # The job that wastes most now is first: the dashboard opens on it. Ended jobs follow.
+    worst = wasted().by("workload_job", operator="max")
     others = f"0 * count by (workload_job) (max_over_time({info}[$__range:5m]))"
     variables = [
         cluster,
