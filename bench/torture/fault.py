@@ -79,10 +79,12 @@ class Outcome:
 
 
 class Watch:
-    """A thread that scrapes all the time and checks each scrape at once."""
+    """A thread that scrapes all the time, from the address `source`, and checks each scrape at once."""
 
-    def __init__(self, run: Subject, judge: Judge, interval: float = _SCRAPE_INTERVAL_SECONDS) -> None:
-        self._run, self._judge, self._interval = run, judge, interval
+    def __init__(
+        self, run: Subject, judge: Judge, interval: float = _SCRAPE_INTERVAL_SECONDS, source: str = ""
+    ) -> None:
+        self._run, self._judge, self._interval, self._source = run, judge, interval, source
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._scrape, daemon=True)
         self._new_scrape = threading.Condition()
@@ -116,7 +118,8 @@ class Watch:
                 return None
 
     def _scrape(self) -> None:
-        scraper, due = Scraper(self._run.port, self._run.login, tls=self._run.tls), time.monotonic()
+        scraper = Scraper(self._run.port, self._run.login, tls=self._run.tls, source=self._source)
+        due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due = time.monotonic() + self._interval
             scrape = scraper.scrape()

@@ -183,8 +183,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "little memory is left for the worker",
         "RLIMIT_DATA 8 MiB above what it has, and a library that leaks",
-        '`gpugauge_driver_errors_total{code="unknown"}`, `gpu_up` 0',
-        every(rises("gpugauge_driver_errors_total", code="unknown"), device_down(0, 1, 2)),
+        '`gpugauge_driver_errors_total{code="worker_error"}`, `gpu_up` 0',
+        every(rises("gpugauge_driver_errors_total", code="worker_error"), device_down(0, 1, 2)),
         _no_memory_for_the_worker,
         setting=Setting(faults=[{"call": "nvmlDeviceGetUtilizationRates", "leak": "3MiB", "while_exists": "{}/fault"}]),
         lasts=8,

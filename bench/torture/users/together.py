@@ -23,6 +23,8 @@ from bench.torture.users.groups import memory_of, processes
 _MAX_LATE_SECONDS = 5.0  # of the steps of the honest training
 _MAX_STOP_SECONDS = 10.0  # TimeoutStopSec= of the unit
 _MAX_START_SECONDS = 30.0
+# Of the scraper: another site than those of the attackers, as of a Prometheus server on another machine.
+_SCRAPER = "198.19.0.1"
 _MIB = 1 << 20
 
 # A training under the hook. It writes its steps, and the monotonic time after each of them.
@@ -112,7 +114,7 @@ def together(seconds: float) -> tuple[dict[str, Any], list[str]]:
     """Return the row of the table, and a sentence for each figure that is not as required."""
     with _node() as (run, training), local_addresses(), contextlib.ExitStack() as stack:
         judge = Judge(run.truth, liars=True)
-        with Watch(run, judge, interval=1.0) as watch:
+        with Watch(run, judge, interval=1.0, source=_SCRAPER) as watch:
             if watch.until(lambda s: judge.whole(s) and bool(training.shown(s)), 60) is None:
                 raise SystemExit(f"the daemon or the training does not work: {run.log()}")
             first = len(watch.scrapes)
@@ -173,7 +175,7 @@ def _stop_and_start(run: Subject, judge: Judge, training: Training) -> dict[str,
     stopped, began = time.monotonic() - began, time.monotonic()
     left = run.limits.task_count() if run.limits else 0
     run.process = run.start()
-    with Watch(run, Judge(run.truth, liars=True), interval=0.1) as watch:
+    with Watch(run, Judge(run.truth, liars=True), interval=0.1, source=_SCRAPER) as watch:
         whole = watch.until(judge.whole, _MAX_START_SECONDS, began)
         steps = training.made()[-1][0]
         reports = watch.until(lambda scrape: (training.shown(scrape) or 0) >= steps, _MAX_START_SECONDS, began)
