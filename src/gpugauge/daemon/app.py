@@ -32,7 +32,7 @@ _STUCK_SAMPLER_SECONDS = 60.0
 _WATCHDOG_PERIOD_SECONDS = 5.0
 # From the last scrape to the end of the process, whatever its parts wait for: less than TimeoutStopSec= of the unit,
 # after which systemd kills all processes. The children end by themselves when the daemon has ended.
-_STOP_SECONDS = 5.0
+_STOP_SECONDS = 3.0
 # Arguments of gc.set_threshold: a collection starts at 20,000 objects, about 2 MB at most.
 GC_THRESHOLDS = (20_000, 5, 5)
 _EXIT_SOFTWARE = 70  # EX_SOFTWARE of sysexits.h
