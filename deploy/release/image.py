@@ -1,6 +1,7 @@
-"""Builds the image of a release, pushes it, and writes what says what it is: `make release-image`. Needs podman.
+"""Builds the image of a release, pushes it, and writes what says what it is: `make release-image`. Needs podman
+and skopeo.
 
-    python3 deploy/release/image.py --to docker://registry.example/gpugauge:1.2.3 [--sign]
+    python3 deploy/release/image.py --to docker://registry.example/gpugauge:1.2.3 [--platforms linux/amd64] [--sign]
 
 The base image is looked up and used by its digest. `dist` then has, for version X.Y.Z:
 gpugauge-X.Y.Z.image.txt         the name of the image by digest
@@ -15,6 +16,7 @@ import argparse
 import hashlib
 import json
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -44,12 +46,16 @@ def run(*command: str) -> str:
 
 
 def by_digest(image: str) -> str:
-    """Return the image of a name with a tag as NAME@sha256:…, from the registry or from podman's storage."""
+    """Return the image of a name with a tag as NAME@sha256:…, from the registry (the digest of all platforms) or from
+    podman's storage.
+    """
     if "@sha256:" in image:
         return image
-    if not image.startswith("localhost/"):
-        run("podman", "pull", "--quiet", image)
-    return f"{without_tag(image)}@{run('podman', 'image', 'inspect', '--format={{.Digest}}', image)}"
+    if image.startswith("localhost/"):
+        found = run("podman", "image", "inspect", "--format={{.Digest}}", image)
+    else:
+        found = run("skopeo", "inspect", "--no-tags", "--format={{.Digest}}", f"docker://{image}")
+    return f"{without_tag(image)}@{found}"
 
 
 def without_tag(image: str) -> str:
@@ -87,20 +93,24 @@ def component(image: str) -> str:
     )
 
 
-def build(base: str, build_base: str | None, version: str, commit: str) -> str:
-    """Build the image, and return its id."""
+def build(base: str, build_base: str | None, platforms: str | None, version: str, commit: str) -> str:
+    """Build the image for each platform, by default this machine's, and return the name of their list."""
     arguments = {"BASE_IMAGE": base, "VERSION": version, "REVISION": commit}
     if build_base:
         arguments["BUILD_IMAGE"] = by_digest(build_base)
     options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-    return run("podman", "build", "--format=docker", "--quiet", *options, ".").splitlines()[-1]
+    options += [f"--platform={platforms}"] if platforms else []
+    # A new name, because a list that an earlier run left has the images of that run.
+    images = f"localhost/gpugauge-release:{secrets.token_hex(8)}"
+    run("podman", "build", "--format=docker", "--quiet", f"--manifest={images}", *options, ".")
+    return images
 
 
-def push(image: str, to: str) -> str:
-    """Push the image, and return its name by digest."""
+def push(images: str, to: str) -> str:
+    """Push the list and its images, and return its name by digest."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digest"
-        run("podman", "push", "--quiet", f"--digestfile={file}", image, to)
+        run("podman", "manifest", "push", "--all", "--quiet", f"--digestfile={file}", images, to)
         digest = file.read_text().strip()
     return f"{without_tag(to.removeprefix('docker://'))}@{digest}"
 
@@ -110,19 +120,19 @@ def sign(image: str, version: str, dist: Path) -> None:
     contents = dist / f"gpugauge-{version}.cdx.json"
     if not contents.exists():
         raise ReleaseError(f"{contents} is missing: run `make sbom` first")
-    run("cosign", "sign", "--yes", image)
+    run("cosign", "sign", "--yes", "--recursive", image)
     for kind, file in (("cyclonedx", contents), ("slsaprovenance1", dist / f"gpugauge-{version}.provenance.json")):
         run("cosign", "attest", "--yes", f"--type={kind}", f"--predicate={file}", image)
 
 
-def release(base: str, build_base: str | None, to: str, dist: Path) -> tuple[str, str]:
+def release(base: str, build_base: str | None, platforms: str | None, to: str, dist: Path) -> tuple[str, str]:
     """Build and push the image and write the files. Return version and name by digest. Raises ReleaseError."""
     (version,) = re.findall(r'^__version__ = "(.+)"$', (_ROOT / "src/gpugauge/__init__.py").read_text(), re.MULTILINE)
     if run("git", "status", "--porcelain"):
         raise ReleaseError("the checkout has changes that are not committed: the provenance would name a wrong commit")
     commit, began = run("git", "rev-parse", "HEAD"), datetime.now(timezone.utc)
     base = by_digest(base)
-    image = push(build(base, build_base, version, commit), to)
+    image = push(build(base, build_base, platforms, version, commit), to)
     predicate = provenance(version, commit, base, began, datetime.now(timezone.utc))
     folder = dist / f"gpugauge-{version}.image"
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,12 +147,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default="docker.io/library/python:3.13-slim", help="base image, by tag or digest")
     parser.add_argument("--build-base", help="image for the build, if the base has no venv")
+    parser.add_argument("--platforms", help="linux/amd64,linux/arm64; others than this machine's need qemu-user-static")
     parser.add_argument("--to", required=True, help="destination, as for `podman push`")
     parser.add_argument("--dist", type=Path, default=_ROOT / "dist", help="folder of the files that are written")
     parser.add_argument("--sign", action="store_true", help="sign and attest with cosign")
     options = parser.parse_args()
     try:
-        version, image = release(options.base, options.build_base, options.to, options.dist)
+        version, image = release(options.base, options.build_base, options.platforms, options.to, options.dist)
         if options.sign:
             sign(image, version, options.dist)
     except (OSError, ReleaseError) as error:

@@ -17,13 +17,19 @@ import yaml
 
 from gpugauge import __version__
 from tests.e2e.containers import Podman, podman
-from tests.e2e.documents import fresh_checkout
+from tests.e2e.documents import ROOT, fresh_checkout
 from tests.e2e.programs import free_port, http, wait_for
-from tests.needs import need
+from tests.needs import helm, need
 
 pytestmark = pytest.mark.deploy
 
-MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json"
+MANIFESTS = ", ".join(
+    f"application/vnd.{kind}+json"
+    for kind in (
+        *("docker.distribution.manifest.v2", "docker.distribution.manifest.list.v2"),
+        *("oci.image.manifest.v1", "oci.image.index.v1"),
+    )
+)
 # What stands for cosign, which needs a key and a transparency log: it writes its arguments.
 COSIGN = '#!/bin/sh\necho "$@" >> "$COSIGN_CALLS"\n'
 
@@ -71,7 +77,11 @@ def test_what_a_release_says_of_its_image_is_true(engine: Podman, registry: str,
     git(source, "commit", "--quiet", "--allow-empty", "--message=release")
     (tmp_path / "registries.conf").write_text(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n')
     (tmp_path / "cosign").write_text(COSIGN)
-    (tmp_path / "cosign").chmod(0o755)
+    # podman has a variable for the file of registries, skopeo has none.
+    skopeo = f'exec {need("skopeo")} --registries-conf={tmp_path / "registries.conf"} "$@"'
+    (tmp_path / "skopeo").write_text(f"#!/bin/sh\n{skopeo}\n")
+    for program in ("cosign", "skopeo"):
+        (tmp_path / program).chmod(0o755)
     calls, dist = tmp_path / "calls", tmp_path / "dist"
     environment = engine.environment("build.conf") | {
         "CONTAINERS_REGISTRIES_CONF": str(tmp_path / "registries.conf"),
@@ -102,7 +112,7 @@ def test_what_a_release_says_of_its_image_is_true(engine: Podman, registry: str,
     assert done.stdout == f"{image}\n"
     assert (dist / f"gpugauge-{__version__}.image.txt").read_text() == f"{image}\n"
     assert calls.read_text().splitlines() == [
-        f"sign --yes {image}",
+        f"sign --yes --recursive {image}",
         f"attest --yes --type=cyclonedx --predicate={contents} {image}",
         f"attest --yes --type=slsaprovenance1 --predicate={provenance} {image}",
     ]
@@ -142,3 +152,18 @@ def applied(source: Path, component: Path) -> set[str]:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     (daemon,) = [item for item in yaml.safe_load_all(text) if item["kind"] == "DaemonSet"]
     return {container["image"] for container in daemon["spec"]["template"]["spec"]["containers"]}
+
+
+def test_the_chart_in_a_registry_is_that_of_the_repository(registry: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "deploy/release/chart.py"), f"--dist={tmp_path}", "--plain-http"]
+    done = subprocess.run([*command, f"--to=oci://{registry}/charts"], check=False, capture_output=True, text=True)
+    name = f"oci://{registry}/charts/gpugauge:{__version__}"
+    assert (done.returncode, done.stdout) == (0, f"{name}\n"), done.stderr
+
+    module = helm()
+    (tmp_path / "pulled").mkdir()
+    with module.RegistryClient(plain_http=True) as client:
+        client.pull(f"oci://{registry}/charts/gpugauge", version=__version__, destination=tmp_path / "pulled")
+    (archive,) = (tmp_path / "pulled").glob("*.tgz")
+    pulled, ours = module.Chart.load(archive), module.Chart.load(ROOT / "deploy/helm/gpugauge")
+    assert (pulled.metadata, pulled.templates, pulled.files) == (ours.metadata, ours.templates, ours.files)
