@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -407,9 +408,12 @@ def test_kinds_and_sources_are_closed_and_all_tested() -> None:
 )
 def test_the_other_kinds_of_the_training_operator(kind: str) -> None:
     operator = {"training.kubeflow.org/operator-name": f"{kind}-controller", "training.kubeflow.org/job-name": "a"}
-    pod = Pod("ml", "a-worker-0", "uid", operator, source="metadata")
+    pod = Pod("ml", "a-worker-0", "uid", operator)
 
-    assert resolve(JobFacts(pod=pod, pod_uid="uid")) == Job(kind, "a", "ml", "metadata")
+    assert resolve(JobFacts(pod=pod, pod_uid="uid")) == Job(kind, "a", "ml", "downward_api")
+    # The cluster knows the owner, and labels alone prove nothing.
+    listed = replace(pod, source="metadata")
+    assert resolve(JobFacts(pod=listed, pod_uid="uid")) == Job("pod", "a-worker-0", "ml", "pod")
 
 
 @pytest.mark.parametrize(

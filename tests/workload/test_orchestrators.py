@@ -46,7 +46,7 @@ def test_machine_without_orchestrators(tmp_path: Path) -> None:
 
 def test_pods_without_kubelet_and_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = orchestrators(tmp_path, Clock())
-    made.request_pod_names()
+    made.request_pod_names(UID)
     made.refresh()
     made.refresh()
 
@@ -117,7 +117,7 @@ def test_thread_refreshes_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeyp
     assert looked.wait(20)
     looked.clear()
     pod_logs(tmp_path / "log", "research", "a", UID, {"main": ID})
-    made.request_pod_names()
+    made.request_pod_names(UID)
     assert looked.wait(20)
     made.stop()
 

@@ -54,13 +54,14 @@ class Node:
     """Sources of a node besides the driver. Each collector takes those that it reads in `create`.
 
     `procfs` shows the processes that the driver lists. `session_procfs` returns the /proc that shows the pid of a
-    session; by default that is `procfs`.
+    session; by default that is `procfs`. `session_workloads` returns the workloads of the processes in that /proc.
     """
 
     procfs: Procfs
     workloads: Workloads
     sessions: SessionSource | None = None
     session_procfs: Callable[[Session], Procfs] | None = None
+    session_workloads: Callable[[Session], Workloads] | None = None
     kernel_log: KernelLog | None = None
     fault_file: Path | None = None  # in which faults of GPUs are remembered
     boot: str = ""  # identifies the boot of the machine

@@ -16,7 +16,7 @@ from gpugauge import catalog
 from gpugauge.collectors.base import Collector, Node
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.daemon.lifecycle import lifecycle_routes
-from gpugauge.daemon.machine import Machine, real_machine, simulated_machine
+from gpugauge.daemon.machine import Machine, pod_metadata, real_machine, simulated_machine
 from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
@@ -211,23 +211,30 @@ class Parts:
 
 def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
     """Return the sources of the collectors; starts to query the orchestrators."""
-    workloads = Workloads(
+    own_pod, metadata = _own_pod(settings.kubernetes.pod_info), pod_metadata(settings.kubernetes)
+    workloads = on_host = Workloads(
         machine.procfs,
         cgroup_root=machine.cgroup_root,
         kubelet_socket=machine.kubelet_socket,
         kubelet_resources=settings.kubernetes.resources,
         job_mapping_dir=settings.slurm.job_mapping_dir,
         pod_logs=machine.pod_logs,
-        own_pod=_own_pod(settings.kubernetes.pod_info),
+        own_pod=own_pod,
         docker_containers=None if machine.scenario else _DOCKER_CONTAINERS,
+        metadata=None if machine.host_procfs else metadata,
     )
-    workloads.start()
-    stack.callback(workloads.stop)
+    if machine.host_procfs:
+        # Trainings that report to a simulated node are real processes.
+        on_host = Workloads(machine.host_procfs, pod_logs=settings.path.pod_logs, own_pod=own_pod, metadata=metadata)
+    for each in {workloads, on_host}:
+        each.start()
+        stack.callback(each.stop)
     return Node(
         machine.procfs,
         workloads,
         sessions=machine.session_sources[-1] if machine.session_sources else None,
         session_procfs=machine.session_procfs,
+        session_workloads=lambda s: workloads if machine.session_procfs(s) is machine.procfs else on_host,
         kernel_log=machine.kernel_log,
         fault_file=state.with_name(f"{state.stem}-xids.json") if (state := machine.state_file) else None,
         boot=machine.scenario or host_digest(settings.path.procfs),

@@ -19,12 +19,13 @@ from gpugauge.driver.nvidia.bus import bound_devices, bus_devices
 from gpugauge.driver.remembered import default_path
 from gpugauge.sessions.listener import Sessions, SessionsError
 from gpugauge.sessions.session import Session
-from gpugauge.settings.model import Settings
+from gpugauge.settings.model import Kubernetes, Settings
 from gpugauge.wire.messages import server_path
 from gpugauge.workload.procfs import Procfs
 
 if TYPE_CHECKING:
     from gpugauge.simulator.host.trainings import SimulatedSessions
+    from gpugauge.workload.kubernetes.metadata import PodMetadata
 
 log = logging.getLogger("gpugauge")
 
@@ -46,6 +47,7 @@ class Machine:
     state_file: Path | None  # in which the GPUs are remembered
     simulated_driver: dict[str, Any] | None = None  # data from which the worker simulates the driver
     scenario: str | None = None  # its name
+    host_procfs: Procfs | None = None  # of the machine itself, if `procfs` is simulated
     update: Callable[[], None] = lambda: None  # called before each tick
 
 
@@ -97,8 +99,28 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
         state_file=settings.driver.state_file,
         simulated_driver=simulation.driver(),
         scenario=simulation.name,
+        host_procfs=host_procfs,
         update=simulation.update,
     )
+
+
+def pod_metadata(settings: Kubernetes) -> PodMetadata | None:
+    """Return the source of the owners of pods, None if it is off, or if this is no pod of a cluster."""
+    if settings.pods == "off":
+        return None
+    from gpugauge.workload.kubernetes.metadata import PodMetadata  # noqa: PLC0415  (TLS is not loaded without)
+    from gpugauge.workload.kubernetes.source import of_api, of_kubelet  # noqa: PLC0415  (the same)
+
+    account, verify = settings.service_account, not settings.kubelet_insecure_skip_verify
+    if settings.pods == "kubelet":
+        address = settings.node_address or ""
+        name = settings.node_name or address
+        return PodMetadata(of_kubelet(address, name, account, settings.kubelet_ca_file, verify=verify))
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    if not host or not port.isdigit():
+        log.warning("kubernetes.pods is api, but this is no pod: KUBERNETES_SERVICE_HOST is not set")
+        return None
+    return PodMetadata(of_api(host, int(port), settings.node_name or "", account))
 
 
 def _listen(settings: Settings, stack: ExitStack) -> Sessions | None:

@@ -185,6 +185,31 @@ class Kubernetes(Section):
     pod_info: Path | None = setting(
         default=None, description="In a sidecar: folder of a downwardAPI volume with name and labels of the pod."
     )
+    pods: Literal["off", "kubelet", "api"] = setting(
+        default="off",
+        description="Where the owners and labels of this node's pods are read: from the node's kubelet, from the "
+        "cluster's API, or nowhere (docs/attribution.md).",
+    )
+    node_address: str | None = setting(default=None, description="Address of the node, for `pods: kubelet`.")
+    node_name: str | None = setting(
+        default=None, description="Name of the node, for `pods: api` and for the kubelet's certificate."
+    )
+    service_account: Path = setting(
+        default=Path("/var/run/secrets/kubernetes.io/serviceaccount"),
+        description="Folder with the `token` and the `ca.crt` for the kubelet or the API.",
+    )
+    kubelet_ca_file: Path | None = setting(
+        default=None,
+        description="Certificates that sign that of the kubelet. If not set, `ca.crt` of the service account.",
+    )
+    kubelet_insecure_skip_verify: bool = setting(
+        default=False, description="Accept every certificate of the kubelet: the token is sent unverified."
+    )
+
+    def __post_init__(self) -> None:
+        for source, key in (("kubelet", "node_address"), ("api", "node_name")):
+            if self.pods == source and not getattr(self, key):
+                raise ValueError(f"pods: {source} needs {key}")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.jobfiles import read_jobs
 from gpugauge.workload.kubelet import Kubelet, KubeletError
@@ -31,6 +33,7 @@ class View:
     kubelet: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
     jobs: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
     names: PodNames = field(default_factory=PodNames)
+    pods: Mapping[str, Pod] = field(default_factory=dict)
 
     def place(
         self, container_id: str, pod_uid: str, hostname: str, devices: Sequence[str], named: Place | None
@@ -42,7 +45,8 @@ class View:
         """
         if container_id in self.names.containers:
             return self.names.containers[container_id]
-        named = self.names.pods.get(pod_uid) or named
+        listed = self.pods.get(pod_uid)
+        named = Place(listed.namespace, listed.name) if listed else self.names.pods.get(pod_uid) or named
         holders = [set(self.kubelet[name]) for name in devices if name in self.kubelet]
         common = set.intersection(*holders) if holders else set()
         if named:
@@ -56,6 +60,19 @@ class View:
         return Place(namespace, pod, next(iter(common)).container if len(common) == 1 else "")
 
 
+class Metadata(Protocol):
+    """The pods of this node from the cluster, see workload/kubernetes."""
+
+    source: Source
+
+    def want(self, uid: str) -> None:
+        """Ask for a pod in the next refresh."""
+
+    def refresh(self) -> Mapping[str, Pod]:
+        """Return the pods that were wanted, by UID; the same object if nothing changed."""
+        ...
+
+
 class Orchestrators:
     """Keeps `view` up to date once started. A source that fails does not affect the others."""
 
@@ -67,9 +84,13 @@ class Orchestrators:
         user_name: Callable[[int], str],
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
+        metadata: Metadata | None = None,
     ) -> None:
         self.view = View()
         self.sources = {name: Source(name, log) for name in ("kubelet", "pod_logs", "slurm")}
+        self._metadata = metadata
+        if metadata:
+            self.sources["pods"] = metadata.source
         self.counters = Counter(kubelet_failures=0, devices_ignored=0)
         self._kubelet, self._job_mapping_dir, self._pod_logs = kubelet, job_mapping_dir, pod_logs
         self._user_name, self._poll_seconds, self._clock = user_name, poll_seconds, clock
@@ -91,14 +112,22 @@ class Orchestrators:
         if self._thread:
             self._thread.join(timeout=6.0)
 
-    def request_pod_names(self) -> None:
+    @property
+    def asks_cluster(self) -> bool:
+        """Whether the pods of the view come from the cluster, and a pod that is not there yet may come later."""
+        return self._metadata is not None
+
+    def request_pod_names(self, uid: str) -> None:
         """Refresh soon, since a process of an unnamed pod was found. From now on, missing sources are reported."""
         self._pods_seen = True
+        if self._metadata:
+            self._metadata.want(uid)
         self._wake.set()
 
     def refresh(self) -> None:
         """Read every source once."""
-        view = View(self._ask_kubelet(), self._read_jobs(), self._read_names())
+        pods = self._metadata.refresh() if self._metadata else {}
+        view = View(self._ask_kubelet(), self._read_jobs(), self._read_names(), pods)
         if view != self.view:
             self.view = view
 

@@ -17,7 +17,7 @@ from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload, clean
 from gpugauge.workload.job import Job, JobFacts, resolve
 from gpugauge.workload.kubelet import Kubelet
-from gpugauge.workload.orchestrators import Orchestrators, View
+from gpugauge.workload.orchestrators import Metadata, Orchestrators, View
 from gpugauge.workload.podlogs import Place
 from gpugauge.workload.procfs import Procfs, process_hash
 from gpugauge.workload.reader import Facts, Reader
@@ -63,6 +63,7 @@ class Workloads:
         pod_logs: Path | None = None,
         own_pod: Pod | None = None,
         docker_containers: Path | None = None,
+        metadata: Metadata | None = None,
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +74,9 @@ class Workloads:
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
         self._procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
         self._reader = Reader(procfs, users, docker_containers)
-        self._orchestrators = Orchestrators(kubelet, job_mapping_dir, pod_logs, users.name, poll_seconds, clock)
+        self._orchestrators = Orchestrators(
+            kubelet, job_mapping_dir, pod_logs, users.name, poll_seconds, clock, metadata
+        )
         self._visible = Source("procfs", log)
         self._vanished = 0
         self._last_seen: float | None = None
@@ -224,15 +227,15 @@ class Workloads:
                 known.workload = replace(
                     known.workload, namespace=place.namespace, pod=place.pod, container=place.container
                 )
-            elif tried is None:
-                self._orchestrators.request_pod_names()
+            if tried is None and (place is None or self._awaits_metadata(known)):
+                self._orchestrators.request_pod_names(facts.pod_uid)
 
     def _settle(self, known: _Known) -> None:
         """Resolve the job of a process, once, when all names in it are known or were awaited for long enough."""
         waits = self._clock() - known.found < _NAMES_WAIT_SECONDS
         facts, workload = known.facts.job, known.workload
         pod = self._pod(known)
-        if pod is None and facts.pod_uid and waits:
+        if waits and facts.pod_uid and (pod is None or self._awaits_metadata(known)):
             return
         agent = known.facts.parent if "TORCHELASTIC_RUN_ID" in facts.environment else ""
         # torchrun starts its ranks again with another port.
@@ -255,7 +258,14 @@ class Workloads:
         workload, uid = known.workload, known.facts.job.pod_uid
         if self._own_pod and uid in {"", self._own_pod.uid}:
             return self._own_pod
-        return Pod(workload.namespace, workload.pod, uid) if workload.pod else None
+        listed = self._orchestrators.view.pods.get(uid)
+        return listed or (Pod(workload.namespace, workload.pod, uid) if workload.pod else None)
+
+    def _awaits_metadata(self, known: _Known) -> bool:
+        """Return whether the cluster has not stated the controller of the process's pod yet."""
+        uid = known.facts.job.pod_uid
+        own = self._own_pod.uid if self._own_pod else ""
+        return self._orchestrators.asks_cluster and uid != own and uid not in self._orchestrators.view.pods
 
     def _allocated(self, workload: Workload) -> Workload:
         """Return the holder of a device with its job. A pod has one when one of its processes was found."""

@@ -51,7 +51,8 @@ def workload_of(node: Node, session: Session) -> Workload:
 
     A process that has just ended has an empty one.
     """
-    if session.peer_pid > 0 and node.procfs_of(session) is node.procfs:
-        return node.workloads.resolve(session.peer_pid, start=session.peer_start)
+    workloads = node.session_workloads(session) if node.session_workloads else node.workloads
+    if session.peer_pid > 0 and (node.session_workloads or node.procfs_of(session) is node.procfs):
+        return workloads.resolve(session.peer_pid, start=session.peer_start)
     hello = session.hello
-    return node.workloads.claimed(hello.facts, hello.session, session.peer_uid, hello.pid_namespace)
+    return workloads.claimed(hello.facts, hello.session, session.peer_uid, hello.pid_namespace)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpugauge.workload.controllers import owners
+
 # Every kind of controller. TrainJob and RayJob have the kinds of what they create: `jobset` and `raycluster`.
 CONTROLLERS = (
     *("jobset", "pytorchjob", "mpijob", "tfjob", "jaxjob", "paddlejob", "xgboostjob", "volcano"),
@@ -34,13 +36,16 @@ Found = tuple[str, str, str]  # kind, name, source
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod, and its labels if a source has them: `metadata` (the cluster's API) or `downward_api` (a sidecar)."""
+    """A pod, and its labels if a source has them: `metadata` (the cluster) or `downward_api` (a sidecar). Only the
+    cluster knows the owner.
+    """
 
     namespace: str
     name: str
     uid: str = ""
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     source: str = "downward_api"
+    owner: owners.Owner | None = None
 
 
 def controller(pod: Pod, environment: Mapping[str, str]) -> Found | None:
@@ -49,6 +54,9 @@ def controller(pod: Pod, environment: Mapping[str, str]) -> Found | None:
     A variable of the environment counts only if the pod's name, which its processes cannot change, follows the rule of
     that controller.
     """
+    if pod.source == "metadata":
+        owned = owners.controller(pod.owner, pod.labels) if pod.owner else None
+        return (*owned, "metadata") if owned else None
     labelled = _by_labels(pod)
     if labelled:
         return (*labelled, pod.source)

@@ -1,0 +1,58 @@
+"""Drawn lists: each pod has the job of its controller, and no pod that claims to belong to a job is part of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpugauge.workload.controllers import Pod
+from gpugauge.workload.job import JobFacts, resolve
+from gpugauge.workload.kubernetes.podlist import pods
+from tests.workload.kubernetes.podlists import draw
+
+# What the processes of every pod claim.
+FORGED = {"MASTER_ADDR": "train-worker-0.train", "JOB_COMPLETION_INDEX": "0", "RAY_CLUSTER_NAME": "train"}
+
+
+def identity(pod: Pod) -> tuple[str, str, str]:
+    job = resolve(JobFacts(FORGED, pod_uid=pod.uid, pod=pod))
+    return job.namespace, job.kind, job.name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_pod_has_the_job_that_it_was_drawn_for(seed: int) -> None:
+    drawn = draw(seed)
+
+    assert {uid: identity(pod) for uid, pod in pods(drawn.body())} == drawn.truth
+
+
+def test_every_kind_of_controller_is_drawn() -> None:
+    kinds = {kind for seed in range(5) for _, kind, _ in draw(seed).truth.values()}
+
+    assert kinds >= {"job", "jobset", "pytorchjob", "mpijob", "volcano", "raycluster", "leaderworkerset"}
+    assert kinds >= {"statefulset", "deployment", "pod"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_list_that_is_cut_is_an_error(seed: int) -> None:
+    drawn = draw(seed, 9)
+    body = drawn.body()
+    items = body.index("[", body.index('"items": ['))
+    _, end = json.JSONDecoder().raw_decode(body, items)
+    for cut in (items, end - 1, drawn.random.randrange(end)):
+        with pytest.raises(ValueError):  # noqa: PT011  (the text is json's)
+            list(pods(body[:cut]))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "{", "{}", '{"items": 7}', '{"items": [1', '{"kind": "Status"}', "x"]
+)
+def test_other_texts_are_errors(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (the text is json's)
+        list(pods(text))
+
+
+@pytest.mark.parametrize("text", ['{"items": []}', '{"items": null}', '{"kind": "PodList", "items": null, "x": 1}'])
+def test_a_list_may_be_empty(text: str) -> None:
+    assert list(pods(text)) == []
