@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.web import server
-from gpugauge.web.http1 import Headers
+from gpugauge.web.messages import Headers
 from gpugauge.web.server import Reply, Request, Route
 from tests.serving import Gate, client, fetch, routes, serving
 
