@@ -15,6 +15,12 @@ class Variant(NamedTuple):
     gzip: bool
 
 
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+# Of Prometheus 3: how names with characters other than a-z, A-Z, 0-9, _ and : are written. Ours have none, so that the
+# body is the same with each of them.
+_ESCAPINGS = frozenset({"allow-utf-8", "underscores", "dots", "values"})
+
 VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), repeat=2)))
 
 
@@ -26,6 +32,20 @@ VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), rep
 def negotiate(accept: str, accept_encoding: str) -> Variant:
     """Return the variant for the Accept and Accept-Encoding headers of a request, "" for an absent header."""
     return Variant(_prefers_openmetrics(accept), _prefers_gzip(accept_encoding))
+
+
+@lru_cache(maxsize=16)
+def content_type(accept: str, openmetrics: bool) -> str:
+    """Return the content type for the Accept header of a request. It has the escaping that the header asks for, if it
+    asks for version 1.0.0 of the format: the older text format has no such parameter.
+    """
+    kind, default = ("application/openmetrics-text", OPENMETRICS) if openmetrics else ("text/plain", TEXT)
+    asked = [(quality, parameters) for name, parameters, quality in _ranges(accept) if name == kind and quality > 0]
+    _, preferred = max(asked, key=lambda each: each[0], default=(0.0, dict[str, str]()))
+    escaping = preferred.get("escaping")
+    if preferred.get("version") != "1.0.0" or escaping not in _ESCAPINGS:
+        return default
+    return f"{kind}; version=1.0.0; charset=utf-8; escaping={escaping}"
 
 
 def _prefers_openmetrics(accept: str) -> bool:

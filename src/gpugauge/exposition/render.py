@@ -6,15 +6,12 @@ import struct
 import zlib
 from typing import NamedTuple
 
-from gpugauge.exposition.accept import VARIANTS, Variant, negotiate
+from gpugauge.exposition.accept import OPENMETRICS, TEXT, VARIANTS, Variant, content_type, negotiate
 from gpugauge.exposition.text import Lines, go_float, heading
 from gpugauge.metric import Metric
 from gpugauge.snapshot import Section, Snapshot
 
 __all__ = ["OPENMETRICS", "TEXT", "Exposition", "Response", "Variant", "go_float", "negotiate"]
-
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 # A variant without a scrape for this long is no longer rendered ahead. Prometheus scrapes every 15 to 120 s.
 _RENDER_AHEAD_FOR_SECONDS = 300.0
@@ -103,8 +100,8 @@ class Exposition:
         variant = negotiate(accept or "", accept_encoding or "")
         self._record_scrape(variant, now_monotonic)
         bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies()
-        content_type = OPENMETRICS if variant.openmetrics else TEXT
-        return Response(bodies.body(variant), content_type, "gzip" if variant.gzip else None)
+        kind = content_type(accept or "", variant.openmetrics)
+        return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
 
     def _record_scrape(self, variant: Variant, now: float) -> None:
         demand = self._demands.get(variant)
