@@ -85,10 +85,11 @@ def relocate(tree: Path) -> None:
             path.unlink()
         elif path.is_file() and not path.is_symlink():
             path.write_bytes(path.read_bytes().replace(bytes(tree), b""))
-    # The interpreter of the distribution, also if this one was called by another path.
-    for name in ("python", "python3", f"python{_PYTHON.major}.{_PYTHON.minor}"):
+    # The interpreter of the distribution by its version: RHEL's python3 is another one than its python3.11.
+    interpreter = f"python{_PYTHON.major}.{_PYTHON.minor}"
+    for name in ("python", "python3", interpreter):
         (target / "bin" / name).unlink(missing_ok=True)
-        (target / "bin" / name).symlink_to("/usr/bin/python3")
+        (target / "bin" / name).symlink_to(f"/usr/bin/{interpreter}")
     config = target / "pyvenv.cfg"
     lines = [line for line in config.read_text().splitlines() if not line.startswith(("command", "executable", "home"))]
     config.write_text("\n".join(["home = /usr/bin", *lines]) + "\n")

@@ -83,6 +83,8 @@ def test_no_action_gets_more_rights_than_it_needs() -> None:
     assert writes == {
         ("packages", "id-token"),
         ("packages", "attestations"),
+        ("debian", "id-token"),
+        ("debian", "attestations"),
         ("image", "packages"),
         ("image", "id-token"),
         ("pypi", "id-token"),
