@@ -22,6 +22,7 @@ class Stage(NamedTuple):
 STAGES = (
     Stage("api", "what the API server makes of every folder and of the chart", "test_api.py", nodes=False, ci=True),
     Stage("document", "the commands of docs/install-kubernetes.md, in order", "test_document.py", nodes=True),
+    Stage("identity", "the owners of pods, from two kubelets and the API", "test_identity.py", nodes=True),
     Stage("hook", "the hook by the device plugin, on two kubelets", "test_hook.py", nodes=True),
 )
 _API = ("etcd", "kubectl", "ip", "unshare")

@@ -24,6 +24,7 @@ class FakeKubelet:
     silent_after: int | None = None
     released: threading.Event = field(default_factory=threading.Event)
     requests: list[tuple[str, str]] = field(default_factory=list)  # path, Authorization
+    accepts: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -36,6 +37,7 @@ def serving(folder: Path, name: str = "127.0.0.1") -> Iterator[FakeKubelet]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             fake.requests.append((self.path, self.headers.get("Authorization", "")))
+            fake.accepts.append(self.headers.get("Accept", ""))
             body = fake.body.encode()
             self.send_response(fake.status)
             self.end_headers()

@@ -106,3 +106,5 @@ def test_the_api_is_asked_for_metadata_of_one_node(kubelet: FakeKubelet, tmp_pat
         of_api("127.0.0.1", kubelet.port, "gpu-1", tmp_path).pods(())
 
     assert kubelet.requests[0][0] == "/api/v1/pods?fieldSelector=spec.nodeName%3Dgpu-1&resourceVersion=0"
+    # A server answers 406 to any other spelling.
+    assert kubelet.accepts[0] == "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"

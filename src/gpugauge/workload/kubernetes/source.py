@@ -18,7 +18,7 @@ from gpugauge.workload.kubernetes.podlist import pods
 
 KUBELET_PORT = 10250
 _MAX_BYTES = 32 << 20
-_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=1"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class PodSourceError(Exception):
