@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 CHART, KUBERNETES = ROOT / "deploy" / "helm" / "gpugauge", ROOT / "deploy" / "kubernetes"
 # Those that the values can choose; rules and dashboards are files of their own.
 COMPONENTS = (
-    *("annotations", "critical", "device-plugin", "gpu-operator", "hostpid", "kmsg", "networkpolicy", "podmonitor"),
-    *("priority", "runtimeclass", "servicemonitor", "simulate", "state", "tls"),
+    *("annotations", "critical", "device-plugin", "gpu-operator", "hostpid", "kmsg", "kubelet-pods"),
+    *("networkpolicy", "podmonitor", "priority", "runtimeclass", "servicemonitor", "simulate", "state", "tls"),
 )
 # Thresholds that occur nowhere else in the rules, and their marks in the chart.
 _THRESHOLD, _CRITICAL = 0.9137, 0.7241

@@ -5,6 +5,7 @@
 {{- if and .Values.runtimeClassName (not .Values.simulate) }}{{ $components = append $components "runtimeclass" }}{{ end -}}
 {{- if .Values.processes }}{{ $components = append $components "hostpid" }}{{ end -}}
 {{- if .Values.state }}{{ $components = append $components "state" }}{{ end -}}
+{{- if .Values.kubeletPods }}{{ $components = append $components "kubelet-pods" }}{{ end -}}
 {{- if .Values.kernelLog }}{{ $components = append $components "kmsg" }}{{ end -}}
 {{- if .Values.hookInjection }}{{ $components = append $components "device-plugin" }}{{ end -}}
 {{- if .Values.gpuOperator }}{{ $components = append $components "gpu-operator" }}{{ end -}}
@@ -53,7 +54,7 @@
 {{- $object := index . 1 -}}
 {{- $labels := dict "app.kubernetes.io/name" "gpugauge" "app.kubernetes.io/instance" $root.Release.Name "app.kubernetes.io/managed-by" $root.Release.Service "app.kubernetes.io/version" $root.Chart.AppVersion "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version) -}}
 {{- $_ := set $object.metadata "labels" (merge (default (dict) $object.metadata.labels) $labels) -}}
-{{- if ne $object.kind "PriorityClass" }}{{ $_ := set $object.metadata "namespace" $root.Release.Namespace }}{{ end -}}
+{{- if not (has $object.kind (list "PriorityClass" "ClusterRole" "ClusterRoleBinding")) }}{{ $_ := set $object.metadata "namespace" $root.Release.Namespace }}{{ end -}}
 {{- toYaml $object }}
 {{- end }}
 
