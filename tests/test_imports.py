@@ -123,7 +123,7 @@ def test_worker_loads_the_driver_only() -> None:
 
     assert not loaded & {"pydantic", "yaml", "click", "tornado", "prometheus_client", "asyncio"}
     # Each is a megabyte for the sake of a function or two.
-    assert not loaded & {"dataclasses", "inspect", "subprocess", "tempfile", "importlib.metadata"}
+    assert not loaded & {"dataclasses", "inspect", "pathlib", "subprocess", "tempfile", "importlib.metadata"}
 
 
 def test_what_the_binding_imports_for_nothing_is_there_when_it_is_called() -> None:
