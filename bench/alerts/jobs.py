@@ -14,7 +14,7 @@ EXPECTED: Mapping[str, tuple[str, str, str]] = {
     "jobset": ("jobset", "llm", "ml"),
     "job": ("job", "sweep", "ml"),
     "slurm": ("slurm", "88_3", ""),
-    "distributed": ("distributed", "exp@10.0.0.7:29500", ""),
+    "distributed": ("distributed", "1000/exp@10.0.0.7:29500", ""),
 }
 
 

@@ -10,15 +10,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.users import Users
 from gpugauge.workload.workloads import Workloads
 from tests.workload.trees import Made, pod_logs, v1, v2
 
 # Names of which one is the beginning of another, and that look like the names that controllers make.
 NAMES = ("train", "train-worker", "train-0", "bert", "bert-master", "a", "a-node-0", "llm-7b-v2")
 NAMESPACES = ("ml", "research", "ml-dev")
-PEOPLE = (1000, 1001)
+PEOPLE = ("ann", "bob")
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LATEST_NAME_SECONDS = 50.0
+
+
+class Accounts(Users):
+    """The accounts of a host. A directory service answers from second `due` on."""
+
+    def __init__(self, numbers: Mapping[str, int], known: bool, due: float, clock: Callable[[], float]) -> None:
+        super().__init__(known)
+        self.numbers, self._due, self._clock = numbers, due, clock
+
+    def _look_up(self, uid: int) -> None:
+        if self._clock() >= self._due:
+            self._names |= {number: name for name, number in self.numbers.items() if number == uid}
 
 
 @dataclass(eq=False)
@@ -29,6 +42,7 @@ class Host:
     made: Made
     name: str
     pids: Iterator[int]
+    accounts: Accounts
     late: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     workloads: Workloads | None = None
 
@@ -51,12 +65,15 @@ class Fleet:
 
     def __init__(self, root: Path, seed: int, hosts: int) -> None:
         self.random, self.now = random.Random(seed), 0.0
+        # In containers the daemons know no names of users; the numbers are equal where a directory has them.
+        self._names_known = self.random.random() < 0.6
         self.hosts = [self._host(root / str(number), number) for number in range(hosts)]
         self.drawn: list[Drawn] = []
         self.kinds: dict[int, str] = {}
         self._slurm = iter(range(70, 10_000))
         self._pods: set[tuple[str, str]] = set()
         self._controllers: set[tuple[str, str, str]] = set()
+        self._rendezvous: set[tuple[str, str, int]] = set()  # person, address, port
         self._restarts: list[Callable[[], object]] = []
 
     def draw(self, count: int) -> None:
@@ -82,10 +99,16 @@ class Fleet:
         (random_files.parent / "hostname").write_text(f"{name}\n")
         made = Made(root / "proc")
         made.process(2, ["sshd"], comm="sshd")
-        for uid in PEOPLE:
+        local = self._names_known and self.random.random() < 0.5
+        numbers = dict(zip(PEOPLE, (1001, 1000) if local and number % 2 else (1000, 1001), strict=True))
+        due = self.random.choice((0.0, self.random.random() * _LATEST_NAME_SECONDS))
+        accounts = Accounts(numbers, self._names_known, due, lambda: self.now)
+        for uid in numbers.values():  # the pid of a person's shell is the uid
             made.process(uid, ["-bash"], parent=2, uid=uid, comm="bash", session=uid, terminal=34816)
-        host = Host(number, made, name, iter(range(2000, 100_000)))
-        host.workloads = Workloads(Procfs(str(made.root)), pod_logs=root / "log", clock=lambda: self.now)
+        host = Host(number, made, name, iter(range(2000, 100_000)), accounts)
+        host.workloads = Workloads(
+            Procfs(str(made.root)), pod_logs=root / "log", users=accounts, clock=lambda: self.now
+        )
         return host
 
     def _makers(self) -> Mapping[str, Callable[[int], bool]]:
@@ -216,27 +239,38 @@ class Fleet:
         return True
 
     def _declared(self, job: int) -> bool:
-        name, uid = self.random.choice(NAMES), self.random.choice(PEOPLE)
-        if ("declared", str(uid), name) in self._controllers:
+        name, person = self.random.choice(NAMES), self.random.choice(PEOPLE)
+        if ("declared", person, name) in self._controllers:
             return False
-        self._controllers.add(("declared", str(uid), name))
+        self._controllers.add(("declared", person, name))
         for host in self._some_hosts():
+            uid = host.accounts.numbers[person]
             self._process(job, host, {"GPUGAUGE_JOB": name}, uid=uid, parent=uid)
         return True
 
     def _torchrun(self, job: int) -> bool:
-        """Return True: the agents start their ranks again with another port, and the job is the same."""
-        hosts, port = self._some_hosts(least=2), 20_000 + job
+        """Return whether the person does not use the port already; another one may use it before or after. The agents
+        start their ranks again with another port, and the job is the same.
+        """
+        hosts, person = self._some_hosts(least=2), self.random.choice(PEOPLE)
+        port = self.random.choice((29_500, 20_000 + job))
+        used = {(person, hosts[0].address, at) for at in (port, port + 10_000)}
+        if used & self._rendezvous:
+            return False
+        self._rendezvous |= used
         run = self.random.choice(("none", "exp", "100"))
-        agents = [(host, self._quiet(host, ["torchrun", "train.py"], 1000, 1000)) for host in hosts]
+        uids = [host.accounts.numbers[person] for host in hosts]
+        agents = [
+            (host, uid, self._quiet(host, ["torchrun", "train.py"], uid, uid))
+            for host, uid in zip(hosts, uids, strict=True)
+        ]
 
         def start(at: int) -> None:
             world = {"WORLD_SIZE": str(2 * len(hosts)), "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": run}
-            for host, agent in agents:
+            meets = world | {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(at)}
+            for host, uid, agent in agents:
                 for _ in range(2):
-                    self._process(
-                        job, host, world | {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(at)}, parent=agent
-                    )
+                    self._process(job, host, meets, uid=uid, parent=agent)
 
         start(port)
         self._restarts.append(lambda: start(port + 10_000))
@@ -281,7 +315,8 @@ class Fleet:
         return True
 
     def _launch(self, job: int) -> bool:
-        host, uid = self.random.choice(self.hosts), self.random.choice(PEOPLE)
+        host = self.random.choice(self.hosts)
+        uid = host.accounts.numbers[self.random.choice(PEOPLE)]
         service = self.random.choice(("/user.slice/user-1000.slice/session-2.scope", "/system.slice/cron.service"))
         single = {"MASTER_ADDR": host.name, "MASTER_PORT": "29500", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         agent = self._quiet(host, ["torchrun", "train.py"], uid, uid)

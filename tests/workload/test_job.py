@@ -298,13 +298,13 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
     ),
     (
         "torchrun on two hosts",
-        JobFacts(torchrun("gpu07.example.com", run="exp"), host=HOST, launch="torchrun-1"),
-        ("distributed", "exp@gpu07.example.com:29500", "rendezvous"),
+        JobFacts(torchrun("gpu07.example.com", run="exp"), user="ann", host=HOST, launch="torchrun-1"),
+        ("distributed", "ann/exp@gpu07.example.com:29500", "rendezvous"),
     ),
     (
         "torchrun on two hosts without an id",
-        JobFacts(torchrun("10.0.0.7", port=4711), host=HOST, launch="torchrun-1"),
-        ("distributed", "10.0.0.7:4711", "rendezvous"),
+        JobFacts(torchrun("10.0.0.7", port=4711), user="ann", host=HOST, launch="torchrun-1"),
+        ("distributed", "ann/10.0.0.7:4711", "rendezvous"),
     ),
     (
         "torchrun on one host",
@@ -313,13 +313,15 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
     ),
     (
         "one rank on each host, without a launcher",
-        JobFacts({"MASTER_ADDR": "gpu07", "MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "1"}, host=HOST),
-        ("distributed", "gpu07:29500", "rendezvous"),
+        JobFacts(
+            {"MASTER_ADDR": "gpu07", "MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "1"}, user="bob", host=HOST
+        ),
+        ("distributed", "bob/gpu07:29500", "rendezvous"),
     ),
     (
         "Lightning on two hosts",
-        JobFacts({"MASTER_ADDR": "gpu07", "MASTER_PORT": "29500", "NNODES": "2"}, host=HOST),
-        ("distributed", "gpu07:29500", "rendezvous"),
+        JobFacts({"MASTER_ADDR": "gpu07", "MASTER_PORT": "29500", "NNODES": "2"}, user="ann", host=HOST),
+        ("distributed", "ann/gpu07:29500", "rendezvous"),
     ),
     *(
         (
@@ -338,8 +340,8 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
     ),
     (
         "services of a Compose project that meet",
-        JobFacts(torchrun("trainer-0"), host=HOST, container_id=ID, host_network=False),
-        ("distributed", f"{HOST}/trainer-0:29500", "rendezvous"),
+        JobFacts(torchrun("trainer-0"), user="root", host=HOST, container_id=ID, host_network=False),
+        ("distributed", f"{HOST}/root/trainer-0:29500", "rendezvous"),
     ),
     (
         "Open MPI 4",
@@ -420,7 +422,7 @@ def test_the_other_kinds_of_the_training_operator(kind: str) -> None:
     ("pod", "environment", "expected"),
     [
         (None, {"GPUGAUGE_JOB": "night"}, Job("declared", "1000/night", "", "hook")),
-        (None, torchrun("gpu07"), Job("distributed", "gpu07:29500", "", "hook")),
+        (None, torchrun("gpu07"), Job("distributed", "1000/gpu07:29500", "", "hook")),
         (Pod("ml", "bert-worker-1"), kubeflow("bert"), Job("pytorchjob", "bert", "ml", "hook")),
         (Pod("ml", "a-0", "", {"job-name": "a"}), kubeflow("b"), Job("job", "a", "ml", "downward_api")),
         (Pod("ml", "a-0"), {}, Job("pod", "a-0", "ml", "pod")),

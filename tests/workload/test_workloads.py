@@ -201,7 +201,7 @@ def test_torchrun_restarts_its_ranks_with_another_port(made: Made) -> None:
     made.process(50, ["torchrun"])
     made.process(51, parent=50, environ=environ | {"MASTER_PORT": "52002"})
 
-    assert job(workloads.resolve(41)) == first == ("distributed", "exp@gpu07:41001", "", "rendezvous")
+    assert job(workloads.resolve(41)) == first == ("distributed", "1000/exp@gpu07:41001", "", "rendezvous")
     assert job(workloads.resolve(51)) != first
 
 

@@ -141,6 +141,9 @@ def _distributed(f: JobFacts) -> Job | None:
         return None
     run = f.environment.get("TORCHELASTIC_RUN_ID", "").strip()
     name = f"{run}@{address}:{port}" if run and run != "none" else f"{address}:{port}"
+    if f.pod is None:
+        # Two users may use an address one after the other. Names of users are equal on hosts whose numbers differ.
+        name = f"{f.user}/{name}"
     # In a container with a network of its own, the address is known on this host only.
     return Job("distributed", name if f.host_network else f"{f.host}/{name}", source="rendezvous")
 

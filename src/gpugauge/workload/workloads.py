@@ -32,7 +32,7 @@ _MAX_PROCESSES = 4096
 _INVISIBLE_SECONDS = 60.0
 # Names that are part of a job are awaited for this time after its first process was found.
 _NAMES_WAIT_SECONDS = 60.0
-_NAMED_BY_USER = frozenset({"declared", "unit", "launch"})
+_NAMED_BY_USER = frozenset({"declared", "distributed", "unit", "launch"})
 _INITIAL_PID_NAMESPACE = 4026531836
 
 
@@ -64,13 +64,15 @@ class Workloads:
         own_pod: Pod | None = None,
         docker_containers: Path | None = None,
         metadata: Metadata | None = None,
+        users: Users | None = None,
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`own_pod` is the pod that this daemon runs in as a sidecar: every process that it sees is in that pod.
-        `docker_containers` is Docker's folder of containers.
+        `docker_containers` is Docker's folder of containers. `users` are by default those of the host, where this
+        process knows them.
         """
-        users = self._users = Users(shares_host_users() and procfs.root == Path("/proc"))
+        users = self._users = users or Users(shares_host_users() and procfs.root == Path("/proc"))
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
         self._procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
         self._reader = Reader(procfs, users, docker_containers)
@@ -239,12 +241,14 @@ class Workloads:
             return
         agent = known.facts.parent if "TORCHELASTIC_RUN_ID" in facts.environment else ""
         # torchrun starts its ranks again with another port.
-        job = self._agents.get(agent) or resolve(replace(facts, pod=pod))
-        if known.facts.user is not None and job.kind in _NAMED_BY_USER:
-            user = self._reader.user_name(known.facts.user)
-            if user is None and waits:
-                return
-            job = resolve(replace(facts, pod=pod, user=user or facts.user))
+        job = self._agents.get(agent)
+        if job is None:
+            job = resolve(replace(facts, pod=pod))
+            if known.facts.user is not None and job.kind in _NAMED_BY_USER:
+                user = self._reader.user_name(known.facts.user)
+                if user is None and waits:
+                    return
+                job = resolve(replace(facts, pod=pod, user=user or facts.user))
         if agent:
             _remember(self._agents, agent, job)
         known.settled, known.workload = True, _with_job(workload, job)
