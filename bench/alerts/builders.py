@@ -40,8 +40,12 @@ def job_labels(job: int) -> dict[str, str]:
     return {"workload_job": str(job)}
 
 
-def low(job: int, *causes: str, since: int = 0, until: int = ALWAYS, only_first: bool = True) -> Expectation:
-    """Return the expectation of the alert about a low load. With `only_first`, it must name the first cause."""
+def low(
+    job: int, *causes: str, since: int = 0, until: int = ALWAYS, only_first: bool = True, required: bool = True
+) -> Expectation:
+    """Return the expectation of the alert about a low load. With `only_first`, it must name the first cause. It is not
+    `required` of a load that is exactly the default threshold.
+    """
     return Expectation(
         labels=job_labels(job),
         kind="load",
@@ -49,6 +53,7 @@ def low(job: int, *causes: str, since: int = 0, until: int = ALWAYS, only_first:
         cause_alert=alert_of_cause(causes[0]) if only_first and causes else "",
         since=since,
         until=until,
+        required=required,
     )
 
 

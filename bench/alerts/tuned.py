@@ -33,7 +33,7 @@ CAUSES = (
         "precision-unused",
         "32-bit arithmetic with TF32 off",
         "{precision_unused: true, tensor: 0.0}",
-        low(501, "precision_unused", only_first=False),
+        low(501, "precision_unused", only_first=False, required=False),  # the verdict counts half of the time
     ),
     Planned(
         "throttled",
