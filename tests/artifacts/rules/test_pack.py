@@ -12,7 +12,7 @@ from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters, RulesError, load
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
-from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE
+from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
 from gpugauge.cli.main import main
 from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.duration import format_duration
@@ -138,7 +138,7 @@ def test_without_matchers_no_process_without_the_hook_is_a_training() -> None:
     assert OUTSIDE not in found[""]
     assert OUTSIDE not in found[""][ARMED]
     assert (
-        'gpu_process_host_info{workload_namespace="train",cluster="a"}' in found['workload_namespace="train"'][OUTSIDE]
+        'gpu_process_host_info{workload_namespace="train",cluster="a"}' in found['workload_namespace="train"'][TRAINING]
     )
 
 

@@ -15,13 +15,38 @@ from gpugauge.artifacts.rules.options import Parameters
 
 # Functions of templates that need Prometheus: https://prometheus.io/docs/prometheus/latest/configuration/template_reference/
 ONLY_PROMETHEUS = {
-    *("query", "first", "label", "value", "sortByLabel", "tableLink", "graphLink", "pathPrefix", "externalURL"),
-    *("strvalue", "args", "tmpl"),
+    *("query", "first", "label", "value", "sortByLabel", "tableLink", "graphLink", "pathPrefix", "strvalue", "args"),
+    "tmpl",
 }
 # What else stands in an action: keywords and functions that Grafana has, too.
 EVERYWHERE = {
-    *("if", "else", "end", "with", "range", "or", "and", "eq", "not", "lt", "gt", "len", "index", "printf", "urlquery"),
-    *("humanize", "humanizePercentage", "humanizeDuration", "humanizeTimestamp", "match"),
+    *(
+        "if",
+        "else",
+        "end",
+        "with",
+        "range",
+        "or",
+        "and",
+        "eq",
+        "ne",
+        "not",
+        "lt",
+        "gt",
+        "len",
+        "index",
+        "printf",
+        "urlquery",
+    ),
+    *(
+        "humanize",
+        "humanizePercentage",
+        "humanizeDuration",
+        "humanizeTimestamp",
+        "match",
+        "reReplaceAll",
+        "externalURL",
+    ),
 }
 ACTION = re.compile(r"{{-?(.*?)-?}}", re.DOTALL)
 WORD = re.compile(r"(?<![\w$.])[a-zA-Z_]\w*")
@@ -102,6 +127,24 @@ def test_links_are_absolute_and_lead_to_variables_of_the_dashboards(seed: int) -
             assert found
             assert set(re.findall(r"var-(\w+)=", found[2])) <= variables[found[1]]
     assert {uid for uid, _ in _DASHBOARDS.values()} <= variables.keys()
+
+
+def test_in_grafana_the_links_lead_to_its_own_dashboards() -> None:
+    links = [rule["annotations"]["dashboard_url"] for rule in all_rules(engine="grafana") if "alert" in rule]
+
+    assert {link.partition("/d/")[0] for link in links} == {'{{ reReplaceAll "/$" "" externalURL }}'}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_labels_for_texts_are_no_part_of_an_alert(seed: int) -> None:
+    """A rule's own label replaces that of its query after the texts were made, and one without a value removes it."""
+    for rule in (rule for rule in all_rules(**drawn(seed), engine="grafana") if "alert" in rule):
+        used = set(re.findall(r"\$labels\.(instance|nodes|cause)\b", str(rule["annotations"])))
+        joined = f"{drawn(seed)['name']}:job_texts:info" in rule["expr"]
+        assert joined == ("nodes" in rule["labels"])
+        if joined:
+            assert used
+            assert {rule["labels"][label] for label in ("instance", "nodes", "cause")} == {""}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpugauge.artifacts.rules.options import Parameters, Severity
+from gpugauge.artifacts.rules.promql import Selectors
+from gpugauge.artifacts.rules.recording import TEXT_LABELS, TEXTS
 from gpugauge.duration import format_duration
 
 About = Literal["job", "GPU", "exporter"]
@@ -18,6 +20,8 @@ _DASHBOARDS: dict[str, tuple[str, dict[str, str]]] = {
     "GPU": ("gpugauge-node", {"instance": "instance", "uuid": "uuid"}),
     "exporter": ("gpugauge-exporter", {"instance": "instance"}),
 }
+# The address of the Grafana that evaluates the alert, which ends with a slash.
+_THIS_GRAFANA = '{{ reReplaceAll "/$" "" externalURL }}'
 # What a machine may do about an alert: see deploy/prometheus/alertmanager.yaml.
 Action = Literal["", "reset", "drain"]
 
@@ -26,7 +30,7 @@ Action = Literal["", "reset", "drain"]
 class Alert:
     """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
-    hands it to what drains nodes.
+    hands it to what drains nodes. `described` is false for an alert about a job whose name may be unknown.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Alert:
     about: About = "GPU"
     when: str = ""
     action: Action = ""
+    described: bool = True
 
     def severity_with(self, p: Parameters) -> Severity:
         """Return the severity that the parameters give to the alert."""
@@ -45,19 +50,31 @@ class Alert:
 
     def as_dict(self, p: Parameters) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
+        joins = p.engine == "grafana" and self.about == "job" and self.described
+        # Templates see these labels. Without a value in the rule they are no part of the alert's identity.
+        dropped = dict.fromkeys(TEXT_LABELS, "") if joins else {}
+        grafana = p.dashboard_url.rstrip("/") or (_THIS_GRAFANA if p.engine == "grafana" else "")
         return {
             "alert": self.name,
-            "expr": self.expr,
+            "expr": self._with_texts(p) if joins else self.expr,
             **({"for": format_duration(self.hold)} if self.hold else {}),
             "keep_firing_for": format_duration(p.keep_firing),
-            "labels": {"severity": self.severity_with(p), **({"action": self.action} if self.action else {})},
+            "labels": {
+                "severity": self.severity_with(p),
+                **({"action": self.action} if self.action else {}),
+                **dropped,
+            },
             "annotations": {
                 "summary": self.summary,
                 "description": self.description.strip(),
                 "runbook_url": f"{p.runbook_url}#{self.name.lower()}",
-                **({"dashboard_url": self._dashboard(p.dashboard_url)} if p.dashboard_url else {}),
+                **({"dashboard_url": self._dashboard(grafana)} if grafana else {}),
             },
         }
+
+    def _with_texts(self, p: Parameters) -> str:
+        s = Selectors(p)
+        return f"(\n{self.expr}\n)\n* on ({s.job}) group_left ({', '.join(TEXT_LABELS)}) {TEXTS}"
 
     def _dashboard(self, grafana: str) -> str:
         """Return the address of the dashboard about the alert's subject."""
@@ -66,4 +83,4 @@ class Alert:
             name: f"{{{{ with $labels.{label} }}}}{{{{ . | urlquery }}}}{{{{ end }}}}"
             for name, label in variables.items()
         }
-        return f"{grafana.rstrip('/')}/d/{uid}?" + "&".join(f"var-{name}={text}" for name, text in texts.items())
+        return f"{grafana}/d/{uid}?" + "&".join(f"var-{name}={text}" for name, text in texts.items())

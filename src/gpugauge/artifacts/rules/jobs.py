@@ -159,4 +159,5 @@ def _unused(p: Parameters) -> Alert:
         p.settle,
         "job",
         f"a GPU is allocated to a job and idle for {format_duration(p.idle_patience)}",
+        described=False,
     )

@@ -20,8 +20,11 @@ ALIVE = "gpugauge:job_training_alive:bool"
 PROBLEM = "gpugauge:job_problem:ratio"
 PROGRAMS = "gpugauge:job_programs:processes"
 DEVICES = "gpugauge:job_devices:info"
+PLACES = "gpugauge:job_places:info"
+TEXTS = "gpugauge:job_texts:info"
+TEXT_LABELS = ("instance", "nodes", "cause")
 USER_LOST = "gpugauge:user_training_lost:gpus"
-SERVING = "gpugauge:process_serving:bool"
+TRAINING = "gpugauge:process_training:bool"
 STALLED = "gpugauge:process_training_stalled:bool"
 RANK_WORK = "gpugauge:rank_local_work:ratio"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
@@ -59,8 +62,8 @@ def alive(p: Parameters) -> str:
 
 
 def of_owners(p: Parameters) -> list[Recording]:
-    """Return the rules that map processes to jobs, and select the servers; all rules about jobs read them."""
-    return [Recording(PROCESS_JOB, _process_job(p)), Recording(SERVING, _serving(p))]
+    """Return the rules that map processes to jobs, and select the trainings; all rules about jobs read them."""
+    return [Recording(PROCESS_JOB, _process_job(p)), Recording(TRAINING, _training(p))]
 
 
 def of_processes(p: Parameters) -> list[Recording]:
@@ -78,14 +81,14 @@ def of_processes(p: Parameters) -> list[Recording]:
 def of_jobs(p: Parameters) -> list[Recording]:
     """Return the rules for the GPU time that jobs hold and lose, and for whether their load is judged."""
     s = Selectors(p)
-    serves = s.on_process("unless", SERVING)
+    trains = s.on_process("and", TRAINING)
     # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
     # without losses has a load.
     known, unknown = (
         f"rate({s('training_lost_seconds_total', p.patience, cause=cause)})" for cause in ("!unknown", "unknown")
     )
-    lost = s.by_job("sum", f"((({known} > 0) or {unknown}) {serves})", "cause")
-    held = s.by_job("sum", f"(rate({s('training_gpu_held_seconds_total', p.patience)}) {serves})")
+    lost = s.by_job("sum", f"((({known} > 0) or {unknown}) {trains})", "cause")
+    held = s.by_job("sum", f"(rate({s('training_gpu_held_seconds_total', p.patience)}) {trains})")
     return [
         Recording(HELD, held),
         # > 0, because it is the denominator.
@@ -110,7 +113,26 @@ def of_use(p: Parameters) -> list[Recording]:
     return [
         Recording(PROGRAMS, _programs(p)),
         Recording(DEVICES, _devices(p)),
+        *(_of_texts(p) if p.engine == "grafana" else []),
         Recording(USER_LOST, f"sum by ({by_user}) (\n  {share}\n  * on ({s.job}) group_left () {LOST_GPUS}\n)"),
+    ]
+
+
+def _of_texts(p: Parameters) -> list[Recording]:
+    """Return the rules for what the texts of alerts for Grafana name: a node of each job, the number of its nodes, and
+    its largest cause. Jobs without these have a series without their labels.
+    """
+    s = Selectors(p)
+    nodes = f"count by ({s.job}, instance) ({PROGRAMS})"
+    number = f'count_values by ({s.job}) ("nodes", count by ({s.job}) ({nodes}))'
+    one, cause = f"topk by ({s.job}) (1, {nodes}) > bool 0", f"{DOMINANT} > bool 0"
+    with_cause = f"{PLACES}\n* on ({s.job}) group_left (cause) ({cause})"
+    return [
+        Recording(PLACES, f"{number}\n* on ({s.job}) group_left (instance) ({one})"),
+        Recording(
+            TEXTS,
+            f"({with_cause})\nor on ({s.job}) {PLACES}\nor on ({s.job}) max by ({s.job}) ({PROCESS_JOB})",
+        ),
     ]
 
 
@@ -153,11 +175,8 @@ def _devices(p: Parameters) -> str:
 
 
 def _outside(p: Parameters) -> str:
-    """Return the number of the processes of each job that the operator's matchers select as trainings, that do not use
-    the hook, serve nobody, and use their GPU at times.
-    """
+    """Return the number of the trainings of each job that do not use the hook, and use their GPU at times."""
     s = Selectors(p)
-    chosen = f"max_over_time({s.matched('gpu_process_host_info', p.training_matchers)}[{format_duration(p.patience)}])"
     hooked = f"max_over_time({s('torch_process_info', p.patience)})"
     # Between its kernels such a process may count as held_idle.
     runs, used = (
@@ -166,7 +185,7 @@ def _outside(p: Parameters) -> str:
     )
     judged = (
         f"({runs} >= {_MIN_TRAINING_SHARE:g} {s.on_process('and', used)} >= {_MIN_USED_SHARE:g}\n  "
-        f"{s.on_process('and', chosen)}\n  {s.on_process('unless', hooked)}\n  {s.on_process('unless', SERVING)})"
+        f"{s.on_process('and', TRAINING)}\n  {s.on_process('unless', hooked)})"
     )
     return s.by_job("count", judged)
 
@@ -190,15 +209,17 @@ def _judged(p: Parameters, trains: str, start: str) -> str:
     return trains + s.and_job(s.jobs_with(f"{start} <= time() - {p.min_job_age}")) + s.and_job(alive(p))
 
 
-def _serving(p: Parameters) -> str:
-    """Return 1 for each process without the hook whose command is that of a server or a notebook."""
-    s = Selectors(p)
-    known = [
-        s.by_process(f"max_over_time({s(name, p.patience, workload_command='~' + p.serving)})")
-        for name in ("gpu_process_host_info", "gpu_process_info")
-    ]
-    hooked = f"max_over_time({s('torch_process_info', p.patience)})"
-    return f"({known[0]}\n  or {known[1]})\n{s.on_process('unless', hooked)}"
+def _training(p: Parameters) -> str:
+    """Return 1 for each training: a process that uses the hook, or one that the operator's matchers select and whose
+    command is not that of a server or a notebook.
+    """
+    s, name = Selectors(p), "gpu_process_host_info"
+    hooked = s.by_process(f"max_over_time({s('torch_process_info', p.patience)})")
+    if not p.training_matchers:
+        return hooked
+    chosen = f"max_over_time({s.matched(name, p.training_matchers)}[{format_duration(p.patience)}])"
+    serves = f"max_over_time({s(name, p.patience, workload_command='~' + p.serving)})"
+    return f"{hooked}\nor ({s.by_process(chosen)}\n  {s.on_process('unless', serves)})"
 
 
 def _rank_work(p: Parameters) -> str:

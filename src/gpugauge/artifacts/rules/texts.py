@@ -1,7 +1,8 @@
 """Templates for the annotations of alerts. Numbers and names are in annotations, never in labels.
 
 The templates for Prometheus read recorded series with `query`. Grafana evaluates the same template language, but its
-`query` returns nothing and its `$value` is text, so the templates for Grafana use labels and the value only.
+`query` returns nothing and its `$value` is text, so the templates for Grafana use the value and labels only: those of
+the alert, and those of TEXTS.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Texts:
     def nodes(self, before: str = "") -> str:
         """Return the nodes of the job with the indexes of its GPUs, such as `node-1 GPU 0, 1`."""
         if not self._queries:
-            return ""
+            others = self._label("nodes", '{{ if ne . "1" }} (one of ', " nodes){{ end }}")
+            return self._label("instance", before, others)
         devices = self._of_job(f"max by (index) ({DEVICES}{{@,instance=%q}})", "$one.Labels.instance")
         item = "{{ $one.Labels.instance }}" + self._listed("indexes", devices, "index", before=" GPU ")
         nodes = self._of_job(f"count by (instance) ({PROGRAMS}{{@}})")
@@ -103,7 +105,7 @@ class Texts:
     def places(self) -> str:
         """Return sentences with the nodes, GPUs, pods and programs of the job."""
         if not self._queries:
-            return ""
+            return self.nodes(" On ") + "."
         pods, programs = (
             self._of_job(f'count by ({label}) ({PROGRAMS}{{@,{label}!=""}})')
             for label in ("workload_pod", "workload_command")
@@ -116,9 +118,9 @@ class Texts:
         )
 
     def causes(self) -> str:
-        """Return the two largest causes with their shares."""
+        """Return the two largest causes with their shares; for Grafana, the name of the largest."""
         if not self._queries:
-            return ""
+            return self._label("cause", "Lost mainly to ", ". ")
         # sort_desc, because the order of the result of a query in Prometheus 3 is random.
         largest = self._of_job(f"sort_desc(topk(2, {LOST}{{@}} >= 0.05))")
         return (
@@ -129,11 +131,9 @@ class Texts:
 
     def main_cause(self) -> str:
         """Return the largest cause, for a summary."""
-        return (
-            self._each(self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)"), ", mainly lost to {{ .Labels.cause }}")
-            if (self._queries)
-            else ""
-        )
+        if not self._queries:
+            return self._label("cause", ", mainly lost to ")
+        return self._each(self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)"), ", mainly lost to {{ .Labels.cause }}")
 
     def advice(self) -> str:
         """Return what to do about the largest cause; the command of the hook for processes without it."""
@@ -142,19 +142,13 @@ class Texts:
             "hook to see why: `gpugauge run -- "
         )
         if not self._queries:
-            return (
-                "What to do: the dashboard of the job and the runbook name the causes; without the hook, start it with "
-                "`gpugauge run -- …`. "
-            )
-        known = [cause for cause in CAUSES.values() if cause.name != "unknown"]
-        cases = "".join(
-            f'{{{{ {"else " if place else ""}if eq .Labels.cause "{cause.name}" }}}}{cause.advice}'
-            for place, cause in enumerate(known)
-        )
+            without = f"{_UNKNOWN}. Without the hook only the load is known: `gpugauge run -- …`"
+            advice = f"{{{{ with $labels.cause }}}}{_by_cause('.', without)}{{{{ else }}}}{without}{{{{ end }}}}"
+            return f"What to do: {advice}. "
         largest = self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)")
         without = self._of_job(f"{OUTSIDE}{{@}}")
         command = self._each(self._of_job(f"topk(1, sum by (workload_command) ({PROGRAMS}{{@}}))"), _COMMAND)
-        return f"What to do: {self._each(largest, f'{cases}{{{{ else }}}}{_UNKNOWN}{{{{ end }}}}')}. " + (
+        return f"What to do: {self._each(largest, _by_cause('.Labels.cause', _UNKNOWN))}. " + (
             f"{self._each(without, f'{outside}{command}`. ')}" if self.parameters.training_matchers else ""
         )
 
@@ -230,3 +224,9 @@ class Texts:
     def exporter(self) -> str:
         """Return the instance of the alert's exporter."""
         return "gpugauge on {{ $labels.instance }}" + self._cluster()
+
+
+def _by_cause(name: str, otherwise: str) -> str:
+    """Return what to do about the cause whose name is the value of an expression."""
+    cases = [f'if eq {name} "{cause.name}" }}}}{cause.advice}' for cause in CAUSES.values() if cause.name != "unknown"]
+    return "{{ " + "{{ else ".join(cases) + f"{{{{ else }}}}{otherwise}{{{{ end }}}}"
