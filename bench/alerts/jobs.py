@@ -1,4 +1,4 @@
-"""Machines that run one job of each kind; every rank waits for its data. For rules that report once for a job."""
+"""Machines that run jobs of each kind; every rank waits for its data. For rules that report once for a job."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from bench.alerts.builders import machine, slurm
 
-STARVING, FED = "{kernels: 1.0, load: 9.0, workers: 0}", "{kernels: 0.4, host: 0.1, load: 0.3}"
-# The job of each story, as kind, name and namespace; None where the name has parts of the host.
+STARVING, FED = "{load: 1.2, workers: 2}", "{kernels: 0.4, host: 0.1, load: 0.3}"
+# The job of each kind, as kind, name and namespace; None where the name has parts of the host.
 EXPECTED: Mapping[str, tuple[str, str, str]] = {
     "pytorchjob": ("pytorchjob", "bert", "ml"),
     "jobset": ("jobset", "llm", "ml"),
@@ -16,17 +16,46 @@ EXPECTED: Mapping[str, tuple[str, str, str]] = {
     "slurm": ("slurm", "88_3", ""),
     "distributed": ("distributed", "1000/exp@10.0.0.7:29500", ""),
 }
+_XORG = (
+    "  - {pid: 90, gpus: [0], kind: graphics, memory: 400MiB, load: 0.02, uid: 0, start: -86400, "
+    'command: "/usr/lib/xorg/Xorg :0", cgroup: /system.slice/gdm.service}\n'
+)
 
 
-def one_job(kind: str) -> dict[str, str]:
-    """Return the scenarios of two nodes with two GPUs each, by instance. They run four ranks of one job, in four pods
-    if the kind is one of Kubernetes.
+def two_nodes(*kinds: str) -> dict[str, str]:
+    """Return the scenarios of two nodes with two GPUs for each kind, by instance. They run four ranks of each job, in
+    four pods if the kind is one of Kubernetes.
     """
     lines: dict[str, list[str]] = {"node-1": [], "node-2": []}
-    for rank in range(4):
-        node = "node-1" if rank < 2 else "node-2"
-        lines[node].append(_rank(200 + 10 * rank, rank % 2, _PLACES[kind](rank)))
-    return {node: machine(*found, count=2) for node, found in lines.items()}
+    for number, kind in enumerate(kinds):
+        for rank in range(4):
+            node = "node-1" if rank < 2 else "node-2"
+            gpu = 2 * number + rank % 2
+            lines[node].append(_rank(200 + 100 * number + 10 * rank, gpu, _PLACES[kind](rank)))
+    return {node: machine(*found, count=2 * len(kinds)) for node, found in lines.items()}
+
+
+def slurm_job() -> dict[str, str]:
+    """Return a node with one rank of the Slurm job of EXPECTED."""
+    return {"node-1": machine(_rank(200, 0, _PLACES["slurm"](0)))}
+
+
+def sidecar() -> dict[str, str]:
+    """Return what the sidecar of a pod sees: the pod's rank."""
+    return {"pod": machine(_rank(20, 0, "uid: 1000"))}
+
+
+def without_hook() -> dict[str, str]:
+    """Return a machine with two trainings without the hook, servers, a notebook and a display server, all of which use
+    their GPUs a little.
+    """
+    commands = ("vllm serve m", "tritonserver", "python3 -m sglang.launch_server", "python3 -m ipykernel_launcher")
+    lines = [_rank(200 + 10 * gpu, gpu, "hook: false", STARVING) for gpu in range(2)]
+    lines += [
+        f'  - {{pid: {300 + gpu}, gpus: [{gpu}], start: -7200, memory: 8GiB, load: 0.15, command: "{command}"}}\n'
+        for gpu, command in enumerate(commands, 2)
+    ]
+    return {"desk-2": machine(_XORG, *lines, count=6)}
 
 
 def five_containers() -> dict[str, str]:
@@ -41,11 +70,7 @@ def five_containers() -> dict[str, str]:
 
 def desktop() -> dict[str, str]:
     """Return a workstation with a display server on the GPU of a training that starves."""
-    xorg = (
-        "  - {pid: 90, gpus: [0], kind: graphics, memory: 400MiB, load: 0.02, uid: 0, start: -86400, "
-        'command: "/usr/lib/xorg/Xorg :0", cgroup: /system.slice/gdm.service}\n'
-    )
-    return {"desk-1": machine(xorg, _rank(200, 0, "uid: 1000", STARVING))}
+    return {"desk-1": machine(_XORG, _rank(200, 0, "uid: 1000", STARVING))}
 
 
 def _rank(pid: int, gpu: int, place: str, pipeline: str = STARVING) -> str:

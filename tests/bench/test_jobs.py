@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from bench.alerts.jobs import EXPECTED, desktop, five_containers, one_job
+from bench.alerts.jobs import EXPECTED, desktop, five_containers, two_nodes
 from bench.alerts.record import Machine, Planned
 
 INFOS = ("gpu_process_info", "gpu_process_host_info", "torch_process_info")
@@ -40,7 +40,7 @@ def _identity(labels: Mapping[str, str]) -> Identity:
 
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_four_ranks_on_two_nodes_are_one_job(kind: str, tmp_path: Path) -> None:
-    found, judged = exported(one_job(kind), tmp_path)
+    found, judged = exported(two_nodes(kind), tmp_path)
 
     # The same in all metrics; it may be missing at first, and is never another one.
     assert {name: jobs - {_NOTHING} for name, jobs in found.items()} == {name: {EXPECTED[kind]} for name in INFOS}

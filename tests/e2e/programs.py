@@ -165,10 +165,14 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(
-    folder: Path, *targets: str, interval: str = "1s", scrape: str = "", rules: Path | None = None
+    folder: Path,
+    *targets: str,
+    interval: str = "1s",
+    scrape: str = "",
+    rules: Path | None = None,
+    program: str | None = None,
 ) -> Iterator[Prometheus]:
     """Run Prometheus on the targets (host:port); `scrape` has further keys of the job, such as `scheme: https, `."""
-    port = free_port()
     config = folder / "prometheus.yml"
     listed = ", ".join(f'"{target}"' for target in targets)
     config.write_text(
@@ -176,17 +180,25 @@ def prometheus(
         f"scrape_configs: [{{job_name: gpugauge, {scrape}static_configs: [{{targets: [{listed}]}}]}}]\n"
         + (f"rule_files: [{rules}]\n" if rules else "")
     )
-    command = [
-        need("prometheus"),
-        f"--config.file={config}",
-        f"--storage.tsdb.path={folder / 'tsdb'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (folder / "prometheus.log").open("wb") as out:
-        process = subprocess.Popen(command, stderr=out, stdout=out)
+    command = [program or need("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    with listening(folder / "prometheus.log", *command) as url:
+        yield Prometheus(url)
+
+
+@contextlib.contextmanager
+def listening(log: Path, *command: str) -> Iterator[str]:
+    """Run Prometheus or Alertmanager on a free port; yield its URL when it is ready."""
+    port = free_port()
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=out, stdout=out)
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        return http(f"http://127.0.0.1:{port}/-/ready")[0] == 200
+
     try:
-        wait_for(lambda: http(f"http://127.0.0.1:{port}/-/ready")[0] == 200, 30, "Prometheus is ready")
-        yield Prometheus(f"http://127.0.0.1:{port}")
+        wait_for(ready, 30, f"{command[0]} is ready")
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(20)

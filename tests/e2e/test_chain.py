@@ -11,19 +11,17 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpugauge.settings.kinds import RUNBOOK_URL
 from tests.e2e.documents import ROOT
 from tests.e2e.programs import Prometheus, http, wait_for
+from tests.e2e.webhook import Alert, Webhook, webhook
 from tests.needs import need
 
 pytestmark = pytest.mark.e2e
@@ -36,43 +34,6 @@ STARVED, FED = "7201", "7210"
 # 2 workers need 0.8 s for a batch that the GPU computes in 0.1 s.
 LOST = 0.75
 LOW = "TrainingLoadLow"
-Alert = dict[str, Any]
-
-
-@dataclass
-class Webhook:
-    """The notifications that an HTTP server on the loopback address received, with their paths."""
-
-    url: str
-    notifications: list[tuple[str, dict[str, Any]]]
-
-    def alerts(self) -> list[Alert]:
-        return [alert for _, notification in self.notifications for alert in notification["alerts"]]
-
-
-@contextlib.contextmanager
-def webhook() -> Iterator[Webhook]:
-    notifications: list[tuple[str, dict[str, Any]]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            notifications.append((self.path, json.loads(body)))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log no requests."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield Webhook(f"http://127.0.0.1:{server.server_port}", notifications)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @dataclass

@@ -1,7 +1,10 @@
-"""A real Prometheus with the rules: a GPU with an error that is reset later, and a machine that was bad before."""
+"""Real Prometheus with the rules, the oldest and the current version: a GPU with an error that is reset later, and a
+machine that was bad before.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ import yaml
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from tests.e2e.programs import Prometheus, daemon, http, prometheus, wait_for
+from tests.e2e.programs import Prometheus, daemon, http, prometheus, prometheus3, wait_for
+from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 
@@ -25,16 +29,25 @@ Alert = dict[str, Any]
 
 @dataclass
 class Chain:
-    """Prometheus, the node of each daemon, and the time at which the daemon with the later reset started."""
+    """The servers, the node of each daemon, and the time at which the daemon with the later reset started."""
 
-    prometheus: Prometheus
+    servers: list[Prometheus]
     failing: str
     bad: str
     start: float
 
     def alerts(self, node: str) -> dict[str, Alert]:
-        """Return the firing alerts about GPUs of a node by name and index."""
-        status, body = http(f"{self.prometheus.url}/api/v1/alerts")
+        """Return the firing alerts about GPUs of a node by name and index; those that all servers agree on."""
+        found = [self._firing(server, node) for server in self.servers]
+        return {name: alert for name, alert in found[0].items() if all(name in other for other in found)}
+
+    def silent(self, node: str) -> bool:
+        """Return whether no server has an alert about a GPU of the node."""
+        return not any(self._firing(server, node) for server in self.servers)
+
+    @staticmethod
+    def _firing(server: Prometheus, node: str) -> dict[str, Alert]:
+        status, body = http(f"{server.url}/api/v1/alerts")
         assert status == 200
         found = json.loads(body)["data"]["alerts"]
         firing = [a for a in found if a["state"] == "firing" and a["labels"].get("instance") == node]
@@ -51,7 +64,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     tree = rules.groups(Parameters(keep_firing=1, evaluation_interval=1))
     kept = [group for group in tree["groups"] if group["name"] == "gpugauge-devices"]
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": kept}))
-    folders = [folder / name for name in ("failing", "bad", "prometheus")]
+    folders = [folder / name for name in ("failing", "bad", "oldest", "current")]
     for each in folders:
         each.mkdir()
     start = time.monotonic()
@@ -61,8 +74,12 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     ):
         nodes = [each.url.removeprefix("http://") for each in (failing, bad)]
         wait_for(lambda: "gpu_remapped_rows_pending" in bad.metrics(), 60, "the health of the GPUs is read")
-        with prometheus(folders[2], *nodes, rules=folder / "rules.yaml") as server:
-            yield Chain(server, nodes[0], nodes[1], start)
+        with contextlib.ExitStack() as stack:
+            servers = [
+                stack.enter_context(prometheus(place, *nodes, rules=folder / "rules.yaml", program=program))
+                for place, program in zip(folders[2:], (need("prometheus"), prometheus3("prometheus")), strict=True)
+            ]
+            yield Chain(servers, nodes[0], nodes[1], start)
 
 
 def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chain: Chain) -> None:
@@ -91,10 +108,11 @@ def test_a_failing_gpu_fires_until_its_reset(chain: Chain) -> None:
     assert "Xid 48 (Double bit ECC error)" in first["annotations"]["description"]
 
     chain.at(RESET)
-    wait_for(lambda: not chain.alerts(chain.failing), SLOW + 20, "all alerts of the GPU resolve")
+    wait_for(lambda: chain.silent(chain.failing), SLOW + 20, "all alerts of the GPU resolve")
 
     # Without a gap between the error and the reset.
-    names = chain.prometheus.query(f'resets(ALERTS{{instance="{chain.failing}",alertstate="firing"}}[5m])')
-    assert {series["metric"]["alertname"] for series in names} == {name.split()[0] for name in wanted}
+    for server in chain.servers:
+        names = server.query(f'resets(ALERTS{{instance="{chain.failing}",alertstate="firing"}}[5m])')
+        assert {series["metric"]["alertname"] for series in names} == {name.split()[0] for name in wanted}
     bad = chain.alerts(chain.bad)
     assert {"GpuNeedsReset 4", "GpuXidReset 1", "GpuRowRemapFailed 2"} <= bad.keys()

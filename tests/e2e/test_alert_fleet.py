@@ -1,0 +1,145 @@
+"""Real Prometheus with Alertmanager, the oldest and the current version: how many notifications a job causes.
+
+Two nodes run four ranks of a job of each kind. Beside them are sidecars, containers, trainings without the hook, a
+second cluster with the same Slurm job, a drill with that job, and a machine that was bad before the first scrape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.alerts.jobs import EXPECTED, five_containers, sidecar, slurm_job, two_nodes, without_hook
+
+from tests.e2e.alert_fleet import FAST, PATIENCE, Node, Received, Subject, daemons, judged, servers
+from tests.e2e.programs import wait_for
+from tests.e2e.webhook import webhook
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+DRILL = "drill"
+SETS = {
+    "production": FAST.model_copy(update={"threshold": 0.4, "matchers": f'cluster!="{DRILL}"'}),
+    "drill": FAST.model_copy(update={"name": DRILL, "matchers": f'cluster="{DRILL}"'}),
+}
+# Of the scenario `bad-from-start`, after the inhibition of what a worse fault explains.
+BAD = {
+    "1": ("GpuXidReset", "Xid 119 (GSP RPC timeout)"),
+    "2": ("GpuRowRemapFailed", "could not replace a faulty memory row"),
+    "4": ("GpuNeedsReset", "Xid 48 (Double bit ECC error)"),
+}
+# The jobs in EXPECTED and four more of their cluster, two of other clusters, and two receivers for each faulty GPU.
+SUBJECTS = len(EXPECTED) + 4 + 2 + 2 * len(BAD)
+
+
+def pod_info(folder: Path, name: str) -> str:
+    """Write the downward API volume of a pod of a JobSet; return the flag of its folder."""
+    folder.mkdir()
+    fields = {"namespace": "ml", "name": name, "uid": name, "labels": 'jobset.sigs.k8s.io/jobset-name="chat"\n'}
+    for field, text in fields.items():
+        (folder / field).write_text(text)
+    return f"--kubernetes.pod-info={folder}"
+
+
+def fleet(folder: Path) -> dict[str, Node]:
+    nodes = {name: Node(scenario, name, "east") for name, scenario in two_nodes(*EXPECTED).items()}
+    for number in range(4):
+        flag = pod_info(folder / f"pod-info-{number}", f"chat-node-0-{number}-x7k2b")
+        nodes[f"sidecar-{number}"] = Node(sidecar()["pod"], f"10.1.0.{number}:10478", "east", (flag,))
+    nodes |= {name: Node(scenario, name, "east") for name, scenario in (five_containers() | without_hook()).items()}
+    # The same job, and the same name of the node.
+    nodes["west"] = Node(slurm_job()["node-1"], "node-1", "west")
+    nodes[DRILL] = Node(slurm_job()["node-1"], "node-1", DRILL)
+    nodes["bad"] = Node("bad-from-start", "node-3", "east")
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def received(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Received]]:
+    """Yield the notifications of each version of the server."""
+    folder = tmp_path_factory.mktemp("fleet")
+    nodes = fleet(folder)
+    with contextlib.ExitStack() as stack:
+        hook = stack.enter_context(webhook())
+        addresses = stack.enter_context(daemons(folder, nodes))
+        found = {server.name: Received(server.name, hook) for server in servers()}
+        for server in servers():
+            stack.enter_context(judged(folder / server.name, server, nodes, addresses, SETS, hook))
+
+        def complete() -> bool:
+            return all(len(one.counted()) >= SUBJECTS for one in found.values())
+
+        wait_for(complete, 6 * PATIENCE, "each job is reported")
+        time.sleep(PATIENCE / 2)  # in which a second notification would come
+        yield found
+
+
+@pytest.fixture(params=["oldest", "current"])
+def one(request: pytest.FixtureRequest, received: dict[str, Received]) -> Received:
+    return received[request.param]
+
+
+def jobs(cluster: str, one: Received) -> list[Subject]:
+    """Return the jobs of a cluster, once for each notification to the owners."""
+    return sorted(
+        found
+        for (receiver, found), count in one.counted().items()
+        if receiver == "owners"
+        for _ in range(count)
+        if found[0] == cluster
+    )
+
+
+def test_each_job_of_a_cluster_is_one_notification(one: Received) -> None:
+    found = jobs("east", one)
+    on_one_host = [each for each in found if each[1] in {"container", "launch"}]
+
+    assert [each for each in found if each not in on_one_host] == sorted(
+        [("east", kind, namespace, job) for kind, job, namespace in EXPECTED.values()]
+        + [("east", "jobset", "ml", "chat")]
+    ), one.text()
+    # The starving one of five containers; two trainings without the hook, no server, and no display server.
+    assert [kind for _, kind, *_ in on_one_host] == ["container", "launch", "launch"], one.text()
+    assert len(set(on_one_host)) == 3
+
+
+def test_the_same_job_of_two_clusters_is_two_notifications(one: Received) -> None:
+    kind, job, namespace = EXPECTED["slurm"]
+
+    assert jobs("west", one) == [("west", kind, namespace, job)]
+
+
+def test_a_drill_reports_its_own_job_only(one: Received) -> None:
+    """The rules of production would report it, too, and those of the drill its twin."""
+    kind, job, namespace = EXPECTED["slurm"]
+
+    assert jobs(DRILL, one) == [(DRILL, kind, namespace, job)]
+
+
+def test_no_other_receiver_hears_of_jobs(one: Received) -> None:
+    to_others = {(receiver, found) for receiver, found in one.counted() if receiver != "owners" and len(found) == 4}
+
+    assert to_others == set()
+    assert {alert["labels"]["alertname"] for receiver, alert in one.notifications() if receiver == "owners"} == {
+        "TrainingLoadLow"
+    }
+
+
+def test_what_was_bad_before_the_first_scrape_is_handed_over_once(one: Received) -> None:
+    counted = {key: count for key, count in one.counted().items() if len(key[1]) == 3}
+    texts = {
+        (alert["labels"]["index"], alert["labels"]["alertname"]): " ".join(alert["annotations"].values())
+        for _, alert in one.notifications()
+        if "index" in alert["labels"]
+    }
+
+    assert counted == {
+        (receiver, ("east", "node-3", index)): 1 for index in BAD for receiver in ("drain", "platform")
+    }, one.text()
+    for index, (name, said) in BAD.items():
+        assert said in texts[index, name]
+        assert f"GPU {index} (" in texts[index, name]
+        assert "on node-3" in texts[index, name]
