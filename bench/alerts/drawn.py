@@ -18,6 +18,7 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
 
 COUNT = 60
+_MINUTES = 60  # every fault is there from the first one on
 _GPUS = 4  # of a node
 _MARGIN = 0.12  # between a load and the threshold
 _THRESHOLD = Parameters().threshold
@@ -133,6 +134,7 @@ def draw_story(seed: int) -> Planned:
         f"drawn-{seed:02d}",
         f"{len(jobs)} drawn job{'s' * (len(jobs) != 1)} on {len(gpus)} node{'s' * (len(gpus) != 1)}",
         machines,
+        _MINUTES,
         expectations=tuple(job.expectation for job in jobs if job.expectation),
     )
 
