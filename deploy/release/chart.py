@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[2]
 def release(to: str | None, dist: Path, plain_http: bool) -> str:
     """Write the chart, push it if there is a destination, and return its path or its name. Raises HelmError."""
     dist.mkdir(exist_ok=True)
-    path = package(_ROOT / "deploy" / "helm" / "gpugauge", destination=dist)
+    path: str = package(_ROOT / "deploy" / "helm" / "gpugauge", destination=dist)
     if to is None:
         return path
     with RegistryClient(plain_http=plain_http) as client:
