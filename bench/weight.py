@@ -6,23 +6,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
-from gpugauge.driver.nvidia import worker  # the baseline: the modules of a worker without the simulator
+# The baseline is the modules of a worker without the simulator, so nothing else is imported before the measurement.
+from gpugauge.driver.nvidia import worker
 
 __all__ = ["weight", "worker"]
 
 
 def weight(simulation: str) -> float:
     """Return the megabytes, measured after loading, in a process of its own."""
+    import subprocess  # noqa: PLC0415
+
     done = subprocess.run([sys.executable, "-m", "bench.weight", simulation], capture_output=True, check=True)
     return float(done.stdout)
 
 
 def main() -> None:
-    text = Path(sys.argv[1]).read_text()
+    with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
+        text = file.read()
     before = _private()
     from gpugauge.simulator.worker import service  # noqa: PLC0415  (its memory is measured)
 
@@ -31,8 +33,8 @@ def main() -> None:
 
 
 def _private() -> float:
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    with open("/proc/self/smaps_rollup", encoding="utf-8") as lines:  # noqa: PTH123
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
 if __name__ == "__main__":
