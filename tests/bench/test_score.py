@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.alerts import kept_back, tuned
+from bench.alerts import drawn, kept_back, tuned
+from bench.alerts.__main__ import GROUPS
 from bench.alerts.__main__ import main as command
 from bench.alerts.replay import Run, _firing, _runs
 from bench.alerts.report import failures, summary
@@ -15,7 +16,7 @@ from bench.alerts.story import SHIPPED, Device, Expectation, Story, StoryError, 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 
-PLANNED = {story.name: story for story in (*tuned.STORIES, *kept_back.STORIES)}
+PLANNED = {story.name: story for story in (*tuned.STORIES, *kept_back.STORIES, *drawn.STORIES)}
 JOB = {"workload_job": "7"}
 
 
@@ -200,11 +201,12 @@ def test_shipped_stories_are_those_that_are_planned() -> None:
             planned.minutes,
             len(planned.expectations),
         ), name
-        assert made.group == ("tuned" if planned in tuned.STORIES else "kept back"), name
+        assert planned in GROUPS[made.group], name
 
 
 def test_enough_stories_and_enough_kept_back() -> None:
-    assert len(PLANNED) >= 40
+    assert len(PLANNED) >= 120
+    assert len(drawn.STORIES) >= 60
     assert len(kept_back.STORIES) >= 12
     assert sum(not planned.expectations for planned in PLANNED.values()) >= 15
 

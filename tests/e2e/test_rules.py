@@ -155,7 +155,10 @@ def test_losses_of_a_job_are_divided_among_its_users(tool: str, tmp_path: Path) 
     launch = {"workload_job_kind": "launch", "workload_job": "gpu07/fit.py-1"}
     owners = {"p0": {"workload_user": "ann", **JOB}, "p1": {"workload_user": "ann", **JOB}}
     owners |= {"p2": {"workload_user": "bob", **JOB}, "p3": {"workload_user": "bob", **launch}}
-    rows = [Row("gpu_process_host_info", {"process": process, **owner}, 1, 1) for process, owner in owners.items()]
+    rows = [
+        Row("gpu_process_host_info", {"process": process, "torch_build": "cuda", **owner}, 1, 1)
+        for process, owner in owners.items()
+    ]
     for process, share in {"p0": 0.6, "p3": 0.25}.items():
         lost = {"process": process, "cause": "data_loading"}
         rows.append(Row("training_gpu_held_seconds_total", {"process": process}, 1, 1, counter=True))

@@ -72,7 +72,7 @@ def of_processes(p: Parameters) -> list[Recording]:
     stalled = s.by_process(f"max_over_time({s('training_state', p.lookback, state='stalled')}) == 1")
     return [
         Recording(ALIVE, alive(p)),
-        Recording(RANK_WORK, _rank_work(p)),
+        *([Recording(RANK_WORK, _rank_work(p))] if p.per_cause else []),
         Recording(STALLED, stalled),
         problem("stalled", s.jobs_with(STALLED) + s.and_job(ALIVE)),
     ]
