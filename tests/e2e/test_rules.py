@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from tests.artifacts.rules.rule_stories import JOB, QUIET, STORIES, Quiet, Row, Story
-from tests.e2e.ruletester import firing, promtool, story_identity, tools_by_turns
+from tests.e2e.ruletester import firing, keep_needed, promtool, story_identity, tools_by_turns
 
 pytestmark = pytest.mark.e2e
 
@@ -20,6 +22,16 @@ by_alert = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.ale
 
 
 tool = tools_by_turns()
+
+
+@by_alert
+def test_an_alert_keeps_all_series_that_it_needs(story: Story) -> None:
+    groups = rules.groups(story.parameters)["groups"]
+    keep_needed(groups, story.alert)
+    kept = [rule for group in groups for rule in group["rules"]]
+
+    assert [rule["alert"] for rule in kept if "alert" in rule] == [story.alert]
+    assert set(re.findall(r"gpugauge:[\w:]+", str(kept))) == {rule["record"] for rule in kept if "record" in rule}
 
 
 @by_alert
