@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 # The smallest speedup without a component for which it is the cause.
@@ -112,10 +113,11 @@ def without(pipeline: Pipeline, cause: str) -> Pipeline:
     return replace(pipeline, **changes)  # type: ignore[arg-type]  # the table's keys are the fields' names
 
 
-def speedups(pipeline: Pipeline) -> dict[str, float]:
+@lru_cache(maxsize=1)  # the same pipeline is compared with several verdicts
+def speedups(pipeline: Pipeline) -> Mapping[str, float]:
     """Return the speedup of the run without each cause."""
-    causes = (*REMOVED, "underfilled", "precision_unused")
-    return {cause: pipeline.step / without(pipeline, cause).step for cause in causes}
+    step, causes = pipeline.step, (*REMOVED, "underfilled", "precision_unused")
+    return {cause: step / without(pipeline, cause).step for cause in causes}
 
 
 def true_cause(pipeline: Pipeline) -> str | None:
