@@ -64,5 +64,5 @@ def test_drawn_chunks_are_one_body_up_to_the_limits(seed: int) -> None:
     with serving() as address:
         head, _, content = exchange(address, chunks, chance).partition(b"\r\n\r\n")
 
-    assert head.split(b"\r\n")[0] == (b"HTTP/1.1 200 OK" if fits else b"HTTP/1.1 413 Request Entity Too Large")
+    assert head.split()[1] == (b"200" if fits else b"413")  # the phrase depends on the version of Python
     assert (content == body) is fits
