@@ -33,7 +33,7 @@ SERVING = (
 TRAINING = (
     "python3 train.py",
     "python3 -m torch.distributed.run train.py",
-    "/usr/bin/python3 -u /work/finetune_vllm_data.py",
+    "/usr/bin/python3 -u /home/ann/finetune_vllm_data.py",
     "python3 -m my.ollama_trainer",
     "ray::TrainWorker",
     "ray::RayTrainWorker.actor_fit",
