@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -25,9 +26,11 @@ def worker() -> Iterator[Worker]:
 
 def test_reply_is_awaited_in_slices(worker: Worker) -> None:
     simulation = scenario("gpus: {model: h100}").simulation()
+    os.kill(worker.pid, signal.SIGSTOP)  # so that it cannot reply yet
     number = worker.send("open", simulate=simulation)
 
     assert not worker.wait_for_reply(0)
+    os.kill(worker.pid, signal.SIGCONT)
     assert worker.wait_for_reply(20)
     assert worker.receive(number, 1).failed is None
 

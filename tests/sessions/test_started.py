@@ -20,13 +20,15 @@ def test_a_claim_between_start_and_now_is_kept() -> None:
 
 @pytest.mark.parametrize("lie", [-2 * 86400.0, -3600.0, -5.0, 5.0, 86400.0, -1e12, 1e12])
 def test_a_claim_outside_is_replaced_by_the_start_of_the_process(lie: float) -> None:
+    before = time.time()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        begin = time.time()
+        after = time.time()  # on a busy machine this is late
         time.sleep(0.3)
         found = checked_start(time.time() + lie, process.pid)
         process.kill()
 
-    assert found == pytest.approx(begin, abs=0.2)
+    assert found is not None
+    assert before - 0.1 < found < after + 0.1
 
 
 @pytest.mark.parametrize("pid", [0, 2**30])
