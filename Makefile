@@ -149,7 +149,7 @@ deploy-packages: ## the Debian packages that `make deploy-check` needs
 demo-stack: $(VENV)/run ## the way of an alert, SIMULATED: exporter, Prometheus, Alertmanager; docs/demo.md
 	@exec $(BIN)/python deploy/demo/stack.py $(ARGS)
 
-deploy-check: $(VENV)/dev ## systemd unit, image and sidecar tried for real; needs root and the packages of `make deploy-packages`
+deploy-check: $(VENV)/frameworks ## systemd unit, image and sidecar tried for real; needs root and the packages of `make deploy-packages`
 	@$(BIN)/python -m pytest -q -m deploy --timeout=900 tests/e2e
 
 .PHONY: cluster-packages cluster-build cluster-check

@@ -22,6 +22,7 @@ from tests.needs import require
 pytestmark = pytest.mark.deploy
 
 DOCUMENT = "install-container.md"
+MAX_ADDED = 60  # MB; a build tool or a cache of packages would exceed it
 
 OPTIONS = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
 SMALL = Path(__file__).parent / "workloads" / "small.py"
@@ -121,14 +122,15 @@ def test_training_beside_it_reports_through_a_folder(engine: Podman, tmp_path: P
 def test_labels_environment_and_size(engine: Podman) -> None:
     image = json.loads(engine.out("image", "inspect", "gpugauge"))[0]
     base = json.loads(engine.out("image", "inspect", "localhost/build:1"))[0]
-    (size,) = re.findall(r"adds (\d+) MB", (ROOT / "docs" / DOCUMENT).read_text())
     environment = dict(entry.split("=", 1) for entry in image["Config"]["Env"])
 
     assert image["Config"]["Labels"]["org.opencontainers.image.version"] == __version__
     assert image["Config"]["Labels"]["org.opencontainers.image.revision"] == head()
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert abs((image["Size"] - base["Size"]) / 1e6 - int(size)) < 5
+    added = (image["Size"] - base["Size"]) / 1e6
+    print(f"gpugauge adds {added:.0f} MB to its base")
+    assert 10 < added < MAX_ADDED
 
 
 def test_no_build_tools(engine: Podman) -> None:
