@@ -17,7 +17,8 @@ from gpugauge.settings.nearest import hint
 from gpugauge.settings.yaml_model import YamlModel
 from gpugauge.settings.yaml_text import Document
 
-_MATCHER = r'[a-zA-Z_]\w*(=|!=|=~|!~)"[^"\\{}`]*"'
+# No \w: names are ASCII in Prometheus 2.
+_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}`]*"'
 _MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
 _SEVERITIES = ("info", "warning", "critical")
 # Parameters of earlier versions, and what replaces them.
@@ -65,17 +66,31 @@ def _severity(value: object) -> object:
     return value
 
 
+def _checked(expression: str) -> None:
+    """Raise ValueError if the text is no regular expression."""
+    try:
+        re.compile(expression)
+    except re.error as error:
+        raise ValueError(f"{expression!r} is no regular expression: {error}") from None
+
+
 def _regex(value: str) -> str:
     """Return the regular expression. Raises ValueError."""
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+    _checked(value)
     if re.search(r'["\\`%{}]', value):
         raise ValueError('must not contain any of " \\ ` % { }; write [.] for a dot')
     return value
 
 
+def _matchers(value: object) -> object:
+    """Return the value. Raises ValueError if it is text with a matcher whose regular expression is none."""
+    for operator, expression in re.findall(r'([=!]~?)"([^"]*)"', value) if isinstance(value, str) else ():
+        if operator.endswith("~"):
+            _checked(expression)
+    return value
+
+
+Matchers = Annotated[str, BeforeValidator(_matchers)]
 Duration = Annotated[int, BeforeValidator(_seconds), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(_share)]
 Severity = Annotated[Literal["info", "warning", "critical"], BeforeValidator(_severity)]
@@ -129,17 +144,17 @@ class Parameters(BaseModel):
         description="Time between two evaluations of the rules. It is doubled, up to 2m, for the rules about the lost "
         "time of jobs.",
     )
-    matchers: str = Field(
+    matchers: Matchers = Field(
         default="",
         pattern=_MATCHERS,
         description='Label matchers that are added to every selector, such as cluster="a",env!="test".',
     )
-    up_matchers: str = Field(
+    up_matchers: Matchers = Field(
         default='job=~".*gpugauge.*"',
         pattern=rf"^{_MATCHER}(,{_MATCHER})*$",
         description="Label matchers that select the exporters among all scrape targets (`up`).",
     )
-    training_matchers: str = Field(
+    training_matchers: Matchers = Field(
         default='torch_build=~"cuda|rocm"',
         pattern=_MATCHERS,
         description="Label matchers of gpu_process_host_info that select processes without the hook as trainings. "
@@ -152,12 +167,12 @@ class Parameters(BaseModel):
     )
     cluster_label: str = Field(
         default="cluster",
-        pattern=r"^([a-zA-Z_]\w*)?$",
+        pattern=r"^([a-zA-Z_][a-zA-Z0-9_]*)?$",
         description="Label of the cluster, which Prometheus or its targets add. All rules keep it.",
     )
     name: str = Field(
         default="gpugauge",
-        pattern=r"^[a-zA-Z]\w*$",
+        pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$",
         description="First part of the names of groups and recorded series. A second set of rules in the same "
         "Prometheus needs a name of its own.",
     )
@@ -213,7 +228,8 @@ class Parameters(BaseModel):
         return max(300, 4 * self.scrape_interval)
 
 
-_OURS = frozenset({"uuid", "process", "instance", "cause", "state", "rank", "run_id", "severity", "alertname"})
+_OURS = frozenset({"__name__", "uuid", "process", "instance", "cause", "state", "rank", "run_id"})
+_OURS |= {"severity", "alertname"}
 _FILE = YamlModel(Parameters, "rules file", RulesError)
 
 
