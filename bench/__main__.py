@@ -9,12 +9,26 @@ import shutil
 import sys
 import time
 
-from bench import accuracy, attribution, cost, figures, fleet, growth, hook, scrape, startup, tick, verdict, worker
+from bench import (
+    accuracy,
+    attribution,
+    cost,
+    figures,
+    fleet,
+    gain,
+    growth,
+    hook,
+    scrape,
+    startup,
+    tick,
+    verdict,
+    worker,
+)
 from bench.report import reported, sentence
 
 BENCHES = {
     bench.__name__.removeprefix("bench."): bench
-    for bench in (scrape, cost, startup, tick, worker, attribution, growth, accuracy, verdict, hook, fleet)
+    for bench in (scrape, cost, startup, tick, worker, attribution, growth, accuracy, verdict, gain, hook, fleet)
 }
 
 

@@ -50,6 +50,11 @@ class Program:
     load: float | None = None
     memory: int = 0
 
+    @property
+    def speedup(self) -> float | None:
+        """The expected gain without the cause, None if it is not decided."""
+        return round(1.0 / (1.0 - self.ratio), 3) if self.cause and self.ratio and self.ratio < 0.9 else None
+
 
 @dataclass
 class Gpu:
@@ -90,6 +95,9 @@ class Node:
         up = [gpu for gpu in self.gpus if gpu.up]
         uses = [(p, uuid) for p in self.programs for uuid in p.gpus]
         hooked = [p for p in self.programs if p.condition not in {"unhooked", "display"}]
+        gaining = [
+            ({"process": p.process, "cause": p.cause}, p.speedup) for p in self.programs if p.cause and p.speedup
+        ]
         states = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "held_idle"}
         states |= {"on_cpu": "training_on_cpu", "unhooked": "unknown", "display": "held_idle"}
         families = (
@@ -181,6 +189,17 @@ class Node:
             family(
                 "training_limited_by_ratio",
                 *(({"process": p.process, "cause": p.cause}, p.ratio) for p in self.programs if p.cause and p.ratio),
+            ),
+            *(
+                family(
+                    f"training_expected_speedup{bound}_ratio",
+                    *((labels, factor * speedup) for labels, speedup in gaining),
+                )
+                for bound, factor in (("", 1.0), ("_lower", 0.9), ("_upper", 1.2))
+            ),
+            family(
+                "training_expected_speedup_info",
+                *(({**labels, "next": "gpu"}, 1) for labels, _ in gaining),
             ),
         )
         return Snapshot(NOW, 100.0, (Section("all", families),), {"device": Health(True, 0.1, NOW, 0)})

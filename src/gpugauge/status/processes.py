@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.metric import Family
+from gpugauge.status.advice import Exported, Subject, advice_of
 from gpugauge.status.history import IDENTITIES, History, by_labels
 from gpugauge.status.runbook import section_of_training
-from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, state_words
+from gpugauge.status.words import cause_phrase, state_words
 from gpugauge.verdict.causes import CAUSES
 
 WASTED_RATIO = 0.5
@@ -114,6 +115,7 @@ class _Verdicts:
     """State, cause, and what follows from them."""
 
     def __init__(self, found: Families) -> None:
+        self._exported = Exported(found)
         self._states, self._causes = (
             current(found.get(n), "process") for n in ("training_state", "training_limited_by")
         )
@@ -128,28 +130,22 @@ class _Verdicts:
         state, name = self._states.get(process), self._causes.get(process)
         ratio = self._shares.get((process, name or ""))
         cause = CAUSES.get(name or "")
-        advice = cause.advice if cause else ""
-        if not advice and state == "stalled":
-            advice = STALLED_ADVICE.format(facts["pid"] or "PID")
-        elif not advice and state == "held_idle":
-            advice = IDLE_ADVICE
-        elif not advice and not facts["hook"] and role != "display":
-            advice = RUN_ADVICE
         parts = self._parts.get(process, {})
-        return {
+        shown = {
             "state": state,
             "state_words": state_words(state, role, facts["hook"]),
             "limited_by": name,
             "limited_by_words": cause_phrase(name) if name else None,
             "limited_by_ratio": ratio,
             "evidence": cause.evidence if cause else None,
-            "advice": advice or None,
             "runbook": section_of_training(state, name) if state else None,
             "level": level(state, name, ratio, role),
             "undecidable": list(filter(None, self._undecidable.get(process, "").split(","))),
             "step_shares": parts,
             "data_wait_ratio": parts.get("data"),
         }
+        changes = [advice.plain() for advice in advice_of(Subject(process, self._exported, {**facts, **shown}))]
+        return {**shown, "advice": changes[0]["change"] if changes else None, "changes": changes}
 
 
 def level(state: str | None, cause: str | None, ratio: float | None, role: str | None) -> str:

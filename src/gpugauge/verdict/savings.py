@@ -33,7 +33,7 @@ _FULL_CLOCK = 0.85  # of the maximum
 _SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
 
 # Causes of a slow loader or host, and the share of the time that they take.
-_ROOTS: Mapping[str, Callable[[Evidence], float | None]] = {
+ROOTS: Mapping[str, Callable[[Evidence], float | None]] = {
     "cpu_limited": lambda e: e.cpu_throttled,
     "memory_swap_io": lambda e: e.memory_pressure,
 }
@@ -53,7 +53,7 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     if device.busy is None:
         return Loss()
     own = device.busy if device.own_busy is None else min(device.own_busy, device.busy)
-    waiting = _waiting_for_peers(e, device, own)
+    waiting = waiting_for_peers(e, device, own)
     shared = min(0.99, max(0.0, device.busy - own - device.unowned_busy))
     # While the step is at its kernels, the other processes take their share of the GPU.
     computing = min(1.0, (own - waiting) / (1.0 - shared))
@@ -61,11 +61,11 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     # Pauses are not lost time. The GPU is assumed to be idle in all of a pause.
     gap = max(0.0, 1.0 - working - waiting - e.paused)
     in_gaps = _with_root_cause(_gaps(e, device, gap, computing))
-    slower = _slow_kernels(e, device, own - waiting, shared)
+    slower = slow_kernels(e, device, own - waiting, shared)
     # Gaps show that the training does not wait for the GPU, except those that follow the kernels in each step.
     serial = gap if in_gaps.get("transfer") and not e.pinned else in_gaps.get("memory_pressure", 0.0)
     idle = max(0.0, 1.0 - device.busy - e.paused - serial)
-    weight = 0.0 if _loader_limits(e, gap) else max(0.0, 1.0 - idle / _SERIAL)
+    weight = 0.0 if loader_limits(e, gap) else max(0.0, 1.0 - idle / _SERIAL)
     most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else 1.0  # the thread loads even with faster kernels
     on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
     lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
@@ -93,7 +93,7 @@ def _divided(total: float, savings: Mapping[str, float]) -> dict[str, float]:
     return {name: total * saved / whole for name, saved in savings.items()} if whole else {}
 
 
-def _loader_limits(e: Evidence, gap: float) -> bool:
+def loader_limits(e: Evidence, gap: float) -> bool:
     """Return whether workers deliver batches too slowly. Nothing else in the pipeline then costs time."""
     return bool(e.loader_workers) and min(_waited(e) or 0.0, gap) >= LIMITING_WAIT
 
@@ -106,7 +106,7 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     """Return the savings of the causes of time in which no kernel ran, `gap` as a share of the time."""
     waited = _waited(e)
     wait = min(waited or 0.0, gap)
-    if _loader_limits(e, gap):
+    if loader_limits(e, gap):
         return {"data_loading": wait} | _withheld(e, gap)
     # What is measured goes before a bound.
     measured = max(wait, *_withheld(e, gap).values(), 0.0)
@@ -135,11 +135,11 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
 
 def _withheld(e: Evidence, most: float) -> dict[str, float]:
     """Return the savings of resources that the cgroup or the machine withholds, at most the time of loader and host."""
-    shares = {name: share(e) or 0.0 for name, share in _ROOTS.items()}
+    shares = {name: share(e) or 0.0 for name, share in ROOTS.items()}
     return {name: min(most, share) for name, share in shares.items() if share >= _WITHHELD}
 
 
-def _waiting_for_peers(e: Evidence, device: DeviceEvidence, busy: float) -> float:
+def waiting_for_peers(e: Evidence, device: DeviceEvidence, busy: float) -> float:
     """Return the share of time in which a collective waits for slower ranks: its kernel draws little power."""
     power = None if device.power_limit_lowered else device.power  # of a low limit, it is a large share
     low_power = (power is None or power < 0.85) and (device.tensor_active is None or device.tensor_active < 0.6)
@@ -148,7 +148,7 @@ def _waiting_for_peers(e: Evidence, device: DeviceEvidence, busy: float) -> floa
     return min(busy, max(0.0, 1.0 - e.local_work))
 
 
-def _slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: float) -> dict[str, float]:
+def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: float) -> dict[str, float]:
     """Return the shares of the kernels' time that the removal of each cause would save."""
     longer: dict[str, float] = {"contention": shared}
     slowed = max(device.thermal or 0.0, (device.power_capped or 0.0) if device.power_limit_lowered else 0.0)
@@ -166,7 +166,7 @@ def _slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared:
 
 def _with_root_cause(savings: dict[str, float]) -> dict[str, float]:
     """Return the savings without those of a slow loader or host, if withheld CPU and memory together make them slow."""
-    withheld = 1.0 - math.prod(1.0 - savings.get(name, 0.0) for name in _ROOTS)
+    withheld = 1.0 - math.prod(1.0 - savings.get(name, 0.0) for name in ROOTS)
     if not withheld or withheld < _ROOT_CAUSE * max(savings.values()):
         return savings
     return {name: saved for name, saved in savings.items() if name not in _SLOWED}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
+from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.logline import fields
-from gpugauge.metric import NONE, RATIO, SECONDS, LabelValues, Metric, Table, families
+from gpugauge.metric import LabelValues, families
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
-from gpugauge.verdict.causes import CAUSES, STATES
+from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.facts import FAMILIES, Progress, evidence, processes
+from gpugauge.verdict.gain import gains
 from gpugauge.verdict.judge import Verdict, judge
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.shares import phase_seconds, step_shares, waits
@@ -22,106 +22,10 @@ from gpugauge.verdict.window import Window
 
 log = logging.getLogger("gpugauge.verdict")
 
-_process = Table("process")
 _INTERVAL_SECONDS = 5.0  # between two verdicts
 _TOLERANCE_SECONDS = 0.5  # by which a verdict can be earlier: ticks are 1 s to 5 s apart, and not exactly periodic
 _CLOCK_SECONDS = 0.05  # by which the clocks of a session and of the ticks differ
 _LINGER_SECONDS = 300.0  # time for which the integrals of an ended process are exported
-
-
-_STATE_VALUES = {state: {other: int(other == state) for other in STATES} for state in STATES}
-
-
-@dataclass(slots=True)
-class _Account:
-    """The exported verdict on one process, and its integrals. Times are monotonic seconds."""
-
-    verdict: Verdict
-    seen: float  # time of the last verdict
-    held: int = 0  # GPUs
-    progress: Progress | None = None
-    meter: PhaseMeter | None = None  # None without a shared record
-    began: bool = False  # with a step or batch
-    on_cpu: bool = False
-    shares: Mapping[str, float] = field(default_factory=dict)  # of a step, by part
-    live: bool = True
-    summary: Summary = field(default_factory=Summary)
-
-    def states(self) -> dict[str, int]:
-        return _STATE_VALUES[self.verdict.state]
-
-    def limited_by(self) -> dict[str, int]:
-        return {self.verdict.limited_by: 1} if self.verdict.limited_by else {}
-
-    def info(self) -> dict[tuple[str, ...], int]:
-        return {(self.verdict.confidence, ",".join(sorted(self.verdict.undecidable))): 1}
-
-
-LIVE: tuple[Metric, ...] = (
-    _process.gauge(
-        "training_state",
-        "State of the process; exactly one state is 1.",
-        NONE,
-        lambda a: a.states(),
-        "state",
-    ),
-    _process.gauge(
-        "training_limited_by",
-        "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
-        NONE,
-        lambda a: a.limited_by(),
-        "cause",
-    ),
-    _process.gauge(
-        "training_limited_by_ratio",
-        "Share of the held GPU time that was lost to each cause in the last minute.",
-        RATIO,
-        lambda a: a.verdict.causes,
-        "cause",
-    ),
-    _process.gauge(
-        "training_verdict_info",
-        "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
-        "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
-        "known. Always 1.",
-        NONE,
-        lambda a: a.info(),
-        *("confidence", "undecidable"),
-    ),
-    _process.gauge(
-        "training_step_share_ratio",
-        "Share of the last minute in each part of the training: waits for batches (data), waits for other ranks "
-        "(peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not known is absent, "
-        "and its time is in the rest.",
-        RATIO,
-        lambda a: a.shares,
-        "part",
-    ),
-)
-
-LASTING: tuple[Metric, ...] = (
-    _process.counter(
-        "training_seconds_total",
-        "Time of the process in each state, from the begin of its session; exact for states that are phases of the "
-        "hook, however short.",
-        SECONDS,
-        lambda a: a.summary.seconds,
-        "state",
-    ),
-    _process.counter(
-        "training_gpu_held_seconds_total",
-        "GPU time held by the process: number of GPUs times seconds.",
-        SECONDS,
-        lambda a: a.summary.held,
-    ),
-    _process.counter(
-        "training_lost_seconds_total",
-        "Lost GPU time by cause; the sum over all causes, including unknown, is the total lost GPU time.",
-        SECONDS,
-        lambda a: a.summary.lost,
-        "cause",
-    ),
-)
 
 
 class VerdictCollector(RegisteredCollector):
@@ -135,7 +39,7 @@ class VerdictCollector(RegisteredCollector):
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
         self._window = Window(FAMILIES)
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._due = 0.0
         self._began: float | None = None  # time of the first verdict
         self._before = 0.0  # time of the last verdict
@@ -158,7 +62,7 @@ class VerdictCollector(RegisteredCollector):
             self._judge(process, tick)
         self._end(present, tick)
         self._before = tick.monotonic
-        accounts: list[tuple[LabelValues, _Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
+        accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
         live = [(labels, account) for labels, account in accounts if account.live]
         self._section = Section(self.name, families(LIVE, live) + families(LASTING, accounts))
         return self._section
@@ -167,7 +71,7 @@ class VerdictCollector(RegisteredCollector):
         now = tick.monotonic
         account = self._accounts.get(process)
         if account is None:
-            account = self._accounts[process] = _Account(Verdict("unknown", "outside"), now)
+            account = self._accounts[process] = Account(Verdict("unknown", "outside"), now)
             account.meter = self._meter(process, now, new=True)
         elif account.meter is None:
             account.meter = self._meter(process, now, new=False)
@@ -178,6 +82,7 @@ class VerdictCollector(RegisteredCollector):
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
         elapsed = self._spend(process, account, now, waiting)
         account.live, account.seen, account.began = True, now, begun(found)
+        account.gains = gains(found, account.verdict) if account.began else {}
         account.shares = step_shares(self._window, process) if account.began else {}
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         account.summary.peak_memory = max(account.summary.peak_memory, self._memory(process))
@@ -196,7 +101,7 @@ class VerdictCollector(RegisteredCollector):
         meter.skip(seconds, waits(self._window, process), 1.0 - counted / session)
         return meter
 
-    def _spend(self, process: str, account: _Account, now: float, waiting: float | None) -> float:
+    def _spend(self, process: str, account: Account, now: float, waiting: float | None) -> float:
         """Count the time since the last verdict, and return it in seconds. `waiting`: see PhaseMeter.advance."""
         state = account.verdict.state
         if account.meter is None:
@@ -259,7 +164,7 @@ class VerdictCollector(RegisteredCollector):
             # The allocator's counters remain after the end of a process that used a GPU.
             on_cpu = not self._window.samples("torch_memory_ooms_total", "process", process)
             verdict = Verdict("starting", "inside")
-            self._accounts[process] = _Account(verdict, now, meter=meter, on_cpu=on_cpu)
+            self._accounts[process] = Account(verdict, now, meter=meter, on_cpu=on_cpu)
 
 
 def _log_end(process: str, summary: Summary) -> None:

@@ -1,0 +1,152 @@
+"""Metric rows of the verdict: of the current one, and integrals over the life of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpugauge.metric import NONE, RATIO, SECONDS, Metric, Table
+from gpugauge.verdict.causes import STATES
+from gpugauge.verdict.facts import Progress
+from gpugauge.verdict.gain import Gain
+from gpugauge.verdict.judge import Verdict
+from gpugauge.verdict.meter import PhaseMeter
+from gpugauge.verdict.summary import Summary
+
+_process = Table("process")
+
+_STATE_VALUES = {state: {other: int(other == state) for other in STATES} for state in STATES}
+
+
+@dataclass(slots=True)
+class Account:
+    """The exported verdict on one process, and its integrals. Times are monotonic seconds."""
+
+    verdict: Verdict
+    seen: float  # time of the last verdict
+    held: int = 0  # GPUs
+    progress: Progress | None = None
+    meter: PhaseMeter | None = None  # None without a shared record
+    began: bool = False  # with a step or batch
+    on_cpu: bool = False
+    shares: Mapping[str, float] = field(default_factory=dict)  # of a step, by part
+    gains: Mapping[str, Gain] = field(default_factory=dict)  # by cause
+    live: bool = True
+    summary: Summary = field(default_factory=Summary)
+
+    def states(self) -> dict[str, int]:
+        """Return 1 for the present state, 0 for the others."""
+        return _STATE_VALUES[self.verdict.state]
+
+    def limited_by(self) -> dict[str, int]:
+        """Return 1 for the main cause."""
+        return {self.verdict.limited_by: 1} if self.verdict.limited_by else {}
+
+    def gain(self, bound: Callable[[Gain], float]) -> dict[str, float]:
+        """Return a value of the gains, by cause."""
+        return {cause: bound(gain) for cause, gain in self.gains.items()}
+
+    def next(self) -> dict[tuple[str, ...], int]:
+        """Return 1 for the next limit, by cause."""
+        return {(cause, gain.next): 1 for cause, gain in self.gains.items()}
+
+    def info(self) -> dict[tuple[str, ...], int]:
+        """Return 1 for confidence and undecidable causes."""
+        return {(self.verdict.confidence, ",".join(sorted(self.verdict.undecidable))): 1}
+
+
+LIVE: tuple[Metric, ...] = (
+    _process.gauge(
+        "training_state",
+        "State of the process; exactly one state is 1.",
+        NONE,
+        lambda a: a.states(),
+        "state",
+    ),
+    _process.gauge(
+        "training_limited_by",
+        "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
+        NONE,
+        lambda a: a.limited_by(),
+        "cause",
+    ),
+    _process.gauge(
+        "training_limited_by_ratio",
+        "Share of the held GPU time that was lost to each cause in the last minute.",
+        RATIO,
+        lambda a: a.verdict.causes,
+        "cause",
+    ),
+    _process.gauge(
+        "training_verdict_info",
+        "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
+        "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
+        "known. Always 1.",
+        NONE,
+        lambda a: a.info(),
+        *("confidence", "undecidable"),
+    ),
+    _process.gauge(
+        "training_step_share_ratio",
+        "Share of the last minute in each part of the training: waits for batches (data), waits for other ranks "
+        "(peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not known is absent, "
+        "and its time is in the rest.",
+        RATIO,
+        lambda a: a.shares,
+        "part",
+    ),
+    _process.gauge(
+        "training_expected_speedup_ratio",
+        "Expected factor of the step rate if this cause alone was removed. Absent where the evidence does not decide "
+        "it, and where it is below 1.05.",
+        RATIO,
+        lambda a: a.gain(lambda gain: gain.expected),
+        "cause",
+    ),
+    _process.gauge(
+        "training_expected_speedup_lower_ratio",
+        "Lower bound of training_expected_speedup_ratio.",
+        RATIO,
+        lambda a: a.gain(lambda gain: gain.lower),
+        "cause",
+    ),
+    _process.gauge(
+        "training_expected_speedup_upper_ratio",
+        "Upper bound of training_expected_speedup_ratio.",
+        RATIO,
+        lambda a: a.gain(lambda gain: gain.upper),
+        "cause",
+    ),
+    _process.gauge(
+        "training_expected_speedup_info",
+        "The limit that a step meets next, after the cause was removed: another cause, gpu for the kernels themselves, "
+        "or cpu for the computation on the CPU. Always 1.",
+        NONE,
+        lambda a: a.next(),
+        *("cause", "next"),
+    ),
+)
+
+LASTING: tuple[Metric, ...] = (
+    _process.counter(
+        "training_seconds_total",
+        "Time of the process in each state, from the begin of its session; exact for states that are phases of the "
+        "hook, however short.",
+        SECONDS,
+        lambda a: a.summary.seconds,
+        "state",
+    ),
+    _process.counter(
+        "training_gpu_held_seconds_total",
+        "GPU time held by the process: number of GPUs times seconds.",
+        SECONDS,
+        lambda a: a.summary.held,
+    ),
+    _process.counter(
+        "training_lost_seconds_total",
+        "Lost GPU time by cause; the sum over all causes, including unknown, is the total lost GPU time.",
+        SECONDS,
+        lambda a: a.summary.lost,
+        "cause",
+    ),
+)

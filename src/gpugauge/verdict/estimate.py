@@ -1,0 +1,136 @@
+"""The step of a training, estimated from its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.savings import ROOTS, loader_limits, slow_kernels, waiting_for_peers
+from gpugauge.verdict.step import Step
+
+# Bounds of an allocation or a free by the driver, in seconds (savings.py names the measurements), and their mean.
+_CALL_BOUNDS = (0.0002, 0.001)
+_CALL_SECONDS = 0.00045
+
+# Ratios from 0 to 1.
+_TOLERANCE = 0.11  # of each measured share
+_TOLERANCE_ON_CPU = 0.03  # where all shares are measured by clocks, in the process and by its cgroup
+_SLOWER_RANKS = 0.12  # wait for peers from which on the other ranks are slower; a shorter one is jitter of equal ranks
+_BUSY = 0.12  # idle time up to which the kernels take all of the step
+_MOST = 0.99  # of the time of host and loader that can be withheld
+# A host that launches ahead of the GPU, or workers for which nobody waits, show no duration. Assumed, as a share of the
+# time behind which they are hidden, and at most.
+_HIDDEN, _HIDDEN_MOST, _HIDDEN_LOADER = 0.4, 0.75, 0.6
+
+
+_E = TypeVar("_E", Evidence, DeviceEvidence)
+
+
+def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SECONDS) -> Step:
+    """Return the step of a training on one of its GPUs, or on the CPU. A call of the allocator to the driver is assumed
+    to take `call` seconds.
+    """
+    active = max(0.0, 1.0 - e.paused)
+    if device is None:
+        waits = max(0.0, 1.0 - e.local_work) if e.local_work is not None and (e.world_size or 1) > 1 else 0.0
+        return _on_cpu(e, active, min(active, waits))
+    busy = device.busy or 0.0
+    own = busy if device.own_busy is None else min(device.own_busy, busy)
+    spin = waiting_for_peers(e, device, own)
+    shared = min(_MOST, max(0.0, busy - own - device.unowned_busy))
+    local = max(0.0, active - spin)
+    kernels = min(local, (own - spin) / (1.0 - shared))
+    allocator = min(local - kernels, _calls(e) * call / e.window if e.window else 0.0)
+    idle = active - busy - allocator
+    limited = loader_limits(e, local - kernels)
+    wait = min(local, e.data_wait or 0.0)
+    thread = (local - wait if limited else local) - allocator
+    pinned = e.pinned is not False
+    copy = device.transfer or 0.0
+    load = min(wait, thread) if e.loader_workers == 0 else 0.0
+    taken = max(share(e) or 0.0 for share in ROOTS.values())
+    if not pinned:
+        host = thread - load - kernels - copy
+    elif idle <= _BUSY and not limited:
+        kernels = thread
+        host = max(_HIDDEN * (kernels - load), taken - load)
+    else:
+        host = thread - load
+    host = max(0.0, host)
+    loader = local if limited else 0.0
+    working = max(host + load, loader)
+    if taken > working and e.loader_workers:
+        # Time is withheld only from what works: the workers, for which nobody waits.
+        working = loader = (taken + local) / 2
+    return Step(
+        kernels,
+        host,
+        load,
+        loader,
+        copy,
+        pinned,
+        allocator=allocator,
+        peers=active if spin >= _SLOWER_RANKS else 0.0,
+        paused=e.paused,
+        slower=slow_kernels(e, device, own - spin, shared),
+        withheld=_withheld(e, working),
+    )
+
+
+def _on_cpu(e: Evidence, active: float, waits: float) -> Step:
+    local = active - waits
+    wait = min(local, e.data_wait or 0.0)
+    return Step(
+        None,
+        local - wait,
+        load=0.0 if e.loader_workers else wait,
+        loader=local if e.loader_workers and wait else 0.0,
+        peers=active if waits >= _SLOWER_RANKS else 0.0,
+        paused=e.paused,
+        withheld=_withheld(e, local),
+    )
+
+
+def _calls(e: Evidence) -> float:
+    """Return the calls of the allocator to the driver in the window, 0 if it only grew."""
+    pressed = max(e.retries, e.ooms) or (e.device_frees or 0.0)
+    return (e.device_allocs or 0.0) + (e.device_frees or 0.0) if pressed else 0.0
+
+
+def _withheld(e: Evidence, working: float) -> dict[str, float]:
+    return {name: min(_MOST, (share(e) or 0.0) / working) if working else 0.0 for name, share in ROOTS.items()}
+
+
+def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step, ...]]:
+    """Yield for each measured value the steps with a lower and a higher one."""
+    for name in _OF_PROCESS:
+        yield tuple(estimate(near, device) for near in _near(e, name, _TOLERANCE if device else _TOLERANCE_ON_CPU))
+    if device is not None:
+        for name in _OF_DEVICE:
+            yield tuple(estimate(e, near) for near in _near(device, name, _TOLERANCE))
+    if _calls(e):
+        yield tuple(estimate(e, device, call) for call in _CALL_BOUNDS)
+
+
+_OF_PROCESS = ("data_wait", "data_wait_exposed", "local_work", *("cpu_throttled", "memory_pressure"))
+_OF_DEVICE = ("busy", "own_busy", "sm_active", "clock", "transfer")
+
+
+def _near(evidence: _E, name: str, tolerance: float) -> Iterator[_E]:
+    """Yield the evidence with a lower and a higher value of a share, nothing if it is not known."""
+    value = getattr(evidence, name)
+    for factor in (1.0 - tolerance, 1.0 + tolerance) if value else ():
+        changed: Any = {name: min(1.0, value * factor)}
+        yield replace(evidence, **changed)
+
+
+def alternatives(step: Step) -> Iterator[Step]:
+    """Yield other steps that the same evidence allows."""
+    if step.kernels is not None and not step.loader and not step.load:
+        yield replace(step, loader=_HIDDEN_LOADER * step.without("waiting_for_peers").time)
+    if not step.pinned:
+        yield replace(step, serial=True)
+    elif step.kernels and step.kernels > step.host + step.load:
+        yield replace(step, host=max(step.host, _HIDDEN_MOST * (step.kernels - step.load)))

@@ -1,0 +1,81 @@
+"""The expected gain: by which factor the steps are faster without a cause, and the limit that comes next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpugauge.verdict.estimate import alternatives, estimate, variants
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.judge import Verdict
+from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
+from gpugauge.verdict.step import Step
+
+LEAST = 1.05  # a smaller gain is noise
+MOST_SPREAD = 1.7  # upper bound by lower bound: with a larger spread the gain is undecidable
+_MOST = 1000.0
+# Of a training on the CPU, which loses no GPU time.
+_ON_CPU = ("data_loading", "waiting_for_peers", "cpu_limited", "memory_swap_io")
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Factors of the step rate without a cause, 1 or more. `next` is the cause that limits the step then, `gpu` for
+    its kernels or `cpu` for its computation on the CPU.
+    """
+
+    expected: float
+    lower: float
+    upper: float
+    next: str
+
+
+def gains(e: Evidence, verdict: Verdict) -> dict[str, Gain]:
+    """Return the gain without each cause of a verdict, and on the CPU without what its steps wait for. Absent are gains
+    that the evidence does not decide, and those that are as small as noise.
+    """
+    causes = _ON_CPU if verdict.state == "training_on_cpu" else tuple(verdict.causes)
+    devices = () if verdict.state == "training_on_cpu" else e.devices
+    trains = verdict.state == "training_on_cpu" or (verdict.state == "training" and devices)
+    if not e.inside or not trains or e.window < MIN_EVIDENCE_SECONDS or not (e.steps or e.batches):
+        return {}
+    if any(device.busy is None for device in devices):
+        return {}
+    found = [_of_device(e, device, causes) for device in devices or (None,)]
+    common = [cause for cause in found[0] if all(cause in one for one in found)]
+    least = {cause: _least([one[cause] for one in found]) for cause in common}
+    return {cause: gain for cause, gain in least.items() if gain.lower > 1.0 and gain.upper <= MOST_SPREAD * gain.lower}
+
+
+def _least(of_devices: Sequence[Gain]) -> Gain:
+    """Return the gain of a step on several GPUs, which the slowest of them limits."""
+    least = min(of_devices, key=lambda gain: gain.expected)
+    lower, upper = min(gain.lower for gain in of_devices), max(gain.upper for gain in of_devices)
+    return Gain(least.expected, lower, upper, least.next)
+
+
+def _of_device(e: Evidence, device: DeviceEvidence | None, causes: Sequence[str]) -> dict[str, Gain]:
+    step = estimate(e, device)
+    worth = [cause for cause in causes if _ratio(step, cause) >= LEAST]
+    if not worth:
+        return {}
+    near, others = list(variants(e, device)), list(alternatives(step))
+    return {cause: _gain(cause, step, near, others) for cause in worth}
+
+
+def _gain(cause: str, step: Step, near: Sequence[Sequence[Step]], others: Sequence[Step]) -> Gain:
+    """Return the gain with its bounds: errors of measured values are independent of each other."""
+    expected = _ratio(step, cause)
+    below = above = 0.0
+    for pair in near:
+        errors = [math.log(_ratio(one, cause) / expected) for one in pair]
+        below, above = below + min([0.0, *errors]) ** 2, above + max([0.0, *errors]) ** 2
+    possible = [expected, *(_ratio(one, cause) for one in others)]
+    lower = min(expected * math.exp(-math.sqrt(below)), *possible)
+    upper = max(expected * math.exp(math.sqrt(above)), *possible)
+    return Gain(round(expected, 3), round(max(1.0, lower), 3), round(upper, 3), step.without(cause).limit)
+
+
+def _ratio(step: Step, cause: str) -> float:
+    return max(1.0, min(_MOST, step.time / max(step.without(cause).time, step.time / _MOST))) if step.time else 1.0

@@ -1,0 +1,137 @@
+"""The expected gain, against the simulator's pipelines without the cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from bench.gain import advised, bounded, published, quantile
+
+from gpugauge.simulator.device.pipeline import REMOVED, Pipeline, without
+from gpugauge.verdict.evidence import Evidence
+from gpugauge.verdict.gain import MOST_SPREAD, Gain, gains
+from gpugauge.verdict.judge import Verdict, judge
+from tests.verdict.oracle import GAIN_SEEDS, PUBLISHED_SEEDS, TUNING_SEEDS, evidence, without_hook
+
+CAUSES = (*REMOVED, "underfilled", "precision_unused")
+ALL = Verdict("training", "inside", dict.fromkeys(CAUSES, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "cause", "after"),
+    [
+        (Pipeline(load=0.8), "data_loading", "gpu"),
+        (Pipeline(load=0.8, host=0.15), "data_loading", "host_bound"),
+        (Pipeline(load=0.15, workers=0), "data_loading", "gpu"),
+        (Pipeline(host=0.2), "host_bound", "gpu"),
+        (Pipeline(host=0.09, synchronises=True), "host_bound", "gpu"),
+        (Pipeline(copy=0.1, pinned=False), "transfer", "gpu"),
+        (Pipeline(peer=0.4, world_size=8), "waiting_for_peers", "gpu"),
+        (Pipeline(clock=0.6), "throttled", "gpu"),
+        (Pipeline(other=0.4), "contention", "gpu"),
+        (Pipeline(precision_unused=True, tensor=0.0), "precision_unused", "gpu"),
+        (Pipeline(fill=0.52), "underfilled", "gpu"),
+        (Pipeline(cpu_quota=0.2), "cpu_limited", "gpu"),
+        (Pipeline(load=0.3, cpu_quota=0.4), "cpu_limited", "gpu"),
+        (Pipeline(paging=0.85), "memory_swap_io", "gpu"),
+        (Pipeline(retries=1.0, cached=100, device_call=0.00045), "memory_pressure", "gpu"),
+    ],
+)
+def test_the_removal_of_a_planted_fault(pipeline: Pipeline, cause: str, after: str) -> None:
+    gain = gains(evidence(pipeline), ALL)[cause]
+
+    assert gain.expected == pytest.approx(pipeline.step / without(pipeline, cause).step, rel=0.1)
+    assert 1.0 <= gain.lower <= gain.expected <= gain.upper <= MOST_SPREAD * gain.lower
+    assert gain.next == after
+
+
+def test_a_wait_that_hides_another_gains_the_difference_only() -> None:
+    alone, hiding = (Pipeline(load=0.8, host=host) for host in (0.03, 0.18))
+
+    assert gains(evidence(alone), ALL)["data_loading"].expected == pytest.approx(2.0)
+    assert gains(evidence(hiding), ALL)["data_loading"].expected == pytest.approx(0.2 / 0.18, rel=0.01)
+    assert "host_bound" not in gains(evidence(hiding), ALL)
+
+
+def test_a_healthy_run_gains_nothing() -> None:
+    assert gains(evidence(Pipeline()), ALL) == {}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "cause"),
+    [
+        (Pipeline(fill=0.06), "underfilled"),  # whether the host keeps up with short kernels is not known
+        (Pipeline(host=0.5, cpu_quota=0.05), "cpu_limited"),  # a tenth of an error is twice the rest
+    ],
+)
+def test_a_gain_that_is_not_decided_is_absent(pipeline: Pipeline, cause: str) -> None:
+    assert cause not in gains(evidence(pipeline), ALL)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"window": 10.0}, {"steps": 0.0, "batches": 0.0}, {"devices": ()}, {"inside": False}]
+)
+def test_without_evidence_there_is_no_gain(changes: dict[str, object]) -> None:
+    e = evidence(Pipeline(load=0.8))
+
+    assert "data_loading" in gains(e, ALL)
+    assert gains(replace(e, **changes), ALL) == {}  # type: ignore[arg-type]  # the keys are the fields' names
+
+
+def test_without_the_hook_there_is_no_gain() -> None:
+    e = without_hook(evidence(Pipeline(load=0.8)))
+
+    assert gains(e, judge(e)) == {}
+
+
+def test_only_causes_of_the_verdict_have_a_gain() -> None:
+    e = evidence(Pipeline(load=0.8))
+
+    assert gains(e, judge(e)).keys() == {"data_loading"}
+    assert gains(e, replace(judge(e), state="evaluating")) == {}
+
+
+def test_several_gpus_gain_what_the_slowest_gains() -> None:
+    fast, slow = (evidence(Pipeline(clock=clock)) for clock in (0.75, 0.7))
+    alone = gains(fast, ALL)["throttled"]
+
+    both = gains(replace(fast, devices=fast.devices + slow.devices), ALL)["throttled"]
+    assert both.expected == alone.expected
+    assert both.upper > alone.upper
+    unthrottled = evidence(Pipeline()).devices
+    assert "throttled" not in gains(replace(fast, devices=fast.devices + unthrottled), ALL)
+
+
+def on_cpu(**shares: float) -> dict[str, Gain]:
+    e = Evidence(60.0, inside=True, steps=100.0, loader_workers=2, world_size=2)
+    return gains(replace(e, **shares), Verdict("training_on_cpu", "inside"))  # type: ignore[arg-type]  # as above
+
+
+def test_a_training_on_the_cpu() -> None:
+    assert on_cpu(data_wait=0.6)["data_loading"].expected == pytest.approx(2.5)
+    assert on_cpu(data_wait=0.6)["data_loading"].next == "cpu"
+    assert on_cpu(local_work=0.5)["waiting_for_peers"].expected == pytest.approx(2.0)
+    assert on_cpu(cpu_throttled=0.5)["cpu_limited"].expected == pytest.approx(2.0)
+    assert on_cpu() == {}
+
+
+def test_time_without_steps_remains() -> None:
+    half = on_cpu(data_wait=0.3, paused=0.5)["data_loading"]
+
+    assert half.expected == pytest.approx(1 / 0.7, rel=0.01)
+
+
+def test_drawn_pipelines_without_a_cause() -> None:
+    found = advised(published())
+    errors = [one.error for one in found]
+
+    assert len(found) > 100
+    assert quantile(errors, 0.5) <= 0.1
+    assert quantile(errors, 0.95) <= 0.3
+    assert bounded(found) >= 0.9
+    assert not [one for one in found if one.truth < 1.0]
+    assert sum(one.truth < 1.02 for one in found) <= 0.02 * len(found)
+
+
+def test_seeds_of_the_published_gains_were_not_used_before() -> None:
+    assert not set(GAIN_SEEDS) & {*TUNING_SEEDS, *PUBLISHED_SEEDS}
