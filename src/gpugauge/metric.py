@@ -30,10 +30,16 @@ _LABEL = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """Cumulative bucket counts, one per bound of the row and one for +Inf, and the sum of the observations."""
+    """Cumulative bucket counts, one per bound of the row and one for +Inf, and the sum of the observations.
+
+    `log2` are counts by powers of two, if they are known, for native histograms: bucket i counts observations of at
+    most 2^(i + log2_first) and more than half of that. The first one also counts smaller observations.
+    """
 
     counts: tuple[int, ...]
     total: float
+    log2: tuple[int, ...] = ()
+    log2_first: int = 0
 
 
 Value: TypeAlias = "float | int | HistogramValue"
@@ -55,6 +61,8 @@ class Metric:
     source: str = ""  # call or file that the value comes from
     devices: str = ""  # the GPUs that have it, if not all
     buckets: tuple[float, ...] = ()
+    # Values of the last label whose series at 0 a scrape may leave out (exposition/messages.py).
+    sparse: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Check the names against the rules of Prometheus, OpenMetrics and this project. Raises ValueError."""
@@ -112,9 +120,11 @@ class Table:
         *labels: str,
         source: str = "",
         devices: str = "",
+        sparse: Iterable[str] = (),
     ) -> Metric:
         """Return a row for a value that only rises. The name ends in _total."""
-        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, devices)
+        own = frozenset(sparse)
+        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, devices, sparse=own)
 
     def histogram(
         self,

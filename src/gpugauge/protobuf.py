@@ -1,28 +1,45 @@
-"""Messages of protobuf as bytes, for services of the kubelet with a few small messages. This is smaller than generated
-code and a protobuf runtime.
+"""Messages of protobuf as bytes, for the services of the kubelet and the exposition, with a few small messages. This is
+smaller than generated code and a protobuf runtime.
 
 https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 
 
 def field(number: int, content: str | bytes) -> bytes:
     """Return a length-delimited field: a string or a message."""
     content = content.encode() if isinstance(content, str) else content
-    return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
+    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def flag(number: int) -> bytes:
     """Return a boolean field that is true; one that is false is left out."""
-    return _as_varint(number << 3) + b"\x01"
+    return varint(number << 3) + b"\x01"
 
 
-def _as_varint(value: int) -> bytes:
+def integer(number: int, value: int) -> bytes:
+    """Return a field of an unsigned integer."""
+    return varint(number << 3) + varint(value)
+
+
+def double(number: int, value: float) -> bytes:
+    """Return a field of a double. Raises OverflowError for integers beyond float."""
+    return varint(number << 3 | 1) + struct.pack("<d", value)
+
+
+def signed(values: Iterable[int]) -> bytes:
+    """Return integers of the types sint32 and sint64, one after the other: small ones are short, also negative ones."""
+    return b"".join(varint(value << 1 if value >= 0 else (-value << 1) - 1) for value in values)
+
+
+def varint(value: int) -> bytes:
+    """Return an unsigned integer as a varint: seven bits per byte."""
     low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _as_varint(rest) if rest else bytes([low])
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
 
 
 def messages(message: bytes, number: int) -> Iterator[bytes]:

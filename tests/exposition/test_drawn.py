@@ -97,7 +97,7 @@ def test_a_histogram_without_a_sum_hides_no_other() -> None:
     ],
 )
 def test_the_format_with_the_higher_quality_is_sent(accept: str, openmetrics: bool) -> None:
-    assert negotiate(accept, "").openmetrics is openmetrics
+    assert (negotiate(accept, "").format == "openmetrics") is openmetrics
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,37 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+# "sparse" is protobuf without the series at 0 that the start timestamps make superfluous (Metric.sparse).
+Format: TypeAlias = Literal["text", "openmetrics", "protobuf", "sparse"]
 
 
 class Variant(NamedTuple):
     """A format and an encoding of the same families."""
 
-    openmetrics: bool
+    format: Format
     gzip: bool
 
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PROTOBUF = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+_CONTENT_TYPES = {"text": TEXT, "openmetrics": OPENMETRICS, "protobuf": PROTOBUF, "sparse": PROTOBUF}
+# Parameters of a media range that has a format, with the value of one that is not there.
+_RICHER: tuple[tuple[Format, str, dict[str, tuple[str, str]]], ...] = (
+    (
+        "protobuf",
+        "application/vnd.google.protobuf",
+        {"proto": ("io.prometheus.client.metricfamily", ""), "encoding": ("delimited", "")},
+    ),
+    ("openmetrics", "application/openmetrics-text", {"version": ("1.0.0", "1.0.0")}),
+)
 # Of Prometheus 3: how names with characters other than a-z, A-Z, 0-9, _ and : are written. Ours have none, so that the
 # body is the same with each of them.
 _ESCAPINGS = frozenset({"allow-utf-8", "underscores", "dots", "values"})
 
-VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), repeat=2)))
+VARIANTS = tuple(itertools.starmap(Variant, itertools.product(get_args(Format), (False, True))))
 
 
 # prometheus_client's choose_encoder is not used: it ignores q-values, raises on `version=abc` and announces any version
@@ -29,33 +43,40 @@ VARIANTS = tuple(itertools.starmap(Variant, itertools.product((False, True), rep
 
 
 @lru_cache(maxsize=16)
-def negotiate(accept: str, accept_encoding: str) -> Variant:
-    """Return the variant for the Accept and Accept-Encoding headers of a request, "" for an absent header."""
-    return Variant(_prefers_openmetrics(accept), _prefers_gzip(accept_encoding))
+def negotiate(accept: str, accept_encoding: str, *, sparse: bool = False) -> Variant:
+    """Return the variant for the Accept and Accept-Encoding headers of a request, "" for an absent header. `sparse`:
+    the request allows to leave out series at 0. The text formats have no start timestamps, and ignore it.
+    """
+    form = _preferred(accept)
+    return Variant("sparse" if sparse and form == "protobuf" else form, _prefers_gzip(accept_encoding))
 
 
 @lru_cache(maxsize=16)
-def content_type(accept: str, openmetrics: bool) -> str:
-    """Return the content type for the Accept header of a request. It has the escaping that the header asks for, if it
-    asks for version 1.0.0 of the format: the older text format has no such parameter.
+def content_type(accept: str, form: Format) -> str:
+    """Return the content type for the Accept header of a request. It has the escaping that the header asks for, in a
+    text format if it asks for version 1.0.0: the older text format has no such parameter.
     """
-    kind, default = ("application/openmetrics-text", OPENMETRICS) if openmetrics else ("text/plain", TEXT)
+    default = _CONTENT_TYPES[form]
+    kind = default.partition(";")[0]
     asked = [(quality, parameters) for name, parameters, quality in _ranges(accept) if name == kind and quality > 0]
     _, preferred = max(asked, key=lambda each: each[0], default=(0.0, dict[str, str]()))
     escaping = preferred.get("escaping")
-    if preferred.get("version") != "1.0.0" or escaping not in _ESCAPINGS:
+    if escaping not in _ESCAPINGS or (default != PROTOBUF and preferred.get("version") != "1.0.0"):
         return default
-    return f"{kind}; version=1.0.0; charset=utf-8; escaping={escaping}"
+    return f"{default.replace('version=0.0.4', 'version=1.0.0')}; escaping={escaping}"
 
 
-def _prefers_openmetrics(accept: str) -> bool:
-    openmetrics = text = 0.0
+def _preferred(accept: str) -> Format:
+    """Return the format with the highest quality; of equal ones the richest."""
+    qualities: dict[Format, float] = {"protobuf": 0.0, "openmetrics": 0.0, "text": 0.0}
     for kind, parameters, quality in _ranges(accept):
-        if kind == "application/openmetrics-text" and parameters.get("version", "1.0.0") == "1.0.0":
-            openmetrics = max(openmetrics, quality)
-        elif kind == "text/plain":
-            text = max(text, quality)
-    return openmetrics > 0 and openmetrics >= text
+        if kind == "text/plain":
+            qualities["text"] = max(qualities["text"], quality)
+        for form, name, required in _RICHER:
+            if kind == name and all(parameters.get(key, absent) == value for key, (value, absent) in required.items()):
+                qualities[form] = max(qualities[form], quality)
+    best = max(qualities, key=qualities.__getitem__)  # the first of equal ones
+    return best if qualities[best] > 0 else "text"
 
 
 def _prefers_gzip(accept_encoding: str) -> bool:

@@ -1,15 +1,19 @@
-"""Bodies of /metrics, rendered ahead of the scrape: two text formats, each plain or gzip, of the current snapshot."""
+"""Bodies of /metrics, rendered ahead of the scrape: text, OpenMetrics and protobuf, each plain or gzip."""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpugauge.exposition.accept import OPENMETRICS, TEXT, VARIANTS, Variant, content_type, negotiate
+from gpugauge.exposition.accept import OPENMETRICS, TEXT, VARIANTS, Format, Variant, content_type, negotiate
 from gpugauge.exposition.text import Lines, go_float, heading
 from gpugauge.metric import Metric
 from gpugauge.snapshot import Section, Snapshot
+
+if TYPE_CHECKING:
+    from gpugauge.exposition.messages import Messages
 
 __all__ = ["OPENMETRICS", "TEXT", "Exposition", "Response", "Variant", "go_float", "negotiate"]
 
@@ -54,10 +58,14 @@ class _Demand:
         self._gaps = (*self._gaps, now - self._last)[-_REMEMBERED_GAPS:]
         self._last = now
 
+    def recent(self, now: float) -> bool:
+        """Return whether the last scrape was less than five minutes ago."""
+        return now - self._last <= _RENDER_AHEAD_FOR_SECONDS
+
     def expected(self, begin: float, end: float) -> bool:
         """Return whether a scrape may come between `begin` and `end`."""
         earliest = self._last + min(self._gaps, default=0.0) - _EXPECTED_WITHIN_SECONDS
-        return begin - self._last <= _RENDER_AHEAD_FOR_SECONDS and end >= earliest
+        return self.recent(begin) and end >= earliest
 
 
 class Exposition:
@@ -69,7 +77,7 @@ class Exposition:
 
     def __init__(self, stale_after: float) -> None:
         self.stale_after = stale_after
-        self._lines = Lines()
+        self._formats = _Formats()
         self._demands: dict[Variant, _Demand] = {}
         self._current: _Publication | None = None
 
@@ -77,30 +85,34 @@ class Exposition:
         """Render the variants that may be scraped before the next snapshot. Bytes of unchanged sections are reused."""
         last, now = self._current, snapshot.monotonic
         rendered = last.bodies.sections if last else {}
-        bodies = _Bodies({s: rendered.get(s) or _RenderedSection(s, self._lines) for s in snapshot.sections})
+        bodies = _Bodies({s: rendered.get(s) or _RenderedSection(s, self._formats) for s in snapshot.sections})
+        if any(d.recent(now) for variant, d in self._demands.copy().items() if variant.format in _PROTOBUF):
+            self._formats.messages.starts.update(snapshot)
         # Ticks may be seconds apart, but there is always one just before an expected scrape.
         gap = min(_MAX_TICK_GAP_SECONDS, now - last.monotonic) if last else 0.0
         for variant in VARIANTS:
             demand = self._demands.get(variant)
             if demand and demand.expected(now, now + gap):
                 bodies.body(variant)
-        self._current = _Publication(now, bodies, self._lines)
+        self._current = _Publication(now, bodies, self._formats)
 
     def age(self, now_monotonic: float) -> float | None:
         """Return the seconds since the current snapshot was taken, None before the first one."""
         return now_monotonic - self._current.monotonic if self._current else None
 
-    def respond(self, accept: str | None, accept_encoding: str | None, now_monotonic: float) -> Response:
+    def respond(
+        self, accept: str | None, accept_encoding: str | None, now_monotonic: float, *, sparse: bool = False
+    ) -> Response:
         """Return the response to a scrape with these Accept and Accept-Encoding headers: 503 before the first snapshot,
-        only the exporter's own families of a stale one.
+        only the exporter's own families of a stale one. For `sparse` see `negotiate`.
         """
         current = self._current
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
-        variant = negotiate(accept or "", accept_encoding or "")
+        variant = negotiate(accept or "", accept_encoding or "", sparse=sparse)
         self._record_scrape(variant, now_monotonic)
         bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies()
-        kind = content_type(accept or "", variant.openmetrics)
+        kind = content_type(accept or "", variant.format)
         return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
 
     def _record_scrape(self, variant: Variant, now: float) -> None:
@@ -111,13 +123,29 @@ class Exposition:
             demand.record_scrape(now)
 
 
+_PROTOBUF: frozenset[Format] = frozenset({"protobuf", "sparse"})
+
+
+class _Formats:
+    """The caches of the formats. That of protobuf is loaded for the first request that asks for it."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+
+    @cached_property
+    def messages(self) -> Messages:
+        from gpugauge.exposition.messages import Messages  # noqa: PLC0415  (not loaded for the text formats)
+
+        return Messages()
+
+
 class _Publication:
     """Bodies of one snapshot, and on demand the bodies of the exporter's own families alone."""
 
-    def __init__(self, monotonic: float, bodies: _Bodies, lines: Lines) -> None:
+    def __init__(self, monotonic: float, bodies: _Bodies, formats: _Formats) -> None:
         self.monotonic = monotonic
         self.bodies = bodies
-        self._lines = lines
+        self._formats = formats
         self._own: _Bodies | None = None
 
     def own_bodies(self) -> _Bodies:
@@ -126,7 +154,7 @@ class _Publication:
                 Section(section.collector, tuple(f for f in section.families if f.metric.name.startswith(OWN_PREFIX)))
                 for section in self.bodies.sections
             ]
-            self._own = _Bodies({section: _RenderedSection(section, self._lines) for section in sections})
+            self._own = _Bodies({section: _RenderedSection(section, self._formats) for section in sections})
         return self._own
 
 
@@ -141,19 +169,19 @@ class _Bodies:
         body = self._by_variant.get(variant)
         if body is None:
             join = self._gzip if variant.gzip else self._plain
-            body = self._by_variant[variant] = join(variant.openmetrics)
+            body = self._by_variant[variant] = join(variant.format)
         return body
 
-    def _plain(self, openmetrics: bool) -> bytes:
-        return b"".join((*(section.text(openmetrics) for section in self.sections.values()), _ending(openmetrics)))
+    def _plain(self, form: Format) -> bytes:
+        return b"".join((*(section.plain(form) for section in self.sections.values()), _ending(form)))
 
-    def _gzip(self, openmetrics: bool) -> bytes:
+    def _gzip(self, form: Format) -> bytes:
         """Join the deflate streams of the sections into one gzip member; curl and others fail on several members."""
-        ending = _ending(openmetrics)
+        ending = _ending(form)
         crc, size = 0, 0
-        for text in (*(section.text(openmetrics) for section in self.sections.values()), ending):
-            crc, size = zlib.crc32(text, crc), size + len(text)
-        deflated = (section.deflated(openmetrics) for section in self.sections.values())
+        for plain in (*(section.plain(form) for section in self.sections.values()), ending):
+            crc, size = zlib.crc32(plain, crc), size + len(plain)
+        deflated = (section.deflated(form) for section in self.sections.values())
         trailer = struct.pack("<II", crc, size & 0xFFFFFFFF)
         return b"".join((_GZIP_HEADER, *deflated, _deflate(ending, zlib.Z_FINISH), trailer))
 
@@ -161,28 +189,35 @@ class _Bodies:
 class _RenderedSection:
     """Bytes of one section, by format and compression, rendered at the first use."""
 
-    def __init__(self, section: Section, lines: Lines) -> None:
+    def __init__(self, section: Section, formats: _Formats) -> None:
         self._section = section
-        self._lines = lines
+        self._formats = formats
         self._families: list[tuple[Metric, str]] | None = None
-        self._texts: dict[bool, bytes] = {}
-        self._deflated: dict[bool, bytes] = {}
+        self._plain: dict[Format, bytes] = {}
+        self._deflated: dict[Format, bytes] = {}
 
-    def text(self, openmetrics: bool) -> bytes:
-        text = self._texts.get(openmetrics)
-        if text is None:
-            if self._families is None:
-                rendered = [(family.metric, self._lines.of(family)) for family in self._section.families]
-                self._families = [(metric, lines) for metric, lines in rendered if lines]
-            body = "".join([heading(metric, openmetrics) + lines for metric, lines in self._families])
-            text = self._texts[openmetrics] = body.encode()
-        return text
+    def plain(self, form: Format) -> bytes:
+        body = self._plain.get(form)
+        if body is None:
+            if form in _PROTOBUF:
+                messages, sparse = self._formats.messages, form == "sparse"
+                body = b"".join([messages.of(family, sparse=sparse) for family in self._section.families])
+            else:
+                body = self._text(openmetrics=form == "openmetrics")
+            self._plain[form] = body
+        return body
 
-    def deflated(self, openmetrics: bool) -> bytes:
+    def _text(self, *, openmetrics: bool) -> bytes:
+        if self._families is None:
+            rendered = [(family.metric, self._formats.lines.of(family)) for family in self._section.families]
+            self._families = [(metric, lines) for metric, lines in rendered if lines]
+        return "".join([heading(metric, openmetrics) + lines for metric, lines in self._families]).encode()
+
+    def deflated(self, form: Format) -> bytes:
         """Return a raw deflate stream that ends on a byte boundary; later streams do not refer back into it."""
-        deflated = self._deflated.get(openmetrics)
+        deflated = self._deflated.get(form)
         if deflated is None:
-            deflated = self._deflated[openmetrics] = _deflate(self.text(openmetrics), zlib.Z_FULL_FLUSH)
+            deflated = self._deflated[form] = _deflate(self.plain(form), zlib.Z_FULL_FLUSH)
         return deflated
 
 
@@ -192,8 +227,8 @@ def gzipped(body: bytes) -> bytes:
     return compressor.compress(body) + compressor.flush()
 
 
-def _ending(openmetrics: bool) -> bytes:
-    return b"# EOF\n" if openmetrics else b""
+def _ending(form: Format) -> bytes:
+    return b"# EOF\n" if form == "openmetrics" else b""
 
 
 def _deflate(data: bytes, mode: int) -> bytes:

@@ -6,10 +6,11 @@ Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ (text 0.0.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
-from gpugauge.metric import TIMESTAMP, Family, HistogramValue, LabelValues, Metric, Value
+from gpugauge.metric import SECONDS, TIMESTAMP, Family, HistogramValue, LabelValues, Metric, Value
 
+_T = TypeVar("_T", str, bytes)
 Samples: TypeAlias = "tuple[tuple[LabelValues, Value] | None, ...]"
 
 
@@ -20,7 +21,7 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._labels = _Labels()
+        self._labels = LabelSets[str]()
         self._rendered: dict[Metric, tuple[Samples, str]] = {}
 
     def of(self, family: Family) -> str:
@@ -37,14 +38,14 @@ class Lines:
 _MAX_UNUSED_LABEL_SETS = 256
 
 
-class _Labels:
-    """Cache of label sets as text, `{a="b",c="d"}`, by names and values. Unused sets are dropped from time to time."""
+class LabelSets(Generic[_T]):
+    """Cache of rendered label sets by names and values. Unused sets are dropped from time to time."""
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[str, ...], dict[LabelValues, str]] = {}
+        self._texts: dict[tuple[str, ...], dict[LabelValues, _T]] = {}
         self._largest_family: dict[tuple[str, ...], int] = {}
 
-    def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, str]:
+    def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, _T]:
         """Return the cached texts for these names; the caller adds missing ones. `expected` is the number of sets that
         it uses. The cache is cleared when most of its sets can no longer be in use.
         """
@@ -56,7 +57,7 @@ class _Labels:
         return texts
 
 
-def _lines(family: Family, labels: _Labels, last_samples: Samples, last_text: str) -> str:
+def _lines(family: Family, labels: LabelSets[str], last_samples: Samples, last_text: str) -> str:
     """Return the lines of a family; `last_samples` and `last_text` are its samples and lines of the previous call."""
     metric = family.metric
     if metric.kind == "histogram":
@@ -84,7 +85,7 @@ def _lines(family: Family, labels: _Labels, last_samples: Samples, last_text: st
     return "\n".join([*lines, ""])
 
 
-def _histogram_lines(family: Family, labels: _Labels) -> str:
+def _histogram_lines(family: Family, labels: LabelSets[str]) -> str:
     metric, lines = family.metric, []
     bounds = _bounds(metric.buckets)
     name, names, bucket_names = metric.name, metric.labels, (*metric.labels, "le")
@@ -116,11 +117,14 @@ def label_set(names: tuple[str, ...], values: LabelValues) -> str:
     return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in pairs) + "}" if pairs else ""
 
 
+def encoded(text: str) -> bytes:
+    """Return a label value as UTF-8. A lone surrogate, which UTF-8 cannot encode, is escaped: values stay distinct."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 @lru_cache(maxsize=4096)
 def _escape(text: str) -> str:
-    """Escape a label value. A lone surrogate, which UTF-8 cannot encode, is escaped: values stay distinct."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return encoded(text).decode().replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 @lru_cache(maxsize=1024)
@@ -131,8 +135,13 @@ def heading(metric: Metric, openmetrics: bool) -> str:
     if openmetrics:
         name, help_text = name.removesuffix("_total"), help_text.replace('"', r"\"")
         if metric.unit:
-            unit = f"# UNIT {name} {'seconds' if metric.unit == TIMESTAMP else metric.unit}\n"
+            unit = f"# UNIT {name} {unit_of(metric)}\n"
     return f"# HELP {name} {help_text}\n# TYPE {name} {metric.kind}\n{unit}"
+
+
+def unit_of(metric: Metric) -> str:
+    """Return the unit as OpenMetrics and protobuf name it."""
+    return SECONDS if metric.unit == TIMESTAMP else metric.unit
 
 
 def go_float(value: float) -> str:

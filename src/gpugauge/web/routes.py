@@ -27,7 +27,8 @@ def standard_routes(
     """
 
     def metrics(request: Request, now: float) -> Response:
-        return exposition.respond(request.headers.get("Accept"), request.headers.get("Accept-Encoding"), now)
+        accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
+        return exposition.respond(accept, encoding, now, sparse="zeros=omit" in request.query.split("&"))
 
     def ready(_: Request) -> Reply:
         reason = not_ready()

@@ -74,7 +74,7 @@ def _step_durations(session: Session) -> HistogramValue | None:
     for count in steps.log2[first + 1 : first + len(STEP_BUCKETS)]:
         counts.append(counts[-1] + count)
     counts += [counts[-1]] * (len(STEP_BUCKETS) - len(counts))
-    return HistogramValue((*counts, sum(steps.log2)), steps.seconds)
+    return HistogramValue((*counts, sum(steps.log2)), steps.seconds, steps.log2, wire.LOG2_FIRST)
 
 
 def _step_source(session: Session) -> dict[str, int] | None:

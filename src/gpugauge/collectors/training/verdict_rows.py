@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpugauge.metric import NONE, RATIO, SECONDS, Metric, Table
-from gpugauge.verdict.causes import STATES
+from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.facts import Progress
 from gpugauge.verdict.gain import Gain
 from gpugauge.verdict.judge import Verdict
@@ -148,5 +148,7 @@ LASTING: tuple[Metric, ...] = (
         SECONDS,
         lambda a: a.summary.lost,
         "cause",
+        # Most causes take no time from most trainings. The rules need `unknown`: a process without losses has a load.
+        sparse=CAUSES.keys() - {"unknown"},
     ),
 )

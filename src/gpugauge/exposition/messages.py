@@ -1,0 +1,118 @@
+"""Families as delimited protobuf messages.
+
+Source: io/prometheus/client/metrics.proto of github.com/prometheus/client_model.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gpugauge.exposition.starts import Starts
+from gpugauge.exposition.text import LabelSets, Samples, encoded, unit_of
+from gpugauge.metric import Family, HistogramValue, LabelValues, Metric, Value
+from gpugauge.protobuf import double, field, integer, signed, varint
+
+_TYPES = {"counter": 0, "gauge": 1, "histogram": 4}
+_FIELDS = {"gauge": 2, "counter": 3, "histogram": 7}  # of Metric
+_MAX_COUNT = 2**63 - 1  # Prometheus sums the counts of buckets as signed integers
+
+
+class Messages:
+    """Rendered families, cached by metric: an unchanged family is not rendered again.
+
+    Two threads use it; at worst both render the same bytes.
+    """
+
+    def __init__(self) -> None:
+        self.starts = Starts()
+        self._labels = LabelSets[bytes]()
+        self._rendered: dict[tuple[Metric, bool], tuple[Samples, bytes]] = {}
+
+    def of(self, family: Family, *, sparse: bool) -> bytes:
+        """Return a family with its length; b"" if no sample is a number. `sparse` leaves out the series at 0 that the
+        row names: their start is known when they are exposed.
+        """
+        key = family.metric, sparse and bool(family.metric.sparse)
+        samples, message = self._rendered.get(key, ((), b""))
+        if samples is not family.samples:
+            if samples != family.samples:
+                message = self._family(family, sparse=key[1])
+            self._rendered[key] = (family.samples, message)
+        return message
+
+    def _family(self, family: Family, *, sparse: bool) -> bytes:
+        metric = family.metric
+        starts = self.starts.of(metric)
+        label_sets = self._labels.texts(metric.labels, len(family.samples))
+        parts = [_heading(metric)]
+        for values, value in family.samples:
+            if sparse and value == 0 and values[-1] in metric.sparse:
+                continue
+            content = _value(metric, value, starts.get(values))
+            if content:
+                labels = label_sets.get(values) or label_sets.setdefault(values, _labels(metric.labels, values))
+                parts.append(field(4, labels + content))
+        if len(parts) == 1:
+            return b""
+        message = b"".join(parts)
+        return varint(len(message)) + message
+
+
+@lru_cache(maxsize=1024)
+def _heading(metric: Metric) -> bytes:
+    unit = field(5, unit_of(metric)) if metric.unit else b""
+    return field(1, metric.name) + field(2, metric.help) + integer(3, _TYPES[metric.kind]) + unit
+
+
+def _labels(names: tuple[str, ...], values: LabelValues) -> bytes:
+    pairs = sorted(zip(names, values, strict=True))
+    return b"".join(field(1, field(1, name) + field(2, encoded(value))) for name, value in pairs)
+
+
+def _value(metric: Metric, value: Value, start: float | None) -> bytes | None:
+    """Return the field of a metric's value; None for NaN or overflow, so that a wrong reading loses its sample only."""
+    try:
+        if isinstance(value, HistogramValue):
+            content = _histogram(metric, value, start)
+        else:
+            content = double(1, value) + (_timestamp(3, start) if metric.kind == "counter" else b"")
+            content = b"" if value != value else content  # noqa: PLR0124  # NaN is unequal to itself
+    except OverflowError:
+        return None
+    return field(_FIELDS[metric.kind], content) if content else None
+
+
+def _histogram(metric: Metric, value: HistogramValue, start: float | None) -> bytes:
+    count, total = value.counts[-1], value.total
+    if total != total or count > _MAX_COUNT:  # noqa: PLR0124  # NaN is unequal to itself
+        return b""
+    bounds = (*metric.buckets, float("inf"))
+    buckets = (
+        field(3, integer(1, below) + double(2, bound)) for below, bound in zip(value.counts, bounds, strict=True)
+    )
+    return b"".join((integer(1, count), double(2, total), *buckets, _native(value), _timestamp(15, start)))
+
+
+def _native(value: HistogramValue) -> bytes:
+    """Return the buckets of a native histogram with schema 0, whose bounds are the powers of two; b"" if they are not
+    known. The first count is that of the zero bucket: observations of at most its threshold.
+    """
+    if not value.log2:
+        return b""
+    zeros, *counts = value.log2
+    used = [i for i, count in enumerate(counts) if count]
+    parts = [integer(5, 0), double(6, 2.0**value.log2_first), integer(7, zeros)]
+    if used:
+        counts = counts[used[0] : used[-1] + 1]
+        deltas = [after - before for before, after in zip([0, *counts], counts, strict=False)]
+        span = varint(1 << 3) + signed([value.log2_first + 1 + used[0]]) + integer(2, len(counts))
+        parts += [field(12, span), field(13, signed(deltas))]
+    return b"".join(parts)
+
+
+def _timestamp(number: int, start: float | None) -> bytes:
+    if start is None:
+        return b""
+    seconds = int(start)
+    nanoseconds = int((start - seconds) * 1e9)
+    return field(number, integer(1, seconds) + (integer(2, nanoseconds) if nanoseconds else b""))
