@@ -332,3 +332,22 @@ def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site:
         print(calls(train), calls(ours.recorder.drain) // 1000)
     """
     assert finished(run(program, PYTHONPATH=site)) == "5000 6\n"
+
+
+@pytest.mark.parametrize(
+    ("at_start", "later", "expected"), [("1", "1", "yes"), ("0", "0", "no"), (None, None, "no"), (None, "1", None)]
+)
+def test_blocking_launches_count_if_cuda_began_with_them(
+    listener: Sessions, run: Run, site: str, at_start: str | None, later: str | None, expected: str | None
+) -> None:
+    program = f"""
+        import os, torch
+        torch.use_cuda()
+        if {later!r}:
+            os.environ["CUDA_LAUNCH_BLOCKING"] = {later!r}
+        torch.Optimizer().step()
+    """
+    environment = {"CUDA_LAUNCH_BLOCKING": at_start} if at_start else {}
+    finished(run(program, PYTHONPATH=site, **environment))
+    until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
+    assert [s.facts.get("launch_blocking") for s in listener.view()] == [expected]

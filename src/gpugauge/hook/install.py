@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpugauge.hook import adapters, listeners
+from gpugauge.hook import adapters, listeners, modes
 from gpugauge.hook.client import Client
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.ends import Ends
@@ -21,6 +21,7 @@ def install(announce: bool = False) -> None:
         observer = Observer(Client(wire.client_paths()))
         listeners.install(observer)
         adapters.install(observer)
+        modes.install(observer)
         Ends(observer).install()
         # A child inherits the hooks, so they are not registered again. The connection belongs to the parent.
         os.register_at_fork(after_in_child=observer.reset)

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from gpugauge.hook.client import NS_PER_SECOND
+from gpugauge.hook.counts.modes import Modes
 from gpugauge.hook.counts.peers import LocalWork
 from gpugauge.hook.counts.phases import Phases
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.counts.waits import ExposedWaits
 from gpugauge.hook.facts import process as facts
-from gpugauge.hook.facts import tensors
+from gpugauge.hook.facts import running, tensors
 from gpugauge.hook.facts.devices import devices
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SAMPLES, TOKENS, WAITED
@@ -36,6 +37,7 @@ class TrainingState:
         self.phases = Phases(self.record)
         self.waits = ExposedWaits()
         self.local_work = LocalWork()
+        self.modes = Modes(running.IS_ON)
         self.stepping: set[int] = set()  # identities of the optimizers that have stepped
         self.sole: int | None = None  # identity of the optimizer whose every step is a training step
         self.compilations: int | None = 0  # None: this version of dynamo does not report them
@@ -50,6 +52,7 @@ class TrainingState:
         self.phases.clear()
         self.waits.clear()
         self.local_work.clear()
+        self.modes.clear()
         self._facts: dict[str, str] = {}
         self._facts_due = 0
         self._initialised = False
@@ -170,10 +173,12 @@ class TrainingState:
             optimizers = self._optimizers_of_loop()
             self._parameters, self._optimizer_state = tensors.parameters(optimizers), tensors.state(optimizers)
             self._seen_facts["sharding"] = tensors.sharding(optimizers)
+        self.modes.sample()
         initialised = torch.cuda.is_initialized()
         if now >= self._facts_due or initialised != self._initialised:
             self._facts_due, self._initialised = now + _FACTS_REFRESH_NS, initialised
-            self._facts = facts.later_facts(self._seen_facts)
+            known = {**self._seen_facts, **self.modes.facts(self.recorder.step_tally.count)}
+            self._facts = facts.later_facts(known, stepped=self.recorder.step_tally.count > 0)
         visible = devices()
         self.waits.used = {device.index for device in visible if device.allocated is not None}
         recorder, words = self.recorder, self.record.words

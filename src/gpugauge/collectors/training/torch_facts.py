@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
 from gpugauge.sessions.session import Session
+from gpugauge.verdict import mistakes
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES
 
@@ -46,6 +47,10 @@ def _by_device_and_dtype(
 def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
     devices = session.snap.devices if session.snap else ()
     return {(d.uuid, str(d.index), d.capability or "", d.name or ""): 1 for d in devices if d.uuid is not None} or None
+
+
+def _mistakes(session: Session) -> dict[str, int] | None:
+    return {name: int(present) for name, present in mistakes.found(session.facts).items()} or None
 
 
 def _phase(session: Session) -> dict[str, int] | None:
@@ -99,6 +104,14 @@ LIVE: tuple[Metric, ...] = (
         _facts(_LOADER),
         *_without("loader_", _LOADER),
         source="torch.utils.data.DataLoader",
+    ),
+    _process.gauge(
+        "training_mistake",
+        "1 while the training program makes a known mistake that costs time, 0 while it does not; absent for a mistake "
+        "that the reported facts do not decide (docs/verdict.md).",
+        NONE,
+        _mistakes,
+        "mistake",
     ),
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.facts import running
 from gpugauge.wire import messages as wire
 
 # The first variable that is set names the run; torchrun sets "none" when it has no id.
@@ -43,10 +44,12 @@ def hello(session: str) -> wire.Hello:
     )
 
 
-def later_facts(known: Mapping[str, str | None]) -> dict[str, str]:
+def later_facts(known: Mapping[str, str | None], stepped: bool = False) -> dict[str, str]:
     """Return the facts that may appear only after hello, and `known` of the listeners. Takes about 100 µs."""
     found = dict(known)
-    for source in (_build, _environment, _ranks, _precision, _runs, _initialised):
+    sources = (_build, _environment, _ranks, _precision, _runs, _initialised, running.launch_blocking)
+    # Before the first step torch may not have set its number of threads, and the question would set it.
+    for source in (*sources, *((running.threads,) if stepped else ())):
         found.update(_without_error(source))
     return {key: wire.clean(value, wire.MAX_LONG_TEXT_CHARACTERS) for key, value in found.items() if value}
 

@@ -1,0 +1,105 @@
+"""Known mistakes: settings and calls of a training program that cost time in each step, found by reported facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Facts = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """`present` returns whether the facts of a process show the mistake, None if they do not decide it. `evidence` says
+    when it is shown, `change` what removes it, `proven` on which machine it was planted and found.
+    """
+
+    name: str
+    present: Callable[[Facts], bool | None]
+    evidence: str
+    change: str
+    proven: Literal["cpu", "simulated"]
+
+
+def _is(fact: str) -> Callable[[Facts], bool | None]:
+    return lambda facts: {"yes": True, "no": False}.get(facts.get(fact, ""))
+
+
+def _count(facts: Facts, name: str) -> int | None:
+    text = facts.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _data_parallel(facts: Facts) -> bool | None:
+    devices = _count(facts, "dataparallel_devices")
+    return None if devices is None else devices > 1
+
+
+def _too_many_threads(facts: Facts) -> bool | None:
+    threads, cpus, ranks = (_count(facts, name) for name in ("torch_threads", "cpus", "ranks_on_cpus"))
+    if threads is None or cpus is None or ranks is None:
+        return None
+    # With one thread in each rank, more ranks than CPUs are the mistake, not the threads.
+    return threads > 1 and threads * ranks > cpus
+
+
+_ALL = (
+    Mistake(
+        "launch_blocking",
+        _is("launch_blocking"),
+        "CUDA_LAUNCH_BLOCKING was set before CUDA was initialised: the program waits for the end of each kernel",
+        "unset CUDA_LAUNCH_BLOCKING; it is for debugging",
+        "simulated",
+    ),
+    Mistake(
+        "anomaly_detection",
+        _is("anomaly_detection"),
+        "anomaly detection of autograd is on in at least half of the steps",
+        "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly(); they are for debugging",
+        "cpu",
+    ),
+    Mistake(
+        "profiler",
+        _is("profiler"),
+        "a profiler of torch records at least half of the time",
+        "profile a few steps: torch.profiler.schedule(wait=…, warmup=…, active=…, repeat=1)",
+        "cpu",
+    ),
+    Mistake(
+        "data_parallel",
+        _data_parallel,
+        "the model is in nn.DataParallel with more than one device: one process copies it to all of them in each step",
+        "use DistributedDataParallel with one process for each GPU",
+        "simulated",
+    ),
+    Mistake(
+        "empty_cache",
+        _is("empty_cache"),
+        "torch.cuda.empty_cache() is called in at least half of the steps: each time the driver allocates anew",
+        "remove torch.cuda.empty_cache() from the training loop; the allocator reuses its memory without it",
+        "cpu",
+    ),
+    Mistake(
+        "too_many_threads",
+        _too_many_threads,
+        "the threads of one operator on the CPU, of all ranks, are more than the CPUs. It costs time where operators "
+        "run on the CPU",
+        "set OMP_NUM_THREADS to the CPUs of the process, divided by the ranks on them",
+        "cpu",
+    ),
+)
+MISTAKES = {mistake.name: mistake for mistake in _ALL}
+
+
+def found(facts: Facts) -> dict[str, bool]:
+    """Return by name whether the process makes a mistake, for those that its facts decide."""
+    answers = ((mistake.name, mistake.present(facts)) for mistake in _ALL)
+    return {name: present for name, present in answers if present is not None}
+
+
+def as_markdown() -> str:
+    """Return the table of docs/verdict.md."""
+    lines = ["| mistake | evidence | change | proven on |", "|---|---|---|---|"]
+    lines += [f"| `{m.name}` | {m.evidence} | {m.change} | {m.proven} |" for m in _ALL]
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""Known mistakes: drawn trainings that make several of them, or none, and the findings about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpugauge.verdict import mistakes
+
+PROGRAM = Path(__file__).with_name("mistaken.py")
+# The mistakes that the program draws; the others need a GPU.
+DRAWN = {"anomaly_detection", "profiler", "empty_cache", "too_many_threads"}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("armed", ["early", "late"])
+def test_drawn_mistakes_are_found_and_no_others(armed: str, tmp_path: Path) -> None:
+    seed, count = os.environ.get("GPUGAUGE_MISTAKES", "23 40").split()
+    command = [sys.executable, str(PROGRAM), seed, count, armed]
+    environment = {**os.environ, "GPUGAUGE_SOCKET": str(tmp_path / "none")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    drawn = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(drawn) == int(count)
+    planted = {name for training in drawn for name in training["truth"]}
+    assert planted == DRAWN
+    for training in drawn:
+        found = {name for name, present in mistakes.found(training["facts"]).items() if present}
+        assert sorted(found) == training["truth"], training
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, {}),
+        ({"launch_blocking": "yes"}, {"launch_blocking": True}),
+        ({"launch_blocking": "no", "profiler": "maybe"}, {"launch_blocking": False}),
+        ({"dataparallel_devices": "4"}, {"data_parallel": True}),
+        ({"dataparallel_devices": "1"}, {"data_parallel": False}),
+        ({"torch_threads": "8", "cpus": "8", "ranks_on_cpus": "1"}, {"too_many_threads": False}),
+        ({"torch_threads": "8", "cpus": "8", "ranks_on_cpus": "2"}, {"too_many_threads": True}),
+        ({"torch_threads": "1", "cpus": "2", "ranks_on_cpus": "8"}, {"too_many_threads": False}),
+        ({"torch_threads": "8", "cpus": "8"}, {}),
+        ({"torch_threads": "8", "cpus": "8", "ranks_on_cpus": "?"}, {}),
+    ],
+)
+def test_facts_decide_or_are_silent(facts: dict[str, str], expected: dict[str, bool]) -> None:
+    assert mistakes.found(facts) == expected
