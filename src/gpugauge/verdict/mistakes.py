@@ -89,7 +89,6 @@ _ALL = (
         "cpu",
     ),
 )
-MISTAKES = {mistake.name: mistake for mistake in _ALL}
 
 
 def found(facts: Facts) -> dict[str, bool]:
