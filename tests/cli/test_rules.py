@@ -89,7 +89,7 @@ def test_duration_of_a_file(text: str, file: Path) -> None:
         ("cluster_label: uuid\n", "FILE:1: cluster_label: uuid is a label of the exporter, not of a cluster"),
         (
             "serving: '(vllm'\n",
-            "FILE:1: serving: is no regular expression: missing ), unterminated subpattern at position 0",
+            "FILE:1: serving: '(vllm' is no regular expression: missing ), unterminated subpattern at position 0",
         ),
         (
             "severities:\n  GpuLost: loud\n",

@@ -8,10 +8,11 @@ import pytest
 
 from gpugauge.metric import Family
 from gpugauge.status import advice
-from gpugauge.status.advice import Advice, Exported, Subject, advice_of, gain_words
+from gpugauge.status.advice import Advice, Exported, Subject, advice_of, gain_words, words
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.gain import Gain
+from gpugauge.verdict.mistakes import MISTAKES
 from tests.status.statusfacts import family
 
 GAIN = Gain(2.6, 2.2, 3.1, "gpu")
@@ -101,3 +102,23 @@ def test_the_gain_in_words() -> None:
         == "steps 2.6 times as fast (2.2 to 3.1); then it is limited by its kernels on the GPU"
     )
     assert gain_words({**found["gain"], "next": "host_bound"}).endswith("then it waits for its own Python code")
+
+
+def test_known_mistakes_follow_what_limits_the_process() -> None:
+    made = family(
+        "training_mistake",
+        ({"process": "p", "mistake": "profiler"}, 1),
+        ({"process": "p", "mistake": "anomaly_detection"}, 0),
+        ({"process": "q", "mistake": "empty_cache"}, 1),
+    )
+    exported = {**speedups(data_loading=GAIN), "training_mistake": made}
+    profiler = next(mistake.change for mistake in MISTAKES if mistake.name == "profiler")
+
+    limited = advice_of(subject(exported, limited_by="data_loading"))
+    healthy = advice_of(subject(exported))
+    assert [row.topic for row in limited] == ["limit", "profiler"]
+    assert (
+        words(limited) == f"{CAUSES['data_loading'].advice}: {gain_words(limited[0].plain()['gain'])}; also {profiler}"
+    )
+    assert words(healthy) == profiler
+    assert words([]) is None

@@ -10,6 +10,7 @@ from gpugauge.metric import Family, Value
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.gain import Gain
+from gpugauge.verdict.mistakes import MISTAKES, Mistake
 
 Labels = Mapping[str, str]
 _GAIN = "training_expected_speedup"
@@ -118,7 +119,18 @@ def _hook(subject: Subject) -> Advice | None:
     return Advice(None, "hook", RUN_ADVICE) if outside else None
 
 
-SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (_limit, _on_cpu, _stalled, _idle, _hook)
+def _known(mistake: Mistake) -> Callable[[Subject], Advice | None]:
+    """Return the row of a known mistake of the program."""
+
+    def row(subject: Subject) -> Advice | None:
+        made = subject.value("training_mistake", mistake=mistake.name)
+        return Advice(None, mistake.name, mistake.change) if made else None
+
+    return row
+
+
+_ON_MISTAKES = tuple(_known(mistake) for mistake in MISTAKES)
+SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (_limit, _on_cpu, _stalled, _idle, _hook, *_ON_MISTAKES)
 """A row is a pure function to at most one advice. What it needs it reads from the exported series of the process."""
 
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
@@ -135,6 +147,16 @@ def advice_of(subject: Subject) -> list[Advice]:
 
 # By limit: what a step meets next, to follow "then it …".
 _NEXT = {"gpu": "is limited by its kernels on the GPU", "cpu": "is limited by its computation on the CPU"}
+
+
+def words(found: Sequence[Advice]) -> str | None:
+    """Return the text of the first advice, with its gain, and of the known mistakes; None without an advice."""
+    if not found:
+        return None
+    first, *others = found
+    mistakes = {mistake.name for mistake in MISTAKES}
+    texts = [f"{first.change}: {gain_words(asdict(first.gain))}" if first.gain else first.change]
+    return "; also ".join([*texts, *(advice.change for advice in others if advice.topic in mistakes)])
 
 
 def gain_words(gain: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.metric import Family
-from gpugauge.status.advice import Exported, Subject, advice_of
+from gpugauge.status.advice import Exported, Subject, advice_of, words
 from gpugauge.status.history import IDENTITIES, History, by_labels
 from gpugauge.status.runbook import section_of_training
 from gpugauge.status.words import cause_phrase, state_words
@@ -144,8 +144,8 @@ class _Verdicts:
             "step_shares": parts,
             "data_wait_ratio": parts.get("data"),
         }
-        changes = [advice.plain() for advice in advice_of(Subject(process, self._exported, {**facts, **shown}))]
-        return {**shown, "advice": changes[0]["change"] if changes else None, "changes": changes}
+        found = advice_of(Subject(process, self._exported, {**facts, **shown}))
+        return {**shown, "advice": words(found), "changes": [advice.plain() for advice in found]}
 
 
 def level(state: str | None, cause: str | None, ratio: float | None, role: str | None) -> str:

@@ -44,7 +44,7 @@ def _too_many_threads(facts: Facts) -> bool | None:
     return threads > 1 and threads * ranks > cpus
 
 
-_ALL = (
+MISTAKES = (
     Mistake(
         "launch_blocking",
         _is("launch_blocking"),
@@ -93,12 +93,12 @@ _ALL = (
 
 def found(facts: Facts) -> dict[str, bool]:
     """Return by name whether the process makes a mistake, for those that its facts decide."""
-    answers = ((mistake.name, mistake.present(facts)) for mistake in _ALL)
+    answers = ((mistake.name, mistake.present(facts)) for mistake in MISTAKES)
     return {name: present for name, present in answers if present is not None}
 
 
 def as_markdown() -> str:
     """Return the table of docs/verdict.md."""
     lines = ["| mistake | evidence | change | proven on |", "|---|---|---|---|"]
-    lines += [f"| `{m.name}` | {m.evidence} | {m.change} | {m.proven} |" for m in _ALL]
+    lines += [f"| `{m.name}` | {m.evidence} | {m.change} | {m.proven} |" for m in MISTAKES]
     return "\n".join(lines)
