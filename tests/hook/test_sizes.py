@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests import needs
+
+torch = needs.torch()
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402 - after the skip
 

@@ -76,7 +76,7 @@ MISTAKES = (
     Mistake(
         "empty_cache",
         _is("empty_cache"),
-        "torch.cuda.empty_cache() is called in at least half of the steps: each time the driver allocates anew",
+        "torch.cuda.empty_cache() is called in at least half of the steps: each time the driver allocates again",
         "remove torch.cuda.empty_cache() from the training loop; the allocator reuses its memory without it",
         "cpu",
     ),

@@ -31,10 +31,11 @@ def log2(**counts: int) -> tuple[int, ...]:
     return tuple(result)
 
 
+LOG2 = log2(m12=1, m10=1, p0=2, p7=1, p9=1)
 SNAP = wire.Snap(
     "a" * 32,
     3,
-    steps=wire.Progress(7, 4.5, 1700000009.0, log2(m12=1, m10=1, p0=2, p7=1, p9=1)),
+    steps=wire.Progress(7, 4.5, 1700000009.0, LOG2),
     batches=wire.Progress(8, 1.5, 1700000009.5),
     parameters=(wire.Parameters("cuda:0", "bfloat16", 2, 10, 20), wire.Parameters("cuda:0", "float32", 1, 10, 40)),
     devices=(wire.Device(0, "GPU-1", 10, 20, 30, 15, 5, 1, 2), wire.Device(1, None, 10)),
@@ -73,7 +74,7 @@ def test_connected_session_has_all_series() -> None:
     found = values(collector(FakeSessions(SESSION)).collect(TICK))
     info = ("pid-4242", "4242", "1", "", "", "2.13.0+cpu", "", "", "0", "", "", "", *NO_OWNER)
     process = ("pid-4242",)
-    duration = HistogramValue((2, *([2] * 9), 4, *([4] * 6), 5, 6), 4.5)
+    duration = HistogramValue((2, *([2] * 9), 4, *([4] * 6), 5, 6), 4.5, LOG2, wire.LOG2_FIRST)
     assert found == {
         "torch_process_info": {info: 1},
         "torch_memory_allocated_bytes": {("pid-4242", "GPU-1"): 10},
@@ -108,7 +109,7 @@ def test_histogram_has_one_count_more_than_bounds() -> None:
     assert (STEP_BUCKETS[0], STEP_BUCKETS[-1]) == (2**-10, 128)
     short = replace(SNAP, steps=wire.Progress(2, 0.5, None, (1,)))
     found = values(collector(FakeSessions(replace(SESSION, snap=short))).collect(TICK))
-    assert found["torch_step_duration_seconds"] == {("pid-4242",): HistogramValue((1,) * 19, 0.5)}
+    assert found["torch_step_duration_seconds"] == {("pid-4242",): HistogramValue((1,) * 19, 0.5, (1,), -20)}
 
 
 def test_ended_session_keeps_counters_and_loses_gauges() -> None:
@@ -220,7 +221,9 @@ def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
     process = ("pid-4242",)
     assert found["torch_steps_total"] == {process: 14}
     assert found["torch_step_duration_seconds"] == {
-        process: HistogramValue((4, *([4] * 9), 8, *([8] * 6), 10, 12), 9.0)
+        process: HistogramValue(
+            (4, *([4] * 9), 8, *([8] * 6), 10, 12), 9.0, tuple(2 * n for n in LOG2), wire.LOG2_FIRST
+        )
     }
     assert found["torch_data_wait_seconds_total"] == {("pid-4242", "training"): 3.0, ("pid-4242", "evaluating"): 0.5}
     assert found["torch_phase_seconds_total"] == {("pid-4242", "training"): 7.0, ("pid-4242", "loading"): 2.0}
