@@ -96,7 +96,6 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
         waits={"training": steps * 0.005, "evaluating": steps * 0.001},
         samples=32 * steps,
         tokens=32_768 * steps,
-        flops=6e9 * 32_768 * steps,
     )
     record = SharedRecord("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
     hello = wire.Hello(session, 1, 40 + number, 4026531836, START - 50, facts)

@@ -34,7 +34,7 @@ def test_durations_are_times_between_rounds(recorder: Recorder) -> None:
 def test_draining_in_parts_gives_the_same_counts(recorder: Recorder) -> None:
     for number in range(10):
         recorder.optimizer_step(7, number * MS)
-        recorder.add_batch((number * MS, number * MS + 3, TRAINING, None))
+        recorder.add_batch((number * MS, number * MS + 3, TRAINING))
         recorder.drain()
     assert (steps(recorder), recorder.step_tally.nanoseconds) == (10, 9 * MS)
     assert (recorder.batch_tally.count, recorder.batch_tally.nanoseconds) == (10, 30)
@@ -44,7 +44,7 @@ def test_draining_in_parts_gives_the_same_counts(recorder: Recorder) -> None:
 def test_the_time_of_the_last_event_is_unix_time(recorder: Recorder) -> None:
     before, now = time.time(), time.perf_counter_ns()
     recorder.optimizer_step(1, now)
-    recorder.add_batch((now, now, TRAINING, None))
+    recorder.add_batch((now, now, TRAINING))
     recorder.drain()
     assert recorder.step_tally.last == pytest.approx(before, abs=60)
     assert recorder.step_tally.last == recorder.batch_tally.last
@@ -89,9 +89,9 @@ def waited(recorder: Recorder) -> dict[int, int]:
 
 def test_waits_add_up_by_the_phase_that_they_serve(recorder: Recorder) -> None:
     recorder.add_wait(5, None)
-    recorder.add_batch((5, 7, TRAINING, None))
+    recorder.add_batch((5, 7, TRAINING))
     recorder.add_wait(1, TRAINING)
-    recorder.add_batch((8, 10, EVALUATING, None))
+    recorder.add_batch((8, 10, EVALUATING))
     recorder.add_wait(-3, TRAINING)  # a clock that goes back
     recorder.drain()
     assert waited(recorder) == {TRAINING: 8, EVALUATING: 2}
@@ -99,8 +99,8 @@ def test_waits_add_up_by_the_phase_that_they_serve(recorder: Recorder) -> None:
 
 
 def test_waits_of_another_thread_count_once_it_trains(recorder: Recorder) -> None:
-    recorder.add_wait_elsewhere(7, (0, 5, TRAINING, None))
-    recorder.add_wait_elsewhere(8, (0, 50, TRAINING, None))
+    recorder.add_wait_elsewhere(7, (0, 5, TRAINING))
+    recorder.add_wait_elsewhere(8, (0, 50, TRAINING))
     assert waited(recorder) == {}
     recorder.count_waits_of(7)
     assert waited(recorder) == {TRAINING: 5}
@@ -109,7 +109,7 @@ def test_waits_of_another_thread_count_once_it_trains(recorder: Recorder) -> Non
 
 def test_the_waits_of_other_threads_are_bounded(recorder: Recorder) -> None:
     for number in range(5000):
-        recorder.add_wait_elsewhere(number % 100, (0, 5, TRAINING, None))
-        recorder.add_wait_elsewhere(99, (0, 5, TRAINING, None))
+        recorder.add_wait_elsewhere(number % 100, (0, 5, TRAINING))
+        recorder.add_wait_elsewhere(99, (0, 5, TRAINING))
     assert max(len(waits) for waits in recorder._elsewhere.values()) <= 1000
     assert len(recorder._elsewhere) <= 64

@@ -63,10 +63,7 @@ def statements(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
         yield from _count(
             "batches", round(count) if early and count else truth.batches, last, bool(truth.waits().known)
         )
-    if not truth.samples and truth.batch_samples is not None and not truth.early_batches:
-        # Only loaders of torch show how many samples a batch has.
-        yield from _count("samples", truth.batch_samples, last, promised=False)
-    elif "samples" not in truth.unknown and truth.samples:
+    if "samples" not in truth.unknown:
         yield from _count("samples", truth.samples, last, truth.samples > 0)
         yield from _count("tokens", truth.tokens, last, truth.tokens > 0)
     lasting = bool(truth.steps) and truth.ended - truth.steps[0] > PUBLISHED

@@ -62,7 +62,6 @@ class Timeline:
         # Nothing shows that a thread trains which did not import torch and makes no step that can be seen.
         self.hidden = self.beside_main and "steps" in self.unknown
         self.batches = len(list(self._seen()))
-        self.batch_samples = self._batch_samples()
         self.parameters: tuple[int, ...] | None = None
         self.ends: list[tuple[float, tuple[str, ...]]] = []
         self.samples, self.tokens = 0, 0
@@ -99,12 +98,6 @@ class Timeline:
                 known = event["known"]
             elif event["e"] == "got" and known:
                 yield float(event["t"])
-
-    def _batch_samples(self) -> int | None:
-        """Return the samples in the batches for training, None if the recorder does not know one of them."""
-        got = [event for event in self.events if event["e"] == "got" and event["mode"] == "training"]
-        found = [int(event["samples"]) for event in got if event.get("samples") is not None]
-        return sum(found) if len(found) == len(got) else None
 
     def early_wait(self) -> float:
         """Return the seconds of the waits that count before the training thread is known."""

@@ -49,9 +49,9 @@ def ask(mode: str = "training", *, known: bool = True) -> None:
     note("ask", mode=mode, known=known)
 
 
-def got(mode: str = "training", samples: int | None = None) -> None:
-    """Record that the batch has arrived, and the samples in it if they are known."""
-    note("got", mode=mode, samples=samples)
+def got(mode: str = "training") -> None:
+    """Record that the batch has arrived."""
+    note("got", mode=mode)
 
 
 def stop() -> None:
@@ -66,7 +66,7 @@ def each(batches: Iterable[T], mode: str = "training", *, known: bool = True) ->
         iterator = iter(batches)
         while True:
             item = next(iterator)
-            got(mode, rows(item))
+            got(mode)
             yield item
             ask(mode, known=known)
     except StopIteration:
@@ -76,12 +76,6 @@ def each(batches: Iterable[T], mode: str = "training", *, known: bool = True) ->
     except BaseException:
         stop()
         raise
-
-
-def rows(batch: object) -> int | None:
-    """Return the rows of a batch that is a matrix, None for others."""
-    shape = tuple(getattr(batch, "shape", ()))
-    return int(shape[0]) if len(shape) > 1 else None
 
 
 @contextlib.contextmanager

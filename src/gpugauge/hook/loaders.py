@@ -14,7 +14,6 @@ from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.counts.phases import EVALUATING, LOADING, TRAINING
 from gpugauge.hook.loading import counted_iteration, take_elsewhere
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.sizes import learn
 from gpugauge.hook.wrappers import after, replace
 from gpugauge.wire.record import BATCHES, WAITED
 
@@ -31,7 +30,6 @@ def _listen_to_batches(observer: Observer) -> None:
     (clock, _), track, record, waits = CLOCKS, observer.phases, observer.state.record, observer.state.waits
     ended, thread, grad_enabled = observer.recorder.waits.append, threading.get_ident, torch.is_grad_enabled
     wait = _BaseDataLoaderIter.__next__
-    _BaseDataLoaderIter.gpugauge_size = learn  # an iterator has its own from its first batch on
 
     @functools.wraps(wait)
     def next_batch(self: Any) -> Any:
@@ -57,7 +55,7 @@ def _listen_to_batches(observer: Observer) -> None:
             phase = track.end_wait(base, before, now)
             if before == LOADING:
                 start = now  # a wait that the program declares covers this one
-            ended((start, now, phase, self.gpugauge_size(batch)))
+            ended((start, now, phase))
             words = record.words
             words[BATCHES] += 1
             words[WAITED + phase] += now - start

@@ -75,15 +75,9 @@ def _iterate(function: Callable[[Any], Iterator[Any]], iterable: Any) -> Iterato
     return iterator if hasattr(iterator, "_num_workers") else _CountedIterator(iterator)
 
 
-# By thread: the reader of the size of batches of the DataLoader that was read last inside of another wait. The iterator
-# around it makes its batches of those.
-_inner_readers: dict[int, Callable[[Any], Any]] = {}
-
-
 class _CountedIterator:
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
-        self._read: Callable[[Any], Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -103,8 +97,7 @@ class _CountedIterator:
         except BaseException:
             observer.end_wait(*begun, ended=True)
             raise
-        self._read = _inner_readers.pop(get_ident(), self._read)
-        observer.end_wait_with_batch(*begun, self._read(batch) if self._read else None)
+        observer.end_wait_with_batch(*begun)
         return batch
 
     def _next_elsewhere(self, observer: Observer | None) -> Any:
@@ -128,8 +121,5 @@ def take_elsewhere(observer: Observer, take: Callable[[Any], Any], iterator: Any
         raise
     finally:
         observer.waiting_elsewhere.discard(thread)
-    size = iterator.gpugauge_size(batch) if hasattr(iterator, "gpugauge_size") else None
-    if size is not None:
-        _inner_readers[thread] = iterator.gpugauge_size
-    observer.on_batch_elsewhere(start, iterator, size)
+    observer.on_batch_elsewhere(start, iterator)
     return batch

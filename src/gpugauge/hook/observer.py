@@ -118,7 +118,7 @@ class Observer:
         if now >= self.publish_due:
             self.publish(now)
 
-    def on_batch_elsewhere(self, start: int, iterator: Any = None, size: Any = None) -> None:
+    def on_batch_elsewhere(self, start: int, iterator: Any = None) -> None:
         """Record a batch that another thread has taken since `start`, or the loader of one inside another wait."""
         if self.off:
             return
@@ -129,7 +129,7 @@ class Observer:
                 return
             now = self._clock()
             phase = phases.TRAINING if torch.is_grad_enabled() else phases.EVALUATING
-            self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, phase, size))
+            self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, phase))
             self.state.count_unreported_step(now, training=phase == phases.TRAINING)
             if self.phases.base == phases.STARTING:
                 self.phases.set_base(phase, now)
@@ -144,7 +144,7 @@ class Observer:
             now = self._clock()
             self.state.count_unreported_step(now)
             if not self.phases.on_training_thread():
-                self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, NO_BATCH, None))
+                self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, NO_BATCH))
         except Exception:
             self.count_error()
 
@@ -175,13 +175,13 @@ class Observer:
         except Exception:
             self.count_error()
 
-    def end_wait_with_batch(self, before: int, start: int, size: Any) -> None:
+    def end_wait_with_batch(self, before: int, start: int) -> None:
         """End a wait for a batch of an iterator that the program declares."""
         try:
             now = self._clock()
             base = phases.TRAINING if self.is_training_batch() else phases.EVALUATING
             phase = self.phases.end_wait(base, before, now)
-            self.recorder.add_batch((start if before != phases.LOADING else now, now, phase, size))
+            self.recorder.add_batch((start if before != phases.LOADING else now, now, phase))
             self.on_batch(phase, now)
         except Exception:
             self.count_error()

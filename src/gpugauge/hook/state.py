@@ -18,10 +18,9 @@ from gpugauge.hook.facts import process as facts
 from gpugauge.hook.facts import running, tensors
 from gpugauge.hook.facts.devices import devices
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import PHASES, SAMPLES, STEPS, TOKENS, WAITED
+from gpugauge.wire.record import PHASES, SAMPLES, TOKENS, WAITED
 
 _MAX_COUNT = 1 << 53  # of samples or tokens in a step
-_MAX_FLOPS = 1e24  # in a step
 _PARAMETER_SCAN_NS = 60 * NS_PER_SECOND
 _FACTS_REFRESH_NS = 10 * NS_PER_SECOND
 
@@ -64,8 +63,6 @@ class TrainingState:
         self._unreported = 0
         self.sole = None
         self._reported: set[int] = set()  # of the words samples and tokens
-        self._sent_samples: int | None = None
-        self._sent_tokens: int | None = None
 
     def register_optimizer(self, optimizer: Any) -> None:
         """Register an optimizer that has just been created, without keeping it alive."""
@@ -151,19 +148,11 @@ class TrainingState:
             self.recorder.add_steps(self._unreported, now)
 
     def add_work(self, samples: Any, tokens: Any) -> None:
-        """Add the samples and tokens of a step, in place of those in batches. Other values are ignored."""
+        """Add the samples and tokens of a step. Values that are not counts are ignored."""
         for word, value in ((SAMPLES, samples), (TOKENS, tokens)):
-            if (count := _count(value)) is None:
-                continue
-            if word not in self._reported:  # the sum that was sent includes this step, and does not decrease
+            if (count := _count(value)) is not None:
+                self.record.words[word] += count
                 self._reported.add(word)
-                count = max(count, (self._sent_samples if word == SAMPLES else self._sent_tokens) or 0)
-            self.record.words[word] += count
-
-    def state_flops(self, per_step: Any) -> None:
-        """Take the model FLOPs of each step from now on. A value that is not a positive number is ignored."""
-        if isinstance(per_step, (int, float)) and 0 < per_step <= _MAX_FLOPS:
-            self.recorder.work.state_flops(float(per_step), self.record.words[STEPS])
 
     def trains(self, module: Any) -> bool:
         """Return whether a module contains the first parameter that is trained; false while none is known."""
@@ -194,9 +183,6 @@ class TrainingState:
         self.waits.used = {device.index for device in visible if device.allocated is not None}
         recorder, words = self.recorder, self.record.words
         exposed, local = self.waits.nanoseconds, self.local_work.nanoseconds
-        work = recorder.work
-        self._sent_samples = words[SAMPLES] if SAMPLES in self._reported else work.samples
-        self._sent_tokens = words[TOKENS] if TOKENS in self._reported else work.tokens
         return wire.Snap(
             session=session,
             sequence=sequence,
@@ -214,9 +200,8 @@ class TrainingState:
             compilations=self.compilations,
             waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]}
             or None,
-            samples=self._sent_samples,
-            tokens=self._sent_tokens,
-            flops=work.flops(recorder.step_tally.count),
+            samples=words[SAMPLES] if SAMPLES in self._reported else None,
+            tokens=words[TOKENS] if TOKENS in self._reported else None,
         )
 
 

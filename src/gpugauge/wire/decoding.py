@@ -85,7 +85,6 @@ def _snap(fields: _Fields) -> Snap:
         waits=_seconds(fields, "waits"),
         samples=fields.optional_integer("samples"),
         tokens=fields.optional_integer("tokens"),
-        flops=fields.optional_number("flops"),
     )
 
 

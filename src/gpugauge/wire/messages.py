@@ -15,7 +15,7 @@ from typing import Any, Union
 
 from gpugauge.text import printable
 
-VERSION = (1, 3)  # major, minor
+VERSION = (1, 2)  # major, minor
 MAX_MESSAGE_BYTES = 16 * 1024
 MAX_TEXT_CHARACTERS = 64
 MAX_LONG_TEXT_CHARACTERS = 256  # of a fact in a snapshot: lists of architectures or of visible devices
@@ -125,7 +125,7 @@ class Snap:
     state of optimizers, the part of the waits for batches during which the device was idle, and the part of the steps
     without waits for other ranks. Version 1.2 added the waits for batches in seconds, by the phase that they served
     (see gpugauge.wire.record), and the samples and tokens that the program reports. Before it, the waits are the
-    seconds of `batches`. Version 1.3 added the model FLOPs; its samples and tokens are also those in batches.
+    seconds of `batches`.
     """
 
     session: str
@@ -145,7 +145,6 @@ class Snap:
     waits: Mapping[str, float] | None = None
     samples: int | None = None
     tokens: int | None = None
-    flops: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ Number = TypeVar("Number", int, float)
 
 _MAX_DEVICES = 64  # of one process; each of its programs may report others
 _DEVICE_COUNTS = ("retries", "ooms", "device_allocs", "device_frees")
-_SNAP_COUNTS = ("errors", "exposed_wait_seconds", "local_work_seconds", "compilations", "samples", "tokens", "flops")
+_SNAP_COUNTS = ("errors", "exposed_wait_seconds", "local_work_seconds", "compilations", "samples", "tokens")
 
 
 def continued(before: Session, session: Session) -> Session:

@@ -203,27 +203,15 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_samples_total",
-        "Samples of the steps, as the program reports them with gpugauge.hook.step(samples=), else in the batches of "
-        "the training. Absent if the size of a batch is not known.",
+        "Samples of the steps, as the program reports them with gpugauge.hook.step(samples=).",
         NONE,
         lambda s: _reported(s.snap and s.snap.samples, s.record and s.record.samples),
-        source="torch.utils.data.DataLoader, gpugauge.hook.step",
     ),
     _process.counter(
         "torch_tokens_total",
-        "Tokens of the steps, as the program reports them with gpugauge.hook.step(tokens=), else in the input_ids of "
-        "the batches of the training, padding included. Absent if a batch has none.",
+        "Tokens of the steps, as the program reports them with gpugauge.hook.step(tokens=).",
         NONE,
         lambda s: _reported(s.snap and s.snap.tokens, s.record and s.record.tokens),
-        source="torch.utils.data.DataLoader, gpugauge.hook.step",
-    ),
-    _process.counter(
-        "torch_model_flops_total",
-        "Floating-point operations of the model in the steps of this process, forward and backward, as the program "
-        "states them with gpugauge.hook.flops(). Absent if it does not.",
-        NONE,
-        lambda s: s.snap.flops if s.snap else None,
-        source="gpugauge.hook.flops",
     ),
     _process.counter(
         "torch_memory_alloc_retries_total",

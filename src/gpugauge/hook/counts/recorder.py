@@ -7,10 +7,8 @@ from collections import deque
 from typing import Tuple
 
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.phases import TRAINING
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.rounds import Rounds
-from gpugauge.hook.counts.work import Size, Work
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import BATCHES as BATCHES_WORD
 from gpugauge.wire.record import LAST_STEP, STEPS, WAITED
@@ -19,9 +17,9 @@ OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 
 _MAX_THREADS, _MAX_WAITS = 64, 1000  # of threads that do not train, or do not train yet
 
-# Start and end of a wait for a batch in perf_counter_ns, the index of the phase that it served, and the size of the
-# batch. In place of the phase, NO_BATCH means that another thread waited for the end of an iteration.
-Wait = Tuple[int, int, int, Size]
+# Start and end of a wait for a batch in perf_counter_ns, and the index of the phase that it served. In place of the
+# phase, NO_BATCH means that another thread waited for the end of an iteration.
+Wait = Tuple[int, int, int]
 NO_BATCH = -1
 
 
@@ -59,7 +57,6 @@ class Recorder:
         self.ends: deque[int] = deque()
         self.waits: deque[Wait] = deque()
         self.rounds = Rounds()
-        self.work = Work()
         self.source: str | None = None
         self.clear()
 
@@ -68,7 +65,6 @@ class Recorder:
         self.ends.clear()
         self.waits.clear()
         self.rounds.clear()
-        self.work.clear()
         self.step_tally = Tally()
         self.batch_tally = Tally()
         self._unserved = 0  # nanoseconds of waits whose phase is that of the next batch
@@ -185,9 +181,7 @@ class Recorder:
         self._step_end = end
 
     def _batch(self, wait: Wait, unix_offset: float) -> None:
-        start, end, phase, size = wait
-        if phase == TRAINING:
-            self.work.add(size)
+        start, end, _ = wait
         tally = self.batch_tally
         tally.count += 1
         tally.add(max(0, end - start))

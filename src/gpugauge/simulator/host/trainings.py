@@ -152,7 +152,6 @@ class _Progress:
             compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
             samples=_BATCH * self._steps,
             tokens=_TOKENS * _BATCH * self._steps,
-            flops=float(6 * _PARAMETERS * _TOKENS * _BATCH * self._steps),
         )
 
     def record(self) -> SharedRecord:
