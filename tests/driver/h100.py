@@ -118,6 +118,16 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "display_active": False,
         "accounting_mode": False,
     },
-    "processes": {"processes": [{"pid": 7, "kind": "compute", "used_memory_bytes": 1 << 30, "gpu_instance_id": None}]},
+    "processes": {
+        "processes": [
+            {
+                "pid": 7,
+                "kind": "compute",
+                "used_memory_bytes": 1 << 30,
+                "gpu_instance_id": None,
+                "compute_instance_id": None,
+            }
+        ]
+    },
     "mig": {"mig_instances": []},
 }

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpugauge.driver import client
 from gpugauge.driver.api import Group
-from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError, ahead
 from gpugauge.simulator import WORKER
 from tests.simulator.build import scenario
 
@@ -99,6 +102,27 @@ def test_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.M
     assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
 
 
+def test_a_worker_that_was_started_ahead_is_the_first() -> None:
+    spawn = ahead(WORKER)
+    (started,) = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+    first, second = spawn(WORKER), spawn(WORKER)
+    assert (first.pid == int(started), second.pid == int(started)) == (True, False)
+    assert first.ask("close", 20).op == "close"
+    assert first.end()
+    assert second.end()
+
+
+def test_a_worker_that_cannot_be_started_ahead_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as missing:
+        missing.setattr(sys, "executable", "/no/such/file")
+        spawn = ahead(WORKER)
+        with pytest.raises(OSError, match="No such file"):
+            spawn(WORKER)
+
+    assert spawn(WORKER).end()
+
+
 def test_resident_memory_of_the_process(worker: Worker) -> None:
     worker.ask("open", 20, simulate=scenario("gpus: {model: h100}").simulation())
     status = Path(f"/proc/{worker.pid}/status").read_text()
@@ -143,3 +167,66 @@ def test_grace_time_lasts_until_a_call_is_over(worker: Worker) -> None:
 
     assert worker.end(grace_seconds=10)
     assert worker.ending() == "exited with status 0"
+
+
+def test_end_of_a_worker_whose_library_has_started_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That process has the worker's end of the channel, so that this end does not see it close."""
+    pair, kept = socket.socketpair, []
+
+    def socketpair() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = pair()
+        kept.append(theirs.dup())
+        return ours, theirs
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    worker = Worker(WORKER)
+    number = worker.send("open", simulate=scenario("gpus: {model: h100}").simulation())
+    worker.receive(number, 20)
+    os.kill(worker.pid, signal.SIGKILL)
+
+    (number,) = worker.read([(0, ["fast"])])
+    assert worker.wait_for_reply(1) or worker.wait_for_reply(20)  # it may not have ended at once
+    with pytest.raises(WorkerGoneError):
+        worker.receive(number, 20)
+    worker.end()
+    kept[0].close()
+
+
+def slow(call: str, seconds: float) -> dict[str, Any]:
+    fault = {"call": call, "delay": seconds}
+    return scenario(f"gpus: {{model: h100}}\nfaults: [{fault}]").simulation()
+
+
+def waited(worker: Worker, number: int, deadline: float) -> float:
+    """Wait for a reply as long as the worker does not hang; return the seconds."""
+    begin = time.monotonic()
+    while not worker.wait_for_reply(min(0.05, worker.time_left(begin, deadline))):
+        if worker.time_left(begin, deadline) <= 0:
+            raise WorkerHangsError
+    worker.receive(number, 1)
+    return time.monotonic() - begin
+
+
+def test_many_slow_calls_are_no_hang(worker: Worker) -> None:
+    worker.ask("open", 20, simulate=slow("nvmlDeviceGetClockInfo", 0.4))
+    (number,) = worker.read([(0, ["normal"])])  # four clocks
+
+    assert waited(worker, number, deadline=1.0) >= 1.6
+
+
+def test_one_slow_call_is_a_hang(worker: Worker) -> None:
+    worker.ask("open", 20, simulate=slow("nvmlDeviceGetPowerUsage", 30.0))
+    (number,) = worker.read([(0, ["normal"])])
+
+    with pytest.raises(WorkerHangsError):
+        waited(worker, number, deadline=1.0)
+
+
+def test_a_reply_has_its_own_limit(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many calls it takes: the other GPUs wait for it."""
+    monkeypatch.setattr(client, "_MAX_REPLY_SECONDS", 1.2)
+    worker.ask("open", 20, simulate=slow("nvmlDeviceGet*", 0.3))
+    (number,) = worker.read([(0, ["normal"])])
+
+    with pytest.raises(WorkerHangsError):
+        waited(worker, number, deadline=0.6)

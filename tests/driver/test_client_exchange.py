@@ -101,9 +101,10 @@ def answer(number: int, index: int) -> bytes:
 
 def test_the_ends_of_the_process_are_named_on_its_command_line(worker: Worker) -> None:
     # The numbers of the descriptors are those of the daemon: the process inherits them.
-    *_, fd, number, bell, other = played(worker).command
+    *_, fd, number, bell, other, pulse, memory = played(worker).command
 
-    assert (fd, bell) == ("--fd", "--bell")
+    assert (fd, bell, pulse) == ("--fd", "--bell", "--pulse")
+    assert memory.isdigit()
     assert worker._bell.fileno() == int(other) != int(number)
     assert worker.pid == Process.pid
 
@@ -220,7 +221,7 @@ class Poll:
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.03, 0.1, 0.5, 4.0])
 def test_a_wait_is_as_long_as_it_is_told(seconds: float, worker: Worker) -> None:
     waits: list[float] = []
-    worker._bell_rung = worker._readable = Poll(waits)  # type: ignore[assignment]
+    worker._bell_rung = worker._readable = Poll(waits)  # type: ignore[assignment]  # a stand-in
 
     assert not worker.wait_for_reply(seconds)
     assert sum(waits) == pytest.approx(1000 * max(0.0, seconds))
@@ -234,7 +235,7 @@ def test_a_reply_that_has_arrived_is_not_waited_for(worker: Worker) -> None:
     assert worker.wait_for_reply(10)
     worker.receive(first, 10)
     waits: list[float] = []
-    worker._bell_rung = worker._readable = Poll(waits)  # type: ignore[assignment]
+    worker._bell_rung = worker._readable = Poll(waits)  # type: ignore[assignment]  # a stand-in
 
     assert worker.wait_for_reply(10)
     assert worker.receive(second, 10).index == 1
@@ -270,7 +271,7 @@ def test_a_long_request_is_sent_whole_to_a_slow_reader(worker: Worker) -> None:
 
 def test_a_worker_that_does_not_read_is_given_up_within_a_second(worker: Worker) -> None:
     waits: list[float] = []
-    worker._writable = Poll(waits)  # type: ignore[assignment]
+    worker._writable = Poll(waits)  # type: ignore[assignment]  # a stand-in
 
     with pytest.raises(WorkerHangsError, match="does not read"):
         worker.send("x" * 3_000_000)

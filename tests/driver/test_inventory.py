@@ -52,6 +52,21 @@ def test_old_values_are_dropped_and_the_device_is_down_then() -> None:
     assert device.reading.name == "H100"
 
 
+def test_second_gpu_with_the_same_uuid_is_down() -> None:
+    """Its values would otherwise be mixed with those of the first."""
+    devices = inventory()
+    devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
+    devices.apply(reply(1, "GPU-a", utilization_percent=90), 1.0)
+    devices.settle(2, None)
+    devices.apply(reply(0, "GPU-a", utilization_percent=41), 2.0)
+
+    first, second = devices.devices(2.0)
+
+    assert (first.uuid, first.up, first.reading.index, first.reading.utilization_percent) == ("GPU-a", True, 0, 41)
+    assert (second.uuid, second.up, second.reason, second.reading.index) == ("INDEX-1", False, "no_uuid", 1)
+    assert devices.uuid(1) is None
+
+
 def test_lost_device_keeps_its_identity_and_comes_back() -> None:
     devices = inventory()
     devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_next_daemon_knows_the_devices(tmp_path: Path) -> None:
     StateFile(path, "m").save([A, B], {"GPU-c"})
 
     assert StateFile(path, "m").load() == ((A, B), frozenset({"GPU-c"}))
-    assert list(tmp_path.iterdir()) == [path]
+    assert {found.name for found in tmp_path.iterdir()} == {path.name, f".{path.name}.lock"}
 
 
 def test_file_has_no_machine_id(tmp_path: Path) -> None:
@@ -41,6 +42,19 @@ def test_file_has_no_machine_id(tmp_path: Path) -> None:
         b'{"gpugauge": 1, "machine": "", "gpus": {"": {"index": 0, "name": null, "pci_bus_id": null, "seen": 0}}, '
         b'"forgotten": []}',
         b'{"gpugauge": 1, "machine": "", "gpus": {}, "forgotten": [3]}',
+        b'{"gpugauge": 1, "machine": "", "gpus": {}, "forgotten": ["\\ud800"]}',
+        *(
+            b'{"gpugauge": 1, "machine": "", "forgotten": [], "gpus": {"%s": {"index": %s, "name": "%s", '
+            b'"pci_bus_id": null, "seen": %s}}}' % facts
+            for facts in (
+                (b"GPU-a", b"0", b"H100", b"1" + b"0" * 400),
+                (b"GPU-a", b"0", b"H100", b"1e999"),
+                (b"GPU-a", b"0", b"H100", b"NaN"),
+                (b"GPU-a", b"1" + b"0" * 30, b"H100", b"0"),
+                (b"GPU-a", b"0", b"\\u001b[2J", b"0"),
+                (b"GPU-\\ud800", b"0", b"H100", b"0"),
+            )
+        ),
     ],
 )
 def test_broken_file_is_reported_and_replaced(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -102,12 +116,56 @@ def test_two_daemons_keep_the_devices_of_each_other(tmp_path: Path) -> None:
 
 
 def test_daemon_does_not_wait_for_the_lock_of_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
     StateFile(tmp_path / "gpus.json").save([A], ())
-    os.close(folder)
+    lock = os.open(tmp_path / ".gpus.json.lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    StateFile(tmp_path / "gpus.json").save([B], ())
+    os.close(lock)
 
     assert "cannot be written" in caplog.text
+
+
+def test_the_lock_is_none_that_another_user_can_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "gpus.json"
+    StateFile(path).save([A], ())
+    assert (tmp_path / ".gpus.json.lock").stat().st_mode & 0o777 == 0o600
+    readable = [os.open(file, os.O_RDONLY) for file in (tmp_path, path)]
+    for descriptor in readable:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    StateFile(path).save([B], ())
+    for descriptor in readable:
+        os.close(descriptor)
+
+    assert StateFile(path).load()[0] == (A, B)
+    assert not caplog.records
+
+
+def test_a_named_pipe_in_the_place_of_the_file_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "gpus.json"
+    os.mkfifo(path)
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(StateFile(path).load()), daemon=True)
+    thread.start()
+    thread.join(10)
+    if thread.is_alive():  # let it go
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+    assert done == [((), frozenset())]
+    assert "cannot be used" in caplog.text
+    StateFile(path).save([A], ())
+    assert StateFile(path).load()[0] == (A,)
+
+
+def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+    path, other = tmp_path / "state" / "gpus.json", tmp_path / "other"
+    path.parent.mkdir()
+    other.write_text("kept")
+    for link in (path, path.with_name(f".{path.name}.{os.getpid()}")):
+        link.symlink_to(other)
+    StateFile(path).save([A], ())
+
+    assert other.read_text() == "kept"
+    assert StateFile(path).load()[0] == (A,)
 
 
 def test_digest_of_the_host(tmp_path: Path) -> None:

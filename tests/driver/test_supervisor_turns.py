@@ -54,7 +54,8 @@ def is_gone(node: Node, _: Supervisor) -> None:
 
 
 def loses_the_driver(node: Node, _: Supervisor) -> None:
-    node.devices[0] = node.opening = 1
+    node.devices[:] = [1, 1]
+    node.opening = 1
 
 
 def fails_in_the_thread(node: Node, _: Supervisor) -> None:

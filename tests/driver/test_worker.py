@@ -17,7 +17,7 @@ import pytest
 from gpugauge import isolated
 from gpugauge.driver.api import Reply
 from gpugauge.driver.codes import WORKER_ERROR
-from gpugauge.driver.frames import Inbox, frame
+from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
 from gpugauge.driver.messages import reply
 from gpugauge.driver.nvidia import WORKER as REAL
 from gpugauge.driver.nvidia.nvml import Nvml
@@ -52,9 +52,12 @@ class Child:
 def worker(module: str = WORKER) -> Iterator[Child]:
     ours, theirs = socket.socketpair()
     fd, bell = theirs.fileno(), os.eventfd(0, os.EFD_NONBLOCK)
-    command = isolated.command(module, "--fd", str(fd), "--bell", str(bell))
+    pulse = os.memfd_create("pulse")
+    os.truncate(pulse, PULSE_BYTES)
+    command = isolated.command(module, "--fd", str(fd), "--bell", str(bell), "--pulse", str(pulse))
     pipe = subprocess.PIPE
-    with ours, subprocess.Popen(command, pass_fds=[fd, bell], stdout=pipe, stderr=pipe) as process:
+    with ours, subprocess.Popen(command, pass_fds=[fd, bell, pulse], stdout=pipe, stderr=pipe) as process:
+        os.close(pulse)
         theirs.close()
         ours.settimeout(30)
         try:
@@ -238,7 +241,14 @@ def test_unexpected_error_is_a_reply_with_its_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--fd"], ["--fd", "3"], ["--fd", "x", "--bell", "4"], ["--fd", "3", "--bell"]]
+    "arguments",
+    [
+        [],
+        ["--fd", "3"],
+        ["--fd", "3", "--bell", "4"],
+        ["--fd", "x", "--bell", "4", "--pulse", "5"],
+        ["--fd", "3", "--bell", "4", "--pulse"],
+    ],
 )
 def test_wrong_command_line(arguments: list[str]) -> None:
     assert main(arguments, Nvml()) == 2

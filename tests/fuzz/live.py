@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, fcntl
+from functools import partial
 from pathlib import Path
 
 from gpugauge.daemon.lifecycle import lifecycle_routes
 from gpugauge.sessions.listener import Sessions
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
+from gpugauge.status.node import status
 from gpugauge.web.config.access import WebAccess
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes
@@ -58,8 +60,9 @@ def _routes(folder: Path) -> dict[str, Route]:
     daemon.close()
     daemon.exposition.stale_after = 1e12
     routes = standard_routes(daemon.exposition, "/metrics", lambda: None)
-    routes |= page_routes(lambda: snapshot, history, lambda: None, "/metrics", "node")
-    routes[STATUS_PATH] = status_route(lambda: snapshot, history)
+    view = partial(status, history=history)
+    routes |= page_routes(lambda: snapshot, view, lambda: None, "/metrics", "node")
+    routes[STATUS_PATH] = status_route(lambda: snapshot, view)
     routes |= lifecycle_routes(None, _reloaded, lambda: True, own_names(["127.0.0.1"]))
     return own_names_only(routes, ["127.0.0.1"])
 

@@ -64,6 +64,7 @@ class ProcessReading:
     kind: Literal["compute", "graphics", "mps"]
     used_memory_bytes: int | None = None
     gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

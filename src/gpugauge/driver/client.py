@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import select
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from io import FileIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpugauge import isolated
 from gpugauge.driver.api import Group, Reply
-from gpugauge.driver.frames import Inbox, frame
+from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
 from gpugauge.driver.messages import reply
 
 # The time that a worker gets to end after a close request (by default), after SIGTERM and after SIGKILL.
 GRACE_SECONDS = 0.3
 # The replies of all GPUs are awaited together for this long, then one by one: a GPU hangs or is slow.
 _BATCH_SECONDS = 0.1
+# The longest time for a reply, however many calls it takes: the other GPUs wait for it.
+_MAX_REPLY_SECONDS = 30.0
 # The time that a worker gets to read a request when its socket is full.
 _WRITE_SECONDS = 1.0
 
@@ -40,15 +43,19 @@ class WorkerHangsError(Exception):
 class Worker:
     """An isolated process that runs `main()` of `module` and owns the driver. Raises OSError if it cannot start."""
 
+    _called: Sequence[float] = (0.0,)  # the time at which its last call of the library ended, in monotonic seconds
+
     def __init__(self, module: str) -> None:
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         try:
-            with theirs:
-                fds = [theirs.fileno(), self._bell.fileno()]
+            with theirs, FileIO(os.memfd_create("pulse"), "r+") as pulse:
+                pulse.truncate(PULSE_BYTES)
+                self._called = memoryview(mmap.mmap(pulse.fileno(), PULSE_BYTES)).cast("d")
+                fds = [theirs.fileno(), self._bell.fileno(), pulse.fileno()]
                 self._process = subprocess.Popen(
-                    isolated.command(module, "--fd", str(fds[0]), "--bell", str(fds[1])),
+                    isolated.command(module, "--fd", str(fds[0]), "--bell", str(fds[1]), "--pulse", str(fds[2])),
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -94,7 +101,11 @@ class Worker:
         together = min(max(0.0, seconds), _BATCH_SECONDS)
         if self._bell_rung.poll(together * 1000):
             self._bell.read(8)  # possibly an earlier ring, for replies that were received one by one
-        return bool(self._readable.poll(max(0.0, seconds - together) * 1000))
+        if not self._readable.poll(max(0.0, seconds - together) * 1000):
+            if not self.reaped():
+                return False
+            self.interrupt()  # a process that the library has started still has the other end
+        return True
 
     def receive(self, number: int, deadline: float) -> Reply:
         """Wait at most `deadline` seconds for the reply with the id `number`. Raises WorkerGoneError or
@@ -111,6 +122,13 @@ class Worker:
         if answer.id != number:
             raise WorkerGoneError(f"reply {answer.id} to request {number}")
         return answer
+
+    def time_left(self, begin: float, deadline: float) -> float:
+        """Return the seconds until a reply that is awaited since `begin` is late: each call of the library may take
+        `deadline` seconds.
+        """
+        end = min(max(begin, self._called[0]) + deadline, begin + max(deadline, _MAX_REPLY_SECONDS))
+        return end - time.monotonic()
 
     def ask(self, op: str, deadline: float, **arguments: Any) -> Reply:
         """Send one request and return its reply. Raises WorkerGoneError or WorkerHangsError."""
@@ -190,3 +208,15 @@ class Worker:
     def _close(self) -> None:
         self._channel.close()
         self._bell.close()
+
+
+Spawn: TypeAlias = Callable[[str], Worker]
+"""Starts a worker, by its module. Raises OSError."""
+
+
+def ahead(module: str) -> Spawn:
+    """Start a worker. The function that is returned returns it once, and then starts others; it may raise OSError."""
+    started: list[Worker] = []
+    with contextlib.suppress(OSError):  # the function tries again
+        started.append(Worker(module))
+    return lambda module: started.pop() if started else Worker(module)

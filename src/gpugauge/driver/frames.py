@@ -9,6 +9,7 @@ from typing import Any
 
 _HEADER = struct.Struct("!I")
 MAX_FRAME = 16 << 20
+PULSE_BYTES = 8  # of the memory in which a worker shows its progress: a time in seconds
 _RECEIVE_BYTES = 1 << 16  # per call, so that one call returns the replies of many GPUs
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode

@@ -159,6 +159,10 @@ class Inventory:
         if reply.index is None:
             return
         uuid = reply.values.get("static", {}).get("uuid")
+        if uuid and any(e.uuid == uuid for index, e in self._by_index.items() if index != reply.index):
+            # Its values would be mixed with those of the other GPU.
+            self.fail_index(reply.index, NO_UUID, uuid_of_another_gpu=uuid)
+            return
         if uuid:
             device = self._devices.setdefault(uuid, _Entry(uuid))
             device.index, device.remembered, device.elsewhere = reply.index, False, ""

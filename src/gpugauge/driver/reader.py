@@ -10,12 +10,15 @@ from gpugauge.driver.api import LIFECYCLE, Group, Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.quarantine import Quarantine
-from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule
+from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
 from gpugauge.forecast import ScrapeForecast
 
 # A reading begins this long before an expected scrape, in addition to the duration of the last reading. It covers the
 # tick that follows, and the jitter of scrapes and thread wake-ups, some milliseconds each.
 LEAD_SECONDS = 0.08
+# The deadline of a call in the first reading of a GPU by a worker, in deadlines. The other GPUs wait: their values are
+# dropped after 7 s, and a worker that hangs has to be replaced before.
+_FIRST_READING = 2
 HANGS, CRASHES_WORKER = QUARANTINED = ("hangs", "crashes_worker")
 
 
@@ -62,30 +65,38 @@ class Reader:
         on_demand: bool = False,
     ) -> Reply | None:
         """Request all GPUs at once and receive the replies one by one: the first missing one identifies the GPU. Return
-        a reply after which the driver as a whole is gone, otherwise None. Raises ReadError. With `on_demand`, a scrape
-        waits for this reading.
+        a reply if the driver as a whole is gone: one GPU says so, and no other one is read. Raises ReadError. With
+        `on_demand`, a scrape waits for this reading.
         """
         if on_demand:
             due = self._schedule.take_on_demand(intervals, now)
         else:
-            scrape = self._forecast.is_near(now, intervals.interval, self.lead)
-            due = self._schedule.take(intervals, now, scrape=scrape)
+            due = self._schedule.take(intervals, now, wanted(self._forecast, intervals, now, self.lead))
         included = set(range(device_count)) - self._inventory.excluded.keys()
         readable = (index for index in included if self._quarantine.may_read(index, now))
         indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
         current: int | None = None
+        gone: list[tuple[int, Reply]] = []
+        answered = False
         try:
             numbers = worker.read([(index, self._groups(index, due, intervals)) for index in indexes])
             for index, number in zip(indexes, numbers, strict=True):
                 current = index
-                reply = self._receive(worker, number, intervals.deadline)
+                reply = self._receive(worker, number, self._deadline(index, intervals))
                 if reply.failed in LIFECYCLE:
-                    self._inventory.queue(index, reply)  # it may have the event with the reason
-                    return reply
+                    gone.append((index, reply))
+                    continue
+                answered = answered or reply.failed is None
                 self._quarantine.record_reply(index, time.monotonic())
                 self._inventory.accept(index, reply, devices)
         except (WorkerHangsError, WorkerGoneError) as error:
             raise ReadError(current, error) from error
+        if gone and not answered:
+            for index, reply in gone:
+                self._inventory.queue(index, reply)  # it may have the event with the reason
+            return gone[0][1]
+        for index, reply in gone:
+            self._inventory.accept(index, reply, devices)
         self.lead = LEAD_SECONDS + min(0.5 * intervals.interval, time.monotonic() - now)
         if SCRAPE_GROUPS.issubset(due):
             self.read_at = now
@@ -98,6 +109,12 @@ class Reader:
             return False
         self._inventory.fail_index(index, HANGS if hangs else CRASHES_WORKER, retry_seconds=seconds)
         return True
+
+    def _deadline(self, index: int, intervals: ReadingIntervals) -> float:
+        """Return the longest time of a call. The first reading of a GPU initialises it, which takes 1 to 3 s without
+        persistence mode.
+        """
+        return intervals.deadline * (1 if self._inventory.uuid(index) else _FIRST_READING)
 
     def _groups(self, index: int, due: list[Group], intervals: ReadingIntervals) -> list[Group]:
         """Return the groups to read; all of them for a GPU that this worker has not identified yet."""

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpugauge import jsonfile
 from gpugauge.logline import Condition, fields
 
 log = logging.getLogger("gpugauge.driver")
 
 _FORMAT = 1
-_MAX_BYTES, _MAX_GPUS = 1 << 20, 1024
+_MAX_GPUS = 1024
 _EXPECTED = "expected the JSON object that gpugauge writes; it is replaced"
 
 
@@ -61,7 +61,7 @@ class StateFile:
         mine = {gpu.uuid: gpu for gpu in gpus}
         self._own |= mine.keys() | set(forgotten)
         try:
-            with _locked(self._path.parent):
+            with _locked(self._path):
                 others, forgotten_by_others = self._read(report=False)
                 kept = {gpu.uuid: gpu for gpu in others if gpu.uuid not in self._own} | mine
                 names = set(forgotten) | (forgotten_by_others - self._own)
@@ -84,25 +84,16 @@ class StateFile:
             "gpus": facts,
             "forgotten": sorted(forgotten)[:_MAX_GPUS],
         }
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            new.replace(self._path)
-        except OSError:
-            with suppress(OSError):
-                new.unlink()
-            raise
+        jsonfile.replace(self._path, content)
 
     def _read(self, *, report: bool) -> tuple[list[Remembered], set[str]]:
         if self._path is None:
             return [], set()
         try:
-            with self._path.open("rb") as file:
-                content = json.loads(file.read(_MAX_BYTES))
-            machine, gpus, forgotten = _parsed(content)
+            machine, gpus, forgotten = _parsed(jsonfile.read(self._path))
         except FileNotFoundError:
             return [], set()
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             if report:
                 why = error.strerror if isinstance(error, OSError) else f"{_EXPECTED}: {error}"
                 log.warning("the state file cannot be used", extra=fields(path=str(self._path), error=why))
@@ -121,8 +112,8 @@ def _parsed(content: Any) -> tuple[str, list[Remembered], set[str]]:
             pass
         case _:
             raise ValueError("wrong keys, or a format that this version does not know")
-    if len(gpus) > _MAX_GPUS or not all(isinstance(name, str) for name in forgotten):
-        raise ValueError("too many GPUs, or a name that is no text")
+    if len(gpus) > _MAX_GPUS or not all(isinstance(name, str) and name.isprintable() for name in forgotten):
+        raise ValueError("too many GPUs, or a name that is no printable text")
     return machine, [_gpu(uuid, facts) for uuid, facts in gpus.items()], set(forgotten)
 
 
@@ -130,16 +121,21 @@ def _gpu(uuid: str, facts: Any) -> Remembered:
     """Return a GPU. Raises ValueError."""
     match facts:
         case {"index": int(index), "name": str() | None as name, "pci_bus_id": str() | None as bus, "seen": seen} if (
-            uuid and isinstance(seen, (int, float)) and not isinstance(index, bool)
+            uuid
+            and f"{uuid}{name}{bus}".isprintable()
+            and isinstance(seen, (int, float))
+            and not isinstance(index, bool)
         ):
             return Remembered(uuid, index, name, bus, float(seen))
     raise ValueError(f"wrong facts of the GPU {uuid[:60]!r}")
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, against other daemons. Raises OSError, BlockingIOError if another one has it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, against other daemons. Raises OSError, BlockingIOError if another one has it."""
+    # Not the folder or the file itself: every user who may read them could hold their locks.
+    lock = path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpugauge.driver.api import Group
@@ -17,7 +18,7 @@ _EARLY = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ReadingIntervals:
-    """The interval of each group of readings and the deadlines of a reply, in seconds."""
+    """The interval of each group of readings and the deadlines of a call, in seconds."""
 
     intervals: dict[Group, float]
     deadline: float = 2.0
@@ -37,6 +38,15 @@ class ReadingIntervals:
         return {group: 2 * every + 5 for group, every in self.intervals.items()}
 
 
+def wanted(forecast: ScrapeForecast, intervals: ReadingIntervals, now: float, lead: float) -> frozenset[Group]:
+    """Return the groups that are read at `now` for an imminent scrape, whether due or not: where the scraper is regular
+    and comes less often than the group is read, its values are new for each scrape, and no reading is added.
+    """
+    interval, groups = intervals.interval, intervals.intervals
+    near = SCRAPE_GROUPS if forecast.is_near(now, interval, lead) else frozenset()
+    return near | {group for group, every in groups.items() if forecast.is_expected(now, interval, lead, every)}
+
+
 class Schedule:
     """The time at which each group is due next, in monotonic seconds."""
 
@@ -47,9 +57,8 @@ class Schedule:
         """Make all groups due."""
         self._due = {}
 
-    def take(self, intervals: ReadingIntervals, now: float, *, scrape: bool = False) -> list[Group]:
-        """Return the groups that are due, or needed for an imminent `scrape`; their intervals start again now."""
-        wanted = SCRAPE_GROUPS if scrape else frozenset()
+    def take(self, intervals: ReadingIntervals, now: float, wanted: Collection[Group] = ()) -> list[Group]:
+        """Return the groups that are due, or `wanted`; their intervals start again now."""
         due = [group for group in intervals.intervals if group in wanted or now >= self._due.get(group, 0.0)]
         return self._taken(due, intervals, now)
 

@@ -260,14 +260,14 @@ class Supervisor:
         """Return a reply; publish meanwhile, so that old values are dropped. Raises what Worker.receive() raises, and
         _InterruptedError.
         """
-        end = time.monotonic() + deadline
-        while not worker.wait_for_reply(min(_WAIT_SLICE_SECONDS, end - time.monotonic())):
+        begin = time.monotonic()
+        while not worker.wait_for_reply(min(_WAIT_SLICE_SECONDS, worker.time_left(begin, deadline))):
             if self._stop.is_set() or self._release.held():
                 raise _InterruptedError
-            if time.monotonic() >= end:
+            if worker.time_left(begin, deadline) <= 0:
                 raise WorkerHangsError(f"no reply within {deadline:g} s")
             self._publish()
-        return worker.receive(number, max(0.1, end - time.monotonic()))
+        return worker.receive(number, max(0.1, worker.time_left(begin, deadline)))
 
     def _down(
         self, reason: str, sentence: str = "", *, graceful: bool = True, failure: Mapping[str, str] = _NO_FIELDS

@@ -1,16 +1,18 @@
 """The worker process: the only owner of the vendor library. It performs requests and sends raw readings.
 
-The worker module of a vendor (driver/nvidia/worker.py) calls `main` with its backend. With `--fd N --bell M` it replies
-to requests on the socket N until the other end closes it: `{"id", "op": "open", ...}` with the options of the backend,
-`{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several GPUs has "indexes" and gets one
-reply for each, with ids from "id" on, sent as soon as it is complete. The eventfd M is signalled once all requests are
-replied to, so that the daemon does not wake up for each reply.
+The worker module of a vendor (driver/nvidia/worker.py) calls `main` with its backend. With `--fd N --bell M --pulse P`
+it replies to requests on the socket N until the other end closes it: `{"id", "op": "open", ...}` with the options of
+the backend, `{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several GPUs has "indexes"
+and gets one reply for each, with ids from "id" on, sent as soon as it is complete. The eventfd M is signalled once all
+requests are replied to, so that the daemon does not wake up for each reply. The shared memory P has the time at which
+the last call of the library ended: a worker that makes progress does not hang.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import signal
 import socket
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpugauge import privileges
 from gpugauge.driver.codes import INVALID_ARGUMENT, WORKER_ERROR, DriverError, DriverFacts, Group
-from gpugauge.driver.frames import Inbox, frame
+from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
 from gpugauge.driver.messages import message, reply
 
 if TYPE_CHECKING:
@@ -58,6 +60,10 @@ class Backend(Protocol):
 
     def take_events(self) -> list[dict[str, Any]]:
         """Return and remove the events since the last call (see `Reply.events`)."""
+        ...
+
+    def show_calls(self, ended: memoryview[float]) -> None:
+        """Write the time at which each call of the library ended, in monotonic seconds, into the first item."""
         ...
 
     def close(self) -> None:
@@ -183,9 +189,12 @@ def give_up_privileges() -> None:
 def main(arguments: list[str], backend: Backend) -> int:
     """Serve on the inherited socket; return the exit status."""
     match arguments:
-        case ["--fd", number, "--bell", bell] if number.isdigit() and bell.isdigit():
+        case ["--fd", number, "--bell", bell, "--pulse", pulse] if (number + bell + pulse).isdigit():
+            for inherited in (number, bell, pulse):  # not by the programs that the library starts
+                os.set_inheritable(int(inherited), False)
             channel = socket.socket(fileno=int(number))
             signal_replies = partial(os.eventfd_write, int(bell), 1)
+            backend.show_calls(memoryview(mmap.mmap(int(pulse), PULSE_BYTES)).cast("d"))
         case _:
             return 2
     # The terminal sends these to the daemon too, and the daemon ends its worker.

@@ -1,4 +1,4 @@
-"""The worker process with a simulated library, started with the arguments `--fd N --bell M`."""
+"""The worker process with a simulated library, see `driver.worker`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from gpugauge.driver.codes import IMPLAUSIBLE, NOT_SUPPORTED
+from gpugauge.driver.nvidia.nvml import use_library, used_library
+from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import Clock, opened
 
 LAYOUT = """
@@ -46,7 +51,7 @@ def test_instances_with_memory_and_counters() -> None:
 def test_processes_name_their_instance() -> None:
     (process,) = opened(LAYOUT).read(0, ["processes"])[0]["processes"]["processes"]
 
-    assert process["gpu_instance_id"] == 9
+    assert (process["gpu_instance_id"], process["compute_instance_id"]) == (9, 0)
 
 
 def test_layout_change_adds_static_and_mig_to_a_reading() -> None:
@@ -94,3 +99,39 @@ def test_part_that_fails_is_absent() -> None:
 
     assert [i["sm_count"] for i in instances] == [None, None, None]
     assert instances[0]["memory_total_bytes"] == 10_000 << 20
+
+
+def test_impossible_number_of_devices_is_an_error() -> None:
+    """The worker would ask for each of them, billions of times."""
+    nvml = opened(LAYOUT + "faults: [{call: nvmlDeviceGetMaxMigDeviceCount, value: 5000}]\n")
+
+    assert nvml.read(0, ["mig"]) == ({"mig": {}}, {"mig_instances": IMPLAUSIBLE})
+
+
+def test_mode_that_changes_without_an_event() -> None:
+    """What the GPU supports in the new mode is read, although it did not support it before."""
+    nvml, mode = opened("gpus: {model: h100}"), [1]
+    rates = used_library().nvmlDeviceGetUtilizationRates  # type: ignore[attr-defined]  # of any library
+
+    def mig_mode(_handle: Any, current: Any, pending: Any) -> int:
+        current._obj.value = pending._obj.value = mode[0]
+        return 0
+
+    functions = {
+        "nvmlDeviceGetMigMode": mig_mode,
+        "nvmlDeviceGetUtilizationRates": lambda *arguments: NOT_SUPPORTED if mode[0] else rates(*arguments),
+        "nvmlDeviceGetSupportedEventTypes": lambda *_: NOT_SUPPORTED,
+    }
+    use_library(Driver(**functions))
+
+    def utilization() -> tuple[bool, int | None]:
+        values, errors = nvml.read(0, ["fast", "mig"])
+        return "utilization_percent" in values["fast"], errors.get("utilization_percent")
+
+    assert [utilization(), utilization()] == [(False, 3), (False, None)]
+    mode[0] = 0
+    utilization()
+    assert [utilization(), utilization()] == [(True, None)] * 2
+    mode[0] = 1
+    utilization()
+    assert [utilization(), utilization()] == [(False, 3), (False, None)]

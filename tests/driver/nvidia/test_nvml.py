@@ -66,6 +66,14 @@ def test_facts_without_versions() -> None:
     assert nvml.facts() == DriverFacts(2)
 
 
+def test_impossible_number_of_gpus() -> None:
+    """The daemon would ask for each of them."""
+    nvml = opened(H100 + "faults: [{call: nvmlDeviceGetCount_v2, value: 4294967295}]\n")
+
+    with pytest.raises(DriverError, match="nvmlDeviceGetCount_v2: implausible_value"):
+        nvml.facts()
+
+
 def test_unsupported_field_is_read_once() -> None:
     nvml = opened("gpus: {model: geforce}")
 
@@ -234,6 +242,29 @@ def test_no_kind_supported_is_absent() -> None:
     nvml = opened("gpus: [{model: h100, unsupported: ['*Processes*']}]")
 
     assert [listed(nvml), listed(nvml)] == [(None, {"processes": 3}), (None, {})]
+
+
+def test_call_that_has_worked_is_repeated() -> None:
+    """A GPU that supports nothing for a while, as during a reset, has all its values afterwards."""
+    clock = Clock()
+    nvml = opened(H100 + PROCESSES + "faults: [{gpu: 0, start: 2, end: 4, code: not_supported}]\n", clock)
+
+    def found() -> set[str]:
+        values, _ = nvml.read(0, GROUPS)
+        return {field for group in values.values() for field in group} | nvml.samples(0)[0].keys()
+
+    found()
+    clock.now = 1.5
+    before = found()
+    clock.now = 3.0
+    meanwhile = found()
+    clock.now = 5.0
+    found()  # the means of the performance counters begin again
+    clock.now = 7.0
+
+    assert {"memory_used_bytes", "ecc_errors", "sm_active_percent", "processes", "gpu"} <= before
+    assert meanwhile == {"index", "event_types"}
+    assert found() == before
 
 
 def test_calls_are_counted_once() -> None:

@@ -203,6 +203,26 @@ def test_ring_that_grew_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert errors == {}
 
 
+def test_library_that_calls_the_missing_buffer_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most functions of NVML report the room that they need in this way."""
+    nvml = opened(H100)
+
+    def samples(_handle: object, _kind: int, _since: object, value_type: Any, count: Any, array: Any) -> int:
+        room = 0 if array is None else count._obj.value
+        value_type._obj.value, count._obj.value = 1, 3
+        if room < 3:
+            return 7  # insufficient size
+        for number, entry in enumerate(array[:3], 1):
+            entry.timeStamp, entry.sampleValue.uiVal = number, 10 * number
+        return 0
+
+    library(nvml, monkeypatch, samples)
+    found, errors = nvml.samples(0)
+
+    assert errors == {}
+    assert unpacked(found["gpu"]) == [(1, 10), (2, 20), (3, 30)]
+
+
 def test_ring_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = opened(H100)
 

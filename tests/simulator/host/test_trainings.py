@@ -99,6 +99,8 @@ def test_counters_do_not_decrease() -> None:
         assert snap is not None
         assert snap.steps is not None
         now = (snap.sequence, snap.steps.count, snap.steps.seconds, snap.exposed_wait_seconds, *snap.steps.log2)
+        counts = {name: value or 0 for name, value in vars(snap.loader or wire.Loader(0)).items()}
+        now += tuple(value for name, value in counts.items() if name not in ("slowest", "worker_bytes"))
         assert before is None or all(a >= b for a, b in zip(now, before, strict=True))  # type: ignore[operator]  # None is excluded above
         before = now
 
@@ -185,3 +187,37 @@ def test_cgroup_outside_of_the_folder_is_not_written(tmp_path: Path) -> None:
     ProcTree(tmp_path / "proc", made).update(made.simulation()["start"]["monotonic"])
 
     assert [path.name for path in tmp_path.iterdir()] == ["proc"]
+
+
+def test_the_batches_of_a_loader() -> None:
+    def loader(second: float = 300, **of_pipeline: float) -> wire.Loader:
+        keys = ", ".join(f"{name}: {value}" for name, value in of_pipeline.items())
+        text = f"gpus: {{model: h100}}\nprocesses: [{{pid: 5, gpus: [0], pipeline: {{kernels: 0.5, {keys}}}}}]"
+        made = scenario(text)
+        made._start |= {"monotonic": 0.0, "unix": START}
+        clock = Clock()
+        clock.now = second
+        (session,) = SimulatedSessions(made, None, 300.0, clock).view()
+        assert session.snap is not None
+        assert session.snap.loader is not None
+        return session.snap.loader
+
+    def each(found: wire.Loader) -> list[float]:
+        parts = (found.cpu_seconds, found.storage_seconds, found.queued_seconds)
+        return [round((part or 0.0) / (found.measured or 1), 6) for part in parts]
+
+    # A batch is a second of work; then three quarters of it are waits for storage.
+    assert each(loader(load=1.0)) == [1.0, 0.0, 0.0]
+    assert each(loader(load=1.0, storage=0.75)) == [0.25, 0.75, 0.0]
+    # Half of the CPU time that is needed: each CPU second takes two, a wait for storage as long as before.
+    assert each(loader(load=1.0, storage=0.5, cpu_quota=0.5)) == [0.5, 0.5, 0.5]
+    # Two CPUs need 1.015 s for a step with its batch: each of 4 workers has one all the time.
+    assert each(loader(load=2.0, cores=2)) == [2.0, 0.0, round(4 * 1.015 - 2.0, 6)]
+    # Four times as long for one of four workers.
+    slow = loader(load=1.0, straggler=4.0)
+    assert each(slow) == [1.75, 0.0, 0.0]
+    assert slow.slowest == 0.25
+    # A batch takes 0.5 s, and the start of the workers 100 s of each epoch of 200 steps.
+    restarted = loader(second=1001, restart=100.0)
+    assert (restarted.batches, restarted.starts, restarted.start_seconds) == (1002, 6, 0.5 * 1002)
+    assert loader(load=1.0, workers=0).worker_bytes is None

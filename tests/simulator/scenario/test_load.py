@@ -150,7 +150,7 @@ ERRORS = [
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: sine, period: 0}}]",
-        "f.yaml:3: processes[0].load.period: must be greater than 0, not 0",
+        "f.yaml:3: processes[0].load.period: must be greater than or equal to 0.001, not 0",
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: constant, level: 0.9, noise: 0.2}}]",
@@ -158,7 +158,19 @@ ERRORS = [
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: points, points: [[1, 0], [1, 1]]}}]",
-        "f.yaml:3: processes[0].load.points: the seconds of points must increase",
+        "f.yaml:3: processes[0].load.points: the seconds of points must increase, by a microsecond or more",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: points, points: [[0, 0.1], [5.0e-324, 0.4]]}}]",
+        "f.yaml:3: processes[0].load.points: the seconds of points must increase, by a microsecond or more",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: points, points: [[5.0e-324, 0.4]], repeat: true}}]",
+        "f.yaml:3: processes[0].load.points: repeated points must end at second 0.001 or later",
+    ),
+    (
+        HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: points, points: [[-1.0e+308, 0], [1.0e+308, 1]]}}]",
+        "f.yaml:3: processes[0].load.points: the seconds of points must be from -1e9 to 1e9",
     ),
     (
         HEAD + 'processes: [{pid: 1, gpus: [0], command: "it\'s"}]',

@@ -5,6 +5,7 @@ library was opened, nor each one that is lost.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def bus_devices(sysfs: Path, procfs: Path, dev: Path = Path("/dev")) -> tuple[Bu
     except OSError:
         return None
     return tuple(_device(device, procfs, dev) for device in devices if _is_gpu(device))
+
+
+def may_have_gpu(bus: Collection[BusDevice] | None, dev: Path = Path("/dev")) -> bool:
+    """Return whether a machine may have a GPU of NVIDIA: on its `bus`, if that can be read, or in device files, as in
+    WSL.
+    """
+    return bus is None or bool(bus) or (dev / "dxg").exists() or any(dev.glob("nvidia[0-9]*"))
 
 
 def _is_gpu(device: Path) -> bool:

@@ -45,6 +45,9 @@ class Caller:
         self._calls: dict[str, list[float]] = {}
         self._structures: dict[str, Any] = {}
         self._buffers: dict[str, Buffer] = {}
+        self._exported: dict[str, bool] = {}
+        self.ended: memoryview[float] | list[float] = [0.0]
+        """The time at which the last call ended, in monotonic seconds."""
 
     def __call__(self, function: str, *arguments: Any, **more: Any) -> Any:
         """Call a function. Raises DriverError."""
@@ -61,7 +64,7 @@ class Caller:
 
     def timed(self, function: str, bound: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         """Call `bound` in place of a function that the binding lacks or implements badly. Raises DriverError."""
-        began = time.perf_counter()
+        began = time.monotonic()
         try:
             return bound(*arguments, **more)
         except self.binding.NVMLError as error:
@@ -71,20 +74,30 @@ class Caller:
         except UnicodeDecodeError:
             raise DriverError(IMPLAUSIBLE, function) from None
         finally:
-            self._count(function, time.perf_counter() - began)
+            self._count(function, began)
 
     def code(self, function: str, *arguments: Any) -> int:
         """Call the library directly, with buffers of the caller, and return its code. For frequent calls: the binding
         allocates each time, and raises where nothing is new. Raises DriverError if the library lacks the function.
         """
-        try:
-            symbol = self.binding._nvmlGetFunctionPointer(function)  # noqa: SLF001  (the binding has no public function)
-        except self.binding.NVMLError as error:
-            raise DriverError(error.value, function) from None
-        began = time.perf_counter()
+        symbol = self._symbol(function)
+        began = time.monotonic()
         code: int = symbol(*arguments)
-        self._count(function, time.perf_counter() - began)
+        self._count(function, began)
         return code
+
+    def exports(self, function: str) -> bool:
+        """Return whether the library has a function."""
+        found = self._exported.get(function)
+        if found is None:
+            try:
+                self._symbol(function)
+            except DriverError:
+                found = False
+            else:
+                found = True
+            self._exported[function] = found
+        return found
 
     def structure(self, name: str, function: str) -> Any:
         """Return the shared instance of a large structure for `function`; each call overwrites it. Raises
@@ -109,7 +122,15 @@ class Caller:
         calls, self._calls = self._calls, {}
         return calls
 
-    def _count(self, function: str, took: float) -> None:
+    def _symbol(self, function: str) -> Any:
+        try:
+            return self.binding._nvmlGetFunctionPointer(function)  # noqa: SLF001  (the binding has no public function)
+        except self.binding.NVMLError as error:
+            raise DriverError(error.value, function) from None
+
+    def _count(self, function: str, began: float) -> None:
+        self.ended[0] = now = time.monotonic()
+        took = now - began
         counter = self._calls.get(function)
         if counter is None:
             self._calls[function] = [1, took, took]

@@ -27,7 +27,6 @@ from gpugauge.driver.nvidia.plausible import (
     MILLIWATTS_LIMIT,
     MODE,
     NODE,
-    NOT_AVAILABLE,
     NUMBER,
     P_STATE,
     PERCENT,
@@ -36,12 +35,14 @@ from gpugauge.driver.nvidia.plausible import (
     Check,
     each,
 )
+from gpugauge.driver.nvidia.processes import running
 
 # nvmlTemperatureSensors_t, nvmlClockType_t, nvmlTemperatureThresholds_t.
 _GPU_SENSOR = 0
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
 _SHUTDOWN, _SLOWDOWN, _MEMORY_MAX, _GPU_MAX = range(4)
 _MAX_FANS = 16
+_CPU_WORDS = 16  # of 64 CPUs
 
 # Reads a device handle: one value, or one for each field of the row; None for a value that the source does not have.
 Source: TypeAlias = Callable[[Caller, Any], Any]
@@ -154,24 +155,14 @@ def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
     return call.timed(function, ask)  # type: ignore[no-any-return]  # ctypes
 
 
-def _processes(kind: str, function: str) -> Source:
-    """Return the source for the processes of a kind."""
-
-    def read(call: Caller, handle: Any) -> list[dict[str, Any]]:
-        return [
-            {
-                "pid": p.pid,
-                "kind": kind,
-                "used_memory_bytes": p.usedGpuMemory
-                if p.usedGpuMemory is not None and BYTES(p.usedGpuMemory)
-                else None,
-                "gpu_instance_id": None if p.gpuInstanceId == NOT_AVAILABLE else p.gpuInstanceId,
-            }
-            for p in call(function, handle)
-            if 0 < p.pid < NOT_AVAILABLE
-        ]
-
-    return read
+def _local_cpus(call: Caller, handle: Any) -> str:
+    """Return the CPUs near a device as a list such as 0-31,64-95; empty if the last one of the mask is set, too."""
+    words = [int(word) for word in call("nvmlDeviceGetCpuAffinity", handle, _CPU_WORDS)]
+    mask = 0 if words[-1] else sum(word << 64 * place for place, word in enumerate(words))
+    cpus = [cpu for cpu in range(64 * _CPU_WORDS) if mask >> cpu & 1]
+    begins = [cpu for cpu in cpus if not cpu or not mask >> (cpu - 1) & 1]
+    ends = [cpu for cpu in cpus if not mask >> (cpu + 1) & 1]
+    return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in zip(begins, ends, strict=True))
 
 
 def _row(group: Group, field: str, check: Check, *sources: Source) -> Call:
@@ -189,6 +180,7 @@ CALLS = (
     _row("static", "architecture", NUMBER, _plain("nvmlDeviceGetArchitecture")),
     _row("static", "compute_capability", CAPABILITY, _plain("nvmlDeviceGetCudaComputeCapability")),
     _row("static", "core_count", COUNT, _plain("nvmlDeviceGetNumGpuCores")),
+    _row("static", "local_cpus", TEXT, _local_cpus),
     _row("static", "numa_node", NODE, _plain("nvmlDeviceGetNumaNodeId")),
     _row(
         "static",
@@ -268,7 +260,7 @@ CALLS = (
     Call("slow", {"mig_mode": FLAG, "mig_mode_pending": FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
     _row("slow", "display_active", FLAG, _flag("nvmlDeviceGetDisplayActive")),
     _row("slow", "accounting_mode", FLAG, _flag("nvmlDeviceGetAccountingMode")),
-    _row("processes", "compute", ANY, _processes("compute", "nvmlDeviceGetComputeRunningProcesses_v3")),
-    _row("processes", "graphics", ANY, _processes("graphics", "nvmlDeviceGetGraphicsRunningProcesses_v3")),
-    _row("processes", "mps", ANY, _processes("mps", "nvmlDeviceGetMPSComputeRunningProcesses_v3")),
+    _row("processes", "compute", ANY, running("compute", "nvmlDeviceGetComputeRunningProcesses")),
+    _row("processes", "graphics", ANY, running("graphics", "nvmlDeviceGetGraphicsRunningProcesses")),
+    _row("processes", "mps", ANY, running("mps", "nvmlDeviceGetMPSComputeRunningProcesses")),
 )

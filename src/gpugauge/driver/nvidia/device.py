@@ -32,7 +32,8 @@ _CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
 
 
 class Device:
-    """A GPU. A call that it does not support is not repeated. `clock` returns seconds of a steady clock.
+    """A GPU. A call that it does not support is not repeated, unless it has worked before: some drivers return "not
+    supported" during a reset or while MIG is being enabled. `clock` returns seconds of a steady clock.
 
     The methods add values to `found` by field, and the return codes of failed fields to `errors`. They raise
     DriverError if the GPU or the driver as a whole is gone.
@@ -44,8 +45,10 @@ class Device:
         self.events = Events(call)
         self.event_types = 0
         self.layout_changed = False  # MIG; until the next reading
+        self.mode_changed = False  # MIG was enabled or disabled since the last reading
         self._call, self._clock = call, clock
         self._sources = {row: list(row.sources) for row in CALLS}
+        self._proven: set[object] = set()  # rows of both tables that have worked
         self._field_values = list(rows)
         self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
         self._links = Links(call, handle)
@@ -91,10 +94,11 @@ class Device:
                 raw = source(self._call, self.handle)
             except DriverError as error:
                 _record(error, row.fields, errors)
-                if error.code not in UNSUPPORTED:
+                if error.code not in UNSUPPORTED or row in self._proven:
                     return
                 del sources[0]
             else:
+                self._proven.add(row)
                 values = raw if len(row.fields) > 1 else (raw,)
                 for (field, check), value in zip(row.fields.items(), values, strict=True):
                     errors.pop(field, None)  # of an unsupported source of the same row
@@ -126,7 +130,7 @@ class Device:
             answers = request.read(self._call, self.handle)
         except DriverError as error:
             _record(error, {row.field for row in self._field_values if row.group in values}, errors)
-            if error.code in UNSUPPORTED:
+            if error.code in UNSUPPORTED and self._proven.isdisjoint(self._field_values):
                 self._field_values.clear()
                 self._requests.clear()
             return
@@ -134,7 +138,7 @@ class Device:
         failures: dict[str, int] = {}
         for row, code, value in answers:
             name = (row.field, row.key)
-            unsupported = code in UNSUPPORTED or code == INVALID_ARGUMENT
+            unsupported = (code in UNSUPPORTED or code == INVALID_ARGUMENT) and row not in self._proven
             if name in answered or (unsupported and self._links.settles(row)):
                 self._field_values.remove(row)  # a row above has the value, or unsupported for good
                 self._requests.clear()
@@ -144,6 +148,7 @@ class Device:
                 _record(DriverError(code, "nvmlDeviceGetFieldValues"), [row.field], failures)
                 continue
             answered.add(name)
+            self._proven.add(row)
             keep(row, value, values[row.group], errors)
         # A failed row is not a failure of its field if another row of the field has a value.
         fields = {field for field, _ in answered}
@@ -161,7 +166,7 @@ class Device:
             means = self._gpm.read(self._clock())
         except DriverError as error:
             _record(error, PROFILING_FIELDS, errors)
-            if error.code in UNSUPPORTED:
+            if error.code in UNSUPPORTED and not self._gpm.latest:
                 self._gpm.free()
                 self._gpm = None
             return True
@@ -175,12 +180,15 @@ class Device:
         """Read the MIG devices."""
         if self._mig is None:
             return
+        before = self._mig.enabled
         try:
             found["mig_instances"] = self._mig.read(self._clock())
         except DriverError as error:
             _record(error, ["mig_instances"], errors)
-            if error.code in UNSUPPORTED:
+            if error.code in UNSUPPORTED and before is None:
                 self._mig = None
+                return
+        self.mode_changed = before is not None and self._mig.enabled is not before
 
     def read_samples(self, errors: dict[str, int]) -> dict[str, Any]:
         """Return the new samples of all rings; failures are recorded as `samples_ENGINE`."""

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import DEVICE_GONE, INVALID_ARGUMENT, LIFECYCLE, NOT_FOUND, UNSUPPORTED, DriverError
+from gpugauge.driver.codes import (
+    DEVICE_GONE,
+    IMPLAUSIBLE,
+    INVALID_ARGUMENT,
+    LIFECYCLE,
+    NOT_FOUND,
+    UNSUPPORTED,
+    DriverError,
+)
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import memory
 from gpugauge.driver.nvidia.gpm import Gpm
-from gpugauge.driver.nvidia.plausible import BYTES, COUNT, NUMBER, TEXT
+from gpugauge.driver.nvidia.plausible import BYTES, COUNT, MIG_DEVICES, NUMBER, TEXT
 
 _PROFILING = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
 
@@ -21,11 +29,13 @@ class Mig:
         self._call, self._handle = call, handle
         self._gpms: dict[int, Gpm] = {}
         self._profiling = True
+        self.enabled: bool | None = None  # None: not known yet
 
     def read(self, now: float) -> list[dict[str, Any]]:
         """Return a mapping for each MIG device; an empty list while MIG is off. Raises DriverError."""
         current, _pending = self._call("nvmlDeviceGetMigMode", self._handle)
-        instances = self._instances() if current == 1 else []
+        self.enabled = current == 1
+        instances = self._instances() if self.enabled else []
         ids = {instance["gpu_instance_id"] for instance in instances}
         for gone in self._gpms.keys() - ids:
             self._gpms.pop(gone).free()
@@ -42,7 +52,10 @@ class Mig:
 
     def _instances(self) -> list[dict[str, Any]]:
         found = []
-        for index in range(self._call("nvmlDeviceGetMaxMigDeviceCount", self._handle)):
+        most = self._call("nvmlDeviceGetMaxMigDeviceCount", self._handle)
+        if not MIG_DEVICES(most):
+            raise DriverError(IMPLAUSIBLE, "nvmlDeviceGetMaxMigDeviceCount")
+        for index in range(most):
             try:
                 handle = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, index)
             except DriverError as error:
@@ -78,7 +91,7 @@ class Mig:
         except DriverError as error:
             if error.code in LIFECYCLE or error.code in DEVICE_GONE:
                 raise
-            self._profiling = error.code not in UNSUPPORTED
+            self._profiling = error.code not in UNSUPPORTED or bool(gpm.latest)
             return {}
         return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
 

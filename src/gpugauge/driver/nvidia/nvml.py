@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from gpugauge.driver.codes import INVALID_ARGUMENT, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
+from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
 from gpugauge.driver.nvidia.binding import pynvml
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.device import Device
 from gpugauge.driver.nvidia.events import address
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, field_values
+from gpugauge.driver.nvidia.plausible import GPUS
 
 
 def use_library(library: object) -> None:
@@ -62,8 +63,11 @@ class Nvml:
 
     def facts(self) -> DriverFacts:
         """Return the facts of the library and the driver. Raises DriverError if it cannot count the GPUs."""
+        count = self._call("nvmlDeviceGetCount_v2")
+        if not GPUS(count):
+            raise DriverError(IMPLAUSIBLE, "nvmlDeviceGetCount_v2")
         return DriverFacts(
-            device_count=self._call("nvmlDeviceGetCount_v2"),
+            device_count=count,
             driver_version=self._optional("nvmlSystemGetDriverVersion"),
             nvml_version=self._optional("nvmlSystemGetNVMLVersion"),
             cuda_driver_version=self._optional("nvmlSystemGetCudaDriverVersion_v2"),
@@ -91,6 +95,8 @@ class Nvml:
         if "mig" in values:
             device.read_mig(values["mig"], errors)
         device.layout_changed = False
+        if device.mode_changed:  # not every driver reports it as an event
+            self._devices[index] = device.replacement(self._rows)
         return values, errors
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
@@ -108,6 +114,10 @@ class Nvml:
     def take_calls(self) -> dict[str, list[float]]:
         """Return and reset the counters: number of calls, seconds, and longest seconds by function."""
         return self._call.take_counts()
+
+    def show_calls(self, ended: memoryview[float]) -> None:
+        """Write the time at which each call of the library ended, in monotonic seconds, into the first item."""
+        self._call.ended = ended
 
     def _device(self, index: int) -> Device:
         device = self._devices.get(index)

@@ -44,6 +44,7 @@ class Samples:
         self._cursors = dict.fromkeys((*ENGINES, _PROCESS), 0)
         self._capacities: dict[str, int] = {}  # entries of a ring
         self._fresh: dict[str, float] = {}  # time of the last new entry
+        self._proven: set[str] = set()  # rings that have been read
         # Arguments of the calls, allocated once: each ring is read several times a second.
         self._since, self._type, self._count = c_ulonglong(), c_uint(), c_uint()
         self._type_out, self._count_out = byref(self._type), byref(self._count)
@@ -57,9 +58,10 @@ class Samples:
             drain = self._drain_processes if name == _PROCESS else self._drain_engine
             try:
                 found[name] = drain(call, handle, name, now)
+                self._proven.add(name)
             except DriverError as error:
                 failures.append((name, error))
-                if error.code == INVALID_ARGUMENT or error.code in UNSUPPORTED:
+                if (error.code == INVALID_ARGUMENT or error.code in UNSUPPORTED) and name not in self._proven:
                     del self._cursors[name]
         return found, failures
 
@@ -86,8 +88,11 @@ class Samples:
         code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.pop(engine, 0)
         for _ in range(2):
             if not capacity:
+                count.value = 0
                 code = ask(None)
-                capacity = 0 if code else min(count.value, _MAX_CAPACITY)
+                # Like other functions of NVML, it may say in this way that there are samples.
+                sized = code in {SUCCESS, INSUFFICIENT_SIZE}
+                capacity = min(count.value, _MAX_CAPACITY) if sized else 0
             if capacity:
                 buffer, count.value = call.buffer("c_nvmlSample_t", capacity, function), capacity
                 code = ask(buffer.array)

@@ -1,4 +1,4 @@
-"""The worker process with the NVML backend, started with the arguments `--fd N --bell M`."""
+"""The worker process with the NVML backend, see `driver.worker`."""
 
 from __future__ import annotations
 

@@ -101,6 +101,8 @@ class Process:
         self.instance: int | None = plain["instance"]
         self.hook: bool = plain["hook"]
         self.uid: int = plain["uid"]
+        self.cpus: str | None = plain.get("cpus")
+        self.swapped: int = plain.get("swapped") or 0
         self.command: list[str] = shlex.split(plain["command"])
         self.cgroup: str = plain["cgroup"]
         self.environment: dict[str, str] = plain["environment"]

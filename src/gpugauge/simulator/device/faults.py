@@ -93,6 +93,8 @@ def spoil(arguments: Sequence[Any], value: int, member: str | None = None) -> No
             _spoil_structure(target, value, member)
         elif isinstance(target, ctypes.Array) and issubclass(target._type_, ctypes.c_char):
             target.value = b"\xff" if member is None else target.value
+        elif isinstance(target, ctypes.Array) and not issubclass(target._type_, ctypes.Structure):
+            target[:] = [value if member is None else item for item in target]
         elif isinstance(target, ctypes.Array):
             for item in target:
                 _spoil_structure(item, value, member)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+EPOCH = 200
 # The smallest speedup without a component for which it is the cause.
 MIN_SPEEDUP = 1.1
 
@@ -21,7 +22,11 @@ class Pipeline:
     """Seconds per step, unless a comment has another unit. The defaults are a healthy step of 100 ms."""
 
     load: float = 0.04  # of one worker, for one batch
+    storage: float = 0.0  # share of `load` that is a wait for storage; the rest is work of a CPU
     workers: int = 4  # 0: the training thread loads the batches
+    straggler: float = 1.0  # factor by which one of the workers takes longer; the others wait for their turn
+    restart: float = 0.0  # of the workers, which start again in each epoch; an epoch has EPOCH steps
+    cores: int | None = None  # CPUs of the process, None for more than it needs
     copy: float = 0.002
     pinned: bool = True  # copies overlap with kernels
     host: float = 0.03  # Python and launches
@@ -43,7 +48,7 @@ class Pipeline:
 
     @property
     def slowed(self) -> float:
-        """Factor by which the work of host and loader takes longer."""
+        """Factor by which the work of the host takes longer."""
         return 1.0 / (self.cpu_quota * (1.0 - self.paging))
 
     @property
@@ -51,7 +56,7 @@ class Pipeline:
         """Seconds of work of the training thread per step."""
         own = self.host * self.slowed
         own += 0.0 if self.pinned else self.copy
-        return own if self.workers else own + self.load * self.slowed
+        return own if self.workers else own + self.load_seconds
 
     @property
     def allocator_seconds(self) -> float:
@@ -71,12 +76,49 @@ class Pipeline:
         beside = (self.copy if self.pinned else 0.0, self.loader_interval)
         inline = (self.host_seconds, self.kernel_seconds)
         together = sum(inline) if self.synchronises or not self.pinned else max(inline)
-        return max(together + self.allocator_seconds, *beside)
+        return max(together + self.allocator_seconds, *beside) + self.restart_seconds
 
     @property
     def loader_interval(self) -> float:
         """Seconds between two batches of the workers."""
-        return self.load * self.slowed / self.workers if self.workers else 0.0
+        if not self.workers:
+            return 0.0
+        return max(self.load_seconds * self.straggler / self.workers, self.cpu_interval)
+
+    @property
+    def restart_seconds(self) -> float:
+        """Seconds per step in which the training waits for the start of workers."""
+        return self.restart / EPOCH if self.workers else 0.0
+
+    @property
+    def cpu_interval(self) -> float:
+        """Seconds in which the CPUs do the work of a step."""
+        return self.cpu_seconds / self.cores if self.cores else 0.0
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds of one worker for one batch, on a CPU of its own."""
+        return (self.load_cpu / self.cpu_quota + self.load * self.storage) / (1.0 - self.paging)
+
+    @property
+    def load_cpu(self) -> float:
+        """Seconds of CPU time of one worker for one batch."""
+        return self.load * (1.0 - self.storage)
+
+    @property
+    def mean_worker(self) -> float:
+        """Mean duration of a batch by that of a worker that is not slow."""
+        return 1.0 + (self.straggler - 1.0) / max(1, self.workers)
+
+    @property
+    def thread_cpu(self) -> float:
+        """Seconds of CPU time of the training thread per step."""
+        return self.host + (0.0 if self.pinned else self.copy) + (0.0 if self.workers else self.load_cpu)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Seconds of CPU time per step, of the training thread and of loader workers."""
+        return self.thread_cpu + (self.load_cpu * self.mean_worker if self.workers else 0.0)
 
     @property
     def step(self) -> float:
@@ -90,7 +132,7 @@ def pipeline(plain: Mapping[str, Any]) -> Pipeline:
 
 
 REMOVED = {
-    "data_loading": {"load": 0.0},
+    "data_loading": {"load": 0.0, "restart": 0.0},
     "host_bound": {"host": 0.0, "synchronises": False},
     "transfer": {"copy": 0.0, "pinned": True},
     "waiting_for_peers": {"peer": 0.0},
@@ -159,9 +201,10 @@ def observe(p: Pipeline) -> Observed:
     if p.workers:
         inline = p.host_seconds + p.allocator_seconds
         inline += p.kernel_seconds if p.synchronises or not p.pinned else 0.0
-        waiting = max(0.0, p.own_step - inline) if p.loader_interval >= p.own_step else 0.0
+        steady = p.own_step - p.restart_seconds
+        waiting = p.restart_seconds + (max(0.0, steady - inline) if p.loader_interval >= steady else 0.0)
     else:
-        waiting = p.load * p.slowed
+        waiting = p.load_seconds
     wait = waiting / step
     own_idle = max(0.0, p.own_step - p.kernel_seconds - p.allocator_seconds) / step
     own_sm = computing * p.fill + spin / step * 0.05

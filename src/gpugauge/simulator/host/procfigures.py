@@ -37,15 +37,13 @@ def figures(process: Process, t: float) -> Figures:
     if p is None:
         return Figures()
     observed, seconds = observe(p), activity.rhythm.progress(t)
-    main = p.host + (0.0 if p.pinned else p.copy) + (0.0 if p.workers else p.load)
-    workers = p.load if p.workers else 0.0
     return Figures(
-        main=main / observed.step * seconds,
-        workers=workers / observed.step * seconds,
+        main=p.thread_cpu / observed.step * seconds,
+        workers=(p.cpu_seconds - p.thread_cpu) / observed.step * seconds,
         throttled=observed.cpu_throttled * seconds,
         stalled=observed.memory_pressure * seconds,
         faults=round(p.paging * _MAJOR_FAULTS_PER_SECOND * seconds),
-        cpus=(main + workers) / observed.step if p.cpu_quota < 1.0 else None,
+        cpus=p.cpu_seconds / observed.step if p.cpu_quota < 1.0 else None,
     )
 
 

@@ -15,6 +15,8 @@ from gpugauge.simulator.scenario.model import Scenario
 from gpugauge.workload.command import is_python
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_RESIDENT, _MAPPED = 6 << 30, 2 << 30  # memory of a training on the host, and the part of it that files back
 # The mapped libraries of a process that trains with a CUDA build of torch.
 _LIBRARIES = ("libtorch_python.so", "libtorch_cpu.so", "libtorch_cuda.so", "libc10_cuda.so")
 
@@ -67,6 +69,7 @@ class ProcTree:
         (folder / "status").write_text(_status(process, name, process.pid, process.launcher or 1))
         if process.activity.pipeline:
             (folder / "task" / str(process.pid)).mkdir(parents=True)
+            (folder / "statm").write_text(f"{2 * _RESIDENT // _PAGE} {_RESIDENT // _PAGE} {_MAPPED // _PAGE} 1 0 1 0\n")
         if _has_torch(process):
             lines = [f"7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /opt/torch/lib/{name}" for name in _LIBRARIES]
             (folder / "maps").write_text("\n".join(lines) + "\n")
@@ -147,8 +150,20 @@ def _stat(process: Process, name: str, counted: Figures, pid: int, parent: int) 
     fields[19] = 1  # threads
     for number, value in counted.stat().items():
         fields[number] = value
+    fields[23] = (_RESIDENT if process.activity.pipeline else _MAPPED) // _PAGE
     fields[21] = round((UPTIME + process.activity.start) * _TICKS)  # start, ticks after boot
     return " ".join(map(str, fields)) + "\n"
+
+
+def _cpus(listed: str | None) -> dict[str, str]:
+    """Return the lines about the CPUs on which a process can run."""
+    if listed is None:
+        return {}
+    mask = 0
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        mask |= sum(1 << cpu for cpu in range(int(first), int(last or first) + 1))
+    return {"Cpus_allowed": f"{mask:x}", "Cpus_allowed_list": listed}
 
 
 def _status(process: Process, name: str, pid: int, parent: int) -> str:
@@ -163,6 +178,8 @@ def _status(process: Process, name: str, pid: int, parent: int) -> str:
         "Uid": ids,
         "Gid": ids,
         "NSpid": "\t".join(map(str, pids)),
+        "VmSwap": f"{process.swapped >> 10} kB",
         "Threads": 1,
+        **_cpus(process.cpus),
     }
     return "".join(f"{key}:\t{value}\n" for key, value in lines.items())

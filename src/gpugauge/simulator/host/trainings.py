@@ -12,13 +12,16 @@ from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Co
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.simulator.device.world import Process, World
+from gpugauge.simulator.host import loading
 from gpugauge.simulator.scenario.model import Scenario
+from gpugauge.verdict.peaks import peak
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SharedRecord
 
 _DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
 # Shares of the memory of a process on a GPU: parameters, tensors, and memory reserved by the allocator.
 _PARAMETERS, _ALLOCATED, _ACTIVE, _RESERVED = 0.1, 0.8, 0.85, 0.95
+_STEP = 0.35  # of the memory of a process: tensors after a step
 _BATCH, _TOKENS = 32, 1024  # samples in a step, and tokens in a sample
 _HOST_BYTES = 1 << 30  # of a model on the CPU
 
@@ -94,7 +97,8 @@ def _session(name: str, start_unix: float, devices: list[Device], process: Proce
     )
     progress = _Progress(start_unix, process, activity.pipeline, t)
     snap, record = progress.snap(name, devices), progress.record()
-    return Session(hello, process.pid, process.uid, snap, ended, "finished" if ended else "", record)
+    reason, status = ("finished", 0) if ended else ("", None)
+    return Session(hello, process.pid, process.uid, snap, ended, reason, status, record)
 
 
 def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
@@ -113,9 +117,13 @@ def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
         "device_nodes": str(max(1, len(process.gpus))),
         "architectures": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "tf32_matmul": "no" if pipeline.precision_unused else "yes",
+        "matmul_dtype": "float32" if pipeline.precision_unused or not process.gpus else "bfloat16",
+        "autocast": "no" if pipeline.precision_unused else "yes",
+        "allocator": "native",
         "loader_workers": str(pipeline.workers),
         "loader_batch_size": str(_BATCH),
         "loader_pin_memory": "yes" if pipeline.pinned else "no",
+        **({"cpus": str(pipeline.cores), "ranks_on_cpus": "1"} if pipeline.cores else {}),
     }
 
 
@@ -133,7 +141,7 @@ class _Progress:
     def snap(self, session: str, devices: list[Device]) -> wire.Snap:
         """Return the snapshot that the hook sends."""
         observed, trained = self._observed, self._trained
-        steps = self._durations()
+        steps, batches = self._durations(), self._batches()
         waits = max(0.0, observed.step - self._pipeline.own_step) * max(0, self._steps - 1)
         device = "cuda" if devices else "cpu"
         return wire.Snap(
@@ -141,7 +149,7 @@ class _Progress:
             sequence=max(1, int(self._t - self._rhythm.start) + 1),
             monotonic_ns=max(0, round((self._t - self._rhythm.start) * 1e9)),
             steps=steps,
-            batches=self._batches(),
+            batches=batches,
             parameters=self._tensors(device, devices, _PARAMETERS),
             devices=tuple(self._device(i, device) for i, device in enumerate(devices)),
             errors=0,
@@ -152,7 +160,15 @@ class _Progress:
             compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
             samples=_BATCH * self._steps,
             tokens=_TOKENS * _BATCH * self._steps,
+            flops=self._flops(devices),
+            loader=loading.report(self._pipeline, batches.count, self._steps),
         )
+
+    def _flops(self, devices: list[Device]) -> dict[str, float] | None:
+        """Return the FLOPs of a model whose products are all that the tensor cores do, at their peak."""
+        rates = [peak(device.name, "bfloat16") for device in devices if device.index in self._process.works_on]
+        a_step = self._observed.tensor_active * self._observed.step * sum(filter(None, rates))
+        return None if None in rates or not a_step else {"stated": a_step * self._steps}
 
     def record(self) -> SharedRecord:
         """Return the values of the shared record."""
@@ -214,4 +230,6 @@ class _Progress:
             capability=".".join(map(str, device.figures["compute_capability"])),
             device_allocs=self._pipeline.cached + calls,
             device_frees=calls,
+            step_allocated=round(held * _STEP) if self._steps else None,
+            limit=device.memory_total,
         )

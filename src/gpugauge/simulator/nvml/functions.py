@@ -24,6 +24,7 @@ from gpugauge.simulator.nvml.answers import (
     chosen,
     number,
     numbers,
+    plain,
     structure,
     text,
 )
@@ -105,6 +106,14 @@ def _processes(kind: str) -> DeviceFunction:
     return function
 
 
+def _cpu_affinity(device: Device, _t: float, size: Any, array: Any) -> int:
+    """Four GPUs share a processor with 32 CPUs."""
+    mask = (2**32 - 1) << 32 * (device.index // 4)
+    for place in range(plain(size)):
+        array._obj[place] = mask >> 64 * place & (2**64 - 1)
+    return SUCCESS
+
+
 _REASONS_SUPPORTED = sum(CLOCKS_EVENT_REASONS.values())
 
 DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
@@ -118,6 +127,7 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetArchitecture": number(lambda device, _t: device.figures["architecture"]),
     "nvmlDeviceGetCudaComputeCapability": numbers(lambda device, _t: device.figures["compute_capability"]),
     "nvmlDeviceGetNumGpuCores": number(lambda device, _t: device.figures["cores"]),
+    "nvmlDeviceGetCpuAffinity": _cpu_affinity,
     "nvmlDeviceGetNumaNodeId": number(lambda device, _t: device.index // 4),
     "nvmlDeviceGetUtilizationRates": structure(_utilization),
     "nvmlDeviceGetEncoderUtilization": _engine("encoder"),

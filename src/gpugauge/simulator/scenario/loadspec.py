@@ -17,7 +17,10 @@ class StrictModel(BaseModel):
 
 
 Level = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(gt=0)]
+# Beyond these limits sums and slopes of a load are not finite. The simulator samples no finer; nothing runs longer.
+_MIN_SECONDS, _MAX_SECONDS = 1e-3, 1e9
+_MIN_BETWEEN_POINTS = 1e-6
+Seconds = Annotated[float, Field(ge=_MIN_SECONDS, le=_MAX_SECONDS)]
 
 
 class _NoisyLoad(StrictModel):
@@ -97,12 +100,14 @@ class PointsLoad(_NoisyLoad):
     @model_validator(mode="after")
     def _check_points(self) -> PointsLoad:
         times = [t for t, _ in self.points]
-        if any(later <= earlier for earlier, later in pairwise(times)):
-            raise PydanticCustomError("points", "the seconds of points must increase")
+        if any(later - earlier < _MIN_BETWEEN_POINTS for earlier, later in pairwise(times)):
+            raise PydanticCustomError("points", "the seconds of points must increase, by a microsecond or more")
         if not all(0 <= level <= 1 for _, level in self.points):
             raise PydanticCustomError("points", "the levels of points must be from 0 to 1")
-        if self.repeat and times[-1] <= 0:
-            raise PydanticCustomError("points", "repeated points must end after second 0")
+        if max(abs(times[0]), abs(times[-1])) > _MAX_SECONDS:
+            raise PydanticCustomError("points", "the seconds of points must be from -1e9 to 1e9")
+        if self.repeat and times[-1] < _MIN_SECONDS:
+            raise PydanticCustomError("points", "repeated points must end at second 0.001 or later")
         return self
 
     @property

@@ -41,7 +41,8 @@ class Job(StrictModel):
     `engines` the share of their time per busy second. On GPUs with MIG, the process uses the MIG device `instance`. A
     training has a `pipeline`, and optionally `phases`, instead of a load, and reports through the `hook`; without GPUs
     it trains on the CPU. GPUs that are not in `works_on` are held but not used. `pod` (`namespace/name`) is the pod in
-    which it runs, in place of a `cgroup`.
+    which it runs, in place of a `cgroup`. `cpus` are those on which it can run, as a list; `swapped` is the part of its
+    memory that is swapped out.
     """
 
     pid: Annotated[int, Field(ge=1, lt=1 << 22)]
@@ -63,6 +64,8 @@ class Job(StrictModel):
     uid: Annotated[int, Field(ge=0)] = 1000
     command: str = "python3 train.py"
     container_pid: Annotated[int, Field(ge=1)] | None = None
+    cpus: Annotated[str, Field(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")] | None = None
+    swapped: Bytes = 0
     cgroup: str = "/user.slice/user-1000.slice/session-2.scope"
     pod: Annotated[str, Field(pattern=_POD)] | None = None
     environment: Annotated[dict[str, str], Field(default_factory=dict)]

@@ -19,7 +19,11 @@ class PipelineSpec(StrictModel):
     """The fields of pipeline.Pipeline, most in seconds per step."""
 
     load: _StepSeconds = 0.04
+    storage: Level = 0.0
     workers: Annotated[int, Field(ge=0, le=1024)] = 4
+    straggler: Annotated[float, Field(ge=1, le=1000)] = 1.0
+    restart: _StepSeconds = 0.0
+    cores: Annotated[int, Field(ge=1, le=4096)] | None = None
     copy_: Annotated[_StepSeconds, Field(alias="copy")] = 0.002
     pinned: bool = True
     host: _StepSeconds = 0.03
@@ -43,6 +47,8 @@ class PipelineSpec(StrictModel):
     def _check(self) -> PipelineSpec:
         if self.peer and self.world_size < 2:
             raise PydanticCustomError("peer", "peer is the step of another rank: it needs a world_size of at least 2")
+        if (self.straggler > 1.0 and self.workers < 2) or (self.restart and not self.workers):
+            raise PydanticCustomError("workers", "straggler needs at least 2 workers, and restart at least 1")
         return self
 
     @property

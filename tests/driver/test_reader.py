@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpugauge.driver.api import Reply, code_name
+from gpugauge.driver.client import Worker
+from gpugauge.driver.inventory import Inventory
+from gpugauge.driver.reader import Reader
+from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.forecast import ScrapeForecast
+from tests.driver.fakeworker import FakeWorker, Node
+
+
+def test_the_first_reading_of_a_gpu_by_a_worker_may_take_longer() -> None:
+    """It initialises the GPU: 1 to 3 s without persistence mode, while the deadline is 2 s."""
+    intervals = ReadingIntervals({"fast": 1.0, "normal": 1.0})
+    waits: list[tuple[int | None, float]] = []
+
+    def receive(worker: Worker, number: int, deadline: float) -> Reply:
+        reply = worker.receive(number, deadline)
+        waits.append((reply.index, deadline))
+        return reply
+
+    reader = Reader(Inventory(intervals.limits), ScrapeForecast(), receive)
+    node = Node("GPU-a", "GPU-b")
+    for start in (1, 2):
+        reader.begin(start, same_devices=True)
+        worker = FakeWorker(node)
+        for now in (0.0, 2.0):
+            reader.read(worker, 2, intervals, frozenset(), 10.0 * start + now)
+
+    assert waits == [(0, 4.0), (1, 4.0), (0, 2.0), (1, 2.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("devices", "gone"),
+    [
+        ((28, "GPU-b"), False),
+        (("GPU-a", 1), False),
+        ((1, 1), True),
+        ((15, 9), True),
+        ((15, "GPU-b"), False),
+    ],
+)
+def test_the_driver_is_gone_if_no_gpu_answers(devices: tuple[str | int, ...], gone: bool) -> None:
+    """A code that means the driver as a whole, from one GPU while another one answers, is about that GPU."""
+    intervals = ReadingIntervals({"fast": 1.0})
+    inventory = Inventory(intervals.limits)
+    reader = Reader(inventory, ScrapeForecast(), lambda worker, number, deadline: worker.receive(number, deadline))
+    reader.begin(1, same_devices=True)
+
+    failed = reader.read(FakeWorker(Node(*devices)), 2, intervals, frozenset(), 10.0)
+    inventory.settle(2, None)
+
+    assert (failed is not None) is gone
+    if not gone:
+        answers = {code_name(d) if isinstance(d, int) else "ok" for d in devices}
+        assert {device.reason for device in inventory.devices(time.monotonic())} == answers
+        assert sum(device.up for device in inventory.devices(time.monotonic())) == 1
