@@ -47,9 +47,11 @@ class Iterator:
         return "batch"
 
 class DataLoader:
+    starts = 0.0
     def __init__(self):
         pass
     def __iter__(self):
+        time.sleep(self.starts)
         return Iterator()
 
 class Event:
@@ -122,7 +124,7 @@ def use_cuda():
     cuda.device_count = lambda: 2
     cuda.memory_stats_as_nested_dict = statistics
     cuda.get_device_properties = lambda index: types.SimpleNamespace(
-        uuid="abc-%d" % index, name="NVIDIA X", major=9, minor=0
+        uuid="abc-%d" % index, name="NVIDIA X", major=9, minor=0, total_memory=1000
     )
     cuda.current_device = lambda: 0
     cuda.get_arch_list = lambda: ["sm_80", "sm_90a", "compute_90"]

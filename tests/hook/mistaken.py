@@ -6,6 +6,7 @@ It takes the seed and the number of trainings. The clock of the snapshots is tha
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -20,10 +21,10 @@ LATE = "late" in sys.argv
 if not LATE:
     arming.arm()
 import torch  # noqa: E402 - after the hook, or before it
-from torch.autograd import detect_anomaly, set_detect_anomaly  # noqa: E402
+from torch.autograd import detect_anomaly, set_detect_anomaly  # noqa: E402 - after the hook
 
 arming.arm()
-from gpugauge.hook import install  # noqa: E402
+from gpugauge.hook import install  # noqa: E402 - after the hook
 
 SECOND = 1_000_000_000
 STEPS = 36  # three in each second
@@ -36,7 +37,9 @@ def within(context: Callable[[], contextlib.AbstractContextManager[object]], ste
 
 
 class Training:
-    """A training with some mistakes, each entered in a drawn way. `truth` are the names of those that it makes."""
+    """A training with some mistakes, each entered in a drawn way. `truth` are the names of those that it makes, and
+    `settings` the facts that are not mistakes.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.truth: set[str] = set()
@@ -46,7 +49,12 @@ class Training:
         anomaly = draw.choice(["none", "none", "set", "around", "backward", "flag", "thread", "once", "disabled"])
         profiler = draw.choice(["none", "none", "torch", "legacy", "schedule"])
         cache = draw.choice(["none", "none", "each", "memory", "often", "rare"])
-        self.ways = [anomaly, profiler, cache]
+        autocast = draw.choice(["none", "forward", "around", "decorator", "evaluation", "disabled", "once"])
+        self.ways = [anomaly, profiler, cache, autocast]
+        self.forward: Callable[[Callable[[], None]], None] = lambda run: run()
+        self.settings: dict[str, str] = {"autocast": "yes" if autocast in ("forward", "around", "decorator") else "no"}
+        self._autocast(autocast)
+        self._set(draw)
         self._detect_anomaly(anomaly, draw)
         self._profile(profiler)
         self._empty_cache(cache)
@@ -89,6 +97,36 @@ class Training:
         if profiler in ("torch", "legacy"):
             self.truth.add("profiler")
 
+    def _autocast(self, autocast: str) -> None:
+        enter = functools.partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+        if autocast == "around":
+            self.around.enter_context(enter())
+        elif autocast == "forward":
+            self.forward = lambda run: within(enter, run)
+        elif autocast == "decorator":
+            self.forward = lambda run: enter()(run)()
+        elif autocast == "disabled":
+            self.forward = lambda run: within(lambda: enter(enabled=False), run)
+        elif autocast == "evaluation":
+            self.each.append(lambda _: torch.no_grad()(lambda: within(enter, lambda: None))())
+        elif autocast == "once":
+            self.each.append(lambda step: within(enter, lambda: None) if step == STEPS // 2 else None)
+
+    def _set(self, draw: random.Random) -> None:
+        """Set algorithms, which a program can need."""
+        for name, change in (
+            ("deterministic", torch.use_deterministic_algorithms),
+            ("cudnn_benchmark", functools.partial(setattr, torch.backends.cudnn, "benchmark")),
+            ("cudnn_deterministic", functools.partial(setattr, torch.backends.cudnn, "deterministic")),
+        ):
+            on = draw.random() < 0.5
+            change(on)
+            self.settings[name] = "yes" if on else "no"
+        batches = draw.choice(["cpu", "meta"])
+        batch = torch.ones(1, 4, device=batches)
+        self.batch: object = draw.choice([batch, {"a": ["text", batch]}, ("text", (1, batch))])
+        self.settings["batch_device"] = batches
+
     def _empty_cache(self, cache: str) -> None:
         every = {"each": 1, "memory": 1, "often": 2, "rare": 12}.get(cache)
         if every:
@@ -105,9 +143,13 @@ class Training:
         model = torch.nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
         facts: Mapping[str, str] = {}
+        losses: list[torch.Tensor] = []
         with self.around:
             for step in range(STEPS):
-                self.backward(lambda: model(torch.ones(1, 4)).sum().backward())
+                if step % 3 == 2:
+                    state.take_batch(self.batch, step * SECOND // 3)
+                self.forward(lambda: losses.append(model(torch.ones(1, 4)).sum()))
+                self.backward(losses.pop().backward)
                 optimizer.step()
                 for act in self.each:
                     act(step)
@@ -125,7 +167,11 @@ def main() -> None:
     for _ in range(int(sys.argv[2])):
         training = Training(draw)
         facts = training.run()
-        print(json.dumps({"truth": sorted(training.truth), "ways": training.ways, "facts": facts}))
+        print(
+            json.dumps(
+                {"truth": sorted(training.truth), "ways": training.ways, "settings": training.settings, "facts": facts}
+            )
+        )
 
 
 if __name__ == "__main__":

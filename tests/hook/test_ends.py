@@ -207,7 +207,11 @@ def test_the_reason_is_that_of_the_exit_status(
     truth = way.cause if way.cause and not hidden else by_code(code)
     session = the_end(listener)
     assert session.end_reason == truth
-    ((bye, _),) = settled
+    ((bye, status),) = settled
+    if status not in {None, ends.RUNNING}:
+        assert (ends.exit_code(session.end_status), ends.signal_number(session.end_status)) == (
+            ("", str(-code)) if code < 0 else (str(code), "")
+        )
     if bye is not None:
         assert session.snap is not None
         assert session.snap.steps is not None

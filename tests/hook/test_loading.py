@@ -1,5 +1,6 @@
 """Loaders that the program declares: waits and batches, the errors of the program, and processes without the hook."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +132,41 @@ thread.join()
     assert found.waits["training"] == pytest.approx(0.3, abs=0.03)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_all_waits_of_a_thread_count_once_it_trains(seed: int, listener: Sessions, run: Run, site: str) -> None:
+    # The program measures around each call itself. Its first step comes after the first batch.
+    draw = random.Random(seed)
+    epochs = [(draw.choice((0.0, 0.1, 0.2)), draw.choice((0.0, 0.05)), draw.randint(1, 4)) for _ in range(3)]
+    program = f"""
+{LOOP}
+from concurrent.futures import ThreadPoolExecutor
+from torch.utils.data.dataloader import DataLoader
+waited = 0.0
+def timed(function, argument):
+    global waited
+    start = time.perf_counter()
+    result = function(argument)
+    waited += time.perf_counter() - start
+    return result
+def work():
+    loader = DataLoader()
+    for DataLoader.starts, torch.Iterator.takes, batches in {epochs}:
+        iterator = timed(iter, loader)
+        for _ in range(batches):
+            timed(next, iterator)
+            optimizer.step()
+if {draw.random() < 0.75}:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+else:
+    work()
+print(waited)
+"""
+    waited = float(finished(run(program, PYTHONPATH=site)))
+    found = snap(listener)
+    assert sum((found.waits or {}).values()) == pytest.approx(waited, abs=0.05)
+
+
 def test_the_program_sees_its_own_errors(run: Run, listener: Sessions, site: str) -> None:
     program = f"""
 {LOOP}
@@ -168,5 +204,50 @@ def test_without_the_hook_the_functions_change_nothing() -> None:
     assert len(gpugauge.hook.batches([3])) == 1
     assert gpugauge.hook.batches("abc").upper() == "ABC"
     with gpugauge.hook.waiting(), pytest.raises(TypeError, match="'int' object is not iterable"):
-        list(gpugauge.hook.batches(5))  # type: ignore[arg-type]
+        list(gpugauge.hook.batches(5))  # type: ignore[arg-type]  # the error is tested
     gpugauge.hook.step(samples=-1)
+
+
+def test_phases_inside_and_around_a_wait_add_up(listener: Sessions, run: Run, site: str) -> None:
+    # A dataset enters phases, and reads another loader; the program waits inside phases. No time counts twice.
+    program = """
+import random, torch, gpugauge.hook as hook
+from gpugauge.hook import install
+from gpugauge.wire.record import PHASES, SEQUENCE, SEQUENCE_COPY, SPENT
+optimizer, batches, inner = torch.Optimizer(), torch.Iterator(), torch.Iterator()
+live, named = install.observer.live, ("eval", "train", "load", "checkpoint", "other")
+draw, depth, waits = random.Random(1), 0, 0
+wait = type(batches).__next__.__closure__[type(batches).__next__.__code__.co_freevars.index("wait")]
+def loads(iterator):
+    if iterator is batches:
+        anything()
+    return "batch"
+wait.cell_contents = loads
+def anything():
+    global depth, waits
+    depth += 1
+    for _ in range(draw.randint(0, 3 if depth < 4 else 0)):
+        action = draw.randrange(5)
+        if action == 0:
+            optimizer.step()
+        elif action in (1, 2):
+            waits += 1
+            next(batches if action == 1 else inner)
+            waits -= 1
+            # Inside another wait, the phase depends on what its dataset has left.
+            assert waits or live.phase == (live.entered[-1] if live.entered else live.base)
+        else:
+            with hook.phase(draw.choice(named)):
+                anything()
+    depth -= 1
+begin, since = live.since, sum(live.words[SPENT : SPENT + len(PHASES)])
+for turn in range(3000):
+    anything()
+    words = list(live.words)
+    assert words[SEQUENCE] == words[SEQUENCE_COPY], turn
+    assert sum(words[SPENT : SPENT + len(PHASES)]) - since == live.since - begin, turn
+    assert not live.entered and not live.within, turn
+    assert live.phase == live.base != PHASES.index("loading"), turn
+print(install.observer.errors)
+"""
+    assert finished(run(program, PYTHONPATH=site)) == "0\n"

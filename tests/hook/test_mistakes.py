@@ -32,6 +32,7 @@ def test_drawn_mistakes_are_found_and_no_others(armed: str, tmp_path: Path) -> N
     for training in drawn:
         found = {name for name, present in mistakes.found(training["facts"]).items() if present}
         assert sorted(found) == training["truth"], training
+        assert {name: training["facts"].get(name) for name in training["settings"]} == training["settings"], training
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,10 @@ def test_drawn_mistakes_are_found_and_no_others(armed: str, tmp_path: Path) -> N
         ({"launch_blocking": "no", "profiler": "maybe"}, {"launch_blocking": False}),
         ({"dataparallel_devices": "4"}, {"data_parallel": True}),
         ({"dataparallel_devices": "1"}, {"data_parallel": False}),
+        ({"loader_workers": "2", "loader_pin_memory": "no", "parameters_on": "cuda"}, {"pageable_batches": True}),
+        ({"loader_workers": "2", "loader_pin_memory": "yes", "parameters_on": "cuda"}, {"pageable_batches": False}),
+        ({"loader_workers": "0", "loader_pin_memory": "no", "parameters_on": "cuda"}, {}),
+        ({"loader_workers": "2", "loader_pin_memory": "no", "parameters_on": "other"}, {}),
         ({"torch_threads": "8", "cpus": "8", "ranks_on_cpus": "1"}, {"too_many_threads": False}),
         ({"torch_threads": "8", "cpus": "8", "ranks_on_cpus": "2"}, {"too_many_threads": True}),
         ({"torch_threads": "1", "cpus": "2", "ranks_on_cpus": "8"}, {"too_many_threads": False}),

@@ -6,6 +6,7 @@ GPUGAUGE_PEERS_DRAWS=100 draws more programs than the few of every run.
 import json
 import os
 import random
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,14 @@ PROGRAM = """
     assert os.wait()[1] == 0
 """
 
+# A thread of gloo that still frees a tensor when the interpreter is finalized aborts the process, with and without the
+# hook; destroy_process_group does not join these threads (pytorch/pytorch pull request 179291).
+END = """
+import os, sys
+sys.stdout.flush()
+os._exit(0)
+"""
+
 KINDS = (
     *("all_reduce", "ddp", "fsdp2", "two models", "async", "two forward passes", "functional", "ddp"),
     *("objects", "ddp of ddp", "monitored", "ddp", "fsdp1"),
@@ -182,6 +191,7 @@ def drawn(number: int) -> dict[str, Any]:
 def results(run: Run, tmp_path: Path, cases: object, program: str = PROGRAM) -> list[list[Any]]:
     """Return for each rank what the program prints."""
     rendezvous = str(tmp_path / "rendezvous")
+    program = textwrap.dedent(program) + END
     ranks = [run(program, arguments=(rendezvous, str(rank), json.dumps(cases))) for rank in range(2)]
     return [[json.loads(line) for line in finished(process).splitlines()] for process in ranks]
 
@@ -242,7 +252,7 @@ def test_nothing_is_known_of_a_single_rank(run: Run, tmp_path: Path) -> None:
         print(install.observer.state.local_work.nanoseconds, install.observer.errors)
         dist.destroy_process_group()
     """
-    assert finished(run(program, arguments=(str(tmp_path / "rendezvous"),))) == "None 0\n"
+    assert finished(run(textwrap.dedent(program) + END, arguments=(str(tmp_path / "rendezvous"),))) == "None 0\n"
 
 
 def test_a_work_of_the_program_keeps_its_own_methods(run: Run) -> None:

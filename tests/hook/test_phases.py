@@ -22,7 +22,7 @@ def shown(record: RecordMemory, now: int = 100) -> tuple[int, int, list[int]]:
 
 def tracked(record: RecordMemory) -> Phases:
     found = Phases(record)
-    found.since = record.words[wire_record.SINCE] = 0
+    found.live.since = record.words[wire_record.SINCE] = 0
     return found
 
 
@@ -47,10 +47,10 @@ def test_a_step_ends_the_evaluation_but_not_an_entered_phase(record: RecordMemor
     found.switch(LOADING, 1)
     found.end_wait(EVALUATING, STARTING, 2)
     found.set_base(TRAINING, 3)
-    assert found.current == TRAINING
+    assert found.live.phase == TRAINING
     found.enter(OTHER, 4)
     found.set_base(TRAINING, 5)
-    assert found.current == OTHER
+    assert found.live.phase == OTHER
 
 
 def test_a_clock_that_goes_back_takes_no_time_away(record: RecordMemory) -> None:

@@ -42,10 +42,18 @@ def test_the_line_has_steps_and_shares(tmp_path: Path, fake_torch: Path, listene
     begin = re.match(r"gpugauge: train.py: 10 steps, ([\d.]+) ms each; of \d+ ms: ", line)
     assert begin, line
     assert 40 <= float(begin.group(1)) < 60
-    shares = {phase: int(share) for share, phase in re.findall(r"(\d+)% ([a-z ]+)", line)}
+    shares = {part: int(share) for share, part in re.findall(r"(\d+) % ([a-z ]+)", line)}
     assert 40 < shares.pop("waiting for data") < 65
-    assert 25 < shares.pop("checkpointing") < 40
-    assert shares.keys() == {"training", "starting"} or shares.keys() == {"training"}
+    assert 25 < shares.pop("writing checkpoints") < 40
+    assert shares.keys() == {"the rest"}
+
+
+def test_the_start_of_the_program_is_apart(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:
+    line = errors_of(f"{TRAIN}\ntime.sleep(0.8)\ntrain()", tmp_path, fake_torch)
+    found = re.match(r"gpugauge: train.py: 10 steps, [\d.]+ ms each after a start of (\d+) ms; of (\d+) ms: ", line)
+    assert found, line
+    assert 800 <= int(found.group(1)) < 1600
+    assert 400 <= int(found.group(2)) < 800
 
 
 def test_a_loader_that_is_not_known_is_named(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:
@@ -106,10 +114,11 @@ def test_without_the_option_nothing_is_printed(tmp_path: Path, fake_torch: Path)
 
 
 def test_durations_have_the_precision_of_a_reader() -> None:
-    times = [0.00012, 0.0421, 1.234, 63.0, 600.0, 4000.0, 8000.0]
+    times = [0.00012, 0.0421, 0.9996, 1.234, 63.0, 600.0, 4000.0, 8000.0]
     assert [_time(seconds) for seconds in times] == [
         "0.12 ms",
         "42.1 ms",
+        "1 s",
         "1.23 s",
         "63 s",
         "10 min",

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gpugauge.hook.watching import Watch
 from gpugauge.sessions.listener import Sessions
+from gpugauge.wire import messages
 
 from .conftest import Run, finished, until
 
@@ -25,7 +27,7 @@ def test_watch_tells_whether_a_daemon_listens(torch: str, run: Run, site: str, t
     process = run(program, PYTHONPATH=site)
     output, errors = process.communicate(timeout=60)
     assert output == "True False False\n"
-    assert errors == f"gpugauge: no daemon listens on {tmp_path}/hook.sock; the hook tries again once a second\n"
+    assert errors.startswith(f"gpugauge: no daemon listens on {tmp_path}/hook.sock: correct GPUGAUGE_HOOK_SOCKET, or ")
     listener = Sessions(str(tmp_path / "hook.sock"))
     listener.start()
     process = run(program, PYTHONPATH=site)
@@ -104,3 +106,17 @@ def test_a_frozen_clock_harms_nobody(listener: Sessions, run: Run, site: str) ->
     assert snap.waits is not None
     assert snap.steps.count == 5
     assert snap.waits["training"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_the_remedy_without_a_socket_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GPUGAUGE_HOOK_SOCKET", raising=False)
+    monkeypatch.setenv("GPUGAUGE_HOOK", "1")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(messages, "SYSTEM_SOCKET", f"{tmp_path}/system.sock")
+    Watch().print()
+    assert capsys.readouterr().err == (
+        f"gpugauge: no daemon listens on {tmp_path}/system.sock or {tmp_path}/gpugauge/hook.sock: start one (gpugauge "
+        "serve), or set GPUGAUGE_HOOK_SOCKET to the path of its socket. The hook tries again once a second\n"
+    )

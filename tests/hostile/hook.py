@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -17,7 +19,11 @@ from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from tests.hostile.attack import Acts
 
+_libc = ctypes.CDLL(None)
+_KEEP_SIZE = 1  # fallocate(2)
+_LARGE_BYTES = 256 << 20
 _CLOSE_SECONDS = 0.05
+_TICK_SECONDS = 2.0  # in which the daemon takes a snapshot
 
 
 class Hook:
@@ -30,11 +36,14 @@ class Hook:
         self._keep: list[int | socket.socket] = []
 
     def connect(self) -> None:
+        self._connect()
+        if self.draw.random() < 0.7:
+            self._open[-1].send(wire.encode(wire.Hello(self._session(), 0, self.draw.choice((1, os.getpid(), 2**31)))))
+
+    def _connect(self) -> None:
         hook = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         hook.connect(str(self._path))
         self._open.append(hook)
-        if self.draw.random() < 0.7:
-            hook.send(wire.encode(wire.Hello(self._session(), 0, self.draw.choice((1, os.getpid(), 2**31)))))
 
     def crowd(self) -> None:
         for _ in range(self.draw.choice((10, 100, 1000))):
@@ -47,6 +56,23 @@ class Hook:
         hook, data = self.draw.choice(self._open), self._datagram()
         for _ in range(1000):
             hook.send(data)
+
+    def lie(self) -> None:
+        """Report the largest numbers in two sessions of this process, one after the other: their sums are exported."""
+        largest = self.draw.choice((1.7e308, 1e300, 2.0**62, 2**63 - 1))
+        for number in range(2):
+            self._connect()
+            hook, name = self._open[-1], os.urandom(16).hex()
+            hook.send(wire.encode(wire.Hello(name, 0, os.getpid(), started=time.time())))
+            for count in range(1, 3):
+                steps = wire.Progress(count, largest, time.time(), (count,) * wire.LOG2_BUCKETS)
+                snap = wire.Snap(
+                    name, count, steps=steps, batches=steps, samples=2**63 - 1, exposed_wait_seconds=largest
+                )
+                hook.send(wire.encode(replace(snap, waits=dict.fromkeys(wire_record.PHASES, largest))))
+                time.sleep(_TICK_SECONDS)
+            if not number:
+                self._open.pop().close()
 
     def close(self) -> None:
         self._open.pop(self.draw.randrange(max(1, len(self._open)))).close()
@@ -81,7 +107,8 @@ class Hook:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _descriptor(self) -> int:
-        kind = self.draw.choice(("lingering", "pipe", "null", "folder", "socket", "record", "hook", "loose", "path"))
+        kinds = ("lingering", "pipe", "null", "folder", "socket", "record", "large", "hook", "loose", "path")
+        kind = self.draw.choice(kinds)
         if kind == "lingering":
             return lingering(self._keep)
         if kind == "pipe":
@@ -94,10 +121,12 @@ class Hook:
             return there.detach()
         if kind == "hook":
             return os.dup(self.draw.choice(self._open).fileno())
-        if kind in {"record", "loose"}:
+        if kind in {"record", "large", "loose"}:
             made = os.memfd_create("record", os.MFD_ALLOW_SEALING)
             os.write(made, self.draw.randbytes(wire_record.RECORD_BYTES))
-            if kind == "record":
+            if kind == "large":  # with memory behind its end
+                _libc.fallocate(made, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(_LARGE_BYTES))
+            if kind != "loose":
                 fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
             return made
         return os.open({"null": "/dev/null", "folder": "/", "path": "/"}[kind], os.O_PATH if kind == "path" else 0)
@@ -143,6 +172,7 @@ ACTS: Acts = {
     "crowd": Hook.crowd,
     "message": Hook.message,
     "flood": Hook.flood,
+    "lie": Hook.lie,
     "hand_over": Hook.hand_over,
     "close": Hook.close,
     "half_close": Hook.half_close,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http
 import http.client
+import math
 import os
 import signal
 import socket
@@ -122,6 +124,8 @@ class Witness:
                 yield f"{over} failed after {scrape.seconds:.1f} s: {scrape.error}"
             elif not self._judge.whole(scrape):
                 yield f"{over} lacks values of GPUs: {self._lacking(scrape)}"
+        if infinite := [series for series, value in scrape.series.items() if not math.isfinite(value)]:
+            yield f"{len(infinite)} values are no numbers, such as that of {infinite[0]}"
         self._judge.wrong.clear()
         self._judge.check(scrape, time.time())
         # The counters of a new receiver begin at 0, as those of a worker do; its start time shows that.
@@ -130,6 +134,7 @@ class Witness:
         step = self.honest.steps
         if not self._within("training", SECONDS, lambda scrape: self._shows(scrape, step)):
             yield f"the honest training's step {step} is not shown within {SECONDS:g} s"
+        yield from self._read_by_people()
         yield from self._reload("SIGHUP", self._hang_up)
         yield from self._reload("/-/reload", self._request_reload)
         yield from self._process()
@@ -169,6 +174,13 @@ class Witness:
                 return False
             time.sleep(_POLL_SECONDS)
 
+    def _read_by_people(self) -> Iterator[str]:
+        """Ask for the page and the status."""
+        for path in ("/", "/api/v1/status"):
+            status, text = self._answer("GET", path)
+            if status != http.HTTPStatus.OK:
+                yield f"{path}: {text}"
+
     def _reload(self, way: str, request: Callable[[], str]) -> Iterator[str]:
         """Switch a collector by a reload, and wait until a scrape shows it."""
         self._switched_on = not self._switched_on
@@ -185,16 +197,21 @@ class Witness:
         return ""
 
     def _request_reload(self) -> str:
+        status, text = self._answer("POST", "/-/reload")
+        return "" if status == http.HTTPStatus.OK else text
+
+    def _answer(self, method: str, path: str) -> tuple[int, str]:
+        """Return status and text of an answer; 0 and the error without one."""
         connection = http.client.HTTPConnection("127.0.0.1", self._run.port, timeout=_RELOAD_SECONDS)
         try:
-            connection.request("POST", "/-/reload", headers=self._headers)
+            connection.request(method, path, headers=self._headers)
             response = connection.getresponse()
             text = response.read().decode(errors="replace").strip()
         except (OSError, http.client.HTTPException) as error:
-            return f"{type(error).__name__}: {error}"
+            return 0, f"{type(error).__name__}: {error}"
         finally:
             connection.close()
-        return "" if response.status == 200 else f"status {response.status}: {text}"
+        return response.status, f"status {response.status}: {text[:200]}"
 
     def _process(self) -> Iterator[str]:
         if self._run.process.poll() is not None:

@@ -41,7 +41,7 @@ class Users:
         (descriptor,), _ = closing_hangs(folder, _USER, 1)
         orders.send(b"r")
         while uid := int(orders.recv(16) or 0):
-            forked(lambda uid=uid: self._hand_over(descriptor, uid), uid)  # type: ignore[misc]
+            forked(lambda uid=uid: self._hand_over(descriptor, uid), uid)  # type: ignore[misc]  # the lambda has a default
 
     def _hand_over(self, descriptor: int, uid: int) -> None:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -90,7 +90,7 @@ def test_a_close_that_never_ends_stops_nobody(users: Users, path: str) -> None:
         users.hand_over(_USER)
         for number in range(1, 60):
             honest.send(snap(number, HONEST))
-            until(lambda number=number: steps(listener) == number)  # type: ignore[misc]
+            until(lambda number=number: steps(listener) == number)  # type: ignore[misc]  # the lambda has a default
             time.sleep(0.1)
             if listener.counters().banned:
                 break

@@ -1,6 +1,7 @@
 """The listener: sessions, limits, and ownership of the socket."""
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import socket
@@ -8,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,6 +20,10 @@ from gpugauge.sessions.receiver.protocol import Options
 from gpugauge.sessions.session import SESSION_END_REASONS, Session
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
+
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # fallocate(2)
+fallocate = ctypes.CDLL(None).fallocate
+fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
 ONE = "1" * 32
 TWO = "2" * 32
@@ -64,6 +70,15 @@ def shared_record(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: in
     os.write(descriptor, memory)
     os.ftruncate(descriptor, size)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def allocated_behind_its_end(size: int) -> int:
+    """Return a sealed record of the right size with more memory, which the last close of it has to free."""
+    descriptor = shared_record(seals=0)
+    assert fallocate(descriptor, KEEP_SIZE, 0, size) == 0
+    assert os.fstat(descriptor).st_blocks * 512 >= size
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     return descriptor
 
 
@@ -165,6 +180,7 @@ def test_the_record_is_read_with_each_message(
         lambda: shared_record(size=1 << 20),
         lambda: os.open("/dev/zero", os.O_RDONLY),
         lambda: os.memfd_create("record"),
+        lambda: allocated_behind_its_end(64 << 20),
         lambda: opened_again(os.O_WRONLY),
         lambda: opened_again(os.O_PATH),
     ],
@@ -179,6 +195,29 @@ def test_a_descriptor_that_is_no_sealed_record_is_closed_unread(
     until(lambda: [steps_of(s) for s in listener.view()] == [1])
     assert listener.view()[0].record is None
     assert open_records() == 0
+
+
+def test_a_record_with_holes_and_torn_content_changes_nothing(
+    listener: Sessions, connect: Callable[[], socket.socket]
+) -> None:
+    """Punching holes is allowed by the seals, and everything can be written at any time."""
+    client, descriptor, draw = connect(), shared_record(), Random(0)
+    whole, before = os.pread(descriptor, wire_record.RECORD_BYTES, 0), dict[str, float]()
+    socket.send_fds(client, [hello()], [descriptor])
+    until(lambda: [s.record.phase for s in listener.view() if s.record] == ["training"])
+    for number in range(1, 60):
+        if number % 3 == 0:
+            assert fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, 0, wire_record.RECORD_BYTES) == 0
+        elif number % 3 == 1:
+            os.pwrite(descriptor, draw.randbytes(draw.randrange(1, 600)), draw.randrange(0, 300))
+        else:
+            os.pwrite(descriptor, whole, 0)
+        client.send(snap(number))
+        until(lambda number=number: [steps_of(s) for s in listener.view()] == [number])  # type: ignore[misc]  # the lambda has a default
+        (found,) = [s.record for s in listener.view() if s.record]
+        assert all(seconds >= before.get(phase, 0.0) for phase, seconds in found.seconds.items())
+        before = dict(found.seconds)
+    os.close(descriptor)
 
 
 def test_only_the_first_message_may_carry_a_record(listener: Sessions, connect: Callable[[], socket.socket]) -> None:

@@ -1,7 +1,11 @@
 """The receiver: what strangers hand over stops neither the daemon nor other sessions; limits; identity."""
 
+import _socket
+import _thread
 import contextlib
+import itertools
 import os
+import posix
 import select
 import signal
 import socket
@@ -11,19 +15,24 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from bench.torture.users.groups import cgroup
 
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.receiver import limits as receiver_limits
-from gpugauge.sessions.receiver import peer
+from gpugauge.sessions.receiver import peer, protocol, socketfile
+from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.peer import Owner, cgroup_of, identify
 from gpugauge.sessions.receiver.protocol import Options
+from gpugauge.sessions.receiver.refusals import Refusals
 from tests.needs import require
 
 from .test_listener import ONE, TWO, hello, shared_record, snap, steps_of, until
@@ -65,8 +74,20 @@ def forked(act: Callable[[], object], uid: int = 0) -> int:
 def connect(listener: Sessions) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client.settimeout(5)
-    client.connect(str(listener.path))
+    try:
+        client.connect(str(listener.path))
+    except OSError:
+        client.close()
+        raise
     return client
+
+
+def connect_at_last(listener: Sessions) -> socket.socket:
+    """Connect as the hook does: again after half a second while the queue is full."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return connect(listener)
+        time.sleep(0.5)
 
 
 def steps(listener: Sessions, session: str = HONEST) -> int | None:
@@ -245,6 +266,22 @@ def test_the_receiver_ends_with_the_daemon(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_receiver_rests_while_nobody_is_connected(make: Callable[..., Sessions]) -> None:
+    listener = make()
+    intake = listener._reception._intake
+    assert intake
+
+    for session in (ONE, TWO):
+        until(lambda: intake.resting)
+        with connect(listener) as client:  # before it is accepted, the daemon expects reports each second again
+            until(lambda: not intake.resting)
+            client.send(hello(session))
+            until(lambda session=session: session in {s.hello.session for s in listener.view()})  # type: ignore[misc]  # the lambda has a default
+            time.sleep(1.2)
+            assert not intake.resting
+    assert listener.counters().replaced == dict.fromkeys(("stuck", "blocked", "ended"), 0)
+
+
 def test_a_removed_socket_is_opened_again(make: Callable[..., Sessions], caplog: pytest.LogCaptureFixture) -> None:
     listener = make()
     with connect(listener) as before:
@@ -375,6 +412,162 @@ def test_limits_by_user_by_cgroup_and_in_all() -> None:
     assert limits.full(Owner(9, "/z")) == "all"
     limits.add(a, -1)
     assert limits.full(Owner(9, "/a")) == ""
+
+
+def filled(limits: receiver_limits.Limits, *owners: Owner) -> None:
+    """Open as many connections of each owner as the limits allow."""
+    for owner in owners:
+        while not limits.full(owner):
+            limits.add(owner, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_owners_with_few_connections_have_room_whatever_others_hold(seed: int) -> None:
+    draw, options = Random(seed), Options()
+    limits, held = receiver_limits.Limits(options), Counter[Owner]()
+    users, cgroups = draw.randint(2, 9), draw.randint(2, 3)
+    crowd = [Owner(draw.randrange(users), f"/{draw.randrange(cgroups)}") for _ in range(12)]
+    filled(limits, *crowd)
+    crowd = [owner for owner in crowd if limits._connections.get(("cgroup", owner.cgroup), 0) > 100]
+    few = options.connections // 64
+
+    for number in range(5):  # of a user each
+        owner = Owner(1000 + number, f"/n{number}")
+        for _ in range(few):
+            assert limits.full(owner) == ""
+            limits.add(owner, 1)
+            held[owner] += 1
+    assert sum(held.values()) == 5 * few
+    # A range of users in the cgroup of one that has many is none with few.
+    full = limits._connections["all", ""] >= options.connections * 7 / 8
+    assert all(limits.full(Owner(5000 + n, owner.cgroup)) for n, owner in enumerate(crowd) if full)
+
+
+def test_two_users_with_two_cgroups_each_leave_room_for_others() -> None:
+    limits, options = receiver_limits.Limits(Options()), Options()
+    filled(limits, *(Owner(uid, f"/{uid}{part}") for uid in (1, 2) for part in "ab"))
+
+    assert limits._connections["all", ""] == options.connections * 7 / 8
+    assert limits.full(Owner(3, "/c")) == ""
+
+
+def test_a_range_of_users_does_not_make_the_limit_of_their_cgroup_forgotten() -> None:
+    limits = receiver_limits.Limits(Options())
+    refused = 0
+    for uid in range(20_000):
+        assert not limits.connects(("user", uid))
+        refused += limits.connects(("cgroup", "/a"))
+
+    assert refused > 16_000
+
+
+def test_refusals_of_a_range_of_users_are_few_datagrams_and_all_counted() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here:
+        raw = _socket.socket(fileno=there.detach())
+        refusals, channel = Refusals(), Channel(raw)
+        for number in range(10_000):
+            refusals.add(number, ("connections", "connect_rate")[number % 2], "detail")
+        refusals.report(channel)
+        here.setblocking(False)
+        counts = Counter[int]()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                channel.wait(0)
+                uid, count = protocol.REFUSED.unpack_from(here.recv(1000)[protocol.HEADER.size :])
+                counts[uid] += count
+        raw.close()
+    assert len(counts) == 65
+    assert sum(counts.values()) == 10_000
+    assert counts[protocol.MANY_USERS] == 10_000 - 64
+
+
+def test_who_opens_too_many_connections_may_open_some_soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    limits = receiver_limits.Limits(Options(connects=20))
+    for _ in range(100_000):
+        limits.connects(("user", 1))
+    now[0] += 2.0
+    assert not limits.connects(("user", 1))
+
+
+def test_a_user_does_not_use_up_the_connects_of_a_cgroup_that_others_share() -> None:
+    """As that of a service which starts the programs of many users."""
+    limits = receiver_limits.Limits(Options())
+    for _ in range(50_000):
+        if not limits.connects(("user", 1)):
+            limits.connects(("cgroup", "/shared"))
+    assert not limits.connects(("user", 2))
+    assert not limits.connects(("cgroup", "/shared"))
+
+
+@pytest.mark.usefixtures("needs_root")
+@pytest.mark.parametrize("message", [b"", b"x"])
+def test_a_newcomer_is_seen_behind_connections_of_a_range_of_users(
+    message: bytes, make: Callable[..., Sessions]
+) -> None:
+    listener = make()
+    receiver = listener.receiver_pid()
+
+    def act() -> None:
+        signal.alarm(60)
+        join.write_text("0")
+        for uid in itertools.cycle(range(100_000, 165_536)):
+            os.setresuid(-1, uid, -1)
+            with contextlib.suppress(OSError), connect(listener) as client:
+                if message:
+                    client.send(message)
+            os.setresuid(-1, 0, -1)
+
+    with cgroup(f"range-{os.getpid()}") as join:
+        children = [forked(act) for _ in range(2)]
+        try:
+            until(lambda: listener.counters().rejected["connect_rate"] > 1000)
+            for _ in range(3):
+                name = os.urandom(16).hex()
+                with connect_at_last(listener) as newcomer:
+                    newcomer.send(hello(name))
+                    newcomer.send(snap(3, name))
+                    reported(listener, name, 3)
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+    assert listener.receiver_pid() == receiver
+
+
+def test_what_is_queued_on_a_connection_that_was_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    for messages, expected in (((), False), ((b"x",), True), ((b"",), True), ((b"", b"x"), True)):
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with here, there:
+            for message in messages:
+                socket.send_fds(there, [message], [there.fileno()] if message else [])
+            socketfile.shut(here)
+            with pytest.raises(BrokenPipeError):
+                there.send(b"later")
+            assert socketfile.holds_messages(here) is expected
+            for collects in (True, False):  # before Linux 6.9, and since
+                monkeypatch.setattr(socketfile, "COLLECTS_IN_CLOSE", collects)
+                assert socketfile.close_may_block(here) is (expected or collects)
+
+
+def test_many_owners_share_the_threads_that_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None waits for a thread of its own."""
+    closer, started = Closer(), list[object]()
+    start = _thread.start_new_thread
+
+    def counted(function: Callable[..., object], arguments: tuple[Any, ...]) -> int:
+        started.append(function)
+        return start(function, arguments)
+
+    monkeypatch.setattr(_thread, "start_new_thread", counted)
+    monkeypatch.setattr(posix, "close", lambda _: time.sleep(0.01))
+    for uid in range(200):
+        closer.close(Owner(uid, ""), [1000 + uid])
+
+    until(lambda: closer.total == 0)
+    assert len(started) <= 2 * MAX_THREADS
 
 
 def test_a_blocked_owner_stops_only_its_own_closes() -> None:

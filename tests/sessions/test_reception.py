@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge.logline import Occasions
 from gpugauge.sessions import listener as listeners
 from gpugauge.sessions import reception
 from gpugauge.sessions.listener import Sessions, SessionsError
@@ -133,7 +134,7 @@ def test_a_rejected_session_keeps_no_descriptor_of_its_process(start: Callable[.
     settle(listener, 1)
 
     assert [s.end_reason for s in listener.view()] == ["rejected"]
-    assert not any("pidfd" in os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())  # noqa: PTH115
+    assert not any("pidfd" in os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())  # noqa: PTH115 - its text is compared
 
 
 # --- rejections ---
@@ -153,23 +154,34 @@ def test_a_rejection_is_logged_once_for_each_user_and_reason(
         for uid, reason in ((1, "rate"), (2, "rate"), (1, "silent"))
     ]
     assert listener.counters().rejected["rate"] == 12
-    monkeypatch.setattr(listeners, "REJECTION_LOG_INTERVAL_SECONDS", 0.0)
+    listener._logged = Occasions(0.0, 1)
     for _ in range(2):
         Played.made[-1].reject("connections", 1, 1)
     settle(listener, 2)
     assert len(caplog.records) == 5
 
 
-def test_the_users_whose_log_lines_are_remembered_are_bounded(
-    start: Callable[..., Sessions], monkeypatch: pytest.MonkeyPatch
+def test_refusals_of_a_range_of_users_do_not_fill_the_log(
+    start: Callable[..., Sessions], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listeners, "_MAX_LOGGED", 3)
     listener = start()
-    for uid in range(10):
+    for uid in range(1000):
         Played.made[-1].reject("rate", uid, 1)
+    settle(listener, 3)
+
+    assert listener.counters().rejected["rate"] == 1000
+    assert len(caplog.records) == listeners._MAX_LOGGED < 100
+
+
+def test_refusals_of_users_that_are_counted_together(
+    start: Callable[..., Sessions], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = start()
+    Played.made[-1].reject("connect_rate", p.MANY_USERS, 900)
     settle(listener, 1)
 
-    assert [uid for uid, _ in listener._next_log] == [7, 8, 9]
+    assert listener.counters().rejected["connect_rate"] == 900
+    assert [vars(record)["fields"]["uid"] for record in caplog.records] == ["many"]
 
 
 def test_a_reason_of_tomorrow_is_counted_as_malformed(start: Callable[..., Sessions]) -> None:
@@ -331,7 +343,7 @@ def test_bans_outlast_the_receiver_that_made_them(
     for made in (2, 3):
         time.sleep(0.05)
         Played.made[-1].channel.shutdown(socket.SHUT_RDWR)
-        until(lambda made=made: len(Played.made) == made)  # type: ignore[misc]
+        until(lambda made=made: len(Played.made) == made)  # type: ignore[misc]  # the lambda has a default
         settle(listener, made)
         ((kind, _, body),) = Played.made[-1].commands()
         uid, seconds = p.BAN_BODY.unpack_from(body)
@@ -352,6 +364,26 @@ def test_what_the_receiver_reports_is_logged(start: Callable[..., Sessions], cap
     assert vars(caplog.records[0])["fields"] == {"path": listener.path}
 
 
+def test_a_receiver_that_rests_may_be_silent_for_longer(
+    start: Callable[..., Sessions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(p, "REST_SECONDS", 30.0)
+    listener = start()
+    intake = listener._reception._intake
+    assert intake
+    Played.made[-1].send(p.RESTING)
+    Played.made[-1].reject("rate", 1, 1)  # no report, so the rest goes on
+    until(lambda: sum(listener.counters().rejected.values()) == 1)
+
+    intake.received_at = time.monotonic() - 25.0
+    listener._reception.watch()
+    assert (intake.resting, len(Played.made)) == (True, 1)
+
+    intake.received_at = time.monotonic() - 34.0
+    listener._reception.watch()
+    assert len(Played.made) == 2
+
+
 def test_receivers_that_do_not_end_are_waited_for_later(
     start: Callable[..., Sessions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,8 +391,8 @@ def test_receivers_that_do_not_end_are_waited_for_later(
     listener = start()
     for number in range(1, 5):
         Played.made[-1].channel.shutdown(socket.SHUT_RDWR)
-        until(lambda number=number: listener.counters().replaced["ended"] == number)  # type: ignore[misc]
-        until(lambda number=number: len(Played.made) == number + 1)  # type: ignore[misc]
+        until(lambda number=number: listener.counters().replaced["ended"] == number)  # type: ignore[misc]  # the lambda has a default
+        until(lambda number=number: len(Played.made) == number + 1)  # type: ignore[misc]  # the lambda has a default
     Played.made[-1].channel.shutdown(socket.SHUT_RDWR)
     until(lambda: listener.counters().replaced["ended"] == 5)
     time.sleep(0.5)

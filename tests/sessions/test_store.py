@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -111,7 +112,7 @@ def test_a_session_without_room_leaves_nothing_but_its_count() -> None:
 
 
 def test_details_that_have_no_room_are_left_out_of_each_message() -> None:
-    stored = Store(60.0, 10, Budget(series=10**6, series_by_owner=PLAIN_SERIES + 20))
+    stored = Store(60.0, 10, Budget(series=10**6, series_by_owner=PLAIN_SERIES + 30))
     connection = opened(stored, "a", snap=maximal("a"))
     (cut,) = stored.view()
     small = wire.Snap("a", 2, devices=(wire.Device(0, "GPU-1", 10),))
@@ -165,14 +166,14 @@ def test_cuts_are_logged_once_in_ten_minutes_for_each_user_and_limit(
     assert len(caplog.records) == 3
 
 
-def test_the_users_whose_cuts_were_logged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MAX_LOGGED", 3)
+def test_a_range_of_users_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     stored = Store(60.0, 10, Budget(series=10**6, series_by_owner=PLAIN_SERIES))
-    for uid in range(9):
+    for uid in range(1000):
         for number in range(2):
             opened(stored, f"{uid} {number}", uid)
 
-    assert [uid for _, uid in stored._next_log] == [6, 7, 8]
+    assert stored.counters().cut["user"] == 1000
+    assert len(caplog.records) == store._MAX_LOGGED < 100
 
 
 def test_a_reason_is_settled_once_and_always_counted() -> None:
@@ -324,6 +325,24 @@ def test_a_half_written_record_is_not_taken(recorded: tuple[Connection, int]) ->
 
     assert connection.read_record()
     assert connection.record is before
+
+
+def test_a_record_that_cannot_be_read_is_left_as_it_was(
+    recorded: tuple[Connection, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, descriptor = recorded
+    written(descriptor, "training", 5)
+    connection.read_record()
+    before = connection.record
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "pread", fails)
+
+    assert connection.read_record()
+    assert connection.record is before
+    assert before is not None
 
 
 def test_another_record_replaces_the_first(recorded: tuple[Connection, int]) -> None:

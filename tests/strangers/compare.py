@@ -63,9 +63,7 @@ def statements(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
         yield from _count(
             "batches", round(count) if early and count else truth.batches, last, bool(truth.waits().known)
         )
-    if "samples" not in truth.unknown:
-        yield from _count("samples", truth.samples, last, truth.samples > 0)
-        yield from _count("tokens", truth.tokens, last, truth.tokens > 0)
+    yield from _work(truth, last)
     lasting = bool(truth.steps) and truth.ended - truth.steps[0] > PUBLISHED
     if truth.parameters is not None and lasting and "parameters" not in truth.unknown:
         yield from _parameters(truth, truth.parameters, polls)
@@ -96,6 +94,25 @@ def _count(name: str, expected: int, last: Poll, promised: bool) -> Iterator[Sta
             yield absent(name, expected, promised)
     else:
         yield right(name, expected, count, count == expected)
+
+
+def _work(truth: Timeline, last: Poll) -> Iterator[Statement]:
+    """Compare the samples and tokens: those that the program reports, else those of its batches until the last step."""
+    if "samples" in truth.unknown:
+        return
+    unseen = "steps" in truth.unknown  # then the steps that were seen count
+    steps = last.value("torch_steps_total") or 0.0 if unseen else len(truth.steps)
+    taken = truth.batch_work(round(steps))
+    for name, reported, in_batches in (
+        ("samples", truth.samples, taken and taken[0]),
+        ("tokens", truth.tokens, taken and taken[1]),
+    ):
+        count = last.value(f"torch_{name}_total")
+        expected = reported or in_batches or None
+        if count is not None:
+            yield right(name, expected or "absent", count, count == expected)
+        elif expected:
+            yield absent(name, expected, promised=not unseen)
 
 
 def _parameters(truth: Timeline, allowed: tuple[int, ...], polls: list[Poll]) -> Iterator[Statement]:

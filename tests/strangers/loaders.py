@@ -41,6 +41,8 @@ def samples():
         yield torch.randn(2, 8)
 """
 FOR = "for x in truth.each(loader):\n    @body@"
+ROWS = "for row in truth.each(loader, sized=False):\n    x = row[None]\n    @body@"
+UNSIZED = FOR.replace("loader", "loader, sized=False")
 NEXT = """
 truth.ask()
 iterator = iter(loader)
@@ -50,7 +52,7 @@ while True:
     except StopIteration:
         truth.stop()
         break
-    truth.got()
+    truth.got(samples=len(x))
     @body@
     truth.ask()
 """
@@ -136,7 +138,7 @@ while True:
     if pair is None:
         truth.stop()
         break
-    truth.got()
+    truth.got(samples=len(pair[0]) + len(pair[1]))
     x = pair[0] + pair[1]
     @body@
 """
@@ -161,14 +163,14 @@ TURNS = """
 for turn in range(@count@):
     truth.ask()
     x = next(endless)
-    truth.got()
+    truth.got(samples=len(x))
     @body@
 """
 AGAIN = """
 for turn in range(@count@):
     truth.ask()
     x = next(iter(loader))
-    truth.got()
+    truth.got(samples=len(x))
     @body@
 """
 BAR = """
@@ -213,13 +215,13 @@ LOADERS = (
     Loader("persistent", _map("batch_size=2, num_workers=1, persistent_workers=True"), FOR),
     Loader("stream", STREAM + STREAMED, FOR),
     Loader("stream, worker", STREAM + STREAMED.replace("2)", "2, num_workers=1)"), NEXT),
-    Loader("no batches", _map("batch_size=None"), "for row in truth.each(loader):\n    x = row[None]\n    @body@"),
+    Loader("no batches", _map("batch_size=None"), ROWS),
     Loader("sampler", _map("batch_sampler=[[2 * i, 2 * i + 1] for i in range(@count@)]"), FOR),
     Loader("collate", _map("batch_size=2, collate_fn=lambda rows: torch.stack(rows) * 2"), FOR),
     Loader("nested", NESTED, FOR),
     Loader("own", OWN, "for x in truth.each(samples(), known=False):\n    @body@", 2),
-    Loader("declared", OWN, FOR.replace("loader", "gpugauge.hook.batches(samples())"), 2),
-    Loader("declared list", OWN + "loader = gpugauge.hook.batches(list(samples()))\n", FOR),
+    Loader("declared", OWN, UNSIZED.replace("loader", "gpugauge.hook.batches(samples())"), 2),
+    Loader("declared list", OWN + "loader = gpugauge.hook.batches(list(samples()))\n", UNSIZED),
     Loader("waiting", OWN + PREFETCH, _queued("waiting()"), unknown="batches"),
     Loader("phase load", OWN + PREFETCH, _queued('phase("load")'), unknown="batches"),
     Loader("prefetch", PREFETCH + _map("batch_size=2"), PREFETCHED, 2, unknown="batches"),

@@ -100,6 +100,7 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": row, "labels": row}
 class Count(TrainerCallback):
     def on_optimizer_step(self, args, state, control, **kwargs):
+        truth.used(2 * @accumulate@, 32 * @accumulate@)
         truth.step()
         time.sleep(@compute@)
 arguments = TrainingArguments(
@@ -128,6 +129,7 @@ class Module(lightning.LightningModule):
         self.layer = torch.nn.Linear(8, 2)
     def training_step(self, batch, index):
         time.sleep(@compute@)
+        truth.used(len(batch))
         return self.layer(batch).square().mean()
     def on_before_zero_grad(self, optimizer):
         pass

@@ -99,6 +99,21 @@ class Timeline:
             elif event["e"] == "got" and known:
                 yield float(event["t"])
 
+    def batch_work(self, steps: int) -> tuple[int, int] | None:
+        """Return the samples and tokens of the training batches that were taken before so many steps; None if one of
+        them does not show its size.
+        """
+        end = self.steps[steps - 1] if 0 < steps <= len(self.steps) else self.begin
+        taken = [
+            event
+            for event in self.events
+            if float(event["t"]) <= end
+            and (event["e"] == "used" or (event["e"], event.get("mode")) == ("got", "training"))
+        ]
+        if any(event.get("samples") is None for event in taken):
+            return None
+        return sum(int(event["samples"]) for event in taken), sum(int(event.get("tokens", 0)) for event in taken)
+
     def early_wait(self) -> float:
         """Return the seconds of the waits that count before the training thread is known."""
         times = [float(event["t"]) for event in self.early]

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _files: dict[int, int] = {}  # by pid: a forked child opens its own
 
 def _started() -> float:
     """Return when the kernel started this process, which is before its interpreter runs."""
-    with open("/proc/self/stat") as stat:  # noqa: PTH123
+    with open("/proc/self/stat") as stat:  # noqa: PTH123 - without pathlib
         ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
     return ticks / os.sysconf("SC_CLK_TCK") - (time.clock_gettime(time.CLOCK_BOOTTIME) - _now())
 
@@ -32,7 +32,7 @@ def note(event: str, **facts: object) -> None:
     at = _now()
     pid = os.getpid()
     if pid not in _files:
-        path = os.path.join(os.environ["TRUTH"], f"{pid}.jsonl")  # noqa: PTH118
+        path = os.path.join(os.environ["TRUTH"], f"{pid}.jsonl")  # noqa: PTH118 - without pathlib
         _files[pid] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         note("begin", main=threading.main_thread().ident, started=_started())
     line = json.dumps({"t": at, "thread": threading.get_ident(), "e": event, **facts})
@@ -49,9 +49,14 @@ def ask(mode: str = "training", *, known: bool = True) -> None:
     note("ask", mode=mode, known=known)
 
 
-def got(mode: str = "training") -> None:
-    """Record that the batch has arrived."""
-    note("got", mode=mode)
+def got(mode: str = "training", samples: int | None = None) -> None:
+    """Record that the batch has arrived, with its samples if the loader shows them."""
+    note("got", mode=mode, samples=samples)
+
+
+def used(samples: int, tokens: int = 0) -> None:
+    """Record the samples and tokens of a batch that a framework takes, before the step that uses it."""
+    note("used", samples=samples, tokens=tokens)
 
 
 def stop() -> None:
@@ -59,14 +64,14 @@ def stop() -> None:
     note("stop")
 
 
-def each(batches: Iterable[T], mode: str = "training", *, known: bool = True) -> Iterator[T]:
-    """Iterate over the batches and record the wait for each."""
+def each(batches: Iterable[T], mode: str = "training", *, known: bool = True, sized: bool = True) -> Iterator[T]:
+    """Iterate over the batches and record the wait for each. `sized` is false if the loader does not show the size."""
     ask(mode, known=known)
     try:
         iterator = iter(batches)
         while True:
             item = next(iterator)
-            got(mode)
+            got(mode, len(item) if known and sized and isinstance(item, Sized) else None)
             yield item
             ask(mode, known=known)
     except StopIteration:

@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpugauge.wire import messages as wire
@@ -26,6 +27,9 @@ MESSAGES = (
         0,
     ),
     wire.Snap(SESSION, 8),
+    wire.Snap(SESSION, 8, samples=7, tokens=70, flops={"stated": 0.0, "parameters": 1e18}),
+    wire.Snap(SESSION, 8, loader=wire.Loader(7)),
+    wire.Snap(SESSION, 8, loader=wire.Loader(7, 5, *(0.5,) * 5, 2, 2, 0.25, 0.75, 1 << 20, 3.5, 0.125)),
     wire.Bye(SESSION, 9, "finished"),
 )
 
@@ -54,6 +58,10 @@ def test_the_largest_snapshot_of_a_hook_fits() -> None:
     snap = wire.Snap(
         *(SESSION, large, large, progress, progress, (parameters,) * 16, (device,) * 16, 10, facts, "optimizer"),
         *((parameters,) * 16, 1e9 / 3, 1e9 / 3, large),
+        samples=large,
+        tokens=large,
+        flops=dict.fromkeys(wire.FLOP_SOURCES, 1e36 / 3),
+        loader=wire.Loader(large, large, *(1e9 / 3,) * 5, large, large, 1e9 / 3, 1 / 3, large, 1e9 / 3, 1e9 / 3),
     )
     assert snap == decode(wire.encode(snap))
 
@@ -61,6 +69,8 @@ def test_the_largest_snapshot_of_a_hook_fits() -> None:
 def test_a_newer_minor_version_is_understood() -> None:
     newer = raw(v=[1, 9], mood="good", devices=[{"index": 0, "power": {"watts": 3}}], steps={"count": 2, "p99": 1})
     assert wire.Snap(SESSION, 1, steps=wire.Progress(2), devices=(wire.Device(0),)) == decode(newer)
+    flops = raw(v=[1, 9], flops={"guessed": "many", "stated": 5})
+    assert wire.Snap(SESSION, 1, flops={"stated": 5.0}) == decode(flops)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,7 @@ def test_a_newer_minor_version_is_understood() -> None:
         (raw(sequence=2**63), "malformed", "whole number"),
         (raw(sequence=None), "malformed", "sequence in the message is missing"),
         (raw(steps={"count": 1, "seconds": float("nan")}), "malformed", "seconds in steps is a finite number"),
+        (raw(flops={"stated": 2e36}), "malformed", "stated in flops is a finite number from 0 to 1e"),
         (raw(steps={"count": 1, "last": float("inf")}), "malformed", "last in steps is a finite number"),
         (raw(steps=[]), "malformed", "steps in the message is a dict"),
         (raw(steps={"count": 1, "log2": [0] * 35}), "malformed", "log2 of steps is a list of at most 34"),
@@ -95,7 +106,10 @@ def test_a_newer_minor_version_is_understood() -> None:
         (raw(parameters=[{"device": "cpu"}]), "malformed", "dtype in an entry of parameters"),
         (raw(kind="hello", facts={"torch": 2}), "malformed", "facts are at most 64"),
         (raw(kind="hello", facts={str(i): "x" for i in range(65)}), "malformed", "facts are at most 64"),
+        (raw(flops={"stated": -1}), "malformed", "stated in flops is a finite number"),
+        (raw(flops=[]), "malformed", "flops in the message is a dict"),
         (raw(kind="hello", started=-1), "malformed", "started in the message is a finite number"),
+        (raw(steps={"count": 1, "seconds": 1e19}), "malformed", "seconds in steps is a finite number from 0 to 2"),
     ],
 )
 def test_an_invalid_message_is_rejected_with_the_expectation(data: bytes, reason: str, expected: str) -> None:
@@ -113,6 +127,17 @@ def test_an_invalid_message_is_rejected_with_the_expectation(data: bytes, reason
 def test_decode_raises_only_wire_error(data: bytes) -> None:
     with contextlib.suppress(wire.WireError):
         assert isinstance(decode(data), (wire.Hello, wire.Snap, wire.Bye))
+
+
+@given(st.dictionaries(st.text(st.characters(codec="ascii"), min_size=1, max_size=8), st.floats(0), max_size=64))
+@example({str(number): 1.7e308 for number in range(2)})
+@example({str(number): 2.0**62 for number in range(64)})
+def test_sums_of_what_many_sessions_report_are_finite(waits: dict[str, float]) -> None:
+    with contextlib.suppress(wire.WireError):
+        message = decode(raw(waits=waits, exposed_wait_seconds=max(waits.values(), default=0.0)))
+        assert isinstance(message, wire.Snap)
+        seconds = [*(message.waits or {}).values(), message.exposed_wait_seconds or 0.0]
+        assert math.isfinite(sum(seconds) * 100_000)
 
 
 def test_a_message_that_is_too_long_is_not_encoded() -> None:

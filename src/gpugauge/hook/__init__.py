@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-__all__ = ["batches", "phase", "step", "tick", "waiting", "watch"]
+__all__ = ["batches", "flops", "phase", "step", "tick", "waiting", "watch"]
 
 
 def watch(verbose: bool = False) -> Watch:
@@ -49,6 +49,16 @@ def tick(samples: int | None = None, tokens: int | None = None) -> None:
 
 
 step = tick
+
+
+def flops(per_step: float) -> None:
+    """State the model FLOPs of a training step in this process, forward and backward. They count from the next step on.
+
+    Another call changes them. Does nothing in a process that is not watched, and with a value that is not positive.
+    """
+    observer = current_observer()
+    if observer is not None:
+        observer.state.state_flops(per_step)
 
 
 def batches(iterable: Iterable[Any]) -> Batches:

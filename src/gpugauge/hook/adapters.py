@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from gpugauge.hook import collectives
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
 from gpugauge.hook.listeners import evaluating
+from gpugauge.hook.loading import counted_iteration
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, replace, within
 
@@ -28,6 +31,8 @@ def install(observer: Observer) -> None:
         "deepspeed.runtime.engine": functools.partial(_deepspeed, observer),
         "torch.utils.tensorboard.writer": functools.partial(_tensorboard, observer),
         "torch.amp.grad_scaler": functools.partial(_grad_scaler, observer),
+        "torch.amp.autocast_mode": functools.partial(_autocast, observer),
+        "accelerate.data_loader": _accelerate,
         "torch.distributed._functional_collectives": functools.partial(collectives.functional, observer),
     }
     collectives.install(observer)
@@ -80,6 +85,7 @@ def _pretrained(observer: Observer, module: Any) -> None:
     model = getattr(module, "PreTrainedModel", object)
     if "eval" in vars(model):  # since version 5 the class has its own method, which does not call that of torch
         replace(model, "eval", lambda f: evaluating(observer, f))
+    replace(model, "__init__", lambda f: after(observer, f, observer.state.models.add))
 
 
 def _generation(observer: Observer, module: Any) -> None:
@@ -100,6 +106,22 @@ def _grad_scaler(observer: Observer, module: Any) -> None:
             observer.state.set_facts(grad_scaler="yes")
 
     replace(getattr(module, "GradScaler", None), "__init__", lambda f: after(observer, f, created))
+
+
+def _accelerate(module: Any) -> None:
+    """Count the batches that the loaders of accelerate return: they read one batch ahead."""
+    for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+        replace(getattr(module, name, None), "__iter__", counted_iteration)
+
+
+def _autocast(observer: Observer, module: Any) -> None:
+    state = observer.state
+
+    def entered(context: Any) -> None:
+        if getattr(context, "_enabled", False) and torch.is_grad_enabled():
+            state.set_autocast(context.fast_dtype)
+
+    replace(getattr(module, "autocast", None), "__enter__", lambda f: after(observer, f, entered))
 
 
 def _deepspeed(observer: Observer, module: Any) -> None:

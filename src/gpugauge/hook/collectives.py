@@ -45,10 +45,10 @@ def _eager(function: Callable[..., Any], measured: Callable[..., Any]) -> Callab
 
 def _waiting(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wrapper of the function whose time on the training thread is a wait for other ranks."""
-    local, phases = observer.state.local_work, observer.phases
+    local, live = observer.state.local_work, observer.live
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not local.blocking or get_ident() != phases.thread:
+        if not local.blocking or get_ident() != live.thread:
             return function(self, *args, **kwargs)
         start = CLOCKS[0]()
         try:

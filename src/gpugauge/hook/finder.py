@@ -16,17 +16,23 @@ class Finder:
     def __init__(self, names: Container[str], executed: Callable[[str], object]) -> None:
         self._names = names
         self._executed = executed
+        self._asking: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of the other finders for the module; its loader then calls `executed`."""
-        if name not in self._names:
+        # Another finder can ask all others, too, and so this one again.
+        if name not in self._names or name in self._asking:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find and finder is not self else None
-            if spec is not None:
-                self._attach(name, spec.loader)
-                return spec
+        self._asking.add(name)
+        try:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find and finder is not self else None
+                if spec is not None:
+                    self._attach(name, spec.loader)
+                    return spec
+        finally:
+            self._asking.discard(name)
         return None
 
     def _attach(self, name: str, loader: Any) -> None:

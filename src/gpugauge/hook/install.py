@@ -23,7 +23,18 @@ def install(announce: bool = False) -> None:
         adapters.install(observer)
         modes.install(observer)
         Ends(observer).install()
+        if os.environ.get(wire.COUNT_FLOPS_VARIABLE) == "1":
+            _count_flops(observer)
         # A child inherits the hooks, so they are not registered again. The connection belongs to the parent.
         os.register_at_fork(after_in_child=observer.reset)
     if announce:
         observer.publish(CLOCKS[0]())
+
+
+def _count_flops(observer: Observer) -> None:
+    try:
+        from gpugauge.hook.counts.flopcount import StepCounter  # noqa: PLC0415 - loaded only for this
+
+        observer.step_counter = StepCounter(observer)
+    except Exception:
+        observer.count_error()  # this version of torch has other modules

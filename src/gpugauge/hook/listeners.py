@@ -1,8 +1,4 @@
-"""Listeners to torch: optimizers, loaders, checkpoints, calls of module.eval(), wrappers of models.
-
-The functions that run at every step or batch do as little as possible; the rest runs at most once a second, in
-Observer.publish.
-"""
+"""Listeners to torch: optimizers, loaders, checkpoints, calls of module.eval(), wrappers of models."""
 
 from __future__ import annotations
 
@@ -14,21 +10,22 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpugauge.hook import loaders
-from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts import hot
 from gpugauge.hook.counts.phases import CHECKPOINTING
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, is_compiling, replace, within
-from gpugauge.wire.record import LAST_STEP, STEPS
 
 
 def install(observer: Observer) -> None:
     """Register with torch, once in a process."""
-    _listen_to_steps(observer)
+    register_optimizer_step_post_hook(hot.step_hook(observer, is_compiling))
     loaders.install(observer)
-    register = observer.state.register_optimizer
+    register, module = observer.state.register_optimizer, getattr(getattr(torch, "nn", None), "Module", None)
     optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
         (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, register)),
-        (getattr(getattr(torch, "nn", None), "Module", None), "eval", lambda f: evaluating(observer, f)),
+        (module, "eval", lambda f: evaluating(observer, f)),
+        (module, "to", lambda f: after(observer, f, observer.state.models.add)),
+        (module, "cuda", lambda f: after(observer, f, observer.state.models.add)),
         (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
         (getattr(torch, "serialization", None), "save", lambda _: torch.save),
     )
@@ -57,6 +54,7 @@ def _listen_to_wrappers(observer: Observer) -> None:
 
     def distributed(model: Any) -> None:
         state.local_work.add_model(model)
+        state.models.add(model.module)
         state.set_facts(parallel="ddp")
 
     def data_parallel(model: Any) -> None:
@@ -65,23 +63,3 @@ def _listen_to_wrappers(observer: Observer) -> None:
 
     for name, callback in (("DistributedDataParallel", distributed), ("DataParallel", data_parallel)):
         replace(getattr(parallel, name, None), "__init__", lambda f, callback=callback: after(observer, f, callback))  # type: ignore[misc]  # the lambda has a default
-
-
-def _listen_to_steps(observer: Observer) -> None:
-    """Register one global hook after each optimizer step."""
-    (clock, _), state, record = CLOCKS, observer.state, observer.state.record
-    ended = observer.recorder.ends.append
-
-    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-        if is_compiling():
-            return  # dynamo traces a compiled optimizer through this function and must find nothing to trace
-        now = clock()
-        if now < observer.step_due and id(optimizer) == state.sole:
-            ended(now)
-            words = record.words
-            words[STEPS] += 1
-            words[LAST_STEP] = now
-        else:
-            observer.on_step(optimizer, now)
-
-    register_optimizer_step_post_hook(after_step)

@@ -3,71 +3,31 @@
 from __future__ import annotations
 
 import functools
-import threading
+import multiprocessing
 import weakref
 from typing import Any
 
 import torch
+import torch.utils.data
+from torch.utils.data import dataloader
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
+from gpugauge.hook import elsewhere
+from gpugauge.hook.counts import fetches, hot
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.phases import EVALUATING, LOADING, TRAINING
-from gpugauge.hook.loading import counted_iteration, take_elsewhere
+from gpugauge.hook.counts.loads import worker_meter
+from gpugauge.hook.loading import counted_iteration
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, replace
-from gpugauge.wire.record import BATCHES, WAITED
 
 
 def install(observer: Observer) -> None:
     """Wrap the calls of DataLoader and of its iterators, once in a process."""
-    _listen_to_batches(observer)
+    _BaseDataLoaderIter.gpugauge_size = None  # an iterator has its own reader from its first batch on
+    _BaseDataLoaderIter.__next__ = hot.batch_wrapper(observer, _BaseDataLoaderIter.__next__)
     _listen_to_iterators(observer)
     _listen_to_subclasses(observer)
-
-
-def _listen_to_batches(observer: Observer) -> None:
-    """Wrap the wait for a batch. This runs at every batch, so it does as little as possible."""
-    (clock, _), track, record, waits = CLOCKS, observer.phases, observer.state.record, observer.state.waits
-    ended, thread, grad_enabled = observer.recorder.waits.append, threading.get_ident, torch.is_grad_enabled
-    wait = _BaseDataLoaderIter.__next__
-
-    @functools.wraps(wait)
-    def next_batch(self: Any) -> Any:
-        before, exposed = track.current, waits.used
-        if thread() != track.thread or (before == LOADING and not track.declared):
-            return take_elsewhere(observer, wait, self)
-        start = clock()
-        try:
-            track.switch(LOADING, start)
-            if exposed:
-                waits.begin()
-        except Exception:
-            observer.count_error()
-        try:
-            batch = wait(self)
-        except BaseException:
-            observer.end_wait(before, start, ended=True)
-            raise
-        try:
-            now = clock()
-            due = now >= observer.batch_due
-            base = TRAINING if (observer.is_training_batch(self) if due else grad_enabled()) else EVALUATING
-            phase = track.end_wait(base, before, now)
-            if before == LOADING:
-                start = now  # a wait that the program declares covers this one
-            ended((start, now, phase))
-            words = record.words
-            words[BATCHES] += 1
-            words[WAITED + phase] += now - start
-            if exposed:
-                waits.end(now, now - start)
-            if due or phase != TRAINING:
-                observer.on_batch(phase, now)
-        except Exception:
-            observer.count_error()
-        return batch
-
-    _BaseDataLoaderIter.__next__ = next_batch
+    _listen_to_workers(observer)
 
 
 def _listen_to_iterators(observer: Observer) -> None:
@@ -77,11 +37,12 @@ def _listen_to_iterators(observer: Observer) -> None:
     @functools.wraps(iterate)
     def iterator(self: Any) -> Any:
         begun = observer.begin_wait()
+        if begun is None:
+            return elsewhere.start(observer, iterate, self)
         try:
             return iterate(self)
         finally:
-            if begun is not None:
-                observer.end_wait(*begun)
+            observer.end_wait(*begun)
 
     DataLoader.__iter__ = iterator
 
@@ -99,3 +60,89 @@ def _listen_to_subclasses(observer: Observer) -> None:
                 replace(owner, "__iter__", counted_iteration)
 
     replace(DataLoader, "__init__", lambda function: after(observer, function, created))
+
+
+def _listen_to_workers(observer: Observer) -> None:
+    """Wrap the fetches and the life of the workers, as far as this version of torch has these functions.
+
+    A wrapper of the function that creates a fetcher runs in the training process and in each worker, however it was
+    started. Nothing that is sent to a worker changes.
+    """
+    kinds = getattr(dataloader, "_DatasetKind", None)
+    iterator = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
+    if kinds is None or iterator is None:
+        return
+    replace(kinds, "create_fetcher", lambda function: staticmethod(_fetchers(observer, function)))
+    replace(iterator, "__init__", lambda function: _starts(observer, function))
+    replace(iterator, "_reset", lambda function: _epochs(observer, function))
+    replace(iterator, "_shutdown_workers", lambda function: _ends(observer, function))
+
+
+def _fetchers(observer: Observer, function: Any) -> Any:
+    @functools.wraps(function)
+    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
+        fetcher = function(*args, **kwargs)
+        try:
+            if not observer.off:
+                _measure(observer, fetcher)
+        except Exception:
+            observer.count_error()
+        return fetcher
+
+    return create_fetcher
+
+
+def _measure(observer: Observer, fetcher: Any) -> None:
+    loads, failed = observer.state.loads, observer.count_error
+    if torch.utils.data.get_worker_info() is not None:
+        parent = getattr(multiprocessing.parent_process(), "pid", None)
+        once = functools.lru_cache(lambda: worker_meter(loads.inherited, parent))
+        fetcher.fetch = fetches.MeasuredFetch(fetcher.fetch, once, failed)
+        return
+    meter, on_thread = fetches.Meter([0] * fetches.SLOT_WORDS), observer.phases.on_training_thread
+    fetcher.fetch = fetches.MeasuredFetch(fetcher.fetch, lambda: meter if on_thread() else None, failed, meter.words)
+
+
+def _starts(observer: Observer, function: Any) -> Any:
+    @functools.wraps(function)
+    def start(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            if not observer.off:
+                observer.state.loads.open(CLOCKS[0]())
+        except Exception:
+            observer.count_error()
+        function(self, *args, **kwargs)
+
+    return start
+
+
+def _epochs(observer: Observer, function: Any) -> Any:
+    @functools.wraps(function)
+    def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            # For the first epoch, this is called when the workers have started and wait for their first batch.
+            if not observer.off:
+                observer.state.loads.begin_epoch(self, [worker.pid for worker in self._workers])
+        except Exception:
+            observer.count_error()
+        return function(self, *args, **kwargs)
+
+    return reset
+
+
+def _ends(observer: Observer, function: Any) -> Any:
+    clock = CLOCKS[0]  # Python sets the names of modules to None when it ends, before it ends the last iterators
+
+    @functools.wraps(function)
+    def shut_down(self: Any) -> Any:
+        began = clock()
+        try:
+            return function(self)
+        finally:
+            try:
+                if observer.phases.on_training_thread():
+                    observer.state.loads.end_workers(self, clock() - began)
+            except Exception:
+                observer.count_error()
+
+    return shut_down

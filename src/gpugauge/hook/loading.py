@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from _thread import get_ident  # the module threading is not loaded for this
-
-from gpugauge.hook.counts.clock import CLOCKS
 
 TYPE_CHECKING = False  # the module typing is not loaded for this
 if TYPE_CHECKING:
@@ -78,6 +75,7 @@ def _iterate(function: Callable[[Any], Iterator[Any]], iterable: Any) -> Iterato
 class _CountedIterator:
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator = iterator
+        self._read: Callable[[Any, Any], None] | None = None  # of the size of its batches
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -92,34 +90,22 @@ class _CountedIterator:
         begun = observer.begin_wait() if observer is not None else None
         if observer is None or begun is None:
             return self._next_elsewhere(observer)
+        observer.inner_reader = None
+        loads = observer.state.loads
+        loads.begin_own(begun[1])
         try:
             batch = next(self._iterator)
         except BaseException:
             observer.end_wait(*begun, ended=True)
             raise
-        observer.end_wait_with_batch(*begun)
+        loads.end_own(begun[1], observer.live.base)
+        # The batches of an iterator around a DataLoader are made of those of the loader.
+        self._read = observer.inner_reader or self._read
+        observer.end_wait_with_batch(*begun, batch, self._read)
         return batch
 
     def _next_elsewhere(self, observer: Observer | None) -> Any:
         """Return the next batch on a thread that does not train, inside another wait, or in an unwatched process."""
         if observer is None:
             return next(self._iterator)
-        return take_elsewhere(observer, next, self._iterator)
-
-
-def take_elsewhere(observer: Observer, take: Callable[[Any], Any], iterator: Any) -> Any:
-    """Return the next batch of an iterator on a thread that does not train, or inside another wait, which covers it."""
-    thread = get_ident()
-    if thread in observer.waiting_elsewhere:
-        return take(iterator)
-    observer.waiting_elsewhere.add(thread)
-    start = CLOCKS[0]()
-    try:
-        batch = take(iterator)
-    except StopIteration:
-        observer.on_end_elsewhere(start)
-        raise
-    finally:
-        observer.waiting_elsewhere.discard(thread)
-    observer.on_batch_elsewhere(start, iterator)
-    return batch
+        return observer.take_elsewhere(next, self._iterator)

@@ -1,4 +1,4 @@
-"""Listeners to the calls that switch on a slow mode of torch, and to torch.cuda.empty_cache()."""
+"""Listeners to the calls that switch on a mode of torch, and to torch.cuda.empty_cache()."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpugauge.hook.counts.modes import ANOMALY_DETECTION, EMPTY_CACHE
+from gpugauge.hook.counts.modes import ANOMALY_DETECTION, AUTOCAST, EMPTY_CACHE
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import is_compiling, replace
 
@@ -29,6 +29,11 @@ def install(observer: Observer) -> None:
     def enables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0] if args else kwargs.get("enabled")
 
+    def trains(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001 - __enter__ has no others
+        # A context for evaluation does not count.
+        return getattr(args[0], "_enabled", True) and torch.is_grad_enabled()
+
+    replace(getattr(torch, "autocast", None), "__enter__", lambda f: counted(AUTOCAST, f, trains))
     cuda = getattr(torch, "cuda", None)
     replace(torch, "set_anomaly_enabled", lambda f: counted(ANOMALY_DETECTION, f, enables))
     replace(cuda, "empty_cache", lambda f: counted(EMPTY_CACHE, f, lambda *_: True))

@@ -1,5 +1,4 @@
-"""The observer of the training in this process: it takes the events of the listeners and publishes snapshots. Loaded
-only after the program has imported torch.
+"""The observer of the training: it takes the events of the listeners and publishes snapshots. Loaded after torch.
 
 The rules: nothing here initialises CUDA or waits for it, no exception of the hook reaches the program, and work is done
 at most once a second, on the thread that steps or loads.
@@ -9,18 +8,23 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpugauge.hook import elsewhere
 from gpugauge.hook.client import NS_PER_SECOND, Client
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.recorder import NO_BATCH, TICK
+from gpugauge.hook.counts.recorder import DEEPSPEED, TICK
 from gpugauge.hook.counts.rounds import inside_another_step
-from gpugauge.hook.facts import process as facts
+from gpugauge.hook.counts.sizes import Reader, unknown_size
 from gpugauge.hook.publisher import Publisher
 from gpugauge.hook.state import TrainingState
+
+if TYPE_CHECKING:
+    from gpugauge.hook.counts.flopcount import StepCounter
 
 MAX_ERRORS = 10
 _NO_THREAD = -1  # not the identity of any thread
@@ -30,7 +34,7 @@ class Observer:
     """Events of the training, and the session with the daemon. MAX_ERRORS `errors` switch it `off`.
 
     The listeners count every step and batch themselves. They call on_step() and on_batch() only from `step_due` and
-    `batch_due` on; the observer publishes from `publish_due` on. All three are perf_counter_ns.
+    `batch_due` of `live` on; the observer publishes from `publish_due` on. All three are perf_counter_ns.
     """
 
     def __init__(self, client: Client) -> None:
@@ -39,10 +43,12 @@ class Observer:
         self.state = TrainingState()
         self.recorder = self.state.recorder
         self.phases = self.state.phases
+        self.live = self.state.live
         self.errors = 0
         self.off = False
         self._evaluated: weakref.ref[Any] | None = None
         self._trains_in_eval_mode = False
+        self.step_counter: StepCounter | None = None  # only if the environment asks for it
         self.reset()
 
     def reset(self) -> None:
@@ -54,24 +60,25 @@ class Observer:
         self._publishing = threading.Lock()
         self._loader: weakref.ref[Any] | None = None
         self.waiting_elsewhere: set[int] = set()  # threads that do not train and wait for a batch
+        self.inner_reader: Reader | None = None  # of the DataLoader that was read last inside another wait
         if self.off:
             self._switch_off()
 
     def publish_soon(self) -> None:
         """Publish with the next step or batch."""
-        self.step_due = self.batch_due = self.publish_due = 0
+        self.live.step_due = self.live.batch_due = self.publish_due = 0
 
     def count_error(self) -> None:
         """Count an error of the hook. MAX_ERRORS of them switch the hook off and end the session."""
         self.errors += 1
-        self.step_due = 0  # the next step corrects the phase, which the error may have left wrong
+        self.live.step_due = 0  # the next step corrects the phase, which the error may have left wrong
         if self.errors >= MAX_ERRORS:
             self._switch_off()
 
     def _switch_off(self) -> None:
         self.off = True
-        self.phases.thread = _NO_THREAD
-        self.step_due = 0
+        self.live.thread = _NO_THREAD
+        self.live.step_due = 0
         self.client.close()
 
     def on_eval(self, module: Any) -> None:
@@ -79,9 +86,10 @@ class Observer:
         trained = self.state.trains(module)
         if self._trains_in_eval_mode or (self.state.stepping and not trained):
             return
+        self._interrupt()
         self._evaluated = weakref.ref(module)
-        self.step_due = self.batch_due = 0
-        if trained and self.phases.on_training_thread() and self.phases.base == phases.TRAINING:
+        self.live.step_due = self.live.batch_due = 0
+        if trained and self.phases.on_training_thread() and self.live.base == phases.TRAINING:
             self.phases.set_base(phases.EVALUATING, self._clock())
 
     def evaluates(self, module: Any) -> bool:
@@ -92,7 +100,7 @@ class Observer:
         """End the evaluation of a module by module.train()."""
         if self.evaluates(module) and module.training:
             self._evaluated = None
-            if self.phases.on_training_thread() and self.phases.base == phases.EVALUATING:
+            if self.phases.on_training_thread() and self.live.base == phases.EVALUATING:
                 self.phases.set_base(phases.TRAINING, self._clock())
 
     def is_training_batch(self, iterator: Any = None) -> bool:
@@ -103,54 +111,34 @@ class Observer:
         loader = self._loader() if self._loader is not None else None
         if training and iterator is not loader and hasattr(iterator, "_num_workers"):
             self._loader = weakref.ref(iterator)
-            self.state.set_facts(**facts.loader(iterator))
+            self.state.use_loader(iterator)
         if self._evaluated is None and not self.state.may_step_unreported:
-            self.batch_due = self.publish_due
+            self.live.batch_due = self.publish_due
         return training
 
-    def on_batch(self, phase: int, now: int) -> None:
+    def on_batch(self, phase: int, now: int, batch: Any = None) -> None:
         """Handle a counted batch that is not for training, or that came at `batch_due` or later."""
         self.recorder.add_wait(0, phase)
         if phase == phases.TRAINING:
-            self.state.count_unreported_step(now, training=True)
+            self.state.take_batch(batch, now)
         else:
-            self.step_due = 0  # the next step sets the phase back to training
+            self._interrupt()
+            self.live.step_due = 0  # the next step sets the phase back to training
         if now >= self.publish_due:
             self.publish(now)
 
-    def on_batch_elsewhere(self, start: int, iterator: Any = None) -> None:
-        """Record a batch that another thread has taken since `start`, or the loader of one inside another wait."""
-        if self.off:
-            return
-        try:
-            if self.phases.on_training_thread():
-                if self._loader is None:
-                    self.is_training_batch(iterator)
-                return
-            now = self._clock()
-            phase = phases.TRAINING if torch.is_grad_enabled() else phases.EVALUATING
-            self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, phase))
-            self.state.count_unreported_step(now, training=phase == phases.TRAINING)
-            if self.phases.base == phases.STARTING:
-                self.phases.set_base(phase, now)
-            if now >= self.publish_due:
-                self.publish(now)
-        except Exception:
-            self.count_error()
+    def take_elsewhere(self, take: Callable[[Any], Any], iterator: Any) -> Any:
+        """Return the next batch of an iterator on a thread that does not train, or inside another wait."""
+        return elsewhere.take(self, take, iterator)
 
-    def on_end_elsewhere(self, start: int) -> None:
-        """Record the end of an iteration that another thread waits for since `start`: a step may have come before."""
-        try:
-            now = self._clock()
-            self.state.count_unreported_step(now)
-            if not self.phases.on_training_thread():
-                self.recorder.add_wait_elsewhere(threading.get_ident(), (start, now, NO_BATCH))
-        except Exception:
-            self.count_error()
+    def note_inner(self, iterator: Any) -> None:
+        """Record the loader of an iterator inside another wait, if no loader is known or the known one is gone."""
+        if self._loader is None or self._loader() is None:
+            self.is_training_batch(iterator)
 
     def begin_wait(self) -> tuple[int, int] | None:
         """Begin a wait for a batch; return the phase before it and the time. None if it does not count."""
-        before = self.phases.current
+        before = self.live.phase
         inside = before == phases.LOADING and not self.phases.declared
         if self.off or inside or not self.phases.on_training_thread():
             return None
@@ -168,21 +156,24 @@ class Observer:
             now = self._clock()
             self.phases.switch(before, now)
             if ended:
+                self._interrupt()
                 self.state.count_unreported_step(now)
             if before != phases.LOADING:  # a wait that the program declares covers this one
                 self.recorder.add_wait(now - start, self._served_phase() if ended else None)
-                self.batch_due = 0  # the next batch shows the phase
+                self.live.batch_due = 0  # the next batch shows the phase
         except Exception:
             self.count_error()
 
-    def end_wait_with_batch(self, before: int, start: int) -> None:
-        """End a wait for a batch of an iterator that the program declares."""
+    def end_wait_with_batch(self, before: int, start: int, batch: Any, read: Reader | None) -> None:
+        """End a wait for a batch of an iterator that the program declares. `read` reads its size, if that is known."""
         try:
             now = self._clock()
             base = phases.TRAINING if self.is_training_batch() else phases.EVALUATING
             phase = self.phases.end_wait(base, before, now)
             self.recorder.add_batch((start if before != phases.LOADING else now, now, phase))
             self.on_batch(phase, now)
+            if phase == phases.TRAINING:
+                (read or unknown_size)(batch, self.recorder.work)
         except Exception:
             self.count_error()
 
@@ -190,7 +181,7 @@ class Observer:
         """Return the phase that a wait without a batch serves; None if the next wait shows it."""
         if not torch.is_grad_enabled():
             return self.phases.serving(phases.EVALUATING)
-        served = self.phases.serving(self.phases.base)
+        served = self.phases.serving(self.live.base)
         return None if served == phases.STARTING else served
 
     def on_step(self, optimizer: Any, now: int) -> None:
@@ -206,20 +197,28 @@ class Observer:
                     self.publish_soon()  # the first step follows the first batch closely and has the parameters
             self.recorder.optimizer_step(id(optimizer), now)
             self.state.find_sole_optimizer(optimizer)
-            self._set_training(now)
+            self._set_training(now, id(optimizer))
         except Exception:
             self.count_error()
 
-    def _set_training(self, now: int) -> None:
-        """Set the phase after a step: whatever the program did before, it trains."""
+    def _set_training(self, now: int, point: int | str) -> None:
+        """Set the phase after a step: whatever the program did before, it trains. `point` is what has stepped."""
         if self._evaluated is not None:
             module, self._evaluated = self._evaluated(), None
             self._trains_in_eval_mode = module is not None and not module.training and self.state.trains(module)
         if self.phases.on_training_thread():
             self.phases.set_base(phases.TRAINING, now)
-            self.step_due = self.publish_due
+            self.live.step_due = self.publish_due
+            self.state.sample_memory(point, now)
         if now >= self.publish_due:
             self.publish(now)
+        if self.step_counter is not None:
+            self.step_counter.after_step()
+
+    def _interrupt(self) -> None:
+        """End the count of the FLOPs of a step: something else than a training step follows."""
+        if self.step_counter is not None:
+            self.step_counter.interrupt()
 
     def tick(self, samples: Any = None, tokens: Any = None) -> None:
         """Count a step that the program reports itself, and what it reports with it."""
@@ -228,11 +227,11 @@ class Observer:
         try:
             now = self._clock()
             self.state.add_work(samples, tokens)
-            self.state.sole = None
+            self.live.sole = None
             if self.recorder.source != TICK:
                 self.state.follow_caller()
             self.recorder.tick(now)
-            self._set_training(now)
+            self._set_training(now, TICK)
         except Exception:
             self.count_error()
 
@@ -241,7 +240,7 @@ class Observer:
         try:
             now = self._clock()
             self.recorder.add_steps(1, now)
-            self._set_training(now)
+            self._set_training(now, DEEPSPEED)
         except Exception:
             self.count_error()
 
@@ -254,6 +253,7 @@ class Observer:
         if self.off or not self.phases.on_training_thread():
             return False
         try:
+            self._interrupt()
             self.phases.enter(phase, self._clock())
         except Exception:
             self.count_error()
@@ -264,8 +264,8 @@ class Observer:
         """Leave the innermost phase."""
         try:
             now = self._clock()
-            if self.phases.current == phases.LOADING:
-                self.recorder.add_wait(now - self.phases.since, self._served_phase())
+            if self.live.phase == phases.LOADING:
+                self.recorder.add_wait(now - self.live.since, self._served_phase())
             self.phases.leave(now)
         except Exception:
             self.count_error()
@@ -276,9 +276,9 @@ class Observer:
             return
         try:
             self.publish_due = now + NS_PER_SECOND
-            if self.step_due:
-                self.step_due = self.publish_due
-            self.batch_due = 0  # the next batch shows whether it is from another loader
+            if self.live.step_due:
+                self.live.step_due = 0 if self.state.memory_is_due(now) else self.publish_due
+            self.live.batch_due = 0  # the next batch shows whether it is from another loader
             self.state.update(now)
             self.publisher.publish(now, self.errors)
         finally:

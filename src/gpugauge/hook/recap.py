@@ -1,4 +1,4 @@
-"""One line on stderr at the end of a training under `gpugauge run`: steps, mean step, and the shares of the time."""
+"""One line on stderr at the end of a training under `gpugauge run`: steps, mean step, and the shares of its time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, WAITED
+from gpugauge.wire.shares import sentence, shares, with_waits
 
 TYPE_CHECKING = False  # the state needs torch
 if TYPE_CHECKING:
     from gpugauge.hook.state import TrainingState
 
-_MIN_SHARE = 0.01  # a smaller share is left out
+_MIN_START_SECONDS = 0.5  # a shorter start-up is not named
 _PID = os.getpid()  # of the process that has loaded the hook
-_WORDS = {"loading": "waiting for data", "other": "other phases"}
 
 
 def print_recap(state: TrainingState, connected: bool) -> None:
@@ -54,13 +54,14 @@ def recap(state: TrainingState) -> str | None:
         done = f"{tally.count:,} step{'' if tally.count == 1 else 's'}{mean}"
     else:
         done = f"{batches.count:,} batches"
-    seconds = _seconds(state)
-    total = sum(seconds.values())
-    parts = sorted(((spent / total, phase) for phase, spent in seconds.items()), reverse=True)
-    listed = [f"{share:.0%} {_WORDS.get(phase, phase)}" for share, phase in parts if share >= _MIN_SHARE]
-    if not any(state.record.words[WAITED:]):
-        listed.append("waits for data not known")
-    return f"{_program()}: {done}; of {_time(total)}: {', '.join(listed)}"
+    phases, waits = _seconds(state)
+    data = waits.get("training", 0.0) if any(waits.values()) else None
+    starting = phases.get("starting", 0.0)
+    known = shares(with_waits(phases, waits), data, _peers(state))
+    listed = [sentence(known), "waits for data not known" if data is None else ""]
+    begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""
+    whole = sum(phases.values()) - starting
+    return f"{_program()}: {done}{begun}; of {_time(whole)}: {', '.join(filter(None, listed))}"
 
 
 def _program() -> str:
@@ -70,22 +71,28 @@ def _program() -> str:
     return {"": "python", "-": "python", "-c": "python -c"}.get(name, name)
 
 
-def _seconds(state: TrainingState) -> dict[str, float]:
-    """Return the seconds by phase until now; the waits for other ranks, which are a part of the training, are apart."""
-    words, phases = state.record.words, state.phases
-    nanoseconds = {phase: words[SPENT + place] for place, phase in enumerate(PHASES)}
-    nanoseconds[PHASES[phases.current]] += max(0, CLOCKS[0]() - phases.since)
-    local, tally = state.local_work.nanoseconds, state.recorder.step_tally
-    if local is not None:
-        waited = min(nanoseconds["training"], max(0, tally.nanoseconds - local))
-        nanoseconds["training"] -= waited
-        nanoseconds["waiting for other ranks"] = waited
+def _seconds(state: TrainingState) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the seconds by phase until now, and those of the waits for batches by the phase that they were for."""
+    words, live = state.record.words, state.live
+    spent = {phase: words[SPENT + place] for place, phase in enumerate(PHASES)}
+    spent[PHASES[live.phase]] += max(0, CLOCKS[0]() - live.since)
+    waited = {phase: words[WAITED + place] for place, phase in enumerate(PHASES)}
+    return _in_seconds(spent), _in_seconds(waited)
+
+
+def _in_seconds(nanoseconds: dict[str, int]) -> dict[str, float]:
     return {phase: spent / 1e9 for phase, spent in nanoseconds.items()}
+
+
+def _peers(state: TrainingState) -> float | None:
+    """Return the seconds of waits for other ranks, None if they are not known."""
+    local = state.local_work.nanoseconds
+    return None if local is None else max(0, state.recorder.step_tally.nanoseconds - local) / 1e9
 
 
 def _time(seconds: float) -> str:
     """Return a duration with the precision that a reader needs."""
-    if seconds < 1.0:
+    if seconds < 0.9995:  # more would be 1e+03 ms
         return f"{1e3 * seconds:.3g} ms"
     if seconds < 120.0:
         return f"{seconds:.3g} s"

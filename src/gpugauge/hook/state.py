@@ -8,19 +8,23 @@ from typing import Any
 import torch
 
 from gpugauge.hook.client import NS_PER_SECOND
-from gpugauge.hook.counts.modes import Modes
+from gpugauge.hook.counts.flops import PARAMETERS, STATED, ModelFlops
+from gpugauge.hook.counts.loads import Loads
+from gpugauge.hook.counts.memory import Point, StepMemory
+from gpugauge.hook.counts.modes import AUTOCAST, Modes
 from gpugauge.hook.counts.peers import LocalWork
 from gpugauge.hook.counts.phases import Phases
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.counts.waits import ExposedWaits
+from gpugauge.hook.facts import models, running, tensors
 from gpugauge.hook.facts import process as facts
-from gpugauge.hook.facts import running, tensors
-from gpugauge.hook.facts.devices import devices
+from gpugauge.hook.facts.devices import allocated, devices
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import PHASES, SAMPLES, TOKENS, WAITED
+from gpugauge.wire.record import PHASES, SAMPLES, STEPS, TOKENS, WAITED
 
 _MAX_COUNT = 1 << 53  # of samples or tokens in a step
+_MAX_FLOPS = 1e24  # of a step
 _PARAMETER_SCAN_NS = 60 * NS_PER_SECOND
 _FACTS_REFRESH_NS = 10 * NS_PER_SECOND
 
@@ -33,16 +37,21 @@ class TrainingState:
 
     def __init__(self) -> None:
         self.record = RecordMemory()
+        self.live = self.record.live
         self.recorder = Recorder(self.record)
         self.phases = Phases(self.record)
         self.waits = ExposedWaits()
+        self.loads = Loads()
         self.local_work = LocalWork()
         self.modes = Modes(running.IS_ON)
+        self.flops = ModelFlops()
+        self.models = models.Models()
+        self.memory = StepMemory(allocated)
         self.stepping: set[int] = set()  # identities of the optimizers that have stepped
-        self.sole: int | None = None  # identity of the optimizer whose every step is a training step
         self.compilations: int | None = 0  # None: this version of dynamo does not report them
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._seen_facts: dict[str, str | None] = {}
+        self._autocast: Any = None
         self.clear()
 
     def clear(self) -> None:
@@ -51,8 +60,12 @@ class TrainingState:
         self.recorder.clear()
         self.phases.clear()
         self.waits.clear()
+        self.live.exposed = False
+        self.loads.clear()
         self.local_work.clear()
         self.modes.clear()
+        self.flops.clear()
+        self.memory.clear()
         self._facts: dict[str, str] = {}
         self._facts_due = 0
         self._initialised = False
@@ -61,8 +74,7 @@ class TrainingState:
         self._scan_due = 0
         self._version: tuple[int, int] | None = None
         self._unreported = 0
-        self.sole = None
-        self._reported: set[int] = set()  # of the words samples and tokens
+        self.live.sole = None
 
     def register_optimizer(self, optimizer: Any) -> None:
         """Register an optimizer that has just been created, without keeping it alive."""
@@ -81,33 +93,45 @@ class TrainingState:
     def follow_caller(self) -> None:
         """Take the calling thread as the one that trains, with the waits that it had before."""
         if self.phases.follow_caller():
-            self.recorder.count_waits_of(self.phases.thread)
+            self.recorder.count_waits_of(self.live.thread)
 
     def find_sole_optimizer(self, optimizer: Any) -> None:
-        """Set `sole` if this optimizer is the only one, and none of its steps can contain another one."""
+        """Set `live.sole` if this optimizer is the only one, and none of its steps can contain another one."""
         hooked = (getattr(vars(owner).get("step"), "hooked", False) for owner in type(optimizer).__mro__)
         alone = len(self._optimizers) == 1 and self.recorder.source == OPTIMIZER and sum(hooked) < 2
-        self.sole = id(optimizer) if alone else None
+        self.live.sole = id(optimizer) if alone else None
 
     def _add_optimizer(self, optimizer: Any) -> None:
         key = id(optimizer)
         self._optimizers[key] = weakref.ref(optimizer, lambda _: self._drop_optimizer(key))
         self.stepping.discard(key)
-        self.sole = None
+        self.live.sole = None
         self._scan_due = 0
 
     def _drop_optimizer(self, key: int) -> None:
         self._optimizers.pop(key, None)
         self.stepping.discard(key)
         self.recorder.drop_optimizer(key)
-        if self.sole == key:
-            self.sole = None
+        if self.live.sole == key:
+            self.live.sole = None
 
     def set_facts(self, **values: str | None) -> None:
         """Set facts. New values are in the next snapshot."""
         if not values.items() <= self._seen_facts.items():
             self._seen_facts.update(values)
             self._facts_due = 0
+
+    def set_autocast(self, dtype: Any) -> None:
+        """Record the dtype of autocast. This runs at every forward pass."""
+        if dtype is not self._autocast:
+            self._autocast = dtype
+            self.set_facts(autocast_dtype=str(dtype).replace("torch.", ""))
+            self._scan_due = 0
+
+    def use_loader(self, iterator: Any) -> None:
+        """Report an iterator of a DataLoader, whose batches are for the training."""
+        self.set_facts(**facts.loader(iterator))
+        self.loads.train(iterator)
 
     @property
     def rank(self) -> str | None:
@@ -141,6 +165,8 @@ class TrainingState:
             return
         if self.recorder.source == BATCHES:
             self.recorder.add_steps(1, now)
+            if training and self.phases.on_training_thread():
+                self.sample_memory(BATCHES, now)
             return
         self._unreported += 1
         if self._unreported >= _UNREPORTED_STEPS:
@@ -151,8 +177,32 @@ class TrainingState:
         """Add the samples and tokens of a step. Values that are not counts are ignored."""
         for word, value in ((SAMPLES, samples), (TOKENS, tokens)):
             if (count := _count(value)) is not None:
-                self.record.words[word] += count
-                self._reported.add(word)
+                self.recorder.work.report(word, count)
+
+    def state_flops(self, per_step: Any) -> None:
+        """Take the model FLOPs of each step from now on. A value that is not a positive number is ignored."""
+        if isinstance(per_step, (int, float)) and 0 < per_step <= _MAX_FLOPS:
+            self.know_flops(STATED, float(per_step))
+
+    def know_flops(self, source: str, per: float | None) -> None:
+        """Take the model FLOPs of a step, or of a token, from a source."""
+        self.flops.know(source, per, self.record.words[STEPS], self.recorder.counted(TOKENS))
+
+    def memory_is_due(self, now: int) -> bool:
+        """Return whether the memory is to be read after the next step, also where it is always a batch that is due."""
+        return bool(self.waits.used) and now >= self.memory.due
+
+    def sample_memory(self, point: Point, now: int) -> None:
+        """Read the memory after a step of the training thread, if it is due."""
+        if self.memory_is_due(now):
+            self.memory.sample(point, now, self.waits.used)
+            self.set_facts(current_device=str(torch.cuda.current_device()))
+
+    def take_batch(self, batch: Any, now: int) -> None:
+        """Record the device of a batch for training, and count the step before it if nothing else reports it."""
+        if (device := tensors.device_of(batch)) is not None:
+            self.set_facts(batch_device=device)
+        self.count_unreported_step(now, training=True)
 
     def trains(self, module: Any) -> bool:
         """Return whether a module contains the first parameter that is trained; false while none is known."""
@@ -173,15 +223,23 @@ class TrainingState:
             optimizers = self._optimizers_of_loop()
             self._parameters, self._optimizer_state = tensors.parameters(optimizers), tensors.state(optimizers)
             self._seen_facts["sharding"] = tensors.sharding(optimizers)
+            self._scan_model(optimizers)
+            self._seen_facts["parameter_device"] = tensors.sole_device(self._parameters)
+            on_gpu = all(kind.device.startswith("cuda") for kind in self._parameters)
+            self._seen_facts["parameters_on"] = ("cuda" if on_gpu else "other") if self._parameters else None
         self.modes.sample()
         initialised = torch.cuda.is_initialized()
         if now >= self._facts_due or initialised != self._initialised:
             self._facts_due, self._initialised = now + _FACTS_REFRESH_NS, initialised
             known = {**self._seen_facts, **self.modes.facts(self.recorder.step_tally.count)}
+            if self.compilations != 0 and known.get(AUTOCAST) == "no":
+                known[AUTOCAST] = None  # a compiled function enters it without a call
             self._facts = facts.later_facts(known, stepped=self.recorder.step_tally.count > 0)
-        visible = devices()
+        visible = devices(self.memory.allocated)
         self.waits.used = {device.index for device in visible if device.allocated is not None}
+        self.live.exposed = bool(self.waits.used)
         recorder, words = self.recorder, self.record.words
+        self.flops.advance(recorder.step_tally.count, recorder.counted(TOKENS))
         exposed, local = self.waits.nanoseconds, self.local_work.nanoseconds
         return wire.Snap(
             session=session,
@@ -200,9 +258,27 @@ class TrainingState:
             compilations=self.compilations,
             waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]}
             or None,
-            samples=words[SAMPLES] if SAMPLES in self._reported else None,
-            tokens=words[TOKENS] if TOKENS in self._reported else None,
+            samples=recorder.counted(SAMPLES),
+            tokens=recorder.counted(TOKENS),
+            flops=dict(self.flops.sums) or None,
+            loader=self.loads.message(declared="loader_workers" not in self._seen_facts),
         )
+
+    def _scan_model(self, optimizers: list[Any]) -> None:
+        """Find the model that these optimizers train, its FLOPs and the dtype of its matrix products."""
+        per, dtype, seen = None, None, self._seen_facts
+        try:
+            trained = tensors.trained(optimizers)
+            sharded = seen.get("sharding") is not None  # then each process has a part of each parameter
+            model = None if sharded else self.models.of(trained)
+            per = None if model is None else models.flops_of_token(model)
+            certain = not any((sharded, seen.get("compiled"), seen.get("grad_scaler")))
+            rounded = facts.tf32_matmul() if certain else None
+            dtype = models.matmul_dtype(trained, model, seen.get("autocast_dtype"), rounded)
+        except Exception:
+            pass  # a model with parameters or modules of its own kind
+        self.know_flops(PARAMETERS, per)
+        seen["matmul_dtype"] = dtype
 
 
 def _count(value: Any) -> int | None:

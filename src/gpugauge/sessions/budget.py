@@ -1,7 +1,8 @@
 """The budget of series: what all sessions of a user, of a cgroup, and of the node may add to a scrape.
 
-A session over the budget first loses its details (devices, parameters), then all of its series. Its place is kept as
-long as it lasts, so that no session displaces an older one, and what was cut returns only with some room to spare.
+A session over the budget first loses its details (devices, parameters, loader), then all of its series. Its place is
+kept as long as it lasts, so that no session displaces an older one, and what was cut returns only with some room to
+spare.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from gpugauge.wire import messages as wire
 
 # Series of one session without details, with those of its verdict; tests/sessions/test_budget.py counts them.
-PLAIN_SERIES = 80
-_BY_DEVICE, _BY_PARAMETERS = 10, 2
+PLAIN_SERIES = 85
+_BY_DEVICE, _BY_PARAMETERS, _OF_LOADER = 10, 2, 30
 _RETURN_SHARE = 0.9  # of a limit: what was cut returns below it
 _FEW_SHARE = 1 / 16  # of the limit in all
 
@@ -35,7 +36,8 @@ def series_of(snap: wire.Snap | None) -> int:
     if snap is None:
         return PLAIN_SERIES
     parameters = len(snap.parameters) + len(snap.optimizer_state)
-    return PLAIN_SERIES + _BY_DEVICE * len(snap.devices) + _BY_PARAMETERS * parameters
+    loader = _OF_LOADER if snap.loader else 0
+    return PLAIN_SERIES + loader + _BY_DEVICE * len(snap.devices) + _BY_PARAMETERS * parameters
 
 
 class Budget:

@@ -49,15 +49,19 @@ class Connection:
         self._record_descriptor = descriptor
 
     def read_record(self) -> bool:
-        """Update `record` from the shared record; return whether the connection has one. A half-written record leaves
-        `record` unchanged.
+        """Update `record` from the shared record; return whether the connection has one. One that is half-written
+        or cannot be read leaves `record` unchanged.
         """
         if self._record_descriptor is None:
             return False
         if self.bye is not None:
             return True  # what follows the last message is the end of the interpreter
         now, unix = time.monotonic_ns(), time.time()
-        found = wire_record.read(os.pread(self._record_descriptor, RECORD_BYTES, 0), now, unix)
+        try:
+            data = os.pread(self._record_descriptor, RECORD_BYTES, 0)
+        except OSError:  # its page is in swap, and the memory of the cgroup of its process is used up
+            data = b""
+        found = wire_record.read(data, now, unix)
         if found is not None:
             before = self.record.seconds if self.record else {}
             # The clock here is not read at the same instant as that of the process: counters must not decrease.

@@ -34,6 +34,16 @@ def reason(bye: str | None, status: int | None) -> str:
     return found if found == "finished" or bye == "finished" or bye not in wire.END_REASONS else bye
 
 
+def exit_code(status: int | None) -> str:
+    """Return the exit code in an exit status as text, "" if a signal ended the process or the status is not known."""
+    return str(os.WEXITSTATUS(status)) if status is not None and os.WIFEXITED(status) else ""
+
+
+def signal_number(status: int | None) -> str:
+    """Return the number of the signal that ended the process as text, "" without one."""
+    return str(os.WTERMSIG(status)) if status is not None and os.WIFSIGNALED(status) else ""
+
+
 def _by_status(status: int) -> str:
     if os.WIFSIGNALED(status):
         return "interrupted" if os.WTERMSIG(status) == signal.SIGINT else "killed"
@@ -70,6 +80,11 @@ class Ending:
             if self._status is not None or time.monotonic() >= self._deadline:
                 self.close()
         return reason(self._bye, self._status) if self._pidfd is None else ""
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, None if it is not known or the process runs on."""
+        return None if self._status == RUNNING else self._status
 
     def close(self) -> None:
         """Close the descriptor of the process. Idempotent."""

@@ -28,7 +28,7 @@ class Intake:
 
     def __init__(self, path: Path, options: p.Options, inherited: socket.socket | None) -> None:
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.ended = False
+        self.ended = self.resting = False
         try:
             with theirs:
                 listening = -1 if inherited is None else inherited.fileno()
@@ -76,6 +76,8 @@ class Intake:
                 return
             self.received_at = time.monotonic()
             kind, number = p.HEADER.unpack_from(data)
+            if kind in (p.ALIVE, p.RESTING):
+                self.resting = kind == p.RESTING
             yield kind, number, data[p.HEADER.size :], fds
 
     def command(self, kind: int, number: int, body: bytes = b"") -> None:

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpugauge.logline import fields
+from gpugauge.logline import Occasions, fields
 from gpugauge.sessions import ends
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.connection import Connection, RejectedError, prepare
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 SWEEP_INTERVAL_SECONDS = 1.0  # between two sweeps of shared records and ended sessions
 REJECTION_LOG_INTERVAL_SECONDS = 60.0  # between two log lines for the same user and reason
 LOST_SECONDS = 60.0  # in which a process that has no pid here connects again, after its receiver has ended
-_MAX_LOGGED = 1024  # users whose last log line is remembered
+_MAX_LOGGED = 64  # users and reasons of which a line is logged in this time: a user may have a range of uids
 
 
 class SessionsError(Exception):
@@ -55,7 +55,7 @@ class Sessions:
         self._connections: dict[int, Connection] = {}  # of the receiver, by number
         self._lost: dict[str, Connection] = {}  # by session: of a receiver that has ended, not yet opened again
         self._endings: list[ends.Ending] = []  # of sessions without connection, whose reason is not settled
-        self._next_log: dict[tuple[int, str], float] = {}  # by uid and reason, monotonic time
+        self._logged = Occasions(REJECTION_LOG_INTERVAL_SECONDS, _MAX_LOGGED)  # by uid and reason
         self._thread: threading.Thread | None = None
         self._reception = Reception(self.path, self._options, self._selector, self._store, self._lose)
         self._swept = time.monotonic()
@@ -128,7 +128,9 @@ class Sessions:
 
     def _run_turn(self) -> bool:
         try:
-            return self._turn(SWEEP_INTERVAL_SECONDS)
+            return self._turn(
+                SWEEP_INTERVAL_SECONDS if self._changes() else max(SWEEP_INTERVAL_SECONDS, self._reception.rest())
+            )
         except MemoryError:  # memory may be available in a moment; unread messages stay in the queue
             time.sleep(0.1)
             return True
@@ -144,10 +146,13 @@ class Sessions:
         self._reception.watch()
         if now - self._swept >= SWEEP_INTERVAL_SECONDS:
             self._swept = now
-            # Without connections and ended sessions there is nothing to sweep.
-            if self._connections or self._lost or self._endings or self._store.lingering():
+            if self._changes():
                 self._sweep(now)
         return True
+
+    def _changes(self) -> bool:
+        """Return whether sessions may change without a word from the receiver."""
+        return bool(self._connections or self._lost or self._endings or self._store.lingering())
 
     def _handle(self, kind: int, number: int, body: bytes, descriptors: list[int]) -> None:
         connection = self._connections.get(number)
@@ -233,13 +238,13 @@ class Sessions:
         reason = ending.reason()
         if not reason:
             self._endings.append(ending)
-        self._close(connection, reason)
+        self._close(connection, reason, ending.status)
 
-    def _close(self, connection: Connection, reason: str) -> None:
+    def _close(self, connection: Connection, reason: str, status: int | None = None) -> None:
         """Close a connection; `reason` is that of the end of its session, empty while it is not settled."""
         connection.read_record()
         connection.close()
-        self._store.close(connection, reason)
+        self._store.close(connection, reason, status)
 
     def _sweep(self, now: float) -> None:
         """Read the shared records, drop old sessions, and end those whose process is gone or did not come back."""
@@ -248,7 +253,7 @@ class Sessions:
         self._endings = [ending for ending, reason in settled if not reason]
         for ending, reason in settled:
             if reason:
-                self._store.settle(ending.session, reason)
+                self._store.settle(ending.session, reason, ending.status)
         for name, connection in list(self._lost.items()):
             alive = connection.alive()
             if alive is False or (alive is None and now - (connection.lost_at or now) > LOST_SECONDS):
@@ -257,9 +262,6 @@ class Sessions:
 
     def _reject(self, reason: str, uid: int, detail: str, count: int = 1) -> None:
         self._store.reject(reason if reason in REJECTION_REASONS else "malformed", count)
-        now = time.monotonic()
-        if now >= self._next_log.get((uid, reason), now):
-            if len(self._next_log) >= _MAX_LOGGED:
-                self._next_log.pop(next(iter(self._next_log)))
-            self._next_log[uid, reason] = now + REJECTION_LOG_INTERVAL_SECONDS
-            log.warning("hook connection closed: %s", detail, extra=fields(reason=reason, uid=uid))
+        if self._logged.allows((uid, reason)):
+            user = "many" if uid == p.MANY_USERS else uid
+            log.warning("hook connection closed: %s", detail, extra=fields(reason=reason, uid=user))

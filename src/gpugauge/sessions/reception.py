@@ -18,7 +18,7 @@ from gpugauge.sessions.tasks import free_tasks
 
 log = logging.getLogger(__name__)
 
-STUCK_SECONDS = 3.0  # without a word from the receiver, which reports every second
+STUCK_SECONDS = 3.0  # without a word from the receiver, which reports every second unless it rests
 REPORT_SECONDS = 300.0  # a replaced receiver is reported for this long
 # A receiver that hangs inside the kernel keeps its threads, 17 with the main one, until the kernel lets them end. At
 # most so many are left behind, because the unit limits the tasks of all its processes (TasksMax=).
@@ -71,6 +71,10 @@ class Reception:
         sentence, at = self._trouble
         return sentence if sentence and time.monotonic() - at < REPORT_SECONDS else ""
 
+    def rest(self) -> float:
+        """Return the seconds for which the receiver reports nothing, because nobody is connected; usually 0."""
+        return p.REST_SECONDS if self._intake and self._intake.resting else 0.0
+
     def receive(self) -> Iterator[Datagram]:
         """Yield the datagrams that have arrived."""
         return self._intake.receive() if self._intake else iter(())
@@ -105,7 +109,7 @@ class Reception:
                 self._succeed()
         elif self._intake.ended:
             self._replace("ended")
-        elif now - self._intake.received_at > STUCK_SECONDS:
+        elif now - self._intake.received_at > STUCK_SECONDS + self.rest():
             self._replace("stuck")
 
     def _relieve(self) -> None:

@@ -19,7 +19,8 @@ SESSION_END_REASONS = (*wire.END_REASONS, "killed", "rejected", "other")
 @dataclass(frozen=True, slots=True)
 class Session:
     """One training process. `ended_at` is a Unix time. `end_reason` is one of SESSION_END_REASONS, empty until it is
-    settled, at most ends.STATUS_TIMEOUT_SECONDS after the end.
+    settled, at most ends.STATUS_TIMEOUT_SECONDS after the end. `end_status` is the exit status as of os.waitpid, None
+    if it is not known.
 
     `record` is read every SWEEP_INTERVAL_SECONDS, whether the process sends messages or not, and at the end.
     """
@@ -30,9 +31,11 @@ class Session:
     snap: wire.Snap | None = None
     ended_at: float | None = None
     end_reason: str = ""
+    end_status: int | None = None
     record: SharedRecord | None = None
     peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
     owner: tuple[str, ...] = NO_OWNER  # values of workload.identity.JOB_LABELS, added by the collector
+    around: Mapping[str, str] = field(default_factory=dict)  # facts of the daemon about its place, added likewise
 
     @property
     def facts(self) -> Mapping[str, str]:

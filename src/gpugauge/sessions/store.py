@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from gpugauge.logline import fields
+from gpugauge.logline import Occasions, fields
 from gpugauge.sessions.budget import LIMITS, NOTHING, WHOLE, Budget, series_of
 from gpugauge.sessions.connection import Connection
 from gpugauge.sessions.session import RECEIVER_ENDS, REJECTION_REASONS, SESSION_END_REASONS, Counters, Session
@@ -18,7 +18,7 @@ from gpugauge.wire import messages as wire
 log = logging.getLogger(__name__)
 
 _LOG_INTERVAL_SECONDS = 600.0  # between two log lines for the same user and limit
-_MAX_LOGGED = 256
+_MAX_LOGGED = 64  # in this time: a user may have a range of uids
 
 
 class Store:
@@ -30,7 +30,7 @@ class Store:
         self.linger_seconds, self._max_ended, self._budget = linger_seconds, max_ended, budget
         self._hidden: set[str] = set()
         self._cut = dict.fromkeys(LIMITS, 0)
-        self._next_log: dict[tuple[str, int], float] = {}  # by limit and uid, monotonic time
+        self._logged = Occasions(_LOG_INTERVAL_SECONDS, _MAX_LOGGED)  # by limit and uid
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._expiry: dict[str, float] = {}  # ended sessions, oldest first, by monotonic time
@@ -93,29 +93,30 @@ class Store:
         """Set the last message of a session, as far as the budget allows."""
         with self._lock:
             if self._place(snap.session, connection, snap) != WHOLE:
-                snap = replace(snap, parameters=(), optimizer_state=(), devices=())
+                snap = replace(snap, parameters=(), optimizer_state=(), devices=(), loader=None)
             self._update(snap.session, snap=snap, record=connection.record)
 
-    def close(self, connection: Connection, reason: str) -> None:
-        """End the session of a connection; `reason` is empty while it is not settled."""
+    def close(self, connection: Connection, reason: str, status: int | None = None) -> None:
+        """End the session of a connection; `reason` is empty while it is not settled, `status` the exit status."""
         if connection.session is None:
             return
         with self._lock:
             if connection.session in self._hidden:
                 self._drop(connection.session)
             else:
-                self._update(connection.session, ended_at=time.time(), end_reason=reason, record=connection.record)
+                end = {"ended_at": time.time(), "end_reason": reason, "end_status": status}
+                self._update(connection.session, **end, record=connection.record)
                 self._expiry[connection.session] = time.monotonic() + self.linger_seconds
             if reason:
                 self._ended[reason] += 1
                 self._counters = None
 
-    def settle(self, name: str, reason: str) -> None:
-        """Set and count the reason for the end of a session."""
+    def settle(self, name: str, reason: str, status: int | None = None) -> None:
+        """Set and count the reason for the end of a session, and set its exit status."""
         with self._lock:
             session = self._sessions.get(name)
             if session is not None and not session.connected and not session.end_reason:
-                self._update(name, end_reason=reason)
+                self._update(name, end_reason=reason, end_status=status)
             self._ended[reason] += 1
             self._counters = None
 
@@ -165,11 +166,7 @@ class Store:
         return place.level
 
     def _log_cut(self, limit: str, connection: Connection) -> None:
-        now = time.monotonic()
-        if now >= self._next_log.get((limit, connection.uid), now):
-            if len(self._next_log) >= _MAX_LOGGED:
-                self._next_log.pop(next(iter(self._next_log)))
-            self._next_log[limit, connection.uid] = now + _LOG_INTERVAL_SECONDS
+        if self._logged.allows((limit, connection.uid)):
             sentence = f"series of training processes are cut: the limit of series by {limit} is reached"
             log.warning(sentence, extra=fields(uid=connection.uid, cgroup=connection.cgroup))
 

@@ -7,10 +7,10 @@ wrong type or out of bounds rejects the message.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from gpugauge.wire.messages import (
+    FLOP_SOURCES,
     KIND_NAMES,
     LOG2_BUCKETS,
     MAX_DEVICES,
@@ -22,6 +22,7 @@ from gpugauge.wire.messages import (
     Bye,
     Device,
     Hello,
+    Loader,
     Message,
     Parameters,
     Progress,
@@ -30,7 +31,13 @@ from gpugauge.wire.messages import (
 )
 from gpugauge.wire.record import MAX_PHASES, PHASES
 
-_MAX_INTEGER = 2**63 - 1
+_MAX_FLOPS = 1e36  # in all; 10^24 in each step are more than any machine has
+_MAX_INTEGER = 2**63 - 1  # of every other number: sums over entries and over the sessions of a process stay finite
+_LOADER_COUNTS = ("measured", "epochs", "starts", "worker_bytes")
+_LOADER_SECONDS = (
+    *("cpu_seconds", "threads_seconds", "queued_seconds", "storage_seconds", "blocked_seconds", "start_seconds"),
+    *("slowest", "process_cpu_seconds", "thread_queued_seconds"),
+)
 
 
 def decode(data: bytes) -> Message:
@@ -85,6 +92,8 @@ def _snap(fields: _Fields) -> Snap:
         waits=_seconds(fields, "waits"),
         samples=fields.optional_integer("samples"),
         tokens=fields.optional_integer("tokens"),
+        flops=_flops(fields),
+        loader=_loader(fields.get("loader", dict)),
     )
 
 
@@ -100,6 +109,16 @@ def _seconds(fields: _Fields, key: str) -> dict[str, float] | None:
         known = phase if phase in PHASES else "other"
         found[known] = found.get(known, 0.0) + (entry.optional_number(phase) or 0.0)
     return found
+
+
+def _flops(fields: _Fields) -> dict[str, float] | None:
+    """Return the model FLOPs by source, without sources that a later minor version added."""
+    raw = fields.get("flops", dict)
+    if raw is None:
+        return None
+    entry = _Fields(raw, "flops")
+    found = {source: entry.optional_number(source, _MAX_FLOPS) for source in FLOP_SOURCES}
+    return {source: count for source, count in found.items() if count is not None} or None
 
 
 def _progress(fields: _Fields, key: str) -> Progress | None:
@@ -118,6 +137,15 @@ def _progress(fields: _Fields, key: str) -> Progress | None:
     )
 
 
+def _loader(raw: object) -> Loader | None:
+    if raw is None:
+        return None
+    entry = _Fields(raw, "loader")
+    figures: dict[str, Any] = {name: entry.optional_integer(name) for name in _LOADER_COUNTS}
+    figures |= {name: entry.optional_number(name) for name in _LOADER_SECONDS}
+    return Loader(entry.integer("batches"), **figures)
+
+
 def _parameters(entry: _Fields) -> Parameters:
     return Parameters(
         device=entry.text("device"),
@@ -130,7 +158,7 @@ def _parameters(entry: _Fields) -> Parameters:
 
 def _device(entry: _Fields) -> Device:
     memory = ("allocated", "allocated_peak", "reserved", "active", "inactive_split")
-    figures = (*memory, "retries", "ooms", "device_allocs", "device_frees")
+    figures = (*memory, "retries", "ooms", "device_allocs", "device_frees", "step_allocated", "limit")
     return Device(
         entry.integer("index"),
         entry.optional_text("uuid"),
@@ -188,12 +216,13 @@ class _Fields:
             raise WireError("malformed", f"{key} in {self._where} is a whole number from 0 to 2^63 - 1")
         return value
 
-    def optional_number(self, key: str) -> float | None:
+    def optional_number(self, key: str, most: float = _MAX_INTEGER) -> float | None:
         value = self._raw.get(key)
         if value is None:
             return None
-        if not (_is_integer(value) or (isinstance(value, float) and math.isfinite(value) and value >= 0)):
-            raise WireError("malformed", f"{key} in {self._where} is a finite number, not below 0")
+        if not (_is_integer(value) or (isinstance(value, float) and 0 <= value <= most)):
+            limit = "2^63 - 1" if most == _MAX_INTEGER else f"{most:g}"
+            raise WireError("malformed", f"{key} in {self._where} is a finite number from 0 to {limit}")
         return float(value)
 
     def entries(self, key: str, limit: int) -> list[_Fields]:

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 from gpugauge.text import printable
 
-VERSION = (1, 2)  # major, minor
+VERSION = (1, 3)  # major, minor
 MAX_MESSAGE_BYTES = 16 * 1024
 MAX_TEXT_CHARACTERS = 64
 MAX_LONG_TEXT_CHARACTERS = 256  # of a fact in a snapshot: lists of architectures or of visible devices
@@ -30,6 +30,7 @@ LOG2_BUCKETS = 34
 SYSTEM_SOCKET = "/run/gpugauge/hook.sock"
 SOCKET_VARIABLE = "GPUGAUGE_HOOK_SOCKET"
 RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"  # 1: the hook prints one line at the end of the training
+COUNT_FLOPS_VARIABLE = "GPUGAUGE_HOOK_COUNT_FLOPS"  # 1: the hook counts the FLOPs of one step
 
 END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
 
@@ -53,6 +54,11 @@ JOB_VARIABLES = (
 # Sources of the step count: the hooks of optimizers, the batches before which parameters have changed (for compiled
 # optimizers, which call no hooks), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.
 STEP_SOURCES = ("optimizer", "batches", "tick", "deepspeed")
+
+
+# Sources of the model FLOPs, the most certain first: the program states those of a step, the hook has counted one step,
+# or the weights of a dense transformer.
+FLOP_SOURCES = ("stated", "counted", "parameters")
 
 
 class WireError(ValueError):
@@ -115,6 +121,34 @@ class Device:
     capability: str | None = None  # compute capability, as "9.0"
     device_allocs: int | None = None  # calls of the driver to allocate and to free memory, such as cudaMalloc
     device_frees: int | None = None
+    step_allocated: int | None = None  # after the end of a step, read once a second
+    limit: int | None = None  # what the allocator may take in all
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How the batches of the training were loaded, in its own thread or in loader workers.
+
+    The seconds are those of `measured` batches, all but the first of each worker: CPU time of the loading thread, CPU
+    time of other threads of the worker, waits for a CPU, for storage, and for anything else. `starts` are those of a
+    set of workers, and `start_seconds` what they and their ends took. `slowest` is the speed of the slowest worker as
+    a share of the median of the others.
+    """
+
+    batches: int
+    measured: int | None = None
+    cpu_seconds: float | None = None
+    threads_seconds: float | None = None
+    queued_seconds: float | None = None
+    storage_seconds: float | None = None
+    blocked_seconds: float | None = None
+    epochs: int | None = None
+    starts: int | None = None
+    start_seconds: float | None = None
+    slowest: float | None = None
+    worker_bytes: int | None = None  # memory that one worker does not share
+    process_cpu_seconds: float | None = None  # CPU time of the training process
+    thread_queued_seconds: float | None = None  # time for which its training thread waited for a CPU
 
 
 @dataclass(frozen=True)
@@ -125,7 +159,8 @@ class Snap:
     state of optimizers, the part of the waits for batches during which the device was idle, and the part of the steps
     without waits for other ranks. Version 1.2 added the waits for batches in seconds, by the phase that they served
     (see gpugauge.wire.record), and the samples and tokens that the program reports. Before it, the waits are the
-    seconds of `batches`.
+    seconds of `batches`. Version 1.3 added the model FLOPs by source, the loading of the batches, and for each device
+    the memory after a step and its limit; its samples and tokens are also those in batches.
     """
 
     session: str
@@ -145,6 +180,8 @@ class Snap:
     waits: Mapping[str, float] | None = None
     samples: int | None = None
     tokens: int | None = None
+    flops: Mapping[str, float] | None = None
+    loader: Loader | None = None
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ def write_head(memory: bytearray | mmap) -> None:
 
 def words(memory: mmap) -> memoryview:
     """Return the words of the body. The caller releases the view before it closes the memory."""
-    return memoryview(memory)[_HEAD.size : _HEAD.size + _BODY.size].cast("Q")
+    body = memoryview(memory)[_HEAD.size : _HEAD.size + _BODY.size]
+    # Python converts an unsigned long in fewer instructions than a long long.
+    return body.cast("L") if struct.calcsize("L") == 8 else body.cast("Q")
 
 
 def write(memory: bytearray | mmap, values: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 ANOMALY_DETECTION = "anomaly_detection"
+AUTOCAST = "autocast"
 EMPTY_CACHE = "empty_cache"
 PROFILER = "profiler"
 
@@ -25,7 +26,7 @@ class Modes:
 
     def clear(self) -> None:
         """Start from zero."""
-        self.calls: dict[str, int] = {ANOMALY_DETECTION: 0, EMPTY_CACHE: 0}
+        self.calls: dict[str, int] = {ANOMALY_DETECTION: 0, AUTOCAST: 0, EMPTY_CACHE: 0}
         self._samples = 0
         self._on = dict.fromkeys(self._is_on, 0)
         self._since: tuple[int, dict[str, int]] | None = None  # steps and calls at the start of the interval

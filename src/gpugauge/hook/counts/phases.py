@@ -6,7 +6,7 @@ import threading
 
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.counts.record import RecordMemory
-from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE, SPENT
+from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
 
@@ -30,87 +30,81 @@ def phase_index(name: str) -> int:
 
 
 class Phases:
-    """The phase of one `thread`: the innermost one that was `entered`, else the `base` phase from batches and steps.
+    """The phase of one thread: the innermost one that was entered, else the base phase from batches and steps.
 
-    Times are perf_counter_ns. The phase changes twice a batch, so switch() writes only the words that change.
+    Times are perf_counter_ns.
     """
 
     def __init__(self, record: RecordMemory) -> None:
-        self.record = record
+        self.live = record.live
+        self.switch = self.live.switch
         self.clear()
 
     def clear(self) -> None:
         """Start from zero on the calling thread, with an empty record: at the start, and in a forked child."""
-        self.thread = threading.get_ident()
-        self.current = self.base = STARTING
-        self.since = CLOCKS[0]()
-        self.entered: list[int] = []
-        words = self.record.words
-        words[PHASE], words[SINCE] = STARTING, self.since
-        words[SEQUENCE] = words[SEQUENCE_COPY] = 1
+        live = self.live
+        live.thread = threading.get_ident()
+        live.phase = live.base = STARTING
+        live.since = CLOCKS[0]()
+        live.entered = []
+        live.within = False
+        live.words[PHASE], live.words[SINCE] = STARTING, live.since
+        live.words[SEQUENCE] = live.words[SEQUENCE_COPY] = 1
 
     def follow_caller(self) -> bool:
         """Follow the calling thread if Python started it: the threads of autograd only run parts of a step. Return
         whether the thread is a new one.
         """
         caller = threading.get_ident()
-        if caller == self.thread or all(thread.ident != caller for thread in threading.enumerate()):
+        if caller == self.live.thread or all(thread.ident != caller for thread in threading.enumerate()):
             return False
-        self.thread = caller
-        self.entered.clear()
+        self.live.thread = caller
+        self.live.entered.clear()
+        self.live.within = False
         return True
 
     def on_training_thread(self) -> bool:
         """Return whether the caller runs on the followed thread."""
-        return threading.get_ident() == self.thread
+        return threading.get_ident() == self.live.thread
 
     @property
     def declared(self) -> bool:
         """Whether the program itself has entered the phase loading."""
-        return bool(self.entered) and self.entered[-1] == LOADING
+        entered = self.live.entered
+        return bool(entered) and entered[-1] == LOADING
 
     def serving(self, base: int) -> int:
         """Return the phase that a wait for a batch serves: one that the program has entered, else `base`."""
         # An evaluation inside of a phase "train" is known by its batches.
-        return next((phase for phase in reversed(self.entered) if phase not in _NO_OWN_WAITS), base)
+        return next((phase for phase in reversed(self.live.entered) if phase not in _NO_OWN_WAITS), base)
 
     def enter(self, phase: int, now: int) -> None:
         """Enter a phase until leave()."""
-        self.entered.append(phase)
+        self.live.entered.append(phase)
+        self.live.within = True
         self.switch(phase, now)
 
     def leave(self, now: int) -> None:
         """Leave the innermost phase."""
-        if self.entered:
-            self.entered.pop()
-        self.switch(self.entered[-1] if self.entered else self.base, now)
+        entered = self.live.entered
+        if entered:
+            entered.pop()
+        self.live.within = bool(entered)
+        self.switch(entered[-1] if entered else self.live.base, now)
 
     def set_base(self, base: int, now: int) -> None:
         """Set the phase that counts while none is entered."""
-        self.base = base
-        if not self.entered:
+        self.live.base = base
+        if not self.live.entered:
             self.switch(base, now)
 
     def end_wait(self, base: int, before: int, now: int) -> int:
         """End a wait for a batch: set the base phase, and go back to the phase `before` if one is entered. Return the
         phase that the wait served.
         """
-        self.base = base
-        if not self.entered:
+        self.live.base = base
+        if not self.live.entered:
             self.switch(base, now)
             return base
         self.switch(before, now)
         return self.serving(base)
-
-    def switch(self, phase: int, now: int) -> None:
-        """Switch to a phase, whatever is entered."""
-        before = self.current
-        if phase == before:
-            return
-        words, spent = self.record.words, now - self.since
-        words[SEQUENCE] = now  # the sequence only has to differ from the previous one
-        if spent > 0:
-            words[SPENT + before] += spent
-        words[PHASE] = phase
-        self.current, self.since = phase, now
-        words[SINCE] = words[SEQUENCE_COPY] = now

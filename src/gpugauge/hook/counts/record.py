@@ -5,12 +5,9 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from typing import Union
 
+from gpugauge.hook.counts.live import Live, Words
 from gpugauge.wire import record as wire_record
-
-# memoryview has no item types at run time in Python 3.9.
-Words = Union["memoryview[int]", "list[int]"]
 
 
 class RecordMemory:
@@ -20,9 +17,14 @@ class RecordMemory:
     """
 
     def __init__(self) -> None:
-        self.words: Words = [0] * wire_record.WORDS
+        self.live = Live()
         self._memory: mmap.mmap | None = None
         self._file: tuple[int, int, int] | None = None
+
+    @property
+    def words(self) -> Words:
+        """The words: a list, or the memory."""
+        return self.live.words
 
     @property
     def descriptor(self) -> int | None:
@@ -56,14 +58,14 @@ class RecordMemory:
         wire_record.write_head(memory)
         wire_record.write(memory, self.words)
         self._memory, self._file = memory, (descriptor, found.st_dev, found.st_ino)
-        self.words = wire_record.words(memory)
+        self.live.words = wire_record.words(memory)
 
     def close(self) -> None:
         """Close the memory and begin with new words. In a forked child the memory of the parent stays open, and the
         child cannot write to it.
         """
         descriptor, words = self.descriptor, self.words
-        self.words = [0] * wire_record.WORDS
+        self.live.words = [0] * wire_record.WORDS
         if isinstance(words, memoryview):
             words.release()
         if self._memory is not None:

@@ -7,8 +7,10 @@ from collections import deque
 from typing import Tuple
 
 from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.phases import TRAINING
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.rounds import Rounds
+from gpugauge.hook.counts.work import Work
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import BATCHES as BATCHES_WORD
 from gpugauge.wire.record import LAST_STEP, STEPS, WAITED
@@ -18,7 +20,7 @@ OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 _MAX_THREADS, _MAX_WAITS = 64, 1000  # of threads that do not train, or do not train yet
 
 # Start and end of a wait for a batch in perf_counter_ns, and the index of the phase that it served. In place of the
-# phase, NO_BATCH means that another thread waited for the end of an iteration.
+# phase, NO_BATCH means that another thread waited for an iterator or for the end of one.
 Wait = Tuple[int, int, int]
 NO_BATCH = -1
 
@@ -45,7 +47,8 @@ class Tally:
 
 
 class Recorder:
-    """`ends` holds the ends of steps, and `waits` the waits of the training thread that brought a batch, until drain().
+    """`ends` holds the ends of steps, and `waits` the nanoseconds that the training thread waited for each batch, until
+    drain(). The end of its last wait is `last_batch` of the record's Live.
 
     Appending to a deque is atomic, so the listeners need no lock. They also store the counts in the shared record,
     which the daemon reads at any time. The first event decides the `source` of the step count. Counted steps stay
@@ -55,8 +58,9 @@ class Recorder:
     def __init__(self, record: RecordMemory) -> None:
         self._record = record
         self.ends: deque[int] = deque()
-        self.waits: deque[Wait] = deque()
+        self.waits: deque[int] = deque()
         self.rounds = Rounds()
+        self.work = Work(record)
         self.source: str | None = None
         self.clear()
 
@@ -65,10 +69,12 @@ class Recorder:
         self.ends.clear()
         self.waits.clear()
         self.rounds.clear()
+        self.work.clear()
         self.step_tally = Tally()
         self.batch_tally = Tally()
         self._unserved = 0  # nanoseconds of waits whose phase is that of the next batch
         self._elsewhere: dict[int, deque[Wait]] = {}  # by thread
+        self._work_elsewhere: dict[int, Work] = {}  # of threads that have taken batches to train on
         self._step_end: int | None = None
         self._steps_before_ticks: int | None = None
         self._rounds_of_tick = 0
@@ -101,6 +107,7 @@ class Recorder:
                 self.add_steps(steps, now)
             else:
                 self._rounds_of_tick += steps
+            self.work.count()  # also if the step is not counted: it has used the batches
 
     def tick(self, now: int) -> None:
         """Count a step that the program reports.
@@ -130,12 +137,15 @@ class Recorder:
             words = self._record.words
             words[STEPS] += steps
             words[LAST_STEP] = now
+            self.work.count()
 
     def add_batch(self, wait: Wait) -> None:
         """Count a batch of the training thread, and the wait for it."""
-        self.waits.append(wait)
+        start, end, phase = wait
+        self.waits.append(end - start)
+        self._record.live.last_batch = end
         self._record.words[BATCHES_WORD] += 1
-        self.add_wait(wait[1] - wait[0], wait[2])
+        self.add_wait(end - start, phase)
 
     def add_wait(self, nanoseconds: int, phase: int | None) -> None:
         """Count a wait of the training thread. Without a phase it serves the same phase as the next one."""
@@ -145,11 +155,19 @@ class Recorder:
             self._record.words[WAITED + phase] += max(0, nanoseconds) + self._unserved
             self._unserved = 0
 
-    def add_wait_elsewhere(self, thread: int, wait: Wait) -> None:
-        """Record a wait of another thread. It counts if that thread turns out to be the one that trains."""
+    def add_wait_elsewhere(self, thread: int, wait: Wait) -> Work:
+        """Record a wait of another thread. It counts if that thread turns out to be the one that trains. Return the
+        work to which the size of the batch is added.
+        """
         if thread not in self._elsewhere and len(self._elsewhere) >= _MAX_THREADS:
             del self._elsewhere[next(iter(self._elsewhere))]
         self._elsewhere.setdefault(thread, deque(maxlen=_MAX_WAITS)).append(wait)
+        known = self._work_elsewhere.get(thread)
+        if known is None:
+            known = Work(self._record)
+            if wait[2] == TRAINING and len(self._work_elsewhere) < _MAX_THREADS:
+                self._work_elsewhere[thread] = known
+        return known
 
     def count_waits_of(self, thread: int) -> None:
         """Count the waits of a thread that has begun to train."""
@@ -158,6 +176,15 @@ class Recorder:
                 self.add_wait(wait[1] - wait[0], None)
             else:
                 self.add_batch(wait)
+        work = self._work_elsewhere.pop(thread, None)
+        if work is not None:
+            self.work.add(work)
+
+    def counted(self, word: int) -> int | None:
+        """Return the samples or tokens of the training. They are not known if a thread takes batches that another one
+        trains on.
+        """
+        return None if self._work_elsewhere and not self.work.reports(word) else self.work.counted(word)
 
     def drain(self) -> None:
         """Count the events since the last call. Only one thread at a time may call it."""
@@ -180,9 +207,8 @@ class Recorder:
         tally.last = unix_offset + end / 1e9
         self._step_end = end
 
-    def _batch(self, wait: Wait, unix_offset: float) -> None:
-        start, end, _ = wait
+    def _batch(self, waited: int, unix_offset: float) -> None:
         tally = self.batch_tally
         tally.count += 1
-        tally.add(max(0, end - start))
-        tally.last = unix_offset + end / 1e9
+        tally.add(max(0, waited))
+        tally.last = unix_offset + self._record.live.last_batch / 1e9

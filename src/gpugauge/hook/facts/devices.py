@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,19 +10,38 @@ import torch
 from gpugauge.wire import messages as wire
 
 
-def devices() -> tuple[wire.Device, ...]:
-    """Return the visible devices, those in use with figures; empty before the program has initialised CUDA.
+def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
+    """Return the visible devices, those in use with figures; empty before the program has initialised CUDA. `at_steps`
+    are the bytes allocated after a step, by index.
 
     Reading the figures takes only the allocator's lock. While memory history is recorded that lock can wait for the GIL
     (pytorch issue 97833): the figures are not read then.
     """
     if not torch.cuda.is_initialized():
         return ()
-    recording = getattr(torch._C, "_cuda_isHistoryEnabled", bool)()  # noqa: SLF001  (torch has no public way)
+    recording = _is_recording()
     count = min(torch.cuda.device_count(), wire.MAX_DEVICES)
     return tuple(
-        wire.Device(index, **_identity(index), **({} if recording else _figures(index))) for index in range(count)
+        wire.Device(
+            index,
+            **_identity(index),
+            **({} if recording else _figures(index)),
+            step_allocated=at_steps.get(index),
+        )
+        for index in range(count)
     )
+
+
+def allocated(index: int) -> int | None:
+    """Return the bytes of tensors on a device; None where they cannot be read."""
+    if not torch.cuda.is_initialized() or _is_recording():
+        return None
+    found = torch.cuda.memory_stats_as_nested_dict(index).get("allocated_bytes", {}).get("all", {}).get("current")
+    return None if found is None else int(found)
+
+
+def _is_recording() -> bool:
+    return bool(getattr(torch._C, "_cuda_isHistoryEnabled", bool)())  # noqa: SLF001  (torch has no public way)
 
 
 def _figures(index: int) -> dict[str, Any]:
@@ -41,7 +61,18 @@ def _figures(index: int) -> dict[str, Any]:
         # Since torch 2.2.
         "device_allocs": statistics.get("num_device_alloc"),
         "device_frees": statistics.get("num_device_free"),
+        "limit": _limit(index),
     }
+
+
+def _limit(index: int) -> int | None:
+    """Return the bytes that the allocator may take: a program can set a share of the device's memory."""
+    total = _totals.get(index)
+    share = getattr(torch._C, "_cuda_getMemoryFraction", None)  # noqa: SLF001 - the public way may initialise CUDA
+    return None if total is None else int(total * min(1.0, share(index))) if share else total
+
+
+_totals: dict[int, int] = {}  # bytes of memory, by index
 
 
 _identities: dict[int, dict[str, Any]] = {}
@@ -54,6 +85,8 @@ def _identity(index: int) -> dict[str, Any]:
         raw = getattr(properties, "uuid", None)
         uuid = None if raw is None else wire.clean(str(raw))
         name = getattr(properties, "name", None)
+        if (total := getattr(properties, "total_memory", None)) is not None:
+            _totals[index] = int(total)
         major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
         _identities[index] = {
             "uuid": uuid if uuid is None or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",

@@ -47,7 +47,7 @@ def hello(session: str) -> wire.Hello:
 def later_facts(known: Mapping[str, str | None], stepped: bool = False) -> dict[str, str]:
     """Return the facts that may appear only after hello, and `known` of the listeners. Takes about 100 µs."""
     found = dict(known)
-    sources = (_build, _environment, _ranks, _precision, _runs, _initialised, running.launch_blocking)
+    sources = (_build, _environment, _ranks, _precision, _runs, _initialised, running.launch_blocking, running.settings)
     # Before the first step torch may not have set its number of threads, and the question would set it.
     for source in (*sources, *((running.threads,) if stepped else ())):
         found.update(_without_error(source))
@@ -101,11 +101,17 @@ def _ranks() -> dict[str, str | None]:
 
 def _precision() -> dict[str, str | None]:
     """Return whether float32 may be rounded to TF32: by the settings of all versions, then by those of 2.9."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    cudnn = torch.backends.cudnn
     return {
-        "tf32_matmul": _tf32(lambda: matmul.fp32_precision, lambda: matmul.allow_tf32),
+        "tf32_matmul": tf32_matmul(),
         "tf32_cudnn": _tf32(lambda: cudnn.conv.fp32_precision, lambda: cudnn.allow_tf32),
     }
+
+
+def tf32_matmul() -> str | None:
+    """Return yes or no: whether matrix products in float32 may be rounded to TF32."""
+    matmul = torch.backends.cuda.matmul
+    return _tf32(lambda: matmul.fp32_precision, lambda: matmul.allow_tf32)
 
 
 def _tf32(new: Callable[[], Any], old: Callable[[], Any]) -> str | None:

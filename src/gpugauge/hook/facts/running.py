@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gpugauge.hook.counts.modes import ANOMALY_DETECTION, PROFILER
+from gpugauge.hook.counts.modes import ANOMALY_DETECTION, AUTOCAST, PROFILER
 
 _LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
@@ -16,6 +16,7 @@ IS_ON = {
     mode: function
     for mode, function in (
         (ANOMALY_DETECTION, getattr(torch, "is_anomaly_enabled", None)),
+        (AUTOCAST, getattr(torch._C, "_is_any_autocast_enabled", None)),  # noqa: SLF001 - for all kinds of devices
         (PROFILER, getattr(getattr(torch, "autograd", None), "_profiler_enabled", None)),
     )
     if function is not None
@@ -42,6 +43,20 @@ def launch_blocking() -> dict[str, str | None]:
     if not torch.cuda.is_initialized() or value != _before_cuda:
         return {}
     return {"launch_blocking": "no" if value in (None, "", "0") else "yes"}
+
+
+def settings() -> dict[str, str | None]:
+    """Return the settings of algorithms and of the allocator. They are not mistakes: a program can need them."""
+    cudnn = torch.backends.cudnn
+    flags = {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
+    flags["deterministic"] = torch.are_deterministic_algorithms_enabled()
+    configured = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+    backend = torch.cuda.get_allocator_backend() if torch.cuda.is_initialized() else None
+    return {
+        **{name: "yes" if on else "no" for name, on in flags.items()},
+        "alloc_conf": configured,
+        "allocator": backend,
+    }
 
 
 def threads() -> dict[str, str | None]:

@@ -9,6 +9,8 @@ import torch
 
 from gpugauge.wire import messages as wire
 
+_MAX_PARTS = 64  # of a batch, among which a tensor is looked for
+
 
 def parameters(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
     """Return the totals of the parameters of these optimizers by device and dtype, the largest first."""
@@ -40,6 +42,33 @@ def sharding(optimizers: Iterable[Any]) -> str | None:
 def first_trained(optimizers: Iterable[Any]) -> Any:
     """Return the first parameter with gradients, None without one."""
     return next((parameter for parameter in _parameters(optimizers) if parameter.requires_grad), None)
+
+
+def trained(optimizers: Iterable[Any]) -> list[Any]:
+    """Return the parameters with gradients."""
+    return [parameter for parameter in _parameters(optimizers) if parameter.requires_grad]
+
+
+def sole_device(found: tuple[wire.Parameters, ...]) -> str | None:
+    """Return the device of all parameters, None if there are several or none."""
+    places = {entry.device for entry in found}
+    return places.pop() if len(places) == 1 else None
+
+
+def device_of(batch: Any) -> str | None:
+    """Return the device of the first tensor of a batch, as torch names it; None without one."""
+    waiting = [batch]
+    for _ in range(_MAX_PARTS):
+        if not waiting:
+            break
+        part = waiting.pop(0)
+        if isinstance(part, torch.Tensor):
+            return str(part.device)
+        if isinstance(part, dict):
+            waiting += part.values()
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+    return None
 
 
 def version(parameter: Any) -> tuple[int, int]:

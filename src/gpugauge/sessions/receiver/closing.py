@@ -26,7 +26,7 @@ class Closer:
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
-        self._waiting: dict[Owner, list[int]] = {}
+        self._waiting: dict[Owner, list[int]] = {}  # none is empty
         self._running: dict[Owner, float] = {}  # by owner, the monotonic time at which its current close began
         self.total = 0  # descriptors not yet closed
         _thread.stack_size(_STACK_BYTES)
@@ -81,7 +81,12 @@ class Closer:
                 if not queue:
                     self._waiting.pop(owner, None)
                     del self._running[owner]
-                    return
+                    # A new thread for each of many owners would cost more than their closes.
+                    free = (owner for owner in self._waiting if owner not in self._running)
+                    following = next(free, None)
+                    if following is None:
+                        return
+                    owner, queue = following, self._waiting[following]
                 descriptor = queue.pop()
                 self._running[owner] = time.monotonic()
             try:

@@ -8,6 +8,8 @@ from gpugauge.sessions.receiver.peer import Owner
 from gpugauge.sessions.receiver.protocol import Options
 
 _MAX_BUCKETS = 4096  # more groups than that are forgotten: an attacker may have many users
+_RESERVED = 1 / 8  # of the connections in all, for groups with few: with less than
+_FEW = 1 / 64  # of them
 _MIN_CONNECTS = 256  # at once, also where fewer connections are allowed
 _ALL = "all"
 
@@ -22,11 +24,14 @@ class Bucket:
         self._at = time.monotonic()
 
     def spend(self, amount: float = 1.0) -> bool:
-        """Take `amount`; return whether there was as much."""
+        """Take `amount`; return whether there was as much. The debt is at most that of a second, so that a client
+        which asks for too much is not refused long after that.
+        """
         now = time.monotonic()
-        self.credit = min(self._maximum, self.credit + (now - self._at) * self._rate) - amount
+        left = min(self._maximum, self.credit + (now - self._at) * self._rate) - amount
         self._at = now
-        return self.credit >= 0
+        self.credit = max(left, -self._rate - amount)
+        return left >= 0
 
     def full(self) -> bool:
         """Return whether all of the credit is there."""
@@ -53,16 +58,20 @@ class Limits:
         self._bans: dict[Owner, float] = {}  # monotonic time of the end
         self._by_kind = {"user": options.connections_by_user, "cgroup": options.connections_by_cgroup}
 
-    def connects(self, group: Group) -> bool:
-        """Count an attempt to connect; return whether it is one too many."""
-        at_once = max(self._by_kind[group[0]], _MIN_CONNECTS)
-        return not _of(self._connects, group, self._options.connects, at_once).spend()
+    def connects(self, group: Group, count: float = 1.0) -> bool:
+        """Count an attempt to connect; return whether it is one too many. With a count of 0, none is made yet."""
+        # A cgroup may open twice as many, so that one of its users does not use up what is there for all.
+        share = 2 if group[0] == "cgroup" else 1
+        at_once = max(self._options.connections_by_user, _MIN_CONNECTS)
+        return not _of(self._connects, group, share * self._options.connects, share * at_once).spend(count)
 
     def full(self, owner: Owner) -> str:
         """Return the kind of the group that has no room for another connection, "" if all have."""
-        if self._connections.get((_ALL, ""), 0) >= self._options.connections:
+        used, limit = {g: self._connections.get(g, 0) for g in groups(owner)}, self._options.connections
+        few = max(used.values()) < limit * _FEW
+        if self._connections.get((_ALL, ""), 0) >= limit * (1 if few else 1 - _RESERVED):
             return _ALL
-        return next((g[0] for g in groups(owner) if self._connections.get(g, 0) >= self._by_kind[g[0]]), "")
+        return next((group[0] for group, count in used.items() if count >= self._by_kind[group[0]]), "")
 
     def add(self, owner: Owner, count: int) -> None:
         """Count connections of an owner; -1 for one that has ended."""
@@ -113,9 +122,10 @@ class Limits:
 
 
 def _of(kind: dict[Group, Bucket], group: Group, rate: float, maximum: float) -> Bucket:
-    bucket = kind.get(group)
+    bucket = kind.pop(group, None)
     if bucket is None:
         if len(kind) >= _MAX_BUCKETS:
             kind.pop(next(iter(kind)))
-        bucket = kind[group] = Bucket(rate, maximum)
+        bucket = Bucket(rate, maximum)
+    kind[group] = bucket  # the last one: a range of users does not make their cgroup forgotten
     return bucket

@@ -1,6 +1,4 @@
-"""The loop of the receiver: it accepts connections, receives messages and passes them on. Nothing in it can block on
-what a stranger does.
-"""
+"""The loop of the receiver: it accepts connections, and passes messages on. Nothing that a stranger does blocks it."""
 
 from __future__ import annotations
 
@@ -14,13 +12,14 @@ from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Bucket, Limits
-from gpugauge.sessions.receiver.peer import GONE, Identity, Owner, identify, pidfd, user
+from gpugauge.sessions.receiver.peer import Identity, Owner, identify, pidfd, probable_cgroup, user
+from gpugauge.sessions.receiver.refusals import Refusals
 from gpugauge.sessions.receiver.rights import ANCILLARY_BYTES, sort
-from gpugauge.sessions.receiver.socketfile import SocketFile, passes_descriptors, shut
+from gpugauge.sessions.receiver.socketfile import SocketFile, close_may_block, shut
 
 _BEAT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1  # without credit
-_BATCH_SECONDS = 0.005  # between two batches of accepted connections while a user opens too many
+_BATCH_SECONDS = 0.02  # between two batches of accepted connections while a user opens too many
 _BLOCKED_SECONDS = 1.0  # a close that takes longer bans its owner
 _DUE_SECONDS = 4.0  # a connection from which nothing was read for so long is read whatever the others have sent
 _FIRST_MESSAGES = 3  # of a connection: they, too, are read whatever the others have sent
@@ -30,6 +29,7 @@ _MAX_UNWANTED = 32  # descriptors that are no record, from one connection
 _MAX_WAITING = 64  # closes of one owner: above, its messages stay unread, and new connections pass no descriptors
 _SPARE_DESCRIPTORS = 512  # two messages with as many as the kernel allows; a surplus would be closed on receipt
 _SELF = Owner(-1, "")
+_TOO_MANY_OF_CGROUP = "the cgroup opens too many connections a second"
 
 
 class Peer:
@@ -50,15 +50,15 @@ class Receiver:
 
     def __init__(self, channel: Channel, socketfile: SocketFile, options: p.Options) -> None:
         self._channel, self._file, self._options = channel, socketfile, options
-        self._limits, self._closer = Limits(options), Closer()
+        self._limits, self._closer, self._refusals = Limits(options), Closer(), Refusals()
         self._peers: dict[int, Peer] = {}  # by descriptor
         self._numbers: dict[int, Peer] = {}
         self._paused: list[Peer] = []
+        self._cgroups: dict[int, str] = {}  # by pid, of one turn: who opens too many does so in few processes
         self._last_number = 0
-        self._refused: dict[tuple[int, str, str], int] = {}
         self._empty_since = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._beat_due = self._resume_due = 0.0
-        self._crowded = self._passing_off = False
+        self._crowded = self._passing_off = self._resting = False
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._capacity = limit - _SPARE_DESCRIPTORS if limit > 0 else 1 << 20
         self._epoll = select.epoll()
@@ -79,17 +79,17 @@ class Receiver:
                 self._epoll.register(peer.sock.fileno(), select.EPOLLIN)
             self._paused = []
         if now >= self._beat_due:
-            self._beat_due = now + _BEAT_SECONDS
             self._beat(now)
-        if not self._channel.full:
-            self._report_refused()
         if self._crowded:
             self._crowded = False
             time.sleep(_BATCH_SECONDS)
 
     def _poll(self, seconds: float) -> None:
         began, arrived = time.clock_gettime(time.CLOCK_BOOTTIME), False
-        for descriptor, _ in self._epoll.poll(seconds):
+        events = self._epoll.poll(seconds)
+        if events and self._resting:
+            self._beat(time.monotonic(), resting=False)
+        for descriptor, _ in events:
             if descriptor == self._file.socket.fileno():
                 arrived = True
             elif descriptor == self._channel.descriptor:
@@ -113,6 +113,7 @@ class Receiver:
 
     def _accept(self) -> None:
         listening, last = self._file.socket, self._last_number + _MAX_ADMITTED
+        self._cgroups.clear()
         for _ in range(_MAX_ACCEPTED):
             if self._last_number >= last:
                 return
@@ -124,7 +125,7 @@ class Receiver:
                 return
             except OSError as error:
                 # Out of descriptors: the connection stays in the queue, and without a pause the loop would spin.
-                self._refuse(0, "connections", error.strerror or "accept failed")
+                self._refusals.add(0, "connections", error.strerror or "accept failed")
                 time.sleep(_PAUSE_SECONDS)
                 return
             self._admit(descriptor)
@@ -132,7 +133,7 @@ class Receiver:
     def _admit(self, descriptor: int) -> None:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
         sock.setblocking(False)
-        _, uid = user(sock)
+        pid, uid = user(sock)
         owner = Owner(uid, "")
         if self._limits.connects(("user", uid)):
             self._turn_away(sock, owner, "connect_rate", "the user opens too many connections a second")
@@ -141,11 +142,17 @@ class Receiver:
         if len(self._peers) + self._closer.total >= self._capacity:
             self._turn_away(sock, owner, "connections", "the limit of open files is reached")
             return
+        cgroup = self._cgroups.get(pid) or self._cgroups.setdefault(pid, probable_cgroup(pid))
+        if cgroup and self._limits.connects(("cgroup", cgroup), 0):
+            # A range of users is refused before the costly proof of each. It is this connection that is refused, also
+            # if its pid belongs to another process by now.
+            self._turn_away(sock, owner, "connect_rate", _TOO_MANY_OF_CGROUP)
+            self._crowded = True
+            return
         identity = identify(sock, self._empty_since)
-        owner = identity.owner
-        full = self._limits.full(owner)
-        if owner.cgroup not in ("", GONE) and self._limits.connects(("cgroup", owner.cgroup)):
-            self._turn_away(sock, owner, "connect_rate", "the cgroup opens too many connections a second")
+        owner, full = identity.owner, self._limits.full(identity.owner)
+        if owner.cgroup and self._limits.connects(("cgroup", owner.cgroup)):
+            self._turn_away(sock, owner, "connect_rate", _TOO_MANY_OF_CGROUP)
             self._crowded = True
         elif self._limits.banned(owner):
             self._turn_away(sock, owner, "banned", "the user is banned for some minutes")
@@ -160,7 +167,7 @@ class Receiver:
 
     def _turn_away(self, sock: _socket.socket, owner: Owner, reason: str, detail: str) -> None:
         self._discard(sock, owner)
-        self._refuse(owner.uid, reason, detail)
+        self._refusals.add(owner.uid, reason, detail)
 
     def _serve(self, peer: Peer) -> None:
         """Read one message only, so that a busy client does not delay the others."""
@@ -218,7 +225,7 @@ class Receiver:
         else:
             self._epoll.unregister(descriptor)
         if reason and detail:
-            self._refuse(peer.owner.uid, reason, detail)
+            self._refusals.add(peer.owner.uid, reason, detail)
         if peer.messages:
             process = None if reason else pidfd(peer.sock)
             self._channel.send(p.ENDED, peer.number, reason.encode(), [] if process is None else [process])
@@ -228,12 +235,12 @@ class Receiver:
 
     def _discard(self, sock: _socket.socket, owner: Owner) -> None:
         shut(sock)
-        if passes_descriptors(sock):
+        if close_may_block(sock):
             self._closer.close(owner, [sock.detach()])
-        else:  # nothing is queued whose close could block
+        else:
             sock.close()
 
-    def _beat(self, now: float) -> None:
+    def _beat(self, now: float, *, resting: bool = True) -> None:
         """Report to the daemon, and do what is due every second."""
         self._closer.retry()
         blocked = self._closer.blocked(_BLOCKED_SECONDS)
@@ -258,8 +265,15 @@ class Receiver:
         if not self._channel.full:
             if stopped or self._closer.total > self._capacity // 2:
                 self._channel.send(p.REPLACE)
-            state = p.STATE.pack(len(self._peers), len(blocked), bans, time.process_time())
-            self._channel.send(p.ALIVE, 0, state)
+            self._channel.send(p.ALIVE, 0, p.STATE.pack(len(self._peers), len(blocked), bans, time.process_time()))
+            self._refusals.report(self._channel)
+        self._rest(now, resting and not bans)
+
+    def _rest(self, now: float, allowed: bool) -> None:
+        self._resting = allowed and not (self._peers or self._closer.total or self._channel.full)
+        self._beat_due = now + (p.REST_SECONDS if self._resting else _BEAT_SECONDS)
+        if self._resting:
+            self._channel.send(p.RESTING)
 
     def _reopen(self, reason: str) -> None:
         if self._file.owned:
@@ -277,18 +291,9 @@ class Receiver:
         self._channel.send(p.REOPENED, 0, reason.encode())
 
     def _run_commands(self) -> None:
-        """Carry out the daemon's commands."""
         for kind, number, body in self._channel.commands():
             if kind == p.CLOSE and number in self._numbers:
                 self._end(self._numbers[number], "rejected")
             elif kind == p.BAN:
                 uid, seconds = p.BAN_BODY.unpack_from(body)
                 self._limits.ban(Owner(uid, body[p.BAN_BODY.size :].decode()), seconds)
-
-    def _refuse(self, uid: int, reason: str, detail: str) -> None:
-        self._refused[uid, reason, detail] = self._refused.get((uid, reason, detail), 0) + 1
-
-    def _report_refused(self) -> None:
-        refused, self._refused = self._refused, {}
-        for (uid, reason, detail), count in refused.items():
-            self._channel.send(p.REJECTED, 0, p.REFUSED.pack(uid, count) + reason.encode() + b"\0" + detail.encode())

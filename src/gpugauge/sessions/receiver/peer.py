@@ -46,6 +46,11 @@ def user(sock: _socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def probable_cgroup(pid: int) -> str:
+    """Return the cgroup of a process that connected, or of another one that has its pid by now; "" without one."""
+    return _cgroup(pid) if pid > 0 else ""
+
+
 def identify(sock: _socket.socket, empty_since: float) -> Identity:
     """Return the identity of the process that connected. `empty_since` is a time since boot at which the connection was
     not there yet.

@@ -8,12 +8,13 @@ HEADER = struct.Struct("=BI")  # kind, number of the connection (0: none)
 PEER = struct.Struct("=iiqdi")  # the fields of peer.Identity, with the uid of its owner
 STATE = struct.Struct("=IIId")  # open connections, closes that block, banned owners, seconds of CPU time
 REFUSED = struct.Struct("=iI")  # uid, count
+MANY_USERS = -1  # in the place of the uid
 
 # From the receiver.
 (
     READY,  # the socket is open
     FAILED,  # it cannot be opened, or the receiver ends; text
-    ALIVE,  # every second: STATE
+    ALIVE,  # every second: STATE; first of all after RESTING
     OPENED,  # before the first message of a connection: PEER, cgroup
     MESSAGE,  # the datagram of a hook, with the shared record beside the first one
     ENDED,  # the connection has ended; the reason of a rejection, empty without one; the pidfd of the process
@@ -21,12 +22,14 @@ REFUSED = struct.Struct("=iI")  # uid, count
     BANNED,  # an owner is banned: uid, cgroup, as BAN has them
     REOPENED,  # the socket's path was removed, and there is a new one; text
     REPLACE,  # the receiver asks for a successor: too many of its closes block
-) = range(1, 11)
+    RESTING,  # nobody is connected: the next report comes after REST_SECONDS, or before anything is done
+) = range(1, 12)
 
 # From the daemon.
 CLOSE, BAN = range(64, 66)  # close a connection; ban an owner for the seconds in BAN_BODY
 BAN_BODY = struct.Struct("=id")  # uid, seconds; the cgroup follows
 
+REST_SECONDS = 5.0
 MAX_DATAGRAM_BYTES = 64 * 1024  # more than the longest message of a hook
 
 
@@ -58,7 +61,7 @@ class Options:
         self.connections = 2048
         self.connections_by_cgroup = 1024
         self.connections_by_user = 1536
-        self.connects = 20.0  # a second by one user, or of one cgroup; as many at once as it may have connections
+        self.connects = 20.0  # a second by one user, twice as many of one cgroup; at once those that a user may have
         self.hello_seconds = 10.0  # a connection without a message is closed after this time
         self.message_bytes = 16 * 1024
         self.messages_by_owner = 1500.0  # a second, of a user or of a cgroup: as many trainings send one a second

@@ -6,6 +6,11 @@ import _socket
 import posix
 
 _SO_PASSRIGHTS = 83  # Linux 6.16
+_RELEASE = [int("0" + "".join(filter(str.isdigit, part[:3]))) for part in posix.uname().release.split(".")[:2]]
+# Before Linux 6.9 the close of any Unix socket also closes what is in queues that nobody can read any more: the kernel
+# collects this garbage, of any user, in the thread that closes.
+COLLECTS_IN_CLOSE = _RELEASE < [6, 9]
+_CREDENTIALS_BYTES = _socket.CMSG_SPACE(12)
 
 
 class SocketFile:
@@ -91,6 +96,24 @@ def passes_descriptors(sock: _socket.socket) -> bool:
         return bool(sock.getsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS))
     except OSError:
         return True
+
+
+def close_may_block(sock: _socket.socket) -> bool:
+    """Return whether descriptors that others have sent may be closed with a connection that was shut."""
+    return passes_descriptors(sock) and (COLLECTS_IN_CLOSE or holds_messages(sock))
+
+
+def holds_messages(sock: _socket.socket) -> bool:
+    """Return whether messages are queued in a connection that was shut, so that none can come after this."""
+    try:
+        # With this option each message has credentials, also an empty one, and the end has none.
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        data, ancillary, flags, _ = sock.recvmsg(
+            1, _CREDENTIALS_BYTES, _socket.MSG_PEEK | _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
+        )
+    except OSError:
+        return True
+    return bool(data or ancillary or flags & _socket.MSG_CTRUNC)
 
 
 def shut(sock: _socket.socket) -> None:

@@ -1,0 +1,119 @@
+"""The functions that run at every step and every batch.
+
+After a long step the processor has to load from memory again whatever they use: each object, each line of code of the
+functions that they call, in Python and in C. So they are in one module, use few objects and functions, and write the
+words of the record themselves. The rest runs at most once a second, in Observer.publish.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.phases import EVALUATING, LOADING, TRAINING
+from gpugauge.hook.counts.sizes import learn
+from gpugauge.wire.record import (
+    BATCHES,
+    LAST_STEP,
+    PHASE,
+    SAMPLES,
+    SEQUENCE,
+    SEQUENCE_COPY,
+    SINCE,
+    SPENT,
+    STEPS,
+    TOKENS,
+    WAITED,
+)
+
+if TYPE_CHECKING:
+    from gpugauge.hook.observer import Observer
+
+
+def step_hook(observer: Observer, is_compiling: Callable[[], bool]) -> Callable[[Any, Any, Any], None]:
+    """Return the hook after each step of an optimizer. `is_compiling` is that of torch."""
+    (clock, _), live, identity = CLOCKS, observer.live, id
+    ended, work = observer.recorder.ends.append, observer.recorder.work
+
+    def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+        if is_compiling():
+            return  # dynamo traces a compiled optimizer through this function and must find nothing to trace
+        now = clock()
+        if now < live.step_due and identity(optimizer) == live.sole:
+            ended(now)
+            words = live.words
+            words[STEPS] += 1
+            words[LAST_STEP] = now
+            words[SAMPLES], words[TOKENS] = work.samples, work.tokens
+        else:
+            observer.on_step(optimizer, now)
+
+    return after_step
+
+
+def batch_wrapper(  # noqa: C901, PLR0915 - with the function in it
+    observer: Observer, wait: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Return a wrapper of the method that waits for the next batch of an iterator of DataLoader."""
+    (clock, _), live, thread, grad_enabled = CLOCKS, observer.live, threading.get_ident, torch.is_grad_enabled
+    ended, work = observer.recorder.waits.append, observer.recorder.work
+
+    @functools.wraps(wait)
+    def next_batch(self: Any) -> Any:  # noqa: C901, PLR0912 - one function: each call would cost
+        before, exposed = live.phase, live.exposed
+        if thread() != live.thread or (before == LOADING and not observer.phases.declared):
+            return observer.take_elsewhere(wait, self)
+        start = clock()
+        try:
+            if before != LOADING:  # as in Live.switch()
+                words, spent = live.words, start - live.since
+                words[SEQUENCE] = start
+                if spent > 0:
+                    words[SPENT + before] += spent
+                words[PHASE] = live.phase = LOADING
+                words[SINCE] = words[SEQUENCE_COPY] = live.since = start
+            if exposed:
+                observer.state.waits.begin()
+        except Exception:
+            observer.count_error()
+        try:
+            batch = wait(self)
+        except BaseException:
+            observer.end_wait(before, start, ended=True)
+            raise
+        try:
+            now = clock()
+            waited = now - start
+            due = now >= live.batch_due
+            phase = TRAINING if (observer.is_training_batch(self) if due else grad_enabled()) else EVALUATING
+            words = live.words
+            if live.since is not start or live.within:  # the phase changed in the wait, or goes back to one entered
+                phase = observer.phases.end_wait(phase, before, now)
+                if before == LOADING:
+                    waited = 0  # a wait that the program declares covers this one
+            else:
+                words[SEQUENCE] = now
+                words[SPENT + LOADING] += waited
+                words[PHASE] = live.phase = live.base = phase
+                words[SINCE] = words[SEQUENCE_COPY] = live.since = now
+            ended(waited)
+            live.last_batch = now
+            words[BATCHES] += 1
+            words[WAITED + phase] += waited
+            if exposed:
+                observer.state.waits.end(now, waited)
+            if due or phase != TRAINING:
+                observer.on_batch(phase, now, batch)
+            if phase == TRAINING:  # after on_batch(), which can count a step that came before this batch
+                read = self.gpugauge_size
+                learn(self, batch, work) if read is None else read(batch, work)
+        except Exception:
+            observer.count_error()
+        return batch
+
+    return next_batch

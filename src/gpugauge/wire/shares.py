@@ -1,0 +1,66 @@
+"""The shares of a training: its parts, of the time since its first step or batch. Hook and daemon state the same ones.
+
+Runs on Python 3.9 with the standard library only: a training process loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAMED_PHASES = frozenset({"evaluating", "checkpointing", "compiling", "generating"})
+
+# Words by part, the parts that take equal shares in this order.
+_WORDS = {
+    "data": "waiting for data",
+    "peers": "waiting for other ranks",
+    "evaluating": "evaluating",
+    "checkpointing": "writing checkpoints",
+    "compiling": "compiling",
+    "generating": "generating",
+}
+_MIN_SHARE = 0.005  # a smaller one is 0 %
+_DIGITS = 4  # every view rounds the same number to per cent
+
+
+def with_waits(seconds: Mapping[str, float], waits: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds in each phase, each with its waits for batches; `loading` is the rest, in waits that have not
+    been reported yet. `waits` are the seconds waited in each phase.
+    """
+    found = dict(seconds)
+    for phase in sorted(waits, key=lambda phase: phase not in NAMED_PHASES):
+        part = min(found.get("loading", 0.0), waits[phase])
+        owner = phase if phase in NAMED_PHASES else "training"
+        found[owner] = found.get(owner, 0.0) + part
+        found["loading"] = found.get("loading", 0.0) - part
+    return found
+
+
+def shares(
+    phases: Mapping[str, float], data: float | None, peers: float | None, whole: float | None = None
+) -> dict[str, float]:
+    """Return the shares by part; a part that is not known is absent, and its time is in `rest`. {} if no part is known.
+
+    `phases` are seconds as of with_waits(), `data` and `peers` those of the waits for training batches and for other
+    ranks, `whole` the seconds of all phases. The start-up before the first step or batch is no part of it.
+    """
+    seconds = {"data": data, "peers": peers, **{phase: phases.get(phase) for phase in sorted(NAMED_PHASES)}}
+    known = {part: spent for part, spent in seconds.items() if spent is not None}
+    length = (sum(phases.values()) if whole is None else whole) - phases.get("starting", 0.0)
+    # A wait or a step that began before a window counts when it ends.
+    length = max(length, sum(known.values()))
+    if not known or length <= 0.0:
+        return {}
+    found = {**{part: spent / length for part, spent in known.items()}, "rest": 1.0 - sum(known.values()) / length}
+    return {part: round(share, _DIGITS) for part, share in found.items()}
+
+
+def parts(found: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """Return the parts that take a share, as (name, words, share), the largest first, the rest last."""
+    named = sorted(((name, words, found.get(name, 0.0)) for name, words in _WORDS.items()), key=lambda part: -part[2])
+    listed = [part for part in named if part[2] >= _MIN_SHARE]
+    return [*listed, ("rest", "the rest", found["rest"])] if "rest" in found else listed
+
+
+def sentence(found: Mapping[str, float]) -> str:
+    """Return the parts with their shares, as "70 % waiting for data, 30 % the rest"; "" if no share is known."""
+    return ", ".join(f"{100 * share:.0f} % {words}" for _, words, share in parts(found))

@@ -1,0 +1,157 @@
+"""The time of batches where they are loaded: drawn loaders, and what their datasets wrote down themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugauge.hook.counts import fetches
+from gpugauge.hook.counts.fetches import BEGUN, COUNT, CPU, FETCHED, PID, SLOT_WORDS, SLOTS, Meter, SlotMemory
+from gpugauge.hook.counts.loads import worker_meter
+
+PROGRAM = Path(__file__).with_name("loaded.py")
+
+
+@pytest.mark.torch
+def test_drawn_loaders_are_measured_in_their_workers(tmp_path: Path) -> None:
+    seed, count = os.environ.get("GPUGAUGE_LOADERS", "23 8").split()
+    environment = {**os.environ, "GPUGAUGE_HOOK": "1", "GPUGAUGE_HOOK_SOCKET": str(tmp_path / "none")}
+    environment |= {"PYTHONPATH": str(PROGRAM.parents[2])}
+    command = [sys.executable, str(PROGRAM), seed, count, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    drawn = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(drawn) == int(count)
+    for training in drawn:
+        check(training)
+
+
+def check(training: dict[str, Any]) -> None:
+    """Compare the counts of one training with the notes of its datasets."""
+    drawn, found = training["drawn"], training["found"]
+    context = {**drawn, "found": found}
+    assert training["errors"] == 0, context
+    first = drawn["epochs"] * max(1, drawn["workers"])  # fetches that are the start of a loader
+    if drawn["batches"] == first and found is None:
+        return
+    assert found is not None, context
+    assert found["batches"] == drawn["batches"], context
+    # Short ones count with the next one that is measured.
+    short = drawn["size"] * sum(drawn["work"]) < 0.03
+    least = 0 if short else drawn["batches"] - first
+    assert least <= found["measured"] <= drawn["batches"] - first, context
+    if short:
+        return
+    assert found["epochs"] == drawn["epochs"], context
+    starts = 0 if not drawn["workers"] else 1 if drawn["persistent"] else drawn["epochs"]
+    assert found["starts"] == starts, context
+    assert (found["start_seconds"] > 0) == (starts > 0), context
+    items = [note for notes in training["notes"].values() for note in notes]
+    share = found["measured"] / drawn["batches"]
+    cpu, slept = (sum(item[column] for item in items) * share for column in (1, 2))
+    each = found["measured"]
+    assert found["cpu_seconds"] == pytest.approx(cpu, rel=0.15, abs=0.002 * each), context
+    assert found["blocked_seconds"] + found["storage_seconds"] == pytest.approx(slept, rel=0.15, abs=0.002 * each)
+
+
+def test_slots_are_taken_and_released() -> None:
+    memory = SlotMemory()
+    many = memory.take(range(1, SLOTS + 9))
+    assert len(many) == SLOTS
+    assert memory.take([5000]) == []
+    memory.words[many[3] + COUNT] = 7
+    memory.release(many[3:5])
+    assert memory.slot_of(4) is None
+    (again,) = memory.take([5000])
+    assert (again, memory.words[again + PID], memory.words[again + COUNT]) == (many[3], 5000, 0)
+    assert memory.slot_of(5000) == again
+
+
+def test_another_process_finds_the_memory_of_its_parent() -> None:
+    memory = SlotMemory()
+    program = (  # it waits for its slot
+        "import os, sys, time\n"
+        "from gpugauge.hook.counts.loads import worker_meter\n"
+        "for _ in range(200):\n"
+        "    meter = worker_meter(None, os.getppid())\n"
+        "    if meter: break\n"
+        "    time.sleep(0.05)\n"
+        "meter.words[meter.at + 2] += 5\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as child:
+        (at,) = memory.take([child.pid])
+        assert child.wait(30) == 0
+    assert memory.words[at + COUNT] == 5
+    assert worker_meter(None, None) is None
+    assert worker_meter(None, 2**22) is None
+
+
+def test_short_fetches_are_measured_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [0] * SLOT_WORDS
+    meter, clock, now = Meter(words), [0, 0, 0], 0
+    reads = list[int]()
+
+    def read() -> tuple[int, ...]:
+        reads.append(1)
+        return tuple(clock)
+
+    monkeypatch.setattr(meter, "_read", read)
+    for _ in range(1000):
+        meter.begin(now)
+        clock[0] += 800_000
+        now += 1_000_000
+        meter.end(now - 1_000_000, now)
+
+    assert 950 <= words[COUNT] <= 1000
+    assert words[CPU] == pytest.approx(0.8e6 * words[COUNT], rel=0.001)
+    assert len(reads) <= 44
+
+
+def test_the_first_fetch_is_a_start_and_errors_end_the_measurement() -> None:
+    words, errors = [0] * SLOT_WORDS, []
+    meter = Meter(words)
+    fetch = fetches.MeasuredFetch(lambda index: index + 1, lambda: meter, lambda: errors.append(1))
+
+    assert [fetch(1), fetch(2), fetch(3)] == [2, 3, 4]
+    assert (words[FETCHED], words[COUNT], errors) == (3, 1, [])
+    assert words[BEGUN] > 0
+
+    def broken() -> Meter:
+        raise OSError("no memory")
+
+    fetch = fetches.MeasuredFetch(lambda index: index + 1, broken, lambda: errors.append(1))
+    assert [fetch(1), fetch(2)] == [2, 3]
+    assert errors == [1]
+
+
+def test_an_error_of_the_dataset_reaches_the_program() -> None:
+    words = [0] * SLOT_WORDS
+    meter = Meter(words)
+
+    def dataset(index: int) -> int:
+        if index == 2:
+            raise StopIteration
+        return index
+
+    fetch = fetches.MeasuredFetch(dataset, lambda: meter, lambda: None)
+    assert (fetch(0), fetch(1)) == (0, 1)
+    with pytest.raises(StopIteration):
+        fetch(2)
+    assert fetch(3) == 3
+    assert words[FETCHED] == 3
+
+
+def test_a_loader_inside_a_dataset_is_a_part_of_the_outer_one() -> None:
+    inner_words, outer_words = [0] * SLOT_WORDS, [0] * SLOT_WORDS
+    inner_meter, outer_meter = Meter(inner_words), Meter(outer_words)
+    inner = fetches.MeasuredFetch(lambda index: index, lambda: inner_meter, lambda: None)
+    outer = fetches.MeasuredFetch(lambda index: inner(index) + inner(index), lambda: outer_meter, lambda: None)
+
+    assert [outer(1), outer(2), outer(3)] == [2, 4, 6]
+    assert (outer_words[FETCHED], inner_words[FETCHED]) == (3, 0)
