@@ -96,5 +96,11 @@ class ScrapeForecast:
         period is active. Scrapers with a period of about `interval` seconds or less do not count: a reading for each of
         their scrapes would cost more than it is worth.
         """
+        return now < self._awaited_until or self.is_expected(now, interval, lead, 0.0)
+
+    def is_expected(self, now: float, interval: float, lead: float, period: float) -> bool:
+        """Return whether a scraper with a period of at least `period` seconds, and more than about `interval`, is
+        expected to be served from the tick at `now`.
+        """
         end = now + lead + _TOLERANCE_INTERVALS * interval
-        return now < self._awaited_until or self.expected(now, end, _MIN_READ_INTERVALS * interval) is not None
+        return self.expected(now, end, max(period, _MIN_READ_INTERVALS * interval)) is not None

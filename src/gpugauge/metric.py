@@ -150,13 +150,15 @@ def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]
         samples: list[tuple[LabelValues, Value]] = []
         for labels, subject in subjects:
             reading = read(subject)
+            if reading is None:
+                continue
             # Nearly all are numbers or dictionaries, and isinstance() with Mapping takes longer than all the rest.
             kind = type(reading)
             if kind is float or kind is int:
                 samples.append((labels, reading))  # type: ignore[arg-type]  # mypy does not follow `kind`
             elif kind is dict or isinstance(reading, Mapping):
                 samples += _labelled(labels, reading)  # type: ignore[arg-type]  # nor here
-            elif reading is not None:
+            else:
                 samples.append((labels, reading))
         if samples:
             result.append(Family(row, tuple(samples)))

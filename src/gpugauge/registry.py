@@ -32,6 +32,7 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("host", "process.host:HostCollector", "CPU, I/O and cgroup figures of processes on GPUs or with torch."),
     Entry("allocation", "process.allocation:AllocationCollector", "The pod or job that each GPU is assigned to."),
     Entry("training", "training.training:TrainingCollector", "Reports of training processes through the hook."),
+    Entry("memory", "training.memory:MemoryCollector", "Memory of trainings: growth, room, imbalance of ranks."),
     Entry("driver", "exporter.driver:DriverCollector", "Duration and errors of the driver calls."),
     Entry(
         "verdict", "training.verdict:VerdictCollector", "State of each training, and the causes of its lost GPU time."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.process.process import ProcessCollector
-from gpugauge.driver.api import Device, DeviceReading, DriverView, ProcessReading, Reply
+from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading, ProcessReading, Reply
 from gpugauge.workload.procfs import Procfs, process_hash
 
 UUID = "GPU-a"
@@ -46,6 +46,7 @@ class Machine:
     starts: int = 1
     generation: int = 0
     listed: tuple[ProcessReading, ...] | None = None
+    instances: tuple[MigReading, ...] | None = None
     up: bool = True
     lag: float = 0.0  # of the GPU's own counter
     garbage: list[list[int]] = field(default_factory=list)
@@ -82,7 +83,7 @@ class Machine:
     def tick(self, *replies: Reply) -> Tick:
         if self.uptime:
             self.uptime.write_text(f"{self.now:.2f} 0.00\n")
-        reading = DeviceReading(uuid=UUID, processes=self.listed if self.up else None)
+        reading = DeviceReading(uuid=UUID, processes=self.listed if self.up else None, mig_instances=self.instances)
         device = Device(UUID, self.up, "ok" if self.up else "released", reading, {"processes": self.generation})
         view = DriverView(True, "ok", devices=(device,), worker_starts=self.starts)
         return Tick(1.7e9 + self.now, self.now, view, replies)

@@ -33,6 +33,7 @@ def write(
     devices: tuple[str, ...] = (),
     io: tuple[int, int] | None = None,
     cpus: str = "f",
+    uid: int = 1000,
 ) -> Path:
     """Write or overwrite a process. CPU times are in clock ticks."""
     folder = root / str(pid)
@@ -43,7 +44,8 @@ def write(
     if main is not None:
         (folder / f"task/{pid}/stat").write_text(stat(pid, cpu=main, **figures))  # type: ignore[arg-type]  # one dict for several
     (folder / "status").write_text(
-        f"Name:\tpython\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t{pid}\nCpus_allowed:\t{cpus}\n"
+        f"Name:\tpython\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+        f"NSpid:\t{pid}\nCpus_allowed:\t{cpus}\n"
     )
     (folder / "comm").write_text("python\n")
     (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in command))

@@ -96,6 +96,24 @@ def test_architectures_against_the_device(architectures: str, capability: str, s
     assert seen(points).arch_supported is supported
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "autocast", "only"),
+    [
+        ("torch.float32", "no", "no", True),
+        ("torch.float32", "no", "", True),
+        ("torch.float32", "no", "yes", False),
+        ("torch.float32", "yes", "no", False),
+        ("torch.bfloat16", "no", "no", False),
+        ("torch.float32", "", "no", None),
+    ],
+)
+def test_arithmetic_in_32_bits(dtype: str, tf32: str, autocast: str, only: bool | None) -> None:
+    series = build(tf32_matmul=tf32) if tf32 else dict(INFO)
+    series = {**series, "torch_parameter_elements": ({"device": "cuda:0", "dtype": dtype}, 1e6)}
+    series = {**series, "torch_settings_info": ({"autocast": autocast}, 1)}
+    assert seen(series).fp32_only is only
+
+
 @pytest.mark.parametrize(("command", "interactive"), [("ipykernel_launcher.py", True), ("", True), ("train.py", False)])
 def test_interactive_programs(command: str, interactive: bool) -> None:
     assert seen({"torch_process_info": ({"command": command}, 1)}).interactive is interactive

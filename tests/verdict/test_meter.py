@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.verdict.meter import PhaseMeter
-from gpugauge.verdict.states import NAMED_PHASES, RESTING
+from gpugauge.verdict.states import RESTING
+from gpugauge.wire.shares import NAMED_PHASES
 
 
 @dataclass

@@ -19,8 +19,8 @@ from gpugauge.verdict.states import (
     facts_of,
     next_state,
     transition,
-    with_waits,
 )
+from gpugauge.wire.shares import with_waits
 
 QUIET = Facts(quiet=True, now="training", mostly="training")
 OUTSIDE = Facts(inside=False, holds_gpus=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from tests.workload.trees import Made, pod_logs, v1, v2
 NAMES = ("train", "train-worker", "train-0", "bert", "bert-master", "a", "a-node-0", "llm-7b-v2")
 NAMESPACES = ("ml", "research", "ml-dev")
 PEOPLE = ("ann", "bob")
+FORGER = "mallory"  # copies what others' processes say about their jobs
+_FORGED = frozenset({"slurm", "declared", "distributed", "mpi", "ray", "container"})
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LATEST_NAME_SECONDS = 50.0
 
@@ -75,6 +78,8 @@ class Fleet:
         self._controllers: set[tuple[str, str, str]] = set()
         self._rendezvous: set[tuple[str, str, int]] = set()  # person, address, port
         self._restarts: list[Callable[[], object]] = []
+        self._said: dict[int, tuple[Mapping[str, str], str]] = {}  # by job, environment and cgroup of a process
+        self._forged: set[int] = set()
 
     def draw(self, count: int) -> None:
         """Add jobs of every kind, in a random order."""
@@ -101,6 +106,7 @@ class Fleet:
         made.process(2, ["sshd"], comm="sshd")
         local = self._names_known and self.random.random() < 0.5
         numbers = dict(zip(PEOPLE, (1001, 1000) if local and number % 2 else (1000, 1001), strict=True))
+        numbers[FORGER] = 1002
         due = self.random.choice((0.0, self.random.random() * _LATEST_NAME_SECONDS))
         accounts = Accounts(numbers, self._names_known, due, lambda: self.now)
         for uid in numbers.values():  # the pid of a person's shell is the uid
@@ -134,6 +140,7 @@ class Fleet:
             "unit": self._unit,
             "launch": self._launch,
             "": self._display,
+            "forged": self._forgery,
         }
         return pods | hosts
 
@@ -224,8 +231,8 @@ class Fleet:
     # Hosts.
 
     def _slurm_job(self, job: int) -> bool:
-        number = next(self._slurm)
-        environment = {"SLURM_JOB_ID": str(number)}
+        number, person = next(self._slurm), self.random.choice(PEOPLE)
+        environment, in_cgroups = {"SLURM_JOB_ID": str(number)}, self.random.random() < 0.7
         shape = self.random.choice(("plain", "array", "het"))
         if shape == "array":
             environment |= {"SLURM_ARRAY_JOB_ID": str(number), "SLURM_ARRAY_TASK_ID": str(self.random.randint(0, 3))}
@@ -235,7 +242,8 @@ class Fleet:
                 own = {"SLURM_JOB_ID": str(number if part == 0 else next(self._slurm)), "SLURM_HET_JOB_ID": str(number)}
             path = f"/system.slice/slurmstepd.scope/job_{own['SLURM_JOB_ID']}/step_0"
             old = f"/slurm/uid_1000/job_{own['SLURM_JOB_ID']}/step_0"
-            self._process(job, host, own, self.random.choice((v2(path), v1(old))))
+            group = self.random.choice((v2(path), v1(old))) if in_cgroups else v2("/system.slice/slurmd.service")
+            self._process(job, host, own, group, uid=host.accounts.numbers[person])
         return True
 
     def _declared(self, job: int) -> bool:
@@ -281,16 +289,18 @@ class Fleet:
         size = {"OMPI_COMM_WORLD_SIZE": str(len(hosts))}
         old = {"OMPI_MCA_orte_hnp_uri": f"{1000 + job}.0;tcp://{hosts[0].address},172.17.0.1:{30_000 + job}"}
         new = {"PMIX_NAMESPACE": f"prterun-{hosts[0].name}-{4000 + job}@1"}
-        environment = size | self.random.choice((old, new))
+        environment, person = size | self.random.choice((old, new)), self.random.choice(PEOPLE)
         for host in hosts:
-            self._process(job, host, environment, parent=self._quiet(host, ["orted"], 1000, 1))
+            uid = host.accounts.numbers[person]
+            self._process(job, host, environment, uid=uid, parent=self._quiet(host, ["orted"], uid, 1))
         return True
 
     def _ray(self, job: int) -> bool:
-        session = f"session_2026-01-02_03-04-05_{job:06}_23"
+        person = self.random.choice(PEOPLE)
         for host in self._some_hosts():
-            raylet = self._quiet(host, ["raylet", f"--session-name={session}"], 1000, 1, comm="raylet")
-            self._process(job, host, {"RAY_JOB_ID": "01000000"}, parent=raylet)
+            uid = host.accounts.numbers[person]
+            raylet = self._quiet(host, ["raylet", f"--session-name={_session(job)}"], uid, 1, comm="raylet")
+            self._process(job, host, {"RAY_JOB_ID": "01000000"}, uid=uid, parent=raylet)
         return True
 
     def _container(self, job: int) -> bool:
@@ -329,6 +339,27 @@ class Fleet:
         pid = next(host.pids)
         host.made.process(pid, ["/usr/lib/xorg/Xorg", ":0"], cgroup=v2("/system.slice/gdm.service"), uid=0)
         self.drawn.append(Drawn(host, pid, None))
+        return True
+
+    def _forgery(self, job: int) -> bool:
+        """Return whether there was another user's job to copy: its environment, its Ray node, the id of its container.
+        The copy is a job of its own.
+        """
+        copied = next((number for number in self._said if number not in self._forged), None)
+        if copied is None:
+            return False
+        self._forged.add(copied)
+        host, kind, (environment, group) = self.random.choice(self.hosts), self.kinds[copied], self._said[copied]
+        uid, place = host.accounts.numbers[FORGER], "/user.slice/user-1002.slice"
+        comm, argv = (
+            ("raylet", ["raylet", f"--session-name={_session(copied)}"]) if kind == "ray" else ("bash", ["bash"])
+        )
+        parent = self._quiet(host, argv, uid, 1, comm=comm)
+        identity = re.search("[0-9a-f]{64}", group)
+        place += f"/user@1002.service/libpod-{identity[0]}.scope" if identity else "/session-3.scope"
+        self.kinds[job] = kind
+        self._process(job, host, environment, v2(place), uid=uid, parent=parent)
+        self._said.pop(job, None)
         return True
 
     # Parts.
@@ -385,6 +416,8 @@ class Fleet:
         pid = next(host.pids)
         host.made.process(pid, cgroup=group, environ=environment, uid=uid, parent=parent, session=pid)
         self.drawn.append(Drawn(host, pid, job))
+        if self.kinds[job] in _FORGED:
+            self._said[job] = environment, group
 
     def _quiet(self, host: Host, argv: list[str], uid: int, parent: int, comm: str = "") -> int:
         """Return the pid of a new process that uses no GPU."""
@@ -397,3 +430,8 @@ class Fleet:
 
     def _suffix(self) -> str:
         return "".join(self.random.choice(_ALPHABET) for _ in range(5))
+
+
+def _session(job: int) -> str:
+    """Return the session of the Ray cluster of a job."""
+    return f"session_2026-01-02_03-04-05_{job:06}_23"

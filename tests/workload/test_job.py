@@ -277,13 +277,21 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
     ("Slurm", JobFacts({"SLURM_JOB_ID": "71"}, slurm_job="71"), ("slurm", "71", "slurm")),
     (
         "Slurm, task of an array",
-        JobFacts({"SLURM_JOB_ID": "71", "SLURM_ARRAY_JOB_ID": "64", "SLURM_ARRAY_TASK_ID": "7"}, slurm_job="71"),
-        ("slurm", "64_7", "slurm"),
+        JobFacts(
+            {"SLURM_JOB_ID": "71", "SLURM_ARRAY_JOB_ID": "64", "SLURM_ARRAY_TASK_ID": "7"}, user="ann", slurm_job="71"
+        ),
+        ("slurm", "ann/64_7", "slurm"),
     ),
     (
         "Slurm, part of a heterogeneous job",
-        JobFacts({"SLURM_JOB_ID": "72", "SLURM_HET_JOB_ID": "71", "SLURM_HET_SIZE": "2"}, slurm_job="72"),
-        ("slurm", "71", "slurm"),
+        JobFacts({"SLURM_JOB_ID": "72", "SLURM_HET_JOB_ID": "71", "SLURM_HET_SIZE": "2"}, user="ann", slurm_job="72"),
+        ("slurm", "ann/71", "slurm"),
+    ),
+    ("Slurm without cgroups", JobFacts({"SLURM_JOB_ID": "71"}, user="ann"), ("slurm", "ann/71", "environment")),
+    (
+        "Slurm without cgroups, task of an array",
+        JobFacts({"SLURM_JOB_ID": "71", "SLURM_ARRAY_JOB_ID": "64", "SLURM_ARRAY_TASK_ID": "7"}, user="ann"),
+        ("slurm", "ann/64_7", "environment"),
     ),
     (
         "Slurm, the environment of another job",
@@ -346,19 +354,22 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
     (
         "Open MPI 4",
         JobFacts(
-            {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_MCA_orte_hnp_uri": "153157632.0;tcp://10.0.0.7,192.168.1.7:34911"}
+            {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_MCA_orte_hnp_uri": "153157632.0;tcp://10.0.0.7,192.168.1.7:34911"},
+            user="ann",
         ),
-        ("mpi", "153157632@10.0.0.7:34911", "rendezvous"),
+        ("mpi", "ann/153157632@10.0.0.7:34911", "rendezvous"),
     ),
     (
         "Open MPI 5",
-        JobFacts({"OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": "prterun-gpu07-4711@1"}),
-        ("mpi", "gpu07-4711@1", "rendezvous"),
+        JobFacts({"OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": "prterun-gpu07-4711@1"}, user="ann"),
+        ("mpi", "ann/gpu07-4711@1", "rendezvous"),
     ),
     (
         "Ray",
-        JobFacts({"RAY_JOB_ID": "02000000"}, raylet="session_2026-01-02_03-04-05_678901_23", container_id=ID),
-        ("ray", "session_2026-01-02_03-04-05_678901_23/02000000", "ancestry"),
+        JobFacts(
+            {"RAY_JOB_ID": "02000000"}, user="root", raylet="session_2026-01-02_03-04-05_678901_23", container_id=ID
+        ),
+        ("ray", "root/session_2026-01-02_03-04-05_678901_23/02000000", "ancestry"),
     ),
     (
         "Compose",
@@ -366,6 +377,11 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
         ("compose", f"{HOST}/shop/trainer", "cgroup"),
     ),
     ("Docker", JobFacts(host=HOST, container_id=ID), ("container", f"{HOST}/{ID[:12]}", "cgroup")),
+    (
+        "Podman without root",
+        JobFacts(host=HOST, user="ann", container_id=ID, rootless=True),
+        ("container", f"{HOST}/ann/{ID[:12]}", "cgroup"),
+    ),
     (
         "a service",
         JobFacts(host=HOST, user="ann", unit="train.service"),
@@ -441,7 +457,7 @@ def test_the_same_work_on_two_hosts_is_two_jobs() -> None:
         {"container_id": ID, "host_network": False, "environment": torchrun("trainer-0")},
     ]
     for each in facts:
-        here, there = (resolve(JobFacts(host=host, user="ann", **each)) for host in (HOST, OTHER))  # type: ignore[arg-type]
+        here, there = (resolve(JobFacts(host=host, user="ann", **each)) for host in (HOST, OTHER))  # type: ignore[arg-type]  # fields by name
         assert here.kind == there.kind
         assert here.name != there.name
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_job_of_the_environment_where_slurm_has_no_cgroups(tmp_path: Path) -> No
     assert [(read(made, pid).workload.kind, read(made, pid).workload.job_id) for pid in (41, 42)] == [
         ("slurm", "9"),
         ("slurm", "7"),
+    ]
+
+
+def test_a_user_cannot_have_the_compose_service_of_another(tmp_path: Path) -> None:
+    """Below the own slice, a user can make a cgroup with the id of any container."""
+    made = proc(tmp_path / "proc")
+    made.process(41, cgroup=v2(f"{USER}/user@1000.service/libpod-{ID}.scope"))
+    made.process(42, cgroup=v2(f"/system.slice/docker-{ID}.scope"))
+    (tmp_path / ID).mkdir()
+    labels = {"com.docker.compose.project": "shop", "com.docker.compose.service": "trainer"}
+    (tmp_path / ID / "config.v2.json").write_text(json.dumps({"Config": {"Labels": labels}}))
+    ours = Reader(Procfs(str(made.root)), Names(known=True), tmp_path)
+    found = [ours.read(pid, START) for pid in (41, 42)]
+
+    assert [(facts.job.compose, facts.job.rootless) for facts in found if facts] == [
+        ("", True),
+        ("shop/trainer", False),
     ]
 
 

@@ -205,6 +205,17 @@ def test_torchrun_restarts_its_ranks_with_another_port(made: Made) -> None:
     assert job(workloads.resolve(51)) != first
 
 
+def test_the_ranks_of_one_user_do_not_take_the_job_of_anothers_below_one_process(made: Made) -> None:
+    """A program of root that starts those of many users, for example for notebooks."""
+    meets = {"MASTER_ADDR": "gpu07", "MASTER_PORT": "29500", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
+    made.process(40, ["spawner"], uid=0)
+    for pid, uid in ((41, 1001), (42, 1002)):
+        made.process(pid, parent=40, uid=uid, environ=meets | {"TORCHELASTIC_RUN_ID": "exp"})
+    workloads = over(made)
+
+    assert [workloads.resolve(pid).job for pid in (41, 42)] == ["1001/exp@gpu07:29500", "1002/exp@gpu07:29500"]
+
+
 def test_an_allocation_has_the_job_of_its_processes(made: Made, tmp_path: Path) -> None:
     pods: Pods = {("research", "trainer-worker-1"): {"main": {"nvidia.com/gpu": ["GPU-1"]}}}
     (tmp_path / "0").write_text("71\n")
@@ -226,7 +237,32 @@ def test_an_allocation_has_the_job_of_its_processes(made: Made, tmp_path: Path) 
         ("slurm", "71", "", "slurm"),
     ]
     assert [job(after[name][0]) for name in ("GPU-1", "index:0")] == [job(w) for w in resolved]
-    assert [job(w)[:2] for w in resolved] == [("pytorchjob", "trainer"), ("slurm", "64_7")]
+    assert [job(w)[:2] for w in resolved] == [("pytorchjob", "trainer"), ("slurm", "1000/64_7")]
+
+
+@pytest.mark.parametrize(
+    ("proven", "line", "expected"),
+    [
+        (False, "71\n", ("slurm", "71", "", "slurm")),  # which of the two users has the job is not known
+        (False, "71 1001\n", ("slurm", "1001/71", "", "environment")),
+        (True, "71\n", ("slurm", "71", "", "slurm")),
+        (True, "71 1001\n", ("slurm", "71", "", "slurm")),
+    ],
+)
+def test_an_allocation_does_not_have_the_job_of_a_process_that_claims_it(
+    made: Made, tmp_path: Path, proven: bool, line: str, expected: tuple[str, str, str, str]
+) -> None:
+    (tmp_path / "0").write_text(line)
+    made.process(41, environ={"SLURM_JOB_ID": "71"}, uid=1002)
+    group = v2("/system.slice/slurmstepd.scope/job_71/step_0" if proven else "/system.slice/slurmd.service")
+    made.process(42, cgroup=group, environ={"SLURM_JOB_ID": "71"}, uid=1001)
+    workloads = over(made, job_mapping_dir=tmp_path)
+    claimed, own = job(workloads.resolve(41)), job(workloads.resolve(42))
+    workloads.refresh()
+
+    assert claimed == ("slurm", "1002/71", "", "environment")
+    assert own == (("slurm", "71", "", "slurm") if proven else ("slurm", "1001/71", "", "environment"))
+    assert job(workloads.allocations()["index:0"][0]) == expected
 
 
 SIDECAR = Pod("research", "trainer-x7k2p", UID, {"job-name": "trainer"})
@@ -247,7 +283,7 @@ def test_every_process_of_a_sidecar_is_in_its_pod(made: Made) -> None:
         (SIDECAR, {}, ("job", "trainer", "research", "downward_api")),
         (SIDECAR, {"GPUGAUGE_JOB": "night"}, ("declared", "1000/night", "research", "hook")),
         (Pod("research", "trainer-worker-1", UID), PYTORCHJOB, ("pytorchjob", "trainer", "research", "hook")),
-        (None, {"SLURM_JOB_ID": "7"}, ("slurm", "7", "", "hook")),
+        (None, {"SLURM_JOB_ID": "7"}, ("slurm", "1000/7", "", "hook")),
     ],
 )
 def test_a_process_that_only_the_hook_reports(

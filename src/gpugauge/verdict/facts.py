@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from gpugauge.verdict import loader_facts
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.shares import phase_seconds, recent_seconds, seconds_in_window, waits
-from gpugauge.verdict.states import NAMED_PHASES
 from gpugauge.verdict.window import Window, WindowFamilies
+from gpugauge.wire.shares import NAMED_PHASES
 
 FAMILIES = WindowFamilies(
     latest=frozenset(
@@ -18,23 +19,22 @@ FAMILIES = WindowFamilies(
             *("gpu_pcie_generation", "gpu_pcie_width", "gpu_process_start_timestamp_seconds", "gpu_process_host_info"),
             *("torch_build_info", "torch_parameter_bytes", "torch_parameter_elements", "torch_device_info"),
             *("torch_memory_allocated_peak_bytes", "torch_memory_allocated_bytes", "torch_phase", "torch_loader_info"),
-            *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds"),
-            *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds"),
+            *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds", *loader_facts.LATEST),
+            *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds", "torch_settings_info"),
         }
     ),
     history=frozenset(
         {
             *("gpu_busy_seconds_total", "gpu_observed_seconds_total", "gpu_process_busy_seconds_total"),
-            "gpu_unaccounted_busy_seconds_total",
             *("gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_profiled_seconds_total"),
-            *("gpu_power_watts", "gpu_clock_hertz", "gpu_clocks_event_active"),
+            *("gpu_unaccounted_busy_seconds_total", "gpu_power_watts", "gpu_clock_hertz", "gpu_clocks_event_active"),
             *("gpu_pcie_transmitted_bytes_total", "gpu_pcie_received_bytes_total"),
             *("gpu_process_cgroup_throttled_seconds_total", "gpu_process_cgroup_pressure_seconds_total"),
             *("torch_memory_alloc_retries_total", "torch_memory_ooms_total", "torch_steps_total"),
             *("torch_memory_device_allocs_total", "torch_memory_device_frees_total"),
             *("torch_batches_total", "torch_step_duration_seconds", "torch_phase_seconds_total"),
-            *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total"),
-            "torch_local_work_seconds_total",
+            *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total", "torch_model_flops_total"),
+            *("torch_local_work_seconds_total", *loader_facts.HISTORY),
         }
     ),
     subjects=frozenset({"torch_process_info", "gpu_process_memory_used_bytes"}),
@@ -266,7 +266,8 @@ def _fp32_only(window: Window, process: str) -> bool | None:
     tf32 = _label(window, "torch_build_info", process, "tf32_matmul")
     if not dtypes or not tf32:
         return None
-    return dtypes <= {"torch.float32", "float32"} and tf32 == "no"
+    autocast = _label(window, "torch_settings_info", process, "autocast") == "yes"
+    return dtypes <= {"torch.float32", "float32"} and tf32 == "no" and not autocast
 
 
 def _sum_of_rises(window: Window, name: str, process: str) -> float:

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.verdict.states import NAMED_PHASES, RESTING, state_of_phase
+from gpugauge.verdict.states import RESTING, state_of_phase
+from gpugauge.wire.shares import NAMED_PHASES
 
 _TOLERANCE_SECONDS = 0.5
 

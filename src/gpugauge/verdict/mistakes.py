@@ -26,6 +26,15 @@ def _is(fact: str) -> Callable[[Facts], bool | None]:
     return lambda facts: {"yes": True, "no": False}.get(facts.get(fact, ""))
 
 
+def _is_not(fact: str) -> Callable[[Facts], bool | None]:
+    return lambda facts: {"no": True, "yes": False}.get(facts.get(fact, ""))
+
+
+def _batch_elsewhere(facts: Facts) -> bool | None:
+    batch, model = (facts.get(name, "") for name in ("batch_device", "parameter_device"))
+    return batch.startswith("cuda") and batch != model if batch and model.startswith("cuda") else None
+
+
 def _count(facts: Facts, name: str) -> int | None:
     text = facts.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else None
@@ -34,6 +43,13 @@ def _count(facts: Facts, name: str) -> int | None:
 def _data_parallel(facts: Facts) -> bool | None:
     devices = _count(facts, "dataparallel_devices")
     return None if devices is None else devices > 1
+
+
+def _pageable_batches(facts: Facts) -> bool | None:
+    workers, pinned = _count(facts, "loader_workers"), facts.get("loader_pin_memory")
+    if facts.get("parameters_on") != "cuda" or not workers or pinned not in ("yes", "no"):
+        return None  # batches of the training thread may be made on the GPU
+    return pinned == "no"
 
 
 def _too_many_threads(facts: Facts) -> bool | None:
@@ -81,12 +97,49 @@ MISTAKES = (
         "cpu",
     ),
     Mistake(
+        "pageable_batches",
+        _pageable_batches,
+        "loader workers deliver batches that are not in pinned memory, and all parameters are on a GPU: each copy "
+        "waits. It costs no time if the program pins the batches itself",
+        "pin_memory=True in DataLoader, and non_blocking=True where batches are copied to the GPU",
+        "simulated",
+    ),
+    Mistake(
         "too_many_threads",
         _too_many_threads,
         "the threads of one operator on the CPU, of all ranks, are more than the CPUs. It costs time where operators "
         "run on the CPU",
         "set OMP_NUM_THREADS to the CPUs of the process, divided by the ranks on them",
         "cpu",
+    ),
+    Mistake(
+        "remote_cpus",
+        _is_not("cpus_near_gpu"),
+        "the process may run on no CPU that is near its GPUs (gpu_local_cpus_info): each launch and each copy crosses "
+        "the link between the processors",
+        "bind the process to the CPUs of its GPU: numactl, --cpu-bind of Slurm, or the topology manager of Kubernetes",
+        "simulated",
+    ),
+    Mistake(
+        "narrow_link",
+        _is("narrow_link"),
+        "the PCIe link of a GPU of the process has fewer lanes than GPU and slot allow: copies take longer",
+        "reseat the GPU or its riser, or use another GPU (gpu_pcie_width)",
+        "simulated",
+    ),
+    Mistake(
+        "stray_gpu",
+        _is("stray_gpu"),
+        "a rank holds memory on a GPU that has the parameters of another rank, and none of its own",
+        "call torch.cuda.set_device(local_rank) before CUDA is used, and load checkpoints with map_location",
+        "simulated",
+    ),
+    Mistake(
+        "batch_elsewhere",
+        _batch_elsewhere,
+        "the loader returns batches on another GPU than that of all parameters: each batch crosses the bus twice",
+        "let the loader return batches in pinned memory of the host, and move them to the GPU of the model",
+        "simulated",
     ),
 )
 

@@ -1,11 +1,12 @@
-"""Seconds by phase, and the shares of a step, from the exported series of a process."""
+"""Seconds by phase, and the shares of a training, from the exported series of a process."""
 
 from __future__ import annotations
 
-from gpugauge.verdict.states import NAMED_PHASES, with_waits
 from gpugauge.verdict.window import Window
+from gpugauge.wire.shares import shares, with_waits
 
 _PHASES, _WAITS = "torch_phase_seconds_total", "torch_data_wait_seconds_total"
+_STEPS, _LOCAL = "torch_step_duration_seconds", "torch_local_work_seconds_total"
 _RECENT_SECONDS = 10.0
 
 
@@ -41,24 +42,21 @@ def recent_seconds(window: Window, process: str, phase: str | None) -> dict[str,
 
 
 def step_shares(window: Window, process: str) -> dict[str, float]:
-    """Return the shares of the window's time by part of the steps; a part that is not known is absent, and its time is
-    in `rest`. {} if no part is known.
-    """
+    """Return the shares of a training in the window, or in its whole life if that is shorter; see wire.shares."""
+    totals = phase_seconds(window, process)
+    if totals and sum(totals.values()) <= window.seconds:
+        waited = waits(window, process)
+        steps, local = window.total(_STEPS, process), window.total(_LOCAL, process)
+        return shares(with_waits(totals, waited), waited.get("training"), _peers(steps, local))
     window = window.since_present("torch_process_info", process)
     phases = seconds_in_window(window, process)
-    steps = window.rise("torch_step_duration_seconds", process)
-    local = window.rise("torch_local_work_seconds_total", process)
-    seconds = {
-        "data": window.rise(_WAITS, process, "training"),
-        "peers": None if steps is None or local is None else max(0.0, steps - local),
-        **{phase: phases.get(phase) for phase in sorted(NAMED_PHASES)},
-    }
-    known = {part: spent for part, spent in seconds.items() if spent is not None}
-    # A wait or a step that began before the window counts when it ends.
-    whole = max(window.span, sum(known.values()))
-    if not known or not whole:
-        return {}
-    return {**{part: spent / whole for part, spent in known.items()}, "rest": 1.0 - sum(known.values()) / whole}
+    peers = _peers(window.rise(_STEPS, process), window.rise(_LOCAL, process))
+    return shares(phases, window.rise(_WAITS, process, "training"), peers, window.span)
+
+
+def _peers(steps: float | None, local: float | None) -> float | None:
+    """Return the waits for other ranks, from the seconds of steps and those without the waits."""
+    return None if steps is None or local is None else max(0.0, steps - local)
 
 
 def _totals(window: Window, name: str, process: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpugauge.verdict.causes import STATES
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.wire.shares import NAMED_PHASES
 
 STALLED_SECONDS = 300.0
 STALLED_STEPS = 10.0  # a training is not stalled before this many of its own slow steps
@@ -15,7 +16,6 @@ MIN_EVIDENCE_SECONDS = 15.0  # of the window, before a cause is reported
 _IDLE_BUSY = 0.01  # a GPU that is less busy, as a ratio, is idle
 
 # Phases that are states of the same name. All other phases are parts of the training loop.
-NAMED_PHASES = frozenset({"evaluating", "checkpointing", "compiling", "generating"})
 WORKING = frozenset({"training", "training_on_cpu"}) | NAMED_PHASES
 RESTING = frozenset(STATES) - WORKING
 _EVERY = frozenset(STATES)
@@ -135,19 +135,6 @@ def trains_on_cpu(e: Evidence) -> bool:
     if e.parameters:
         return all(kind == "cpu" for kind in e.parameters)
     return e.inside and not e.devices and not e.torch_devices
-
-
-def with_waits(seconds: Mapping[str, float], waits: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds in each phase, each with its waits for batches; `loading` is the rest, in waits that have not
-    been reported yet. `waits` are the seconds waited in each phase.
-    """
-    found = dict(seconds)
-    for phase in sorted(waits, key=lambda phase: phase not in NAMED_PHASES):
-        part = min(found.get("loading", 0.0), waits[phase])
-        owner = phase if phase in NAMED_PHASES else "training"
-        found[owner] = found.get(owner, 0.0) + part
-        found["loading"] = found.get("loading", 0.0) - part
-    return found
 
 
 def _recent(e: Evidence, before: str, began: bool, on_cpu: bool) -> dict[str, float]:

@@ -38,7 +38,7 @@ class FamilySamples:
 
     def __init__(self, family: Family, index: Mapping[LabelValues, int]) -> None:
         """`index` is that of the tick before."""
-        self.family = family
+        self.family: Family | None = family
         series = [labels for labels, _ in family.samples]
         same = series == list(index)
         self._index = index if same else {labels: place for place, labels in enumerate(series)}
@@ -46,7 +46,10 @@ class FamilySamples:
 
     def next(self, family: Family) -> FamilySamples:
         """Return the samples of the next tick; this object if the family did not change."""
-        return self if self.family is family else FamilySamples(family, self._index)
+        if self.family is family:
+            return self
+        self.family = None  # only the newest is compared, and each holds the labels of all its samples
+        return FamilySamples(family, self._index)
 
     def get(self, labels: LabelValues) -> Value | None:
         """Return the value of a series, None if there is no such series."""
@@ -72,7 +75,7 @@ class Window:
     """The points of the last `seconds`. The time between ticks may vary."""
 
     def __init__(self, families: WindowFamilies, seconds: float = 60.0) -> None:
-        self._families, self._seconds, self._all_names = families, seconds, families.names
+        self._families, self.seconds, self._all_names = families, seconds, families.names
         self._points: deque[Point] = deque()
         self._names: frozenset[str] = frozenset()  # of the families in the history of any point
         self._latest: dict[str, Family] = {}
@@ -92,7 +95,7 @@ class Window:
         kept = {name: _kept(f, before.history.get(name)) for name, f in self._latest.items() if name in history}
         subjects = {name: _subjects(self._latest.get(name), before, name) for name in with_subjects}
         self._points.append(Point(time, kept, subjects))
-        while self._points[0].time < time - self._seconds:
+        while self._points[0].time < time - self.seconds:
             self._points.popleft()
         self._names = frozenset().union(*(point.history for point in self._points))
         self._by_labels, self._grouped, self._always_present, self._parts, self.cache = {}, {}, {}, {}, {}
@@ -117,7 +120,7 @@ class Window:
         times = tuple(point.time for point in points)
         part = self._parts.get(times)
         if part is None:
-            part = self._parts[times] = Window(self._families, self._seconds)
+            part = self._parts[times] = Window(self._families, self.seconds)
             part._points, part._names = points, self._names
             part._latest, part._by_labels, part._grouped = self._latest, self._by_labels, self._grouped
         return part
@@ -151,6 +154,11 @@ class Window:
         """Return the last value of a series."""
         value = self._last(name, labels)
         return None if value is None or isinstance(value, HistogramValue) else float(value)
+
+    def total(self, name: str, *labels: str) -> float | None:
+        """Return the last value of a counter, or of a histogram's sum."""
+        value = self._last(name, labels)
+        return value.total if isinstance(value, HistogramValue) else value
 
     def quantile(self, share: float, name: str, *labels: str) -> float | None:
         """Return the bound of a histogram below which `share` of the observations lie, at most its highest bound."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpugauge.text import printable
+from gpugauge.workload import environ
 from gpugauge.workload.controllers import CONTROLLERS, Pod, controller, number, spans_hosts
 
 # Every value of `workload_job_kind`, and of `workload_job_source`.
@@ -55,10 +56,11 @@ class JobFacts:
     claimed: bool = False  # the environment was sent by the hook, since /proc does not show the process
     user: str = ""
     host: str = ""  # a name that no other machine has
-    slurm_job: str = ""  # the id in the cgroup or in the environment
+    slurm_job: str = ""  # the id in the cgroup
     pod_uid: str = ""
     pod: Pod | None = None
     container_id: str = ""
+    rootless: bool = False  # a user chose the id of the container, whose cgroup is below the user's slice
     compose: str = ""  # project/service
     host_network: bool = True  # the process uses the network of the host
     unit: str = ""
@@ -95,9 +97,8 @@ def bounded(name: str) -> str:
 
 
 def slurm_name(job_id: str, environment: Mapping[str, str]) -> str:
-    """Return a Slurm job as Slurm names it: `A_T` for a task of an array, the leader's id for a heterogeneous job.
-
-    The environment counts only if it is that of the job.
+    """Return a Slurm job as Slurm names it in an environment: `A_T` for a task of an array, the leader's id for a
+    heterogeneous job. Empty if the job is none of them, or the environment is that of another job.
     """
     if environment.get("SLURM_JOB_ID", job_id) == job_id:
         leader = environment.get("SLURM_HET_JOB_ID") or environment.get("SLURM_PACK_JOB_ID") or ""
@@ -106,7 +107,7 @@ def slurm_name(job_id: str, environment: Mapping[str, str]) -> str:
             return leader
         if _is_id(array) and _is_id(task):
             return f"{array}_{task}"
-    return job_id
+    return ""
 
 
 def _is_id(value: str) -> bool:
@@ -119,7 +120,12 @@ def _declared(f: JobFacts) -> Job | None:
 
 
 def _slurm(f: JobFacts) -> Job | None:
-    return Job("slurm", slurm_name(f.slurm_job, f.environment), source="slurm") if f.slurm_job else None
+    job_id = f.slurm_job or environ.slurm_job(f.environment)
+    if not job_id:
+        return None
+    # What only the environment says may be the id of another user's job.
+    claimed = slurm_name(job_id, f.environment) or ("" if f.slurm_job else job_id)
+    return Job("slurm", f"{f.user}/{claimed}" if claimed else job_id, source="slurm" if f.slurm_job else "environment")
 
 
 def _of_pod(f: JobFacts) -> Job:
@@ -154,14 +160,15 @@ def _mpi(f: JobFacts) -> Job | None:
     prrte = _PRRTE.fullmatch(f.environment.get("PMIX_NAMESPACE", ""))
     orte = _ORTE.fullmatch(f.environment.get("OMPI_MCA_orte_hnp_uri", "").strip('"'))
     name = prrte[1] if prrte else f"{orte[1]}@{orte[2]}:{orte[3]}" if orte else ""
-    return Job("mpi", name, source="rendezvous") if name else None
+    return Job("mpi", f"{f.user}/{name}", source="rendezvous") if name else None
 
 
 def _ray(f: JobFacts) -> Job | None:
     if not f.raylet:
         return None
     job = f.environment.get("RAY_JOB_ID", "")
-    return Job("ray", f"{f.raylet}/{job}" if job.isalnum() else f.raylet, source="ancestry")
+    name = f"{f.raylet}/{job}" if job.isalnum() else f.raylet
+    return Job("ray", f"{f.user}/{name}", source="ancestry")  # every user can start a program with the name of a node
 
 
 def _of_host(f: JobFacts) -> Job | None:
@@ -174,6 +181,6 @@ def _of_host(f: JobFacts) -> Job | None:
     )
     for kind, name, source in places:
         if name:
-            owner = f"{f.user}/" if kind in {"unit", "launch"} else ""
+            owner = f"{f.user}/" if kind in {"unit", "launch"} or f.rootless else ""
             return Job(kind, f"{f.host}/{owner}{name}", source=source)
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.procfs import PAGE_BYTES, Procfs
 
 _MAX_MAPS_BYTES, _MAX_ENVIRON_BYTES = 16 << 20, 262_144
 _MAX_DESCRIPTORS = 65_536  # of one process
@@ -18,17 +18,24 @@ _CUDA = re.compile(rb"/lib(?:torch|c10)_cuda\.so")
 _ROCM = re.compile(rb"/lib(?:torch|c10)_hip\.so")
 _HOOK = "gpugauge/hook/bootstrap"  # the end of its entry in PYTHONPATH
 _USER_BASE = "/opt/gpugauge-hook/"  # the begin of PYTHONUSERBASE in a container with gpugauge's device
+_CPU_LIST = re.compile(r"[0-9,-]{1,128}")
+_NO_LIMIT = 1 << 62  # a larger one of cgroup v1 is none
 _OFF = ("0", "false", "no", "off")
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """Figures of a process's cgroup: CPUs of its quota, seconds throttled, seconds stalled by resource (PSI, some)."""
+    """Figures of a process's cgroup: CPUs of its quota, seconds throttled, seconds stalled by resource (PSI, some),
+    bytes that cannot be reclaimed without swap, the limit of its memory, and the bytes up to it.
+    """
 
     cpus: float | None
     throttled: float | None
     pressure: dict[str, float]
+    memory: int | None = None
+    memory_limit: int | None = None
+    memory_left: int | None = None
 
 
 def torch_build(procfs: Procfs, pid: int) -> str:
@@ -49,16 +56,38 @@ def io_bytes(procfs: Procfs, pid: int) -> dict[str, int] | None:
     return {name: value for name, value in named.items() if value is not None} or None
 
 
-def affinity(procfs: Procfs, pid: int) -> int | None:
-    """Return the number of CPUs on which the main thread can run."""
-    for line in _text(procfs, pid, "status").splitlines():
-        name, _, mask = line.partition(":")
-        if name == "Cpus_allowed":
-            try:
-                return int(mask.strip().replace(",", ""), 16).bit_count() or None
-            except ValueError:
-                return None
-    return None
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The CPUs on which the main thread can run, by number and as a list such as 0-7,16, and the bytes that are swapped
+    out.
+    """
+
+    cpus: int | None = None
+    cpu_list: str = ""
+    swapped: int | None = None
+
+
+def bounds(procfs: Procfs, pid: int) -> Bounds:
+    """Return the CPUs and the swapped memory of a process."""
+    lines = (line.partition(":") for line in _text(procfs, pid, "status").splitlines())
+    found = {name: value.strip() for name, _, value in lines}
+    try:
+        cpus = int(found.get("Cpus_allowed", "").replace(",", ""), 16).bit_count() or None
+    except ValueError:
+        cpus = None
+    swapped = found.get("VmSwap", "").split()
+    size = int(swapped[0]) << 10 if len(swapped) == 2 and swapped[0].isdigit() else None
+    listed = found.get("Cpus_allowed_list", "")
+    return Bounds(cpus, listed if _CPU_LIST.fullmatch(listed) else "", size)
+
+
+def anonymous_bytes(procfs: Procfs, pid: int) -> int | None:
+    """Return the resident memory that no file backs: a heap that grows, not a dataset that is mapped."""
+    try:
+        fields = procfs.read_once(pid, "statm").split()
+        return max(0, int(fields[1]) - int(fields[2])) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def visible_devices(procfs: Procfs, pid: int) -> str | None:
@@ -108,7 +137,39 @@ def cgroup(cpu: Path | None, memory: Path | None) -> Cgroup:
         throttled = used["throttled_time"] / 1e9
     folders = {"cpu": cpu, "io": cpu, "memory": memory}
     stalls = {resource: _stalled(_read(folder, f"{resource}.pressure")) for resource, folder in folders.items()}
-    return Cgroup(_quota(cpu), throttled, {resource: s for resource, s in stalls.items() if s is not None})
+    pressure = {resource: s for resource, s in stalls.items() if s is not None}
+    return Cgroup(_quota(cpu), throttled, pressure, *_memory(memory))
+
+
+def memory_available(procfs: Procfs) -> int | None:
+    """Return the memory of the machine that a new process can use without swapping, in bytes."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", (procfs.root / "meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def _memory(folder: Path | None) -> tuple[int | None, int | None, int | None]:
+    """Return the memory that cannot be reclaimed without swap, the limit, and the bytes up to it; None without one.
+
+    The bytes up to the limit follow from what the kernel compares with it, without files that can be read again.
+    """
+    found = _numbers(_read(folder, "memory.stat"))
+    anonymous = found.get("total_rss", found.get("anon"))  # v1, v2
+    shared = found.get("total_shmem", found.get("shmem", 0))
+    most = _count(folder, "memory.max", "memory.limit_in_bytes")
+    limit = most if most is not None and most < _NO_LIMIT else None
+    charged = _count(folder, "memory.current", "memory.usage_in_bytes")
+    files = found.get("total_inactive_file", found.get("inactive_file", 0))
+    left = None if limit is None or charged is None else max(0, limit - charged + files)
+    return None if anonymous is None else anonymous + shared, limit, left
+
+
+def _count(folder: Path | None, *names: str) -> int | None:
+    """Return the number in the first of these files that has a text, None if it is not a number."""
+    text = next((text for name in names if (text := _read(folder, name).strip())), "")
+    return int(text) if text.isdigit() else None
 
 
 def _quota(folder: Path | None) -> float | None:

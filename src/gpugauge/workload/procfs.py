@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from gpugauge.workload import cgroup
 from gpugauge.workload.identity import clean
+from gpugauge.workload.intime import InTime, Owner
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Inode of the initial pid namespace, whose pids the driver reports. PROC_PID_INIT_INO in include/linux/proc_ns.h.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _INITIAL_NAME_NAMESPACE = "uts:[4026531838]"  # PROC_UTS_INIT_INO
 _MAX_HOST = 48  # characters of the machine's name
+# Files of a process that need the lock of its memory, or that of the replacement of its program.
+_MAY_HANG = frozenset({"cmdline", "environ", "maps", "io"})
 
 
 @lru_cache(maxsize=8192)
@@ -60,6 +65,7 @@ class Procfs:
         except OSError:
             # Some sandboxes hide it. Start times count from the boot, so that only a reboot can make two labels equal.
             self.boot_id = ""
+        self._in_time = InTime()
 
     def start_time(self, pid: int) -> int | None:
         """Return the start time in clock ticks after boot, None without such a process."""
@@ -80,7 +86,7 @@ class Procfs:
                 reaped_cpu=(int(f[13]) + int(f[14])) / TICKS_PER_SECOND,
                 threads=int(f[17]),
                 start=int(f[19]),
-                resident=int(f[21]) * _PAGE_BYTES,
+                resident=int(f[21]) * PAGE_BYTES,
                 session=int(f[3]),
                 terminal=f[4] != b"0",
             )
@@ -164,14 +170,38 @@ class Procfs:
 
     def read_once(self, pid: int, name: str) -> bytes:
         """Return the result of one read call: all of a short file that the kernel writes at once, such as stat."""
+        return self._within_time(pid, name, partial(self._read_once, pid, name))
+
+    def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
+        """Return up to `limit` bytes of a file of a process. Raises OSError if it ended or is not readable, and
+        TimeoutError if reading it, or another process of its user, hangs.
+        """
+        return self._within_time(pid, name, partial(self._read, pid, name, limit))
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the calling thread and of what it has read in other threads."""
+        return time.thread_time() + self._in_time.cpu_seconds()
+
+    def _within_time(self, pid: int, name: str, work: Callable[[], bytes]) -> bytes:
+        return self._in_time.read(work, partial(self._owner, pid)) if name in _MAY_HANG else work()
+
+    def _owner(self, pid: int) -> Owner:
+        status = self.status(pid)
+        try:
+            text = self._read(pid, "cgroup", 4096).decode(errors="replace")
+        except OSError:
+            text = ""
+        person = cgroup.parse(text).owner  # who may make more cgroups below the own slice
+        return Owner(status.uid if status else -1, text if person is None else str(person))
+
+    def _read_once(self, pid: int, name: str) -> bytes:
         descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, 4096)
         finally:
             os.close(descriptor)
 
-    def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
-        """Return up to `limit` bytes of a file of a process. Raises OSError if it ended or is not readable."""
+    def _read(self, pid: int, name: str, limit: int) -> bytes:
         # Plain system calls: a Path and a buffered file take three times as long, and this runs for every process.
         descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -34,7 +34,7 @@ class Facts:
     container_pid: int | None
     job: JobFacts = field(default_factory=JobFacts)
     user: int | None = None  # the uid whose name is not known yet
-    parent: str = ""  # the `process` label of its parent
+    parent: str = ""  # the `process` label of its parent, if that belongs to the same user
 
     @property
     def hostname(self) -> str:
@@ -75,7 +75,7 @@ class Reader:
         )
         display = is_display(workload.command)
         launch = Launch() if job or groups.pod_uid or display else launch_of(self._procfs, pid, status.uid)
-        parent = self._process(status.parent)
+        parent = self._process(status.parent, status.uid)
         if self._procfs.start_time(pid) != start:
             return None
         return Facts(
@@ -85,10 +85,11 @@ class Reader:
                 environment,
                 user=user,
                 host=self._host,
-                slurm_job=job,
+                slurm_job=groups.slurm_job,
                 pod_uid=groups.pod_uid,
                 container_id=groups.container_id,
-                compose=compose_service(self._docker, groups.container_id) if self._docker and contained else "",
+                rootless=contained and not numbered,
+                compose=compose_service(self._docker, groups.container_id) if self._docker and numbered else "",
                 host_network=not contained or self._procfs.uses_host_network(pid),
                 unit=groups.unit,
                 raylet=launch.raylet,
@@ -104,8 +105,10 @@ class Reader:
         name = self._users.name(uid)
         return self._clean(name) if self._users.is_known(uid) else None
 
-    def _process(self, pid: int) -> str:
-        start = self._procfs.start_time(pid) if pid > 1 else None
+    def _process(self, pid: int, uid: int) -> str:
+        """Return the `process` label of a process of a user; empty if it has ended or belongs to another one."""
+        status = self._procfs.status(pid) if pid > 1 else None
+        start = self._procfs.start_time(pid) if status and status.uid == uid else None
         return "" if start is None else process_hash(self._procfs.boot_id, str(pid), str(start))
 
     def _cgroup(self, pid: int) -> cgroup.Cgroup:

@@ -32,7 +32,6 @@ _MAX_PROCESSES = 4096
 _INVISIBLE_SECONDS = 60.0
 # Names that are part of a job are awaited for this time after its first process was found.
 _NAMES_WAIT_SECONDS = 60.0
-_NAMED_BY_USER = frozenset({"declared", "distributed", "unit", "launch"})
 _INITIAL_PID_NAMESPACE = 4026531836
 
 
@@ -133,7 +132,6 @@ class Workloads:
             claimed=True,
             user=clean(self._users.name(uid) if on_host and self._own_pod is None else self._users.number(uid)),
             host=self._host,
-            slurm_job=environ.slurm_job(environment),
             pod=self._own_pod,
             host_network=on_host or self._own_pod is not None,
             launch=launch[:8],
@@ -241,20 +239,22 @@ class Workloads:
             return
         agent = known.facts.parent if "TORCHELASTIC_RUN_ID" in facts.environment else ""
         # torchrun starts its ranks again with another port.
-        job = self._agents.get(agent)
+        job, user = self._agents.get(agent), facts.user
         if job is None:
             job = resolve(replace(facts, pod=pod))
-            if known.facts.user is not None and job.kind in _NAMED_BY_USER:
-                user = self._reader.user_name(known.facts.user)
-                if user is None and waits:
+            if known.facts.user is not None and f"{user}/" in job.name:
+                name = self._reader.user_name(known.facts.user)
+                if name is None and waits:
                     return
-                job = resolve(replace(facts, pod=pod, user=user or facts.user))
+                user = name or user
+                job = resolve(replace(facts, pod=pod, user=user))
         if agent:
             _remember(self._agents, agent, job)
         known.settled, known.workload = True, _with_job(workload, job)
         if job.kind:
             keys: list[tuple[str, ...]] = [("pod", pod.namespace, pod.name)] if pod else []
-            keys += [("slurm", workload.job_id)] if job.kind == "slurm" else []
+            if job.kind == "slurm":
+                keys.append(("slurm", workload.job_id, "" if job.source == "slurm" else user))
             self._changes += sum(_remember(self._jobs, key, job) for key in keys)
 
     def _pod(self, known: _Known) -> Pod | None:
@@ -274,7 +274,9 @@ class Workloads:
     def _allocated(self, workload: Workload) -> Workload:
         """Return the holder of a device with its job. A pod has one when one of its processes was found."""
         if workload.kind == "slurm":
-            job = self._jobs.get(("slurm", workload.job_id), Job("slurm", workload.job_id, source="slurm"))
+            keys = [("slurm", workload.job_id, user) for user in dict.fromkeys(("", workload.user))]
+            known = (self._jobs[key] for key in keys if key in self._jobs)
+            job = next(known, Job("slurm", workload.job_id, source="slurm"))
         else:
             job = self._jobs.get(("pod", workload.namespace, workload.pod), Job())
         return _with_job(workload, job)

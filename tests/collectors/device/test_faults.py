@@ -173,6 +173,9 @@ def test_the_file_is_written_when_something_changes_and_hourly_while_errors_are_
         b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": 3}}}',
         b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {"x": 1}, "repaired": 0, "counter": null}}}',
         b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 0, "counter": "many"}}}',
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 1%s, "counter": null}}}'
+        % (b"0" * 400),
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {"79": 1e999}, "repaired": 0, "counter": null}}}',
     ],
 )
 def test_a_file_that_cannot_be_used_is_reported_and_replaced(

@@ -37,6 +37,17 @@ def test_unsupported_reading_is_no_error_and_counts_once() -> None:
     assert values(section, "gpugauge_driver_unsupported") == {("GPU-a",): 1}
 
 
+def test_reading_that_is_supported_again_does_not_count() -> None:
+    collector = DriverCollector()
+    errors = {"fan_rpm": 3, "power_milliwatts": 3, "samples_gpu": 3}
+    again = {"normal": {"power_milliwatts": 70_000}}
+    collector.collect(tick(1, Reply(1, "read", 0, errors=errors, uuid="GPU-a")))
+
+    section = collector.collect(tick(9, Reply(2, "read", 0, again, samples={"gpu": []}, uuid="GPU-a")))
+
+    assert values(section, "gpugauge_driver_unsupported") == {("GPU-a",): 1}
+
+
 def test_section_is_new_every_few_seconds_and_complete() -> None:
     collector = DriverCollector()
     answer = Reply(1, "read", 0, calls={"nvmlDeviceGetName": [1, 0.0, 0.0]})

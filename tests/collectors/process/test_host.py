@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.process.host import HostCollector, HostError
+from gpugauge.collectors.process.host import PROCESSES, HostCollector, HostError
 from gpugauge.driver.api import Device, DeviceReading, DriverView, ProcessReading
+from gpugauge.hook.launch import environment
 from gpugauge.workload.processfiles import cgroup, torch_build
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
@@ -55,6 +56,21 @@ def test_process_on_a_gpu_is_exported_without_torch(tmp_path: Path) -> None:
     write(tmp_path, 11)
 
     assert builds(values(HostCollector(Procfs(str(tmp_path))), 0, 11, 999)) == {"11": ""}
+
+
+def test_a_user_with_many_processes_displaces_no_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpugauge.collectors.process.host_scan._MAX_PROCESSES", 4)
+    for pid in range(10, 20):
+        write(tmp_path, pid, maps=CPU, uid=1000)
+    for pid in (21, 22):
+        write(tmp_path, pid, maps=CPU, uid=pid)
+    write(tmp_path, 30, uid=1002)
+
+    found = values(HostCollector(Procfs(str(tmp_path))), 0, 30)
+
+    assert builds(found).keys() > {"21", "22", "30"}
+    assert len(builds(found)) == 4
+    assert found["gpugauge_host_processes_left_out"] == {(): 9}
 
 
 def test_workers_are_children_and_ranks_are_processes(tmp_path: Path) -> None:
@@ -124,6 +140,54 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     assert (exported.cpus, exported.throttled, exported.pressure) == (None, 3.0, {})
 
 
+@pytest.mark.parametrize(
+    ("machine", "group", "expected"),
+    [
+        ("MemAvailable:   2048 kB\n", {}, 2 << 20),
+        ("MemAvailable:   2048 kB\n", {"max": "max", "current": "5"}, 2 << 20),
+        ("MemAvailable:   2048 kB\n", {"max": "900", "current": "500"}, 400),
+        ("MemAvailable:   2048 kB\n", {"max": "900", "current": "500", "stat": "file 300\ninactive_file 200\n"}, 600),
+        ("MemAvailable:   2048 kB\n", {"max": "900", "current": "1000"}, 0),
+        ("MemAvailable:   2048 kB\n", {"limit_in_bytes": "700", "usage_in_bytes": "500"}, 200),
+        ("MemAvailable:   2048 kB\n", {"limit_in_bytes": "9223372036854771712", "usage_in_bytes": "500"}, 2 << 20),
+        ("MemFree:        2048 kB\n", {"max": "900", "current": "500"}, 400),
+        ("", {}, None),
+    ],
+)
+def test_memory_that_new_processes_can_use(
+    machine: str, group: dict[str, str], expected: int | None, tmp_path: Path
+) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    write(proc, 10, maps=CUDA, cgroup="0::/job\n")
+    (proc / "meminfo").write_text(machine)
+    (groups / "job").mkdir(parents=True)
+    for name, text in group.items():
+        (groups / f"job/memory.{name}").write_text(text)
+    procfs = Procfs(str(proc))
+
+    found = values(HostCollector(procfs, Workloads(procfs, cgroup_root=groups)), 0)
+
+    assert found.get("gpu_process_memory_available_bytes", {}).get(("10",)) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "hook"),
+    [
+        ({}, ""),
+        (environment({"PYTHONPATH": "/lib"}), "yes"),
+        (environment({"GPUGAUGE_HOOK": "0"}), ""),
+        ({"PYTHONPATH": "/lib"}, ""),
+    ],
+)
+def test_a_program_under_the_hook_is_known_before_it_reports(
+    tmp_path: Path, environ: dict[str, str], hook: str
+) -> None:
+    write(tmp_path, 10, maps=CUDA, environ=environ)
+
+    (labels,) = values(HostCollector(Procfs(str(tmp_path))), 0)["gpu_process_host_info"]
+    assert labels[PROCESSES[0].labels.index("hook")] == hook
+
+
 def test_empty_visible_devices_differ_from_unset_ones(tmp_path: Path) -> None:
     write(tmp_path, 10, maps=CUDA, environ={"CUDA_VISIBLE_DEVICES": ""})
     write(tmp_path, 11, maps=CUDA, command=("other",))
@@ -145,6 +209,7 @@ def test_unreadable_files_have_no_series(tmp_path: Path) -> None:
         *("gpu_process_host_info", "gpu_process_cpu_seconds_total", "gpu_process_uninterruptible_seconds_total"),
         *("gpu_process_major_faults_total", "gpu_process_threads", "gpugauge_host_scan_cpu_seconds_total"),
         *("gpugauge_host_processes_denied", "gpugauge_host_processes_left_out"),
+        "gpu_process_resident_bytes",
     }
 
 
@@ -285,3 +350,44 @@ def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) 
     assert str(running[""].pid) not in builds(found)
     assert found["gpu_process_cpu_seconds_total"][(pid, "main")] > 0
     assert found["gpu_process_affinity_cpus"][(pid,)] == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.stat": "anon 100\nfile 7\nshmem 20\n", "memory.max": "1000\n"}, (120, 1000)),
+        ({"memory.stat": "anon 100\nfile 7\n", "memory.max": "max\n"}, (100, None)),
+        (
+            {
+                "memory.stat": "rss 1\ntotal_rss 100\ntotal_shmem 20\n",
+                "memory.limit_in_bytes": "9223372036854771712\n",
+            },
+            (120, None),
+        ),
+        ({"memory.stat": "total_rss 100\n", "memory.limit_in_bytes": "5000\n"}, (100, 5000)),
+        ({}, (None, None)),
+    ],
+)
+def test_memory_of_a_cgroup(tmp_path: Path, files: dict[str, str], expected: tuple[int | None, int | None]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+    found = cgroup(tmp_path, tmp_path)
+    assert (found.memory, found.memory_limit) == expected
+
+
+def test_memory_and_cpus_of_a_process(tmp_path: Path) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    folder = write(tmp_path, 10, maps=CPU)
+    status = (folder / "status").read_text() if (folder / "status").exists() else ""
+    lines = [line for line in status.splitlines() if not line.startswith(("Cpus_", "VmSwap"))]
+    (folder / "status").write_text("\n".join([*lines, "VmSwap:\t 3 kB", "Cpus_allowed:\tff,00000001"]) + "\n")
+    (folder / "statm").write_text("900 50 20 1 0 1 0\n")
+    child = write(tmp_path, 11, parent=10)
+    (child / "statm").write_text("900 5 1 1 0 1 0\n")
+
+    found = values(HostCollector(Procfs(str(tmp_path))), 0)
+    assert found["gpu_process_swapped_bytes"] == {("10",): 3 << 10}
+    assert found["gpu_process_affinity_cpus"] == {("10",): 9}
+    assert found["gpu_process_anonymous_bytes"] == {("10", "process"): 30 * page, ("10", "children"): 4 * page}
+    assert "gpu_process_affinity_info" not in found, "a list of the kernel is needed for it"

@@ -1,5 +1,6 @@
 """Memory and busy seconds of processes over generated histories with reused pids."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpugauge.collectors.process.process import ProcessCollector
-from gpugauge.driver.api import DeviceReading, ProcessReading
+from gpugauge.driver.api import DeviceReading, MigReading, ProcessReading
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import process_hash
 from tests.collectors.machine import UUID, Machine, Proc, Process, values
@@ -166,6 +167,29 @@ def test_process_listed_twice_is_one(tmp_path: Path) -> None:
 
     assert list(seen["gpu_process_memory_used_bytes"].values()) == [12]
     assert [labels[3] for labels in seen["gpu_process_info"]] == ["compute"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_memory_by_mig_device(seed: int, tmp_path: Path) -> None:
+    dice = Random(seed)
+    # GPU instances with one or several compute instances, each a MIG device.
+    parts = [(gpu, compute) for gpu in range(1, dice.randint(2, 6)) for compute in range(dice.randint(1, 2))]
+    instances = tuple(MigReading(f"MIG-{gpu}-{compute}", gpu, compute) for gpu, compute in parts)
+    machine = Machine([long(10 + number, 0.1) for number in range(5)])
+    machine.generation, machine.instances = 1, instances
+    truth, listed = {}, []
+    for process in machine.processes:
+        gpu, compute = dice.choice(parts)
+        known = dice.random() < 0.7  # an old driver does not report the compute instance
+        listed.append(ProcessReading(process.pid, "compute", process.pid, gpu, compute if known else None))
+        if known or sum(part[0] == gpu for part in parts) == 1:
+            truth[process.name, f"MIG-{gpu}-{compute}"] = process.pid
+    listed += [replace(listed[0], kind="graphics")]  # listed twice, it holds its memory once
+    machine.listed = (*listed, ProcessReading(99, "graphics", 1))
+
+    seen = values(collector(machine, tmp_path), machine.tick())
+
+    assert seen.get("gpu_mig_process_memory_used_bytes", {}) == truth
 
 
 def test_same_section_until_something_is_new(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_later_facts_are_merged_with_those_of_the_hello() -> None:
     facts |= {"loader_workers": "4", "loader_batch_size": "32", "loader_pin_memory": "yes"}
     found = values(collector(FakeSessions(replace(SESSION, snap=replace(SNAP, facts=facts)))).collect(TICK))
     process = "pid-4242"
-    assert {(process, "cuda", "sm_90", *("",) * 9): 1} == found["torch_build_info"]
+    assert {(process, "cuda", "sm_90", *("",) * 10): 1} == found["torch_build_info"]
     assert {(process, "nccl", "", "", "", "", ""): 1} == found["torch_parallel_info"]
     assert {(process, "abc", "", "", "", ""): 1} == found["torch_run_info"]
     assert {(process, "4", "32", "yes", ""): 1} == found["torch_loader_info"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from gpugauge.collectors.training import training
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.session_rows import STEP_BUCKETS
 from gpugauge.collectors.training.training import TrainingCollector
+from gpugauge.driver.api import DriverView
 from gpugauge.metric import HistogramValue, LabelValues, Value
 from gpugauge.sessions.session import NO_OWNER, Counters, Session
 from gpugauge.snapshot import Section
@@ -18,7 +19,7 @@ from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 from gpugauge.workload.procfs import process_hash
 
-TICK = cast("Tick", None)  # not read by the collector
+TICK = Tick(0.0, 0.0, DriverView(up=False, reason="off"))
 GONE = "killed"
 
 
@@ -125,6 +126,7 @@ def test_ended_session_keeps_counters_and_loses_gauges() -> None:
         "training_start_timestamp_seconds",
         "training_last_step_timestamp_seconds",
         "training_end_timestamp_seconds",
+        "training_end_info",
     }
     assert values(section)["gpugauge_hook_sessions"] == {(): 0}
 

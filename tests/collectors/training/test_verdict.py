@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.snapshot import Section
-from gpugauge.verdict.states import NAMED_PHASES
+from gpugauge.wire.shares import NAMED_PHASES
 from tests.collectors.training.timeline import ROWS, Span, Timeline, tick
 
 STALLED = 40.0

@@ -6,16 +6,15 @@ R565 on report a recovery action, which is none after the repair. A reboot is an
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpugauge import jsonfile
 from gpugauge.collectors.device.xids import LASTING, LINKED
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.logline import Condition, fields
@@ -23,7 +22,6 @@ from gpugauge.logline import Condition, fields
 log = logging.getLogger("gpugauge.events")
 
 _FORMAT = 1
-_MAX_BYTES = 1 << 20
 _SAVE_SECONDS = 3600.0  # the counter in the file may be this old
 
 
@@ -163,7 +161,7 @@ class FaultFile:
             return {uuid: _gpu(facts) for uuid, facts in self._read().items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else f"expected what gpugauge writes: {error}"
             log.warning("the file of Xid errors cannot be used", extra=fields(path=str(self._path), error=why))
             return {}
@@ -173,17 +171,13 @@ class FaultFile:
         if self._path is None:
             return
         others: dict[str, Any] = {}
-        with suppress(OSError, ValueError, RecursionError):
+        with suppress(OSError, ValueError):
             others = {uuid: facts for uuid, facts in self._read().items() if uuid not in gpus}
         mine = {uuid: _facts(gpu) for uuid, gpu in gpus.items() if gpu.xids or gpu.repaired}
         content = {"gpugauge": _FORMAT, "boot": self._boot, "gpus": others | mine}
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            new.replace(self._path)
+            jsonfile.replace(self._path, content)
         except OSError as error:
-            with suppress(OSError):
-                new.unlink()
             sentence = "the file of Xid errors cannot be written: after a restart they will not be known"
             self._failure.failing(sentence, path=str(self._path), error=error.strerror or str(error))
         else:
@@ -193,9 +187,7 @@ class FaultFile:
         """Return the facts by GPU of this boot. Raises OSError or ValueError."""
         if self._path is None:
             return {}
-        with self._path.open("rb") as file:
-            content = json.loads(file.read(_MAX_BYTES))
-        match content:
+        match jsonfile.read(self._path):
             case {"gpugauge": 1, "boot": str(boot), "gpus": dict(gpus)}:
                 return gpus if boot == self._boot else {}
         raise ValueError("wrong keys, or a format that this version does not know")

@@ -69,6 +69,9 @@ class _Account:
             self.calls[call] += int(number)
             self.seconds[call] += seconds
             self.longest[call] = max(self.longest[call], longest)
+        unsupported = self.unsupported.get(reply.uuid)
+        if unsupported:  # some were not supported only for a while
+            unsupported.difference_update(*reply.values.values(), [f"samples_{engine}" for engine in reply.samples])
         for reading, code in reply.errors.items():
             if code in UNSUPPORTED:
                 self.unsupported[reply.uuid].add(reading)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpugauge.collectors.process.busy_split import BusySplit
 from gpugauge.collectors.process.limit import choose_shown
-from gpugauge.driver.api import ProcessReading
+from gpugauge.driver.api import MigReading, ProcessReading
 
 OTHER = "other"  # the `process` label of the sum of the hidden processes
 KINDS = ("compute", "mps", "graphics")  # the first of these counts if a process is listed with several kinds
@@ -34,6 +34,7 @@ class DeviceProcesses:
         self.shown: set[str] = set()
         self.other_busy: float | None = None
         self.listed = False  # whether the driver lists processes
+        self.on_mig: dict[tuple[str, str], int] = {}  # bytes by process and uuid of the MIG device
         self.reading: object = None
 
     def set_list(self, uses: dict[str, Use], now: float, max_shown: int) -> None:
@@ -117,6 +118,16 @@ def merge(processes: Iterable[ProcessReading]) -> list[ProcessReading]:
     for process in processes:
         by_pid.setdefault(process.pid, []).append(process)
     return [found[0] if len(found) == 1 else _merged(found) for found in by_pid.values()]
+
+
+def mig_device(process: ProcessReading, devices: Iterable[MigReading]) -> str | None:
+    """Return the uuid of the MIG device on which a process runs, None if that is not known."""
+    of_instance = [device for device in devices if device.gpu_instance_id == process.gpu_instance_id]
+    if process.gpu_instance_id is None:
+        return None
+    named = [device for device in of_instance if device.compute_instance_id == process.compute_instance_id]
+    found = named or of_instance  # the compute instance may not be known
+    return found[0].uuid if len(found) == 1 else None
 
 
 def _merged(found: list[ProcessReading]) -> ProcessReading:

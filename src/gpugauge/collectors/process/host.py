@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,7 +29,8 @@ class HostError(Exception):
 
 def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
     inner = "" if p.container_pid is None else str(p.container_pid)
-    return {(str(p.pid), inner, p.torch, p.visible_devices or "", *p.workload.labels()): 1}
+    hook = "yes" if p.hook else ""
+    return {(str(p.pid), inner, p.torch, p.visible_devices or "", hook, *p.workload.labels()): 1}
 
 
 PROCESSES: tuple[Metric, ...] = (
@@ -38,10 +38,11 @@ PROCESSES: tuple[Metric, ...] = (
         "gpu_process_host_info",
         "A process that uses a GPU or has loaded torch, with or without the hook; always 1. torch_build is the build "
         "of torch that it has loaded: cpu, cuda, rocm or empty. cuda_visible_devices is none if the variable is set "
-        "to an empty value.",
+        "to an empty value. hook is yes if the process was started with the hook, as gpugauge run does, whether it has "
+        "reported or not.",
         NONE,
         _info,
-        *("pid", "container_pid", "torch_build", "cuda_visible_devices", *LABELS),
+        *("pid", "container_pid", "torch_build", "cuda_visible_devices", "hook", *LABELS),
         source="/proc/PID/maps, /proc/PID/environ",
     ),
     _process.counter(
@@ -86,8 +87,54 @@ PROCESSES: tuple[Metric, ...] = (
         "gpu_process_affinity_cpus",
         "CPUs on which the process can run.",
         NONE,
-        lambda p: p.affinity,
+        lambda p: p.bounds.cpus,
         source="/proc/PID/status",
+    ),
+    _process.gauge(
+        "gpu_process_affinity_info",
+        "CPUs on which the process can run, as a list such as 0-7,16; always 1.",
+        NONE,
+        lambda p: {p.bounds.cpu_list: 1} if p.bounds.cpu_list else None,
+        "cpus",
+        source="/proc/PID/status",
+    ),
+    _process.gauge(
+        "gpu_process_resident_bytes",
+        "Resident memory of the process, and of its children, such as data loader workers. Memory that several of them "
+        "share counts in each.",
+        BYTES,
+        lambda p: p.resident,
+        "part",
+        source="/proc/PID/stat",
+    ),
+    _process.gauge(
+        "gpu_process_anonymous_bytes",
+        "Resident memory that no file backs, of the process and of its children: the heap, without mapped files.",
+        BYTES,
+        lambda p: p.anonymous or None,
+        "part",
+        source="/proc/PID/statm",
+    ),
+    _process.gauge(
+        "gpu_process_swapped_bytes",
+        "Memory of the process that is swapped out.",
+        BYTES,
+        lambda p: p.bounds.swapped,
+        source="/proc/PID/status",
+    ),
+    _process.gauge(
+        "gpu_process_cgroup_memory_bytes",
+        "Memory of the process's cgroup that cannot be reclaimed without swap: anonymous and shared memory.",
+        BYTES,
+        lambda p: p.cgroup.memory,
+        source="memory.stat",
+    ),
+    _process.gauge(
+        "gpu_process_cgroup_memory_limit_bytes",
+        "Limit of the memory of the process's cgroup; absent without one.",
+        BYTES,
+        lambda p: p.cgroup.memory_limit,
+        source="memory.max, memory.limit_in_bytes",
     ),
     _process.gauge(
         "gpu_process_cgroup_cpus",
@@ -110,6 +157,13 @@ PROCESSES: tuple[Metric, ...] = (
         lambda p: p.cgroup.pressure,
         "resource",
         source="cpu.pressure, io.pressure, memory.pressure",
+    ),
+    _process.gauge(
+        "gpu_process_memory_available_bytes",
+        "Memory that new processes beside this one can use: of the machine, and up to the limit of its cgroup.",
+        BYTES,
+        lambda p: p.memory_available,
+        source="/proc/meminfo, memory.max, memory.current, memory.stat",
     ),
     _process.gauge(
         "gpu_process_device_files",
@@ -162,10 +216,10 @@ class HostCollector(RegisteredCollector):
         self,
         procfs: Procfs,
         workloads: Workloads | None = None,
-        cpu_clock: Callable[[], float] = time.thread_time,
+        cpu_clock: Callable[[], float] | None = None,
     ) -> None:
         self._scan = HostScan(procfs, workloads)
-        self._clock = cpu_clock
+        self._clock = cpu_clock or procfs.cpu_seconds
         self._background: Background[Section] = Background("host")
         self._seconds = self._due = 0.0
         self._section = Section(self.name, ())

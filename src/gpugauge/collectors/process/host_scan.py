@@ -5,6 +5,7 @@ processes on GPUs.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from gpugauge.workload import processfiles
 from gpugauge.workload.command import is_helper
 from gpugauge.workload.identity import Workload, clean
-from gpugauge.workload.processfiles import Cgroup
+from gpugauge.workload.processfiles import Bounds, Cgroup
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs, Stat, process_hash
 from gpugauge.workload.workloads import Workloads
 
@@ -36,13 +37,17 @@ class HostProcess:
     torch: str = ""  # the build: cpu, cuda or rocm
     container_pid: int | None = None
     visible_devices: str | None = None
+    hook: bool | None = None  # whether it was started with the hook; None before that was read
     workload: Workload = field(default_factory=Workload)
     main_cpu: float | None = None
     children_cpu: float = 0.0
     uninterruptible: float = 0.0
     io: dict[str, int] | None = None
-    affinity: int | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    resident: dict[str, int] = field(default_factory=dict)  # bytes by part
+    anonymous: dict[str, int] = field(default_factory=dict)
     device_files: int | None = None
+    memory_available: int | None = None
     cgroup: Cgroup = field(default_factory=lambda: Cgroup(None, None, {}))
     folders: tuple[Path | None, Path | None] = (None, None)
     scanned: float | None = None
@@ -94,18 +99,23 @@ class HostScan:
         with_torch = [pid for pid, known in self._known.items() if known.torch and not self._is_worker(pid, stats)]
         chosen = list(dict.fromkeys([*on_gpu, *with_torch]))
         self.left_out = max(0, len(chosen) - _MAX_PROCESSES)
-        chosen = chosen[:_MAX_PROCESSES]
+        if self.left_out:
+            chosen = [*on_gpu, *self._in_turn([pid for pid in with_torch if pid not in on_gpu])][:_MAX_PROCESSES]
         children = _children(stats, frozenset(chosen))
         groups: dict[tuple[Path | None, Path | None], Cgroup] = {}
+        available = processfiles.memory_available(self._procfs) if chosen else None
         before, self._processes, self._near = self._processes, {}, set(chosen)
         for pid in chosen:
             process = self._process(pid, stats[pid], before)
             self._read(process, now, groups)
+            limits = [limit for limit in (available, process.cgroup.memory_left) if limit is not None]
+            process.memory_available = min(limits, default=None)
             offspring = [*children(pid)]
             self._near.update(offspring)
             live = sum(stats[child].cpu + stats[child].reaped_cpu for child in offspring)
             # The time of a child that was not waited for disappears with it; the counter must not decrease.
             process.children_cpu = max(process.children_cpu, process.stat.reaped_cpu + live)
+            self._read_memory(process, [stats[child] for child in offspring], offspring)
             self._processes[process.process] = process
         return tuple(self._processes.values())
 
@@ -135,8 +145,20 @@ class HostScan:
         known.maps_read = now
         try:
             known.torch = processfiles.torch_build(self._procfs, pid)
+        except TimeoutError:
+            return  # it is read again: another process of its user may be the one that hangs
         except OSError as error:
             known.torch, known.denied = "", isinstance(error, PermissionError)
+
+    def _in_turn(self, pids: list[int]) -> list[int]:
+        """Return the pids ordered such that each user has one before any has another, so that none displaces others."""
+        seen: Counter[int] = Counter()
+        turns = dict[int, int]()
+        for pid in pids:
+            status = self._procfs.status(pid)
+            user = status.uid if status else -1
+            turns[pid], seen[user] = seen[user], seen[user] + 1
+        return sorted(pids, key=turns.__getitem__)
 
     def _is_worker(self, pid: int, stats: dict[int, Stat]) -> bool:
         """Return whether a process with torch is a worker of another one: of a data loader or a compiler, forked or
@@ -154,6 +176,8 @@ class HostScan:
         if known.command is None:
             try:
                 known.command = self._procfs.read(pid, "cmdline", 8192)
+            except TimeoutError:
+                return b""
             except OSError:
                 known.command = b""
         return known.command
@@ -185,10 +209,18 @@ class HostScan:
             groups[process.folders] = processfiles.cgroup(*process.folders)
         process.cgroup = groups[process.folders]
 
+    def _read_memory(self, process: HostProcess, offspring: list[Stat], pids: list[int]) -> None:
+        process.resident = {"process": process.stat.resident, "children": sum(stat.resident for stat in offspring)}
+        own = processfiles.anonymous_bytes(self._procfs, process.pid)
+        children = [processfiles.anonymous_bytes(self._procfs, pid) for pid in pids]
+        process.anonymous = {} if own is None else {"process": own, "children": sum(filter(None, children))}
+
     def _read_slowly(self, process: HostProcess) -> None:
         pid = process.pid
-        process.affinity = processfiles.affinity(self._procfs, pid)
+        process.bounds = processfiles.bounds(self._procfs, pid)
         process.device_files = processfiles.device_files(self._procfs, pid)
+        if process.hook is None:
+            process.hook = processfiles.starts_hook(self._procfs, pid)
         if process.visible_devices is None:
             devices = processfiles.visible_devices(self._procfs, pid)
             # An empty value hides every GPU, unlike an unset variable.

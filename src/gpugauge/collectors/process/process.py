@@ -9,8 +9,8 @@ from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
-from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge
-from gpugauge.driver.api import Device
+from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge, mig_device
+from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, LabelValues, Metric, Table, families
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
@@ -63,6 +63,16 @@ USES: tuple[Metric, ...] = (
         source=_SAMPLES,
     ),
 )
+ON_MIG: tuple[Metric, ...] = (
+    _use.gauge(
+        "gpu_mig_process_memory_used_bytes",
+        "Device memory that the process holds on the MIG device; a part of gpu_process_memory_used_bytes of its GPU.",
+        BYTES,
+        lambda used: used,
+        source=_LISTS,
+        devices="with MIG",
+    ),
+)
 PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_info",
@@ -107,7 +117,7 @@ class ProcessCollector(RegisteredCollector):
     """
 
     name = "process"
-    metrics = USES + PROCESSES + DEVICES
+    metrics = USES + ON_MIG + PROCESSES + DEVICES
 
     def __init__(
         self,
@@ -211,7 +221,18 @@ class ProcessCollector(RegisteredCollector):
                 identity.kind = min(listed.kind, identity.kind or listed.kind, key=KINDS.index)
                 uses[identity.owner.process] = Use(listed.used_memory_bytes, seen=tick.monotonic)
             state.set_list(uses, tick.monotonic, self.max_per_device)
+            state.on_mig = self._on_mig(device.reading)
         return changed
+
+    def _on_mig(self, reading: DeviceReading) -> dict[tuple[str, str], int]:
+        """Return the memory that each process holds on each MIG device of a GPU."""
+        found: dict[tuple[str, str], int] = {}
+        for listed in (reading.processes or ()) if reading.mig_instances else ():
+            uuid = mig_device(listed, reading.mig_instances or ())
+            if uuid is not None and listed.used_memory_bytes is not None:
+                key = self._pids.owner(listed.pid).process, uuid
+                found[key] = max(found.get(key, 0), listed.used_memory_bytes)
+        return found
 
     def _resolve_workloads(self, devices: Sequence[Device]) -> None:
         """Start to resolve the workloads of the processes on the GPUs, and drop identities without a series."""
@@ -251,13 +272,19 @@ class ProcessCollector(RegisteredCollector):
     def _families(self, devices: Sequence[Device], *, changed: bool) -> tuple[Family, ...]:
         """Return all families; those of PROCESSES are reused unless `changed`, or the processes are others."""
         uses = [((process, uuid), use) for uuid, state in self._states.items() for process, use in state.rows()]
+        on_mig = [
+            (key, used)
+            for state in self._states.values()
+            for key, used in state.on_mig.items()
+            if key[0] in state.shown
+        ]
         names = dict.fromkeys(process for (process, _), _ in uses)
         names.pop(OTHER, None)
         if changed or names.keys() != self._process_families[0]:
             subjects: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
             self._process_families = (names.keys(), families(PROCESSES, subjects))
         states: list[tuple[LabelValues, DeviceProcesses]] = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
-        return families(USES, uses) + self._process_families[1] + families(DEVICES, states)
+        return families(USES, uses) + families(ON_MIG, on_mig) + self._process_families[1] + families(DEVICES, states)
 
 
 def _resolve(workloads: Workloads, owner: PidOwner, devices: tuple[str, ...]) -> tuple[str, Workload, int | None]:

@@ -6,7 +6,7 @@ Its counters go on: the counts of the sessions before are added to those of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -19,6 +19,9 @@ Number = TypeVar("Number", int, float)
 _MAX_DEVICES = 64  # of one process; each of its programs may report others
 _DEVICE_COUNTS = ("retries", "ooms", "device_allocs", "device_frees")
 _SNAP_COUNTS = ("errors", "exposed_wait_seconds", "local_work_seconds", "compilations", "samples", "tokens")
+
+_LOADER_GAUGES = ("slowest", "worker_bytes")
+_LOADER_COUNTS = tuple(f.name for f in fields(wire.Loader) if f.name not in _LOADER_GAUGES)
 
 
 def continued(before: Session, session: Session) -> Session:
@@ -36,15 +39,18 @@ def _snap(before: wire.Snap | None, snap: wire.Snap | None) -> wire.Snap | None:
     if before is None:
         return snap
     if snap is None:  # nothing is reported yet
-        return replace(before, parameters=(), optimizer_state=(), devices=_devices(before.devices, ()))
+        devices, loader = _devices(before.devices, ()), _loader(before.loader, None)
+        return replace(before, parameters=(), optimizer_state=(), devices=devices, loader=loader)
     counts: dict[str, Any] = {name: _sum(getattr(before, name), getattr(snap, name)) for name in _SNAP_COUNTS}
     return replace(
         snap,
         steps=_progress(before.steps, snap.steps),
         batches=_progress(before.batches, snap.batches),
         waits=None if before.waits is None and snap.waits is None else _sums(before.waits or {}, snap.waits or {}),
+        flops=None if before.flops is None and snap.flops is None else _sums(before.flops or {}, snap.flops or {}),
         step_source=snap.step_source or before.step_source,
         devices=_devices(before.devices, snap.devices),
+        loader=_loader(before.loader, snap.loader),
         **counts,
     )
 
@@ -87,6 +93,16 @@ def _devices(before: tuple[wire.Device, ...], devices: tuple[wire.Device, ...]) 
 def _device(before: wire.Device, device: wire.Device) -> wire.Device:
     counts: dict[str, Any] = {name: _sum(getattr(before, name), getattr(device, name)) for name in _DEVICE_COUNTS}
     return replace(device, **counts)
+
+
+def _loader(before: wire.Loader | None, loader: wire.Loader | None) -> wire.Loader | None:
+    if before is None:
+        return loader
+    if loader is None:
+        gauges: dict[str, Any] = dict.fromkeys(_LOADER_GAUGES)
+        return replace(before, **gauges)
+    counts: dict[str, Any] = {name: _sum(getattr(before, name), getattr(loader, name)) for name in _LOADER_COUNTS}
+    return replace(loader, **counts)
 
 
 def _sum(before: Number | None, now: Number | None) -> Number | None:

@@ -61,8 +61,8 @@ def _waits(session: Session) -> dict[str, float] | None:
 
 
 def _reported(sent: int | None, recorded: int | None) -> int | None:
-    """Return a count that the program reports; None if it reports none."""
-    return max(sent or 0, recorded or 0) if sent is not None or recorded else None
+    """Return the count of the last message, or of the shared record, which is newer; None if the count is not known."""
+    return None if sent is None else max(sent, recorded or 0)
 
 
 def _step_durations(session: Session) -> HistogramValue | None:
@@ -117,6 +117,22 @@ LIVE: tuple[Metric, ...] = (
         _by_uuid(lambda d: d.allocated_peak),
         "uuid",
         source="torch.cuda.memory_stats allocated_bytes.all.peak",
+    ),
+    _process.gauge(
+        "torch_memory_step_allocated_bytes",
+        "Memory of tensors after a step, read once a second at the same point of the step.",
+        BYTES,
+        _by_uuid(lambda d: d.step_allocated),
+        "uuid",
+        source="torch.cuda.memory_stats allocated_bytes.all.current",
+    ),
+    _process.gauge(
+        "torch_memory_limit_bytes",
+        "Device memory that the allocator of torch may take: all of it, or the share that the program has set.",
+        BYTES,
+        _by_uuid(lambda d: d.limit),
+        "uuid",
+        source="torch.cuda.get_device_properties, torch.cuda.get_per_process_memory_fraction",
     ),
     _process.gauge(
         "torch_memory_reserved_bytes",
@@ -203,15 +219,29 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "torch_samples_total",
-        "Samples of the steps, as the program reports them with gpugauge.hook.step(samples=).",
+        "Samples of the training: as the program reports them with gpugauge.hook.step(samples=), else in the training "
+        "batches that were taken before the last step. Absent if the size of a batch is not known.",
         NONE,
         lambda s: _reported(s.snap and s.snap.samples, s.record and s.record.samples),
+        source="torch.utils.data.DataLoader, gpugauge.hook.step",
     ),
     _process.counter(
         "torch_tokens_total",
-        "Tokens of the steps, as the program reports them with gpugauge.hook.step(tokens=).",
+        "Tokens of the training: as the program reports them with gpugauge.hook.step(tokens=), else in the input_ids "
+        "of the batches that torch_samples_total counts, padding included. Absent if a batch has none.",
         NONE,
         lambda s: _reported(s.snap and s.snap.tokens, s.record and s.record.tokens),
+        source="torch.utils.data.DataLoader, gpugauge.hook.step",
+    ),
+    _process.counter(
+        "torch_model_flops_total",
+        "Floating-point operations of the model in the steps of this process, forward and backward, by source: stated "
+        "by the program, counted in one step, or 6 times the weights of a dense transformer for each token "
+        "(parameters). Absent if they are not known.",
+        NONE,
+        lambda s: s.snap.flops if s.snap else None,
+        "source",
+        source="gpugauge.hook.flops, torch.utils.flop_counter",
     ),
     _process.counter(
         "torch_memory_alloc_retries_total",
@@ -252,10 +282,7 @@ LASTING: tuple[Metric, ...] = (
         lambda s: s.hello.started,
     ),
     _process.gauge(
-        "training_last_step_timestamp_seconds",
-        "Unix time of the last optimizer step.",
-        TIMESTAMP,
-        _last_step,
+        "training_last_step_timestamp_seconds", "Unix time of the last optimizer step.", TIMESTAMP, _last_step
     ),
     _process.gauge(
         "training_end_timestamp_seconds",

@@ -1,10 +1,11 @@
-"""Metric rows of training processes: build, devices, data loader, experiment runs, phases."""
+"""Metric rows of training processes: build, devices, data loader, experiment runs, phases, the reason for the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
+from gpugauge.sessions import ends
 from gpugauge.sessions.session import Session
 from gpugauge.verdict import mistakes
 from gpugauge.wire import messages as wire
@@ -12,10 +13,23 @@ from gpugauge.wire.record import PHASES
 
 _process = Table("process")
 
-_BUILD = ("build", "architectures", "driver_cuda", "kernel_driver", "cudnn", "tf32_matmul", "tf32_cudnn")
+_BUILD = (
+    "build",
+    "architectures",
+    "driver_cuda",
+    "kernel_driver",
+    "cudnn",
+    "tf32_matmul",
+    "tf32_cudnn",
+    "matmul_dtype",
+)
 _VISIBLE = ("cuda_visible_devices", "nvidia_visible_devices", "device_nodes", "visible_devices")
 _LOADER = ("loader_workers", "loader_batch_size", "loader_pin_memory", "loader_prefetch")
 _PARALLEL = ("backend", "parallel", "sharding", "dataparallel_devices", "compiled", "grad_scaler")
+_SETTINGS = (
+    *("autocast", "deterministic", "cudnn_benchmark", "cudnn_deterministic", "allocator", "alloc_conf"),
+    *("current_device", "batch_device"),
+)
 _RUNS = ("wandb_run", "mlflow_run", "azureml_run", "torchrun_run", "tensorboard_dir")
 
 
@@ -50,11 +64,18 @@ def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
 
 
 def _mistakes(session: Session) -> dict[str, int] | None:
-    return {name: int(present) for name, present in mistakes.found(session.facts).items()} or None
+    return {name: int(present) for name, present in mistakes.found({**session.facts, **session.around}).items()} or None
 
 
 def _phase(session: Session) -> dict[str, int] | None:
     return {phase: int(phase == session.record.phase) for phase in PHASES} if session.record else None
+
+
+def _end(session: Session) -> dict[tuple[str, ...], int] | None:
+    if not session.end_reason:
+        return None
+    status = session.end_status
+    return {(session.end_reason, ends.exit_code(status), ends.signal_number(status)): 1}
 
 
 LIVE: tuple[Metric, ...] = (
@@ -118,8 +139,8 @@ LIVE: tuple[Metric, ...] = (
 LASTING: tuple[Metric, ...] = (
     _process.gauge(
         "torch_build_info",
-        "Build of torch, and the devices that are visible to it; always 1. Architectures and versions are reported "
-        "as soon as the program uses CUDA.",
+        "Build of torch, the precision of its matrix products, and the devices that are visible to it; always 1. "
+        "Architectures and versions are reported as soon as the program uses CUDA.",
         NONE,
         _facts((*_BUILD, *_VISIBLE)),
         *(*_BUILD, *_VISIBLE),
@@ -130,6 +151,15 @@ LASTING: tuple[Metric, ...] = (
         NONE,
         _facts(_PARALLEL),
         *_PARALLEL,
+    ),
+    _process.gauge(
+        "torch_settings_info",
+        "Settings of the training: autocast (yes where at least half of the steps use it), algorithms, the allocator "
+        "of device memory and its configuration, the current device of the training thread after a step, and the "
+        "device of the batches as the loader returns them. Always 1.",
+        NONE,
+        _facts(_SETTINGS),
+        *_SETTINGS,
     ),
     _process.gauge(
         "torch_run_info",
@@ -166,5 +196,14 @@ LASTING: tuple[Metric, ...] = (
         NONE,
         lambda s: s.snap.compilations if s.snap else None,
         source="torch._dynamo.callback",
+    ),
+    _process.gauge(
+        "training_end_info",
+        "Why the process ended: the reason as in gpugauge_trainings_ended_total, and the exit code or the number of "
+        "the signal, empty where the daemon cannot read it. Always 1; absent while the process is connected.",
+        NONE,
+        _end,
+        *("reason", "exit_code", "signal"),
+        source="/proc/PID/stat, PIDFD_GET_INFO",
     ),
 )

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
-from gpugauge.collectors.training import session_rows, torch_facts
+from gpugauge.collectors.training import loader_rows, session_rows, torch_facts
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.owners import Owners, workload_of
+from gpugauge.collectors.training.surroundings import surroundings
 from gpugauge.metric import NONE, TIMESTAMP, Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import Counters, Session, SessionSource
 from gpugauge.snapshot import Section
@@ -17,8 +18,8 @@ from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs, process_hash
 
 # Exported while the process is connected, and for some minutes after its end as well.
-LIVE = session_rows.LIVE + torch_facts.LIVE
-LASTING = session_rows.LASTING + torch_facts.LASTING
+LIVE = session_rows.LIVE + torch_facts.LIVE + loader_rows.LIVE
+LASTING = session_rows.LASTING + torch_facts.LASTING + loader_rows.LASTING
 
 _hook = Table()
 
@@ -61,8 +62,8 @@ HOOK_SOCKET: tuple[Metric, ...] = (
     ),
     _hook.counter(
         "gpugauge_hook_sessions_cut_total",
-        "Training processes whose series were cut, first those of devices and parameters, then all: the limit of "
-        "series of their user, of their cgroup, or of all is reached.",
+        "Training processes whose series were cut, first those of the loader, devices and parameters, then all: the "
+        "limit of series of their user, of their cgroup, or of all is reached.",
         NONE,
         lambda stats: stats.counters.cut,
         "limit",
@@ -126,20 +127,22 @@ class TrainingCollector(RegisteredCollector):
             lambda session: workload_of(node, session),
         )
 
-    def collect(self, tick: Tick) -> Section:  # noqa: ARG002 - sessions do not depend on the tick
+    def collect(self, tick: Tick) -> Section:
         """Return the families of all sessions. Raises SessionsError if the hook's socket is no longer read."""
         view, counters = self._sessions.view(), self._sessions.counters()
         resolved = self._owners.update(view)
         if resolved or self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
             self._seen = (view, counters)
-            self._section = Section(self.name, self._families(view, counters))
+            self._section = Section(self.name, self._families(view, counters, tick))
         return self._section
 
-    def _families(self, view: Sequence[Session], counters: Counters) -> tuple[Family, ...]:
+    def _families(self, view: Sequence[Session], counters: Counters, tick: Tick) -> tuple[Family, ...]:
         self._labels = {session.hello.session: self._label(session) for session in view}
         subjects = self._subjects(view)
+        owned = {label: replace(session, owner=self._owners.of(session)) for label, session in subjects.items()}
+        around = surroundings(tick.sections, {label: s for label, s in owned.items() if s.connected})
         lasting: list[tuple[LabelValues, Session]] = [
-            ((label,), replace(session, owner=self._owners.of(session))) for label, session in subjects.items()
+            ((label,), replace(session, around=around.get(label, {}))) for label, session in owned.items()
         ]
         live = [subject for subject in lasting if subject[1].connected]
         stats = HookSocketStats(sum(session.connected for session in view), counters)

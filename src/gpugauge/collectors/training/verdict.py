@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
+from gpugauge.collectors.training import loader_verdict_rows
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.logline import fields
 from gpugauge.metric import LabelValues, families
@@ -14,9 +15,12 @@ from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.facts import FAMILIES, Progress, evidence, processes
 from gpugauge.verdict.gain import gains
 from gpugauge.verdict.judge import Verdict, judge
+from gpugauge.verdict.loader_facts import load
+from gpugauge.verdict.loaders import diagnose
 from gpugauge.verdict.meter import PhaseMeter
+from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import phase_seconds, step_shares, waits
-from gpugauge.verdict.states import STALLED_SECONDS, begun, trains_on_cpu
+from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
 from gpugauge.verdict.summary import Summary
 from gpugauge.verdict.window import Window
 
@@ -34,7 +38,7 @@ class VerdictCollector(RegisteredCollector):
     """
 
     name = "verdict"
-    metrics = LIVE + LASTING
+    metrics = LIVE + loader_verdict_rows.LIVE + LASTING
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
@@ -64,7 +68,9 @@ class VerdictCollector(RegisteredCollector):
         self._before = tick.monotonic
         accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
         live = [(labels, account) for labels, account in accounts if account.live]
-        self._section = Section(self.name, families(LIVE, live) + families(LASTING, accounts))
+        self._section = Section(
+            self.name, families(LIVE + loader_verdict_rows.LIVE, live) + families(LASTING, accounts)
+        )
         return self._section
 
     def _judge(self, process: str, tick: Tick) -> None:
@@ -83,7 +89,12 @@ class VerdictCollector(RegisteredCollector):
         elapsed = self._spend(process, account, now, waiting)
         account.live, account.seen, account.began = True, now, begun(found)
         account.gains = gains(found, account.verdict) if account.began else {}
+        watched = account.began and found.window >= MIN_EVIDENCE_SECONDS
+        loading = load(self._window, process, found) if watched else None
+        account.loader = diagnose(loading, account.loader) if loading else None
         account.shares = step_shares(self._window, process) if account.began else {}
+        on_gpu = account.began and not account.on_cpu
+        account.mfu = model_flops_utilization(self._window, process) if on_gpu else None
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         account.summary.peak_memory = max(account.summary.peak_memory, self._memory(process))
 

@@ -10,6 +10,7 @@ from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.facts import Progress
 from gpugauge.verdict.gain import Gain
 from gpugauge.verdict.judge import Verdict
+from gpugauge.verdict.loaders import Diagnosis
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.summary import Summary
 
@@ -31,6 +32,8 @@ class Account:
     on_cpu: bool = False
     shares: Mapping[str, float] = field(default_factory=dict)  # of a step, by part
     gains: Mapping[str, Gain] = field(default_factory=dict)  # by cause
+    mfu: float | None = None
+    loader: Diagnosis | None = None
     live: bool = True
     summary: Summary = field(default_factory=Summary)
 
@@ -88,12 +91,20 @@ LIVE: tuple[Metric, ...] = (
     ),
     _process.gauge(
         "training_step_share_ratio",
-        "Share of the last minute in each part of the training: waits for batches (data), waits for other ranks "
-        "(peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not known is absent, "
-        "and its time is in the rest.",
+        "Share of the last minute in each part of the training, without its start-up: waits for batches (data), waits "
+        "for other ranks (peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not "
+        "known is absent, and its time is in the rest.",
         RATIO,
         lambda a: a.shares,
         "part",
+    ),
+    _process.gauge(
+        "training_mfu_ratio",
+        "Model FLOPs utilization: torch_model_flops_total of the steps that ended in the last minute, over their time "
+        "and the dense peak of the process's GPUs for matmul_dtype of torch_build_info. Absent if the FLOPs, the dtype "
+        "or the peak is not known.",
+        RATIO,
+        lambda a: a.mfu,
     ),
     _process.gauge(
         "training_expected_speedup_ratio",

@@ -1,0 +1,117 @@
+"""Metric rows of the memory of trainings: growth, time until full, headroom, fragmentation, imbalance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpugauge.metric import BYTES, RATIO, SECONDS, Metric, Table
+from gpugauge.verdict.memory.figures import DeviceMemory, seconds_until_full
+from gpugauge.verdict.memory.trend import Growth
+
+_device = Table("process", "uuid")
+_process = Table("process")
+_part = Table("process", "part")
+
+
+@dataclass(slots=True)
+class OnDevice:
+    """A process on a GPU."""
+
+    memory: DeviceMemory
+    growth: Growth | None = None
+
+
+@dataclass(slots=True)
+class OfProcess:
+    """A process with its GPUs and ranks."""
+
+    devices: list[DeviceMemory] = field(default_factory=list)
+    rank_ratio: float | None = None
+    full_seconds: float | None = None  # of its cgroup
+
+    @property
+    def batch_ratio(self) -> float | None:
+        """The factor of the GPU with the least room."""
+        found = [device.batch_ratio for device in self.devices]
+        known = [ratio for ratio in found if ratio is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+
+def _bounds(table: Table, name: str, text: str, read: Callable[[object], Growth | None]) -> tuple[Metric, ...]:
+    """Return the rows of a growth: its value, and its lower and upper bound."""
+
+    def row(part: str, begin: str, value: Callable[[Growth], float]) -> Metric:
+        def reader(subject: object) -> float | None:
+            found = read(subject)
+            return None if found is None else value(found)
+
+        return table.gauge(f"{name}{part}_bytes", f"{begin}{text}", BYTES, reader)
+
+    return (
+        row("", "", lambda g: g.expected),
+        row("_lower", "Lower bound: ", lambda g: g.lower),
+        row("_upper", "Upper bound: ", lambda g: g.upper),
+    )
+
+
+DEVICES: tuple[Metric, ...] = (
+    *_bounds(
+        _device,
+        "training_memory_step_growth",
+        "Bytes by which the memory of tensors grows from step to step, over the longest time in which it was steady. "
+        "Absent while it does not grow, and where the samples do not decide it.",
+        lambda d: d.growth if isinstance(d, OnDevice) else None,
+    ),
+    _device.gauge(
+        "training_memory_full_seconds",
+        "Time until the device memory is full if it goes on growing at the rate of the last minutes; absent without a "
+        "growth.",
+        SECONDS,
+        lambda d: seconds_until_full(d.memory.headroom, d.growth),
+    ),
+    _device.gauge(
+        "training_memory_headroom_bytes",
+        "Device memory that tensors can take beyond their peak: free memory of the GPU within the limit of the "
+        "process, and the part of the cache that was never needed.",
+        BYTES,
+        lambda d: d.memory.headroom,
+    ),
+    _device.gauge(
+        "training_memory_fragmentation_ratio",
+        "Share of the reserved device memory that tensors did not need even at their peak. Absent where the program "
+        "resets the peak.",
+        RATIO,
+        lambda d: d.memory.fragmentation,
+    ),
+)
+PROCESSES: tuple[Metric, ...] = (
+    _process.gauge(
+        "training_batch_headroom_ratio",
+        "Factor by which the batch can grow until the device memory is full, if all memory that a step takes and "
+        "returns grows with the batch.",
+        RATIO,
+        lambda p: p.batch_ratio,
+    ),
+    _process.gauge(
+        "training_memory_rank_ratio",
+        "Peak memory of the tensors of a rank, by that of the middle rank of its job on this node.",
+        RATIO,
+        lambda p: p.rank_ratio,
+    ),
+    _process.gauge(
+        "training_host_memory_full_seconds",
+        "Time until the memory of the process's cgroup reaches its limit if it goes on growing at the rate of the last "
+        "minutes; absent without a limit or a growth.",
+        SECONDS,
+        lambda p: p.full_seconds,
+    ),
+)
+PARTS: tuple[Metric, ...] = _bounds(
+    _part,
+    "training_host_memory_growth",
+    "Bytes by which host memory grows in each second, over the longest time in which it was steady: anonymous memory "
+    "of the process and of its children, such as loader workers, and memory of its cgroup that cannot be reclaimed. "
+    "Absent while it does not grow, and where the samples do not decide it.",
+    lambda g: g if isinstance(g, Growth) else None,
+)
