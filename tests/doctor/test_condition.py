@@ -36,14 +36,14 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             {"recovery_action": 2},
             "failure",
             None,
-            "GPU 1 (GPU-1): after an error the driver requires: a reboot of the node",
+            "GPU 1 (GPU-1): the driver requires a reboot of the node after an error",
         ),
         (
             condition.health,
             {"recovery_action": 9},
             "failure",
             None,
-            "GPU 1 (GPU-1): after an error the driver requires: recovery action 9",
+            "GPU 1 (GPU-1): the driver requires recovery action 9 after an error",
         ),
         (
             condition.health,

@@ -1,11 +1,16 @@
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpugauge.doctor import machine
+from gpugauge.doctor import machine, table
 from gpugauge.doctor.gpus import Driver
+from gpugauge.doctor.report import lines
+from gpugauge.doctor.table import Entry
 from gpugauge.driver.api import MigReading
-from tests.doctor.cases import case, device, driver, lost
+from tests.doctor.cases import CUDA, case, device, driver, findings, lost
+from tests.doctor.test_pytorch import CPU, ROCM
 
 NONE = Driver("library_not_found")
 
@@ -27,8 +32,6 @@ def test_devices_on_the_bus_without_the_driver_are_a_warning(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("pci", "platform", "level", "found"),
     [
-        ({}, "linux", "failure", "no GPU on the PCI bus"),
-        ({"Intel": 1}, "linux", "failure", "1 x Intel, not usable by CUDA or ROCm"),
         ({"AMD": 2}, "linux", "pass", "2 x AMD: needs a ROCm build of PyTorch"),
         ({"NVIDIA": 1}, "linux", "pass", "1 x NVIDIA"),
         ({}, "darwin", "pass", "an Apple GPU; PyTorch uses it as the device mps"),
@@ -38,6 +41,39 @@ def test_machines_without_a_driver(tmp_path: Path, pci: dict[str, int], platform
     finding = machine.graphics_devices(case(tmp_path, NONE, pci=pci, platform=platform))
 
     assert (finding.level, finding.found) == (level, found)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_drawn_machine_without_a_gpu_is_told_so_once(seed: int, tmp_path: Path) -> None:
+    """A laptop has no trace of a GPU; where there is one, somebody expects a GPU, and the failures are named."""
+    rng = random.Random(seed)
+    pci: dict[str, int] = dict(rng.sample(sorted({"Intel": 1, "AMD": 2, "NVIDIA": 1}.items()), rng.randrange(3)))
+    files = [name for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "kfd") if rng.random() < 0.3]
+    reason = rng.choice(["library_not_found", "library_not_found", "driver_not_loaded", "no_permission"])
+    torch: dict[str, Any] = rng.choice([CPU, CUDA, ROCM])
+    environ = rng.choice([{}, {"CUDA_VISIBLE_DEVICES": ""}])
+    nodes(tmp_path, *files)
+    drawn = case(
+        tmp_path, Driver(reason), {**torch, "available": False}, pci=pci, environ=environ, in_container=seed % 2 == 1
+    )
+    checks = [check for group in (table.MACHINE, table.HERE, table.PYTHON, table.PYTORCH) for check in group.checks]
+    found = [finding for check in checks for finding in findings(check, drawn)]
+    troubles = [finding for finding in found if finding.severity]
+
+    traces = {"AMD", "NVIDIA"} & pci.keys() or {"nvidia0", "kfd"} & set(files) or reason != "library_not_found"
+    if traces:
+        assert "AMD" in pci or "failure" in {finding.level for finding in troubles}
+    else:
+        (only,) = troubles
+        assert (only.title, only.level) == ("GPU hardware", "warning")
+        assert only.found.startswith("none on the PCI bus or in /dev that CUDA or ROCm could use")
+        assert ("(1 x Intel)" in only.found) == bool(pci)
+        assert only.advice.startswith("nothing is wrong if none was expected; otherwise ")
+        assert ("docker run --gpus" in only.advice) == drawn.in_container
+        entries = [Entry("Machine", check.__name__, f) for check in checks for f in findings(check, drawn)]
+        assert list(lines(drawn, entries, colour=False))[-1] == (
+            "There is no GPU here. The checks found no other problem."
+        )
 
 
 def test_a_driver_that_works(tmp_path: Path) -> None:

@@ -54,6 +54,28 @@ def test_a_process_that_trains_on_a_device(tmp_path: Path) -> None:
     assert reported.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
 
 
+def test_a_process_whose_memory_cannot_be_read_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the lock of its memory: reads of some files hang, and end after a second."""
+    proc(tmp_path)
+    hangs = known(tmp_path)
+
+    def read(pid: int, name: str, limit: int = 0) -> bytes:
+        raise TimeoutError(0, "reading it hangs inside the kernel")
+
+    monkeypatch.setattr(type(hangs.procfs), "read", lambda _, *arguments: read(*arguments))
+    assert (found := process.existence(hangs)).level == "warning"
+    assert found.found == "4711: it exists, but its command line is not readable: reading it hangs inside the kernel"
+    assert process.mapped_torch(hangs).found == "not readable: reading it hangs inside the kernel"
+
+
+def test_a_long_variable_of_another_user_does_not_fill_the_terminal(tmp_path: Path) -> None:
+    proc(tmp_path, environ="CUDA_VISIBLE_DEVICES=" + "\x1b[2J" * 20_000 + "\0")
+    found = process.open_devices(known(tmp_path)).found
+
+    assert len(found) < 1000
+    assert found.isprintable()
+
+
 @pytest.mark.parametrize(
     ("libraries", "expected"),
     [
@@ -262,10 +284,31 @@ def test_steps(tmp_path: Path) -> None:
 def test_waiting_for_data(tmp_path: Path, wait: float, exposed: float | None, expected: tuple[str, str | None]) -> None:
     samples = rows(training_start_timestamp_seconds=time.time() - 1000)
     samples["torch_data_wait_seconds_total"] = [({"process": NAME, "phase": "training"}, wait)]
+    samples["training_step_share_ratio"] = [({"process": NAME, "part": "data"}, wait / 1000)]
     if exposed is not None:
         samples |= rows(torch_data_wait_exposed_seconds_total=exposed)
 
-    assert summary(reported.data_wait(known(tmp_path, samples)))[:2] == expected
+    found = summary(reported.data_wait(known(tmp_path, samples)))
+    assert found[:2] == expected
+    assert found[2].startswith(f"{wait / 10:.0f} % of the last minute")
+    del samples["training_step_share_ratio"]
+    assert reported.data_wait(known(tmp_path, samples)).found == "nothing is known of the last minute"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_training_on_the_cpu_is_not_advised_to_pin_memory(tmp_path: Path, workers: str) -> None:
+    samples: Samples = {**rows(training_start_timestamp_seconds=time.time() - 1000), **state("training_on_cpu")}
+    samples["training_step_share_ratio"] = [({"process": NAME, "part": "data"}, 0.99)]
+    samples["torch_loader_info"] = [({"process": NAME, "workers": workers, "pin_memory": "no", "prefetch": ""}, 1)]
+    general = reported.data_wait(without_gpu(tmp_path, samples))
+    reasons: Samples = {"training_loader_limited_by": [({"process": NAME, "reason": "slow_batches"}, 1)]}
+    numbered = {**samples, **reasons, **rows(training_loader_workers_recommended=16)}
+
+    assert general.level == "warning"
+    assert f"(now {workers})" in general.advice
+    assert "pinned" not in general.advice
+    advice = reported.data_wait(without_gpu(tmp_path, numbered)).advice
+    assert advice.startswith(f"16 loader workers instead of {workers}; more would be too many")
 
 
 @pytest.mark.parametrize(
@@ -295,6 +338,15 @@ def test_parameters_of_a_cpu_build_on_the_cpu_are_right(tmp_path: Path) -> None:
         None,
         "1.0 MiB on cpu, the only device that its torch supports",
     )
+
+
+def test_long_steps_have_no_exponent(tmp_path: Path) -> None:
+    samples: Samples = {
+        name: [({"process": NAME}, 20.0)] for name in ("torch_steps_total", "torch_step_duration_seconds_count")
+    }
+    samples["torch_step_duration_seconds_sum"] = [({"process": NAME}, 82.0)]
+
+    assert reported.steps(known(tmp_path, samples)).found == "20, 4.1 s each"
 
 
 def test_memory(tmp_path: Path) -> None:

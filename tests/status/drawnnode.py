@@ -38,7 +38,7 @@ _LIMITS = sorted(CAUSES.keys() - {"model_on_cpu", "unused_gpus"})
 
 @dataclass
 class Program:
-    """`condition`: well, limited, stalled, idle, unhooked, display, or on_cpu."""
+    """`condition`: well, limited, judging, stalled, idle, ended, unhooked, display, or on_cpu."""
 
     process: str
     pid: int
@@ -49,6 +49,16 @@ class Program:
     ratio: float | None = None
     load: float | None = None
     memory: int = 0
+    user: str = ""
+    job: str = ""
+    waits: float | None = None  # share of the steps of a training on the CPU
+    loader: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether somebody has to do something about it."""
+        waiting = self.condition == "on_cpu" and self.waits is not None and self.waits >= 0.5
+        return self.condition in {"limited", "stalled", "idle"} or bool(self.cause) or waiting
 
     @property
     def speedup(self) -> float | None:
@@ -90,6 +100,27 @@ class Node:
     gpus: list[Gpu]
     programs: list[Program]
 
+    @property
+    def unjudged(self) -> int:
+        """The number of programs on GPUs with the hook on which there is no verdict yet."""
+        return sum(program.condition == "judging" and bool(program.gpus) for program in self.programs)
+
+    @property
+    def unexplained(self) -> list[Gpu]:
+        """The GPUs with a low load of which only programs without the hook could tell why."""
+        found = []
+        for gpu in self.gpus:
+            here = {program.condition for program in self.programs if gpu.uuid in program.gpus}
+            if (
+                gpu.up
+                and not gpu.mig
+                and gpu.load < 0.5
+                and "unhooked" in here
+                and here <= {"unhooked", "display", "ended"}
+            ):
+                found.append(gpu)
+        return found
+
     def snapshot(self) -> Snapshot:
         """Return the snapshot that the daemon publishes."""
         up = [gpu for gpu in self.gpus if gpu.up]
@@ -99,7 +130,8 @@ class Node:
             ({"process": p.process, "cause": p.cause}, p.speedup) for p in self.programs if p.cause and p.speedup
         ]
         states = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "held_idle"}
-        states |= {"on_cpu": "training_on_cpu", "unhooked": "unknown", "display": "held_idle"}
+        states |= {"on_cpu": "training_on_cpu", "unhooked": "unknown", "display": "held_idle", "judging": "training"}
+        live = [p for p in self.programs if p.condition != "ended"]
         families = (
             family("gpugauge_build_info", ({"version": "9.9"}, 1)),
             family("gpugauge_driver_up", ({"reason": "ok"}, 1)),
@@ -155,6 +187,9 @@ class Node:
                             "pid": str(p.pid),
                             "kind": "graphics" if p.condition == "display" else "compute",
                             "workload_command": p.name,
+                            "workload_user": p.user,
+                            "workload_job": p.job,
+                            "workload_job_kind": "slurm" if p.job else "",
                         },
                         1,
                     )
@@ -171,6 +206,9 @@ class Node:
                             "pid": str(p.pid),
                             "torch_build": "" if p.condition == "display" else "cuda",
                             "workload_command": p.name,
+                            "workload_user": p.user,
+                            "workload_job": p.job,
+                            "workload_job_kind": "slurm" if p.job else "",
                         },
                         1,
                     )
@@ -180,8 +218,21 @@ class Node:
             family("torch_process_info", *(({"process": p.process, "pid": str(p.pid)}, 1) for p in hooked)),
             family(
                 "training_state",
-                *(({"process": p.process, "state": states[p.condition]}, 1) for p in self.programs),
+                *(({"process": p.process, "state": states[p.condition]}, 1) for p in live),
             ),
+            family(
+                "training_end_timestamp_seconds",
+                *(({"process": p.process}, NOW - 7) for p in self.programs if p.condition == "ended"),
+            ),
+            family(
+                "torch_phase",
+                *(({"process": p.process, "phase": "training"}, 1) for p in hooked),
+            ),
+            family(
+                "training_step_share_ratio",
+                *(({"process": p.process, "part": "data"}, p.waits) for p in live if p.waits is not None),
+            ),
+            family("torch_loader_info", *(({"process": p.process, **p.loader}, 1) for p in self.programs if p.loader)),
             family(
                 "training_limited_by",
                 *(({"process": p.process, "cause": p.cause}, 1) for p in self.programs if p.cause),
@@ -207,10 +258,14 @@ class Node:
     def history(self) -> History:
         """Return a history with the loads of the processes."""
         loads = {p.process: p.load for p in self.programs}
+        young = {p.process: 3.0 + number for number, p in enumerate(self.programs) if p.condition == "judging"}
 
         class Drawn(History):
             def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
                 return loads[process]
+
+            def reporting_seconds(self, process: str) -> float | None:
+                return young.get(process, 600.0)
 
         return Drawn()
 
@@ -272,7 +327,7 @@ def _gpu(dice: random.Random, index: int) -> Gpu:
 
 
 def _program(dice: random.Random, number: int, pid: int, up: list[str]) -> Program:
-    conditions = ("well", "limited", "limited", "stalled", "idle", "unhooked", "display", "on_cpu")
+    conditions = ("well", "limited", "limited", "stalled", "idle", "unhooked", "display", "on_cpu", "judging", "ended")
     condition = dice.choice(conditions if up else ("on_cpu",))
     gpus = [] if condition == "on_cpu" else sorted(dice.sample(up, dice.randint(1, len(up))))
     program = Program(f"p{number}", pid, f"{dice.choice(_PROGRAMS)}{number}", condition, gpus)
@@ -281,4 +336,16 @@ def _program(dice: random.Random, number: int, pid: int, up: list[str]) -> Progr
         program.cause, program.ratio = dice.choice(_LIMITS), dice.choice((0.12, 0.3, 0.49, 0.5, 0.7, 1.0))
     elif condition == "on_cpu" and dice.random() < 0.5:
         program.cause = dice.choice(("model_on_cpu", "no_cuda_build"))
+    program.user, program.job = dice.choice(("", "ann", "1000")), dice.choice(("", "", "501"))
+    if condition == "on_cpu":
+        program.waits = dice.choice((None, 0.03, 0.49, 0.5, 0.99))
+    if condition not in {"unhooked", "display"}:
+        program.loader = dice.choice(
+            (
+                {},
+                {"workers": "0", "pin_memory": "no"},
+                {"workers": "4", "pin_memory": "yes", "prefetch": "2"},
+                {"workers": "1", "pin_memory": "no", "prefetch": "2"},
+            )
+        )
     return program

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import unicodedata
+from collections import Counter
 
 import pytest
 
@@ -51,54 +53,140 @@ def counted(answer: str, word: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def lowered(node: Node, gpu: Gpu) -> bool:
+    """Whether the clocks of a GPU are lowered, and no training is named because of that."""
+    named = any(program.cause == "throttled" for program in on(node, gpu.uuid))
+    return gpu.up and gpu.slowed not in {None, "gpu_idle", "sw_power_cap"} and not named
+
+
+def state(node: Node, gpu: Gpu) -> tuple[str, str]:
+    """Return level and state of a GPU: the gravest of all that is true of it."""
+    here = on(node, gpu.uuid)
+    wasted = any(map(wasting, here)) and not any(map(useful, here))
+    states = (
+        (not gpu.up, ("bad", "down")),
+        (gpu.reset or gpu.remapping_failed, ("bad", "errors")),
+        (wasted, ("bad", "wasted")),
+        (gpu.faulty, ("poor", "errors")),
+        (any(p.cause and useful(p) for p in here), ("poor", "slowed")),
+        (gpu in node.unexplained, ("poor", "low load")),
+        (lowered(node, gpu), ("poor", "clocks lowered")),
+        (
+            any(p.condition not in {"display", "ended"} for p in here),
+            ("good" if any(map(useful, here)) else "none", "in use"),
+        ),
+    )
+    return next((words for true, words in states if true), ("none", "free"))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_answer_is_the_drawn_truth(seed: int) -> None:
     node = draw(seed)
     facts = facts_of(node)
     answer, total = facts["answer"], len(node.gpus)
-    up = [gpu for gpu in node.gpus if gpu.up]
-    bad = {g.uuid for g in up if any(map(wasting, on(node, g.uuid))) and not any(map(useful, on(node, g.uuid)))}
-    slow = {g.uuid for g in up if any(p.cause and useful(p) for p in on(node, g.uuid))} - bad
-    faulty = {g.uuid for g in node.gpus if g.up and g.faulty}
-    lowered = {g.uuid for g in up if g.slowed not in {None, "gpu_idle", "sw_power_cap"}}
+    states = Counter(state(node, gpu)[1] for gpu in node.gpus)
     on_cpu = [p for p in node.programs if p.condition == "on_cpu" and p.cause]
 
-    for word, truth in (
-        ("down", {g.uuid for g in node.gpus if not g.up}),
-        ("wasted", bad),
-        ("slowed", slow),
-        ("with errors", faulty),
-        ("with lowered clocks", lowered),
-    ):
-        assert counted(answer, word) == ((len(truth), total) if truth else None), (word, answer)
+    clauses = {"down": "down", "errors": "with errors", "wasted": "wasted", "slowed": "slowed"}
+    clauses |= {"low load": "at a low load", "clocks lowered": "with lowered clocks"}
+    counts = {words: counted(answer, clause) for words, clause in clauses.items()}
+    # Each GPU counts once.
+    assert counts == {words: (states[words], total) if states[words] else None for words in clauses}
     assert ("on the CPU although" in answer) == bool(on_cpu)
-    if bad:
-        named = [p.name[:39] for p in node.programs if bad.intersection(p.gpus)]
+    if states["wasted"]:
+        named = [p.name[:39] for g in node.gpus if state(node, g)[1] == "wasted" for p in on(node, g.uuid)]
         assert answer.partition(" wasted: ")[2].startswith(tuple(named))
-    failing = any(wasting(p) or p.condition == "limited" for p in node.programs)
-    well = len(up) == total and not (faulty or lowered or on_cpu or failing)
-    assert (" well" in answer, facts["problems"] == []) == (well, well)
-    if well:
-        used = sum(any(p.condition != "display" for p in on(node, gpu.uuid)) for gpu in node.gpus)
+    ill = any(g.faulty for g in node.gpus) or any(not g.up or lowered(node, g) for g in node.gpus)
+    quiet = not (ill or node.unexplained or any(p.in_trouble for p in node.programs))
+    unknown, early = sum(p.condition == "unhooked" for p in node.programs), node.unjudged
+    assert (" well" in answer, facts["problems"] == []) == (quiet and not unknown and not early, quiet)
+    assert (f"{early} process{'es' if early > 1 else ''} not judged yet" in answer) == bool(early)
+    grave = any(not g.up or g.reset or g.remapping_failed for g in node.gpus)
+    grave = grave or bool(on_cpu) or any(map(wasting, node.programs))
+    judging = any(p.condition == "judging" for p in node.programs)
+    assert facts["level"] == ("bad" if grave else "poor" if not quiet else "none" if unknown or judging else "good")
+    if quiet:
+        used = sum(any(p.condition not in {"display", "ended"} for p in on(node, gpu.uuid)) for gpu in node.gpus)
         words = f": {used} in use, {total - used} free" if total > 1 else " in use" if used else " free"
-        unknown = sum(p.condition == "unhooked" for p in node.programs)
-        words += f"; {unknown} process{'es' if unknown > 1 else ''} without the hook not judged" if unknown else ""
+        if unknown or early:
+            loads = [gpu.load for gpu in node.gpus if not gpu.mig]
+            mean = f", mean load {100 * sum(loads) / len(loads):.0f} %" if loads else ""
+            some = f" of {len(loads)} GPU{'s' if len(loads) > 1 else ''}" if 0 < len(loads) < total else ""
+            assert answer.startswith(f"{used} of {total} GPU{'s' if total > 1 else ''} in use{mean}{some}; ")
+            hidden = f"; {unknown} process{'es' if unknown > 1 else ''} without the hook not judged"
+            assert (hidden in answer) == bool(unknown)
+            words = f"; {early} process{'es' if early > 1 else ''} not judged yet" if early else ""
         assert answer.endswith(words)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_each_program_with_trouble_is_named_with_its_share(seed: int) -> None:
+def test_each_program_with_trouble_is_named_with_its_share_and_owner(seed: int) -> None:
     node = draw(seed)
     problems = {label: problem for problem in facts_of(node)["problems"] for label in problem["processes"]}
 
     for program in node.programs:
-        trouble = wasting(program) or program.condition == "limited" or bool(program.cause)
-        assert (program.process in problems) == trouble, program
-        if trouble:
+        assert (program.process in problems) == program.in_trouble, program
+        if program.in_trouble:
             problem = problems[program.process]
             assert (problem["subject"], set(problem["gpus"]) >= set(program.gpus)) == (program.name, True)
             assert program.ratio is None or f"{100 * program.ratio:.0f} % of its GPU time" in problem["detail"]
             assert problem["advice"]
+            said = problem["detail"].split(", ")
+            assert [f"user {program.user}"] * bool(program.user) == [x for x in said if x.startswith("user ")]
+            assert (f"Slurm job {program.job}" in said) == bool(program.job)
+            if program.condition == "on_cpu" and not program.cause:
+                waits = f"waits for data {100 * (program.waits or 0):.0f} % of its time"
+                assert (problem["text"], problem["grave"]) == (waits, False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_advice_on_a_loader_leaves_out_what_is_so(seed: int) -> None:
+    node = draw(seed)
+    problems = {label: problem for problem in facts_of(node)["problems"] for label in problem["processes"]}
+    starved = [p for p in node.programs if p.cause == "data_loading" or (p.condition == "on_cpu" and not p.cause)]
+
+    for program in [p for p in starved if p.in_trouble]:
+        advice, workers = problems[program.process]["advice"], program.loader.get("workers")
+        assert ("num_workers" in advice) == (workers == "0")
+        assert workers is None or f"(now {workers})" in advice
+        assert ("pinned" in advice) == (bool(program.gpus) and program.loader.get("pin_memory") != "yes")
+        assert ("prefetching" in advice) == (not program.loader)
+        assert "faster storage" in advice
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_errors_of_a_gpu_are_one_problem_with_the_advice_of_the_gravest(seed: int) -> None:
+    node = draw(seed)
+    found = [p for p in facts_of(node)["problems"] if p["kind"] in {"gpu_down", "gpu_health", "xid"}]
+
+    assert sorted(uuid for p in found for uuid in p["gpus"]) == sorted(
+        gpu.uuid for gpu in node.gpus if not gpu.up or gpu.faulty or gpu.xid in {48, 79}
+    )
+    for problem in found:
+        (gpu,) = [gpu for gpu in node.gpus if gpu.uuid in problem["gpus"]]
+        said = f"{problem['text']} {problem['detail'] or ''}"
+        errors = (
+            (gpu.up and gpu.reset, "requires a reset", f"nvidia-smi --gpu-reset -i {gpu.index}"),
+            (gpu.up and gpu.remapping_failed, "remapping of a faulty memory row failed", "have it replaced"),
+            (gpu.xid == 48, "Xid 48 (Double bit ECC error) at ", "follow the workflow"),
+            (gpu.xid == 79, "Xid 79 (GPU has fallen off the bus) at ", "inspect the machine"),
+            (gpu.up and gpu.remapping_pending, "waits to be remapped", "programs on it are not affected"),
+            (gpu.up and gpu.uncorrected, "uncorrected memory error", "check the kernel log"),
+        )
+        for true, words, _ in errors:
+            assert (words in said) == bool(true)
+        if gpu.up:
+            first = next((words, advice) for true, words, advice in errors if true)
+            assert first[0] in problem["text"]
+            assert first[1] in problem["advice"]
+            here = [p for p in on(node, gpu.uuid) if p.condition not in {"display", "ended"}]
+            assert said.count("used by ") == bool(here)
+            if here:
+                one = here[0]
+                owner = [f"pid {one.pid}", *([f"Slurm job {one.job}"] if one.job else [])]
+                owner += [f"user {one.user}"] if one.user else []
+                assert len(here) > 3 or f"{one.name} ({', '.join(owner)})" in said
+                assert (f" and {len(here) - 3} more" in said) == (len(here) > 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -106,23 +194,26 @@ def test_the_state_of_each_gpu_is_the_drawn_truth(seed: int) -> None:
     node = draw(seed)
 
     for gpu, shown in zip(node.gpus, facts_of(node)["gpus"], strict=True):
-        here = on(node, gpu.uuid)
-        lowered = gpu.slowed not in {None, "gpu_idle", "sw_power_cap"}
-        wasted = any(map(wasting, here)) and not any(map(useful, here))
-        grave = not gpu.up or gpu.reset or gpu.remapping_failed or wasted
-        troubled = gpu.faulty or lowered or any(p.cause and useful(p) for p in here)
-        used = any(p.condition != "display" for p in here)
-        level = "bad" if grave else "poor" if troubled else "good" if any(map(useful, here)) else "none"
-        states = (
-            (not gpu.up, "down"),
-            (gpu.faulty, "errors"),
-            (wasted, "wasted"),
-            (any(p.cause and useful(p) for p in here), "slowed"),
-            (lowered, "clocks lowered"),
-            (used, "in use"),
-        )
-        assert (shown["level"], shown["state_words"]) == (level, next((w for true, w in states if true), "free"))
-        assert (shown["summary"] is None) == (shown["state_words"] == "free" and not here)
+        assert (shown["level"], shown["state_words"]) == state(node, gpu)
+        assert (shown["summary"] is None) == (shown["state_words"] == "free" and not on(node, gpu.uuid))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_program_that_ended_or_is_not_judged_yet_is_not_called_well(seed: int) -> None:
+    node = draw(seed)
+    facts = facts_of(node)
+    shown = {p["process"]: p for p in (*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"])}
+    text = table(facts, False, NOW, 200)
+
+    for program in node.programs:
+        found = shown[program.process]
+        assert (found["judging_since"] is not None) == (program.condition == "judging")
+        assert (found["ended"] is not None) == (program.condition == "ended")
+        if program.condition in {"judging", "ended"}:
+            assert (found["level"], found["advice"]) == ("none", None)
+        if program.condition == "ended":
+            assert (found["state_words"], found["phase"], found["last_step"] is None) == ("ended", None, True)
+    assert ("ended 7.0 s ago" in text) == any(p.condition == "ended" for p in node.programs)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -174,8 +265,11 @@ def test_every_gpu_problem_and_process_stands_in_the_text(seed: int, width: int)
             assert gpu.uuid in text
             continue
         fields = re.split(r" {2,}", row.strip())
-        busy = "-" if gpu.mig else f"{100 * gpu.load:.0f} %"
-        assert [fields[0], *fields[2:]] == [str(gpu.index), busy, "-", "79.0/80.0", f"{gpu.power:.0f}/700", "64 °C"]
+        busy = "MIG" if gpu.mig else f"{100 * gpu.load:.0f} %"
+        mean = "MIG" if gpu.mig else "-"
+        state = next(shown["state_words"] for shown in facts["gpus"] if shown["uuid"] == gpu.uuid)
+        values = [busy, mean, "79.0/80.0", f"{gpu.power:.0f}/700", "64 °C", state]
+        assert [fields[0], *fields[2:]] == [str(gpu.index), *values]
         assert len(fields[1]) >= 5 or fields[1] == gpu.name.removeprefix("NVIDIA ")
 
 
@@ -185,7 +279,8 @@ def test_no_two_values_of_a_process_run_together(seed: int, width: int) -> None:
     node = draw(seed)
     lines = table(facts_of(node), False, NOW, width).splitlines()
     words = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "idle"}
-    words |= {"on_cpu": "on the CPU", "unhooked": "no hook", "display": "display"}
+    words |= {"on_cpu": "on the CPU", "unhooked": "no hook", "display": "display", "judging": "training"}
+    words |= {"ended": "ended"}
 
     for program in node.programs:
         rows = [line for line in lines if re.match(rf" {{5,}}{program.pid}  ", line)]
@@ -196,7 +291,8 @@ def test_no_two_values_of_a_process_run_together(seed: int, width: int) -> None:
         for row in rows:
             *fields, name = re.split(r" {2,}", row.strip(), maxsplit=5)
             assert fields == expected
-            shown = "".join(c if c.isprintable() else "?" for c in program.name)
+            user = f"uid {program.user}" if program.user.isdecimal() else program.user
+            shown = "".join(c if c.isprintable() else "?" for c in f"{program.name} {user}".strip())
             assert name == shown or (name.endswith("…") and shown.startswith(name[:-1]) and columns(name) >= 11)
 
 
@@ -208,4 +304,21 @@ def test_only_programs_on_wasted_gpus_are_named_as_their_cause() -> None:
 
     answer = facts_of(Node(gpus, [*stalled, good, culprit]))["answer"]
 
-    assert answer == "1 of 2 GPUs wasted: starved.py waits for its data loader (70 %)"
+    assert answer == "1 of 2 GPUs wasted: starved.py waits for its data loader (70 % lost)"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_gpus_that_are_down_with_their_driver_are_one_problem(seed: int) -> None:
+    dice = random.Random(seed)
+    gpus = [Gpu(f"GPU-{index}", index, "H100", up=False, reason="driver_down") for index in range(dice.randint(1, 9))]
+    for gpu in gpus:
+        gpu.xid = dice.choice((None, None, 79))
+    facts = facts_of(Node(gpus, []))
+
+    down = [problem for problem in facts["problems"] if problem["kind"] == "gpu_down"]
+    plain = [gpu.uuid for gpu in gpus if gpu.xid is None]
+    assert sorted(problem["gpus"] for problem in down) == sorted(
+        ([plain] if plain else []) + [[gpu.uuid] for gpu in gpus if gpu.xid]
+    )
+    assert all(problem["text"] == "down: the driver is down" for problem in down)
+    assert [gpu["state_words"] for gpu in facts["gpus"]] == ["down"] * len(gpus)

@@ -2,6 +2,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
-from gpugauge.status.problems import KINDS
+from gpugauge.status.problem import KINDS
 from gpugauge.terminal.table import table
 from gpugauge.web.server import Request
 from gpugauge.web.status import PATH, status_route
@@ -21,6 +22,7 @@ from tests.status.drawnnode import draw
 from tests.status.statusfacts import ROWS, family, snapshot
 
 DOCS = Path(__file__).parents[2] / "docs" / "http.md"
+VIEW = partial(status, history=History())
 REQUEST = Request("GET", PATH, "", {}, b"", "127.0.0.1")
 
 
@@ -72,25 +74,11 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     assert process["undecidable"] == ["data_loading", "host_bound"]
 
 
-@pytest.mark.parametrize(("share", "waits"), [(0.0, ""), (0.05, ""), (0.7, ": fit.py waits for data 70 % of its time")])
-def test_the_answer_of_a_machine_without_a_gpu_has_its_trainings(share: float, waits: str) -> None:
-    families = (
-        family("gpugauge_driver_up", ({"reason": "library_not_found"}, 0)),
-        family("torch_process_info", ({"process": "aa", "pid": "7"}, 1)),
-        family("gpu_process_host_info", ({"process": "aa", "pid": "7", "workload_command": "fit.py"}, 1)),
-        family("training_state", ({"process": "aa", "state": "training_on_cpu"}, 1)),
-        family("training_step_share_ratio", ({"process": "aa", "part": "data"}, share)),
-    )
-    node = status(Snapshot(1.7e9, 1.0, (Section("all", families),)), History())
-
-    assert node["answer"] == f"The driver is not available: library_not_found; 1 training on the CPU{waits}"
-
-
 def test_exporter_and_driver() -> None:
     node = status(snapshot(), History())
 
     assert (node["version"], node["simulated"], node["failing_collectors"]) == ("9.9", True, {"host": "no"})
-    assert node["driver"] == {"up": True, "reason": "ok"}
+    assert node["driver"] == {"up": True, "reason": "ok", "needed": True, "state_words": "up"}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +112,7 @@ def keys(facts: Any) -> Iterator[str]:
     elif isinstance(facts, dict):
         for key, value in facts.items():
             yield key
-            if key not in {"failing_collectors", "devices", "loader"}:
+            if key not in {"failing_collectors", "devices", "loader", "step_shares"}:
                 yield from keys(value)
 
 
@@ -216,7 +204,8 @@ def test_release_has_its_end() -> None:
     released = family("gpugauge_driver_up", ({"reason": "released"}, 0))
     node = status(Snapshot(1.7e9, 1.0, (Section("exporter", (released, until)),)), History())
 
-    assert node["driver"] == {"up": False, "reason": "released", "released_until": 1.7e9}
+    driver = {"up": False, "reason": "released", "needed": True, "state_words": "released on request"}
+    assert node["driver"] == driver | {"released_until": 1.7e9}
     assert node["gpus"] == []
 
 
@@ -238,11 +227,35 @@ def test_load_over_ten_minutes_is_rounded() -> None:
 
 
 def test_route_answers_in_json() -> None:
-    reply = answer(status_route(snapshot, History()), REQUEST)
+    reply = answer(status_route(snapshot, VIEW), REQUEST)
 
     assert reply.status == 200
     assert len(json.loads(reply.body)["gpus"]) == 2
 
 
 def test_route_without_a_fresh_snapshot() -> None:
-    assert answer(status_route(lambda: None, History()), REQUEST).status == 503
+    assert answer(status_route(lambda: None, VIEW), REQUEST).status == 503
+
+
+@pytest.mark.parametrize("ago", [0.0, 7.0, 59.0, 61.0, 3600.0])
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_process_that_ended_is_not_in_use_and_one_that_runs_on_has_no_hook(ago: float, on_gpu: bool) -> None:
+    memory = [({"process": "aa", "uuid": "GPU-a"}, 1 << 30)] if on_gpu else []
+    families = (
+        family("gpugauge_driver_up", ({"reason": "ok"}, 1)),
+        family("gpu_up", ({"uuid": "GPU-a"}, 1)),
+        family("torch_process_info", ({"process": "aa", "pid": "7"}, 1)),
+        family("gpu_process_host_info", ({"process": "aa", "pid": "7", "torch_build": "cuda"}, 1)),
+        family("gpu_process_memory_used_bytes", *memory),
+        family("torch_phase", ({"process": "aa", "phase": "training"}, 1)),
+        family("training_end_timestamp_seconds", ({"process": "aa"}, 1.7e9 - ago)),
+    )
+    facts = status(Snapshot(1.7e9, 1.0, (Section("all", families),)), History())
+    (gpu,) = facts["gpus"]
+    ended = ago < 60
+    (process,) = gpu["processes"] if on_gpu else facts["ended" if ended else "without_gpu"]
+
+    assert (process["state_words"], process["hook"]) == (("ended", True) if ended else ("no hook", False))
+    assert gpu["state_words"] == ("in use" if on_gpu and not ended else "free")
+    assert ("well and free" in facts["answer"]) == (ended or not on_gpu)
+    assert process["phase"] == (None if ended else "training")

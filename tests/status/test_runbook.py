@@ -6,10 +6,9 @@ import pytest
 from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
-from gpugauge.status.down import down_advice
+from gpugauge.status.driver_advice import down_advice
 from gpugauge.status.health import MemoryHealth, ailments
-from gpugauge.status.problems import KINDS
-from gpugauge.status.runbook import section_of_kind, section_of_training, section_of_xid
+from gpugauge.status.problem import KINDS, section_of_kind, section_of_training, section_of_xid
 from gpugauge.verdict.causes import CAUSES, STATES
 
 SECTIONS = set(
@@ -32,7 +31,7 @@ def test_each_other_problem_has_a_section() -> None:
 
     assert found - {None} <= SECTIONS
     assert {kind for kind in KINDS if section_of_kind(kind) is None} == {
-        *("gpu_health", "xid", "wasted", "on_cpu", "slowed", "hook")
+        *("gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "hook")
     }
 
 

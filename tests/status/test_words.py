@@ -1,4 +1,9 @@
-from gpugauge.status.words import cause_phrase, duration, state_words
+import random
+import re
+
+import pytest
+
+from gpugauge.status.words import cause_phrase, digits, duration, factor, quantity, state_words
 from gpugauge.verdict.causes import CAUSES, STATES
 
 
@@ -22,3 +27,27 @@ def test_durations() -> None:
     assert [duration(s) for s in (0.0, 0.0123, 1, 59.94, 60, 599, 86400)] == [
         *("0 ms", "12.3 ms", "1.0 s", "60 s", "1.0 min", "10 min", "1.0 d"),
     ]
+
+
+def test_quantities() -> None:
+    values = (0.0, 0.004, 4.26, 9.96, 123.4, 99_999, 999_999, 1e6, 56.7e6, 999.9e6, 2.5e9)
+    words = "0|0.004|4.3|10|123|99,999|999,999|1 M|56.7 M|1,000 M|2.5 G"
+    assert [quantity(value) for value in values] == words.split("|")
+
+
+def test_factors() -> None:
+    values = (1.0, 1.04, 1.4, 3.94, 9.96, 12.4, 99.6, 200.0, 227.3, 1e7)
+
+    assert [factor(value) for value in values] == ["1", "1", "1.4", "3.9", "10", "12", "100", "200", "227", "10000000"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_number_has_an_exponent(seed: int) -> None:
+    d = random.Random(seed)
+    value, count = 10 ** d.uniform(-9, 12), d.choice([2, 3])
+    text = digits(value, count)
+
+    assert re.fullmatch(r"\d+(\.\d*[1-9])?", text)
+    assert float(text) == pytest.approx(value, rel=0.5001 * 10 ** (1 - count))
+    assert len(text.replace(".", "").lstrip("0")) <= max(count, len(str(round(value))))
+    assert not re.search("e[+-]", f"{duration(value)} {quantity(value)} {factor(value)}")

@@ -38,14 +38,11 @@ def node(request: pytest.FixtureRequest) -> tuple[Node, Facts]:
     return drawn, json.loads(json.dumps(status(drawn.snapshot(), drawn.history()))) | {"host": "node-7"}
 
 
-def in_trouble(program: Program) -> bool:
-    return program.condition in {"stalled", "idle", "limited"} or bool(program.cause)
-
-
 def well(node: Node) -> bool:
     """Return whether nothing that was drawn needs a person."""
     lowered = any(g.slowed not in {None, "gpu_idle", "sw_power_cap"} for g in node.gpus)
-    return not (lowered or any(not g.up or g.faulty for g in node.gpus) or any(map(in_trouble, node.programs)))
+    broken = any(not gpu.up or gpu.faulty for gpu in node.gpus)
+    return not (lowered or broken or node.unexplained or any(p.in_trouble for p in node.programs))
 
 
 def printed(name: str) -> str:
@@ -77,6 +74,23 @@ def test_status_fits_and_shows_problems_first(node: tuple[Node, Facts], width: i
     assert all(words.count(str(program.pid)) >= (len(program.gpus) or 1) for program in drawn.programs)
 
 
+@pytest.mark.parametrize("width", [width for width in WIDTHS if width >= 41])
+def test_no_line_ends_between_a_number_and_its_unit(node: tuple[Node, Facts], width: int) -> None:
+    text = table(node[1], False, NOW, width)
+
+    assert not re.findall(r"\d\n +(?:%|ms|s|min|h|GiB|W|°C)(?!\w).*", text)
+
+
+@pytest.mark.parametrize("height", [5, 24, 40, 10_000])
+def test_the_answer_is_at_both_ends_of_a_text_that_is_higher_than_the_terminal(
+    node: tuple[Node, Facts], height: int
+) -> None:
+    text = table(node[1], False, NOW, 200)
+    heading = text.partition("\n\n")[0] + "\n"
+
+    assert table(node[1], False, NOW, 200, height) == text + (f"\n{heading}" if text.count("\n") >= height else "")
+
+
 @pytest.mark.parametrize("width", [width for width in WIDTHS if width >= 60])
 def test_lines_of_top(node: tuple[Node, Facts], width: int) -> None:
     drawn, facts = node
@@ -87,7 +101,8 @@ def test_lines_of_top(node: tuple[Node, Facts], width: int) -> None:
     for _, line, _ in (*gpus, *lines):
         assert columns(line) <= width
         assert line.isprintable()
-    assert [key for key, _, _ in gpus] == [gpu.uuid for gpu in drawn.gpus]
+    parts = {gpu.uuid: [uuid for uuid, _, _ in gpu.mig] if gpu.up else [] for gpu in drawn.gpus}
+    assert [key for key, _, _ in gpus] == [key for uuid, mig in parts.items() for key in (uuid, *mig)]
     assert {key for key, _, _ in lines} == {program.process for program in drawn.programs}
     by_key = {program.process: program for program in drawn.programs}
     titles = CELL.split(heading.strip())
@@ -109,7 +124,7 @@ def test_details_name_the_trouble(node: tuple[Node, Facts]) -> None:
         assert all(line.isprintable() for line in lines)
         program = programs[process.facts["process"]]
         assert lines[0] == f"{printed(program.name)}, pid {program.pid}"
-        assert any(line.startswith("→ ") for line in lines) >= in_trouble(program)
+        assert any(line.startswith("→ ") for line in lines) >= program.in_trouble
     for gpu, shown in zip(drawn.gpus, facts["gpus"], strict=True):
         lines = gpu_details(shown)
         assert all(line.isprintable() for line in lines)

@@ -34,7 +34,7 @@ class Peer:
 
     def close(self) -> None:
         self.closed = True
-        self.owner.on_close(self)  # type: ignore[arg-type]
+        self.owner.on_close(self)  # type: ignore[arg-type]  # a stand-in
 
     @property
     def newcomer(self) -> bool:
@@ -73,7 +73,7 @@ class Drawn:
     def connect(self) -> None:
         full, before = len(self.open) >= self.limit, list(self.open)
         address = self.chance.choice(ADDRESSES)
-        self.listener.serve(object(), address)  # type: ignore[arg-type]
+        self.listener.serve(object(), address)  # type: ignore[arg-type]  # a stand-in
         peer = self.last
         assert (peer.remote, peer.started, peer.closed) == (address, True, False)
         gone = self.closed()
@@ -99,16 +99,16 @@ class Drawn:
         ]
 
     def ask(self, peer: Peer) -> None:
-        self.listener.request_begins(peer)  # type: ignore[arg-type]
+        self.listener.request_begins(peer)  # type: ignore[arg-type]  # a stand-in
         self.enter(peer, "busy" if peer.admitted else "first")
         if self.chance.random() < 0.3:
-            self.listener.reply_pending(peer)  # type: ignore[arg-type]
+            self.listener.reply_pending(peer)  # type: ignore[arg-type]  # a stand-in
             peer.pending = not peer.admitted
 
     def answer(self, peer: Peer) -> None:
         kind = self.chance.choice(list(Client))
         reply = Reply(200, b"", client=kind)
-        self.listener.reply_begins(peer, reply)  # type: ignore[arg-type]
+        self.listener.reply_begins(peer, reply)  # type: ignore[arg-type]  # a stand-in
         was_pending, peer.pending = peer.pending, False
         if kind is Client.KNOWN:
             self.admit(peer, "busy")
@@ -118,10 +118,10 @@ class Drawn:
         if peer.closed or self.chance.random() < 0.3:
             return
         if self.chance.random() < 0.2:
-            self.listener.last_reply_sent(peer)  # type: ignore[arg-type]
+            self.listener.last_reply_sent(peer)  # type: ignore[arg-type]  # a stand-in
             self.enter(peer, "closing")
             return
-        self.listener.request_ends(peer, reply)  # type: ignore[arg-type]
+        self.listener.request_ends(peer, reply)  # type: ignore[arg-type]  # a stand-in
         if peer.admitted or kind is not Client.REFUSED:
             self.admit(peer, "idle")
         else:

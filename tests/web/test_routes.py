@@ -2,7 +2,7 @@ import time
 
 from gpugauge.exposition.render import Exposition
 from gpugauge.forecast import ScrapeForecast
-from gpugauge.web.routes import for_people, standard_routes
+from gpugauge.web.routes import for_people, late, standard_routes
 from gpugauge.web.server import Reply, Request, Route
 from tests.serving import SNAPSHOT, answer
 
@@ -35,3 +35,17 @@ def test_health_checks_are_no_viewers() -> None:
 
     assert not checked
     assert forecast.has_viewer(time.monotonic(), INTERVAL)
+
+
+def test_late_routes_are_made_once_for_the_first_request() -> None:
+    made = []
+
+    def make() -> dict[str, Route]:
+        made.append(1)
+        return {path: Route(lambda request: Reply(200, request.path.encode())) for path in ("/", "/a")}
+
+    routes = late(("/", "/a"), make)
+
+    assert not made
+    assert [answer(routes[path], request(path)).body for path in ("/", "/a", "/")] == [b"/", b"/a", b"/"]
+    assert made == [1]

@@ -91,6 +91,11 @@ class Case:
         return not {"NVIDIA", "AMD"} & self.pci.keys() and not nodes.has_gpu_files(self.root / "dev")
 
     @property
+    def is_bare(self) -> bool:
+        """Whether nothing on this machine shows that it should have a GPU: there is none, and no driver library."""
+        return self.without_gpu and self.driver.reason == "library_not_found"
+
+    @property
     def trains_without_gpu(self) -> bool:
         """Whether a process is examined on a machine without a GPU: training on the CPU is no fault of it."""
         return self.options.pid is not None and self.without_gpu

@@ -16,6 +16,7 @@ from gpugauge.status.driver_advice import ADVICE
 # The last two are for AMD GPUs; HIP also reads the first.
 _VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NO_GPU_ADVICE = "use a machine with a GPU, or pass a GPU through to this container or virtual machine"
+_EXPECTED = "nothing is wrong if none was expected; otherwise"
 
 
 def graphics_devices(case: Case) -> Finding:
@@ -29,11 +30,15 @@ def graphics_devices(case: Case) -> Finding:
         return ok(title, "WSL: the GPUs of Windows, through /dev/dxg")
     if case.trains_without_gpu:
         return skipped(title, "there is no GPU here: programs train on the CPU")
+    if case.is_bare:
+        others = f" ({_shown(case)})" if case.pci else ""
+        found = f"none on the PCI bus or in /dev that CUDA or ROCm could use{others}; programs train on the CPU"
+        return warning(title, found, _if_expected(case))
     return _compared(case, title, case.pci.get("NVIDIA", 0), len(case.driver.devices))
 
 
 def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
-    shown = ", ".join(f"{count} x {vendor}" for vendor, count in sorted(case.pci.items()))
+    shown = _shown(case)
     if case.driver.facts and on_bus > known and not case.in_container:
         found = f"{shown} on the PCI bus, but the driver has {known}"
         if missing := _missing(case):
@@ -53,6 +58,17 @@ def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
     return failure(title, found, _NO_GPU_ADVICE)
 
 
+def _shown(case: Case) -> str:
+    return ", ".join(f"{count} x {vendor}" for vendor, count in sorted(case.pci.items()))
+
+
+def _if_expected(case: Case) -> str:
+    """Return what to do on a machine without a GPU that should have one."""
+    if case.in_container:
+        return f"{_EXPECTED} {_device_file_advice(case)}"
+    return f"{_EXPECTED} look for it with lspci; a virtual machine needs it passed through"
+
+
 def _missing(case: Case) -> list[str]:
     """Return the addresses of the NVIDIA GPUs on the PCI bus that the driver does not have."""
     places = [device.reading.pci_bus_id for device in case.driver.devices]
@@ -68,6 +84,8 @@ def driver(case: Case) -> Finding:
     title = "NVIDIA driver"
     if not case.has_nvidia and (case.platform == "darwin" or "AMD" in case.pci or case.trains_without_gpu):
         return skipped(title, "not needed: there is no NVIDIA GPU")
+    if case.is_bare:
+        return skipped(title, "not installed, and not needed: there is no NVIDIA GPU")
     facts = case.driver.facts
     if facts is None:
         reason = case.driver.reason
@@ -132,7 +150,7 @@ def device_files(case: Case) -> Finding:
         return skipped(title, "the GPUs are simulated" if case.simulated else "only on Linux")
     if case.is_wsl:
         return skipped(title, "WSL uses /dev/dxg for all GPUs")
-    if case.trains_without_gpu:
+    if case.trains_without_gpu or case.is_bare:
         return skipped(title, "there is no GPU here")
     if case.driver.reason == "timeout" or any(device.reason == HANGS for device in case.driver.devices):
         return skipped(title, "not opened: the driver hangs")
@@ -190,7 +208,7 @@ def visible_devices(case: Case) -> Finding:
     setting = "CUDA_VISIBLE_DEVICES is " + ("not set" if value is None else repr(value))
     if not case.driver.devices:
         hiding = [name for name in _VISIBILITY_VARIABLES if case.environ.get(name, "0").strip() in {"", "-1"}]
-        if hiding:
+        if hiding and not case.is_bare:
             return failure(title, f"{hiding[0]} hides every GPU", cause="no_visible_device")
         return skipped(title, f"{setting}; there is no NVIDIA GPU")
     names = [[device.uuid, *(mig.uuid for mig in device.reading.mig_instances or ())] for device in case.driver.devices]

@@ -8,12 +8,17 @@ from gpugauge.workload import processfiles
 from gpugauge.workload.command import command_name
 from gpugauge.workload.identity import clean
 
+_MAX_VALUE = 200  # characters of a variable: a user may set it to 128 KiB
+_HANGS = "it waits inside the kernel, for example for a file system that does not answer: /proc/PID/stack says where"
+
 
 def existence(case: Case) -> Finding:
     """Check that the process exists."""
     title, pid = "Process", pid_of(case)
     try:
         words = case.procfs.read(pid, "cmdline", 4096).split(b"\0")
+    except TimeoutError as error:
+        return warning(title, f"{pid}: it exists, but its command line is not readable: {error.strerror}", _HANGS)
     except OSError:
         if process_label(case) is not None:
             return warning(title, f"{pid}: the daemon reports it, but it is not visible in this container")
@@ -32,6 +37,8 @@ def mapped_torch(case: Case) -> Finding:
     title = "Its torch"
     try:
         build = processfiles.torch_build(case.procfs, pid_of(case))
+    except TimeoutError as error:
+        return skipped(title, f"not readable: {error.strerror}")
     except OSError as error:
         return skipped(title, f"not readable ({error.strerror}): run the doctor as its user or as root")
     if not build:
@@ -46,7 +53,8 @@ def open_devices(case: Case) -> Finding:
     title, pid = "Its GPUs", pid_of(case)
     opened = processfiles.device_files(case.procfs, pid)
     value = processfiles.visible_devices(case.procfs, pid)
-    setting = "" if value is None else f"; started with CUDA_VISIBLE_DEVICES={value!r}"
+    shown = value if value is None or len(value) <= _MAX_VALUE else value[:_MAX_VALUE] + "…"
+    setting = "" if shown is None else f"; started with CUDA_VISIBLE_DEVICES={shown!r}"
     if opened is None:
         return skipped(title, "its open files are not readable: run the doctor as its user or as root")
     if not opened and value is not None and value.strip() in {"", "-1"}:

@@ -74,6 +74,8 @@ def _cudnn(number: int) -> str:
 def _cpu_build(case: Case, title: str) -> Finding:
     if case.has_nvidia or "AMD" in case.pci:
         return failure(title, "for the CPU only, but there is a GPU", cause="no_cuda_build")
+    if case.is_bare:
+        return ok(title, "for the CPU only, as this machine needs it")
     return warning(title, "for the CPU only; there is no GPU either")
 
 
@@ -121,6 +123,8 @@ def availability(case: Case) -> Finding:
         return failure(title, "torch.backends.mps.is_available() is False", advice)
     if case.simulated:
         return skipped(title, "the GPUs are simulated: torch cannot use them")
+    if case.is_bare:
+        return skipped(title, "there is no GPU here")
     if "available" not in facts:
         advice = "check the kernel log for Xid errors; find the faulty GPU with CUDA_VISIBLE_DEVICES=0, 1 …"
         return failure(title, f"the Python {case.torch.ending}", advice)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 
+from gpugauge.doctor.advised import advice_on
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import pid_of, process_label
-from gpugauge.status.steps import LOADER_ADVICE, loader_advice, step_sentence
+from gpugauge.status.steps import LOADER_ADVICE, loader_advice
+from gpugauge.status.words import duration
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.wire.shares import sentence
 from gpugauge.workload import processfiles
 
 _RUN_ADVICE = "start it with the hook: gpugauge run -- python train.py"
@@ -22,7 +25,8 @@ def daemon(case: Case) -> Finding:
     """Check that the daemon answers and reports the process."""
     title = "Daemon"
     if case.daemon.problem:
-        return skipped(title, f"{case.daemon.problem}; for the state inside the process start gpugauge serve")
+        remedy = "for the state inside the process start gpugauge serve, or name the address of a running one (--url)"
+        return skipped(title, f"{case.daemon.problem}; {remedy}")
     process = process_label(case)
     note = " The daemon simulates its GPUs." if any(case.daemon.rows("gpugauge_build_info", simulated="true")) else ""
     inside = next((labels for labels, _ in case.daemon.rows("torch_process_info", process=process or "")), None)
@@ -60,7 +64,7 @@ def state(case: Case) -> Finding:
     known = cause if cause in CAUSES else None
     if now == "training_on_cpu" and known is None and case.without_gpu:
         rows = case.daemon.rows("training_step_share_ratio", process=process)
-        parts = step_sentence({labels["part"]: share for labels, share in rows})
+        parts = sentence({labels["part"]: share for labels, share in rows})
         return ok(title, f"{found}: there is no GPU here" + (f"; in the last minute {parts}" if parts else ""))
     if now == "training_on_cpu":
         return failure(title, found, cause=known or "model_on_cpu")
@@ -70,7 +74,7 @@ def state(case: Case) -> Finding:
         return warning(title, found, "it holds a GPU and does not use it: end it, or give it work to do", known)
     if known is None and (advice := loader_advice(_undecidable(case, process))):
         return ok(title, f"{found}; whether the loader or the host limits it is not decided: {advice}")
-    return warning(title, found, cause=known) if known else ok(title, found)
+    return warning(title, found, advice_on(case, process, known), known) if known else ok(title, found)
 
 
 def _undecidable(case: Case, process: str) -> list[str]:
@@ -90,7 +94,7 @@ def steps(case: Case) -> Finding:
     seconds = case.daemon.value("torch_step_duration_seconds_sum", process=process)
     measured = case.daemon.value("torch_step_duration_seconds_count", process=process)
     if seconds is not None and measured:
-        parts.append(f"{seconds / measured * 1e3:.3g} ms each")
+        parts.append(f"{duration(seconds / measured)} each")
     last = case.daemon.value("training_last_step_timestamp_seconds", process=process)
     if last:
         parts.append(f"the last {max(0.0, time.time() - last):.0f} s ago")
@@ -98,25 +102,29 @@ def steps(case: Case) -> Finding:
 
 
 def data_wait(case: Case) -> Finding:
-    """Check the share of the run time that was spent waiting for batches."""
+    """Check the share of the last minute that was spent waiting for batches."""
     title, process = "Data wait", process_label(case)
-    begin = case.daemon.value("training_start_timestamp_seconds", process=process) if process else None
-    if process is None or begin is None:
+    if process is None or case.daemon.value("training_start_timestamp_seconds", process=process) is None:
         return skipped(title, _missing(case))
-    wait = case.daemon.value("torch_data_wait_seconds_total", process=process, phase="training")
-    if wait is None:
-        return skipped(title, LOADER_ADVICE)
-    age = max(1.0, time.time() - begin)
+    share = case.daemon.value("training_step_share_ratio", process=process, part="data")
+    waited = case.daemon.value("torch_data_wait_seconds_total", process=process, phase="training")
+    if share is None:
+        return skipped(title, LOADER_ADVICE if waited is None else "nothing is known of the last minute")
+    found = f"{_percent(share)} of the last minute"
     exposed = case.daemon.value("torch_data_wait_exposed_seconds_total", process=process)
-    if exposed is None:
+    if exposed is None or not waited:
         # The GPU may have had work meanwhile, so the wait alone is weak evidence.
-        found = f"{_percent(wait / age)} of the time since the start"
         if not case.without_gpu:
             found += "; whether the GPU had work meanwhile is unknown"
-        return warning(title, found, cause="data_loading") if wait > _WAIT_WARNING_RATIO * age else ok(title, found)
-    found = f"{_percent(wait / age)} of the time since the start; in {_percent(exposed / age)} the GPU had no work"
-    slow = exposed > _EXPOSED_WAIT_WARNING_RATIO * age
-    return warning(title, found, cause="data_loading") if slow else ok(title, found)
+        return _waiting(case, process, title, found, slow=share > _WAIT_WARNING_RATIO)
+    idle = min(1.0, exposed / waited)
+    found += f"; the GPU had no work in {_percent(idle)} of the waits since the start"
+    return _waiting(case, process, title, found, slow=share * idle > _EXPOSED_WAIT_WARNING_RATIO)
+
+
+def _waiting(case: Case, process: str, title: str, found: str, *, slow: bool) -> Finding:
+    advice = advice_on(case, process, "data_loading") if slow else ""
+    return warning(title, found, advice, "data_loading") if slow else ok(title, found)
 
 
 def parameters(case: Case) -> Finding:

@@ -7,6 +7,7 @@ from typing import Any
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.condition import computing
 from gpugauge.doctor.finding import Finding, failure, ok, warning
+from gpugauge.status.words import digits, factor
 
 _BUSY_PERCENT = 10
 _TENSOR_CORE_CAPABILITY = (7, 0)
@@ -44,7 +45,7 @@ def matrix_product(case: Case) -> Finding:
     rates = case.timings.facts.get("matmul")
     if not rates:
         return _unmeasured(case, title, "matmul")
-    found = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in rates.items()) + " TFLOP/s"
+    found = ", ".join(f"{name} {digits(rate / 1e12, 3)}" for name, rate in rates.items()) + " TFLOP/s"
     full, half = rates.get("float32"), max(rates.get("float16", 0.0), rates.get("bfloat16", 0.0))
     capability = (case.torch.facts.get("devices") or [{}])[0].get("capability")
     has_tensor_cores = case.build == "cuda" and capability is not None and tuple(capability) >= _TENSOR_CORE_CAPABILITY
@@ -63,10 +64,12 @@ def copies(case: Case) -> Finding:
     rates = case.timings.facts.get("copies")
     if not rates:
         return _unmeasured(case, title, "copies")
-    found = ", ".join(f"{name} {rate / 1e9:.3g}" for name, rate in rates.items()) + " GB/s"
+    found = ", ".join(f"{name} {digits(rate / 1e9, 3)}" for name, rate in rates.items()) + " GB/s"
     link = _link(case)
     if link and rates.get("pinned", link) < _MIN_LINK_RATIO * link:
-        return warning(title, f"{found}; the PCIe link can carry {link / 1e9:.3g}", _SLOW_LINK_ADVICE, "transfer")
+        return warning(
+            title, f"{found}; the PCIe link can carry {digits(link / 1e9, 3)}", _SLOW_LINK_ADVICE, "transfer"
+        )
     return ok(title, found)
 
 
@@ -89,14 +92,14 @@ def training_step(case: Case) -> Finding:
     if not seconds:
         return _unmeasured(case, title, "steps")
     gain = seconds["cpu"] / seconds["gpu"]
-    found = f"CPU {_milliseconds(seconds['cpu'])}, GPU {_milliseconds(seconds['gpu'])}: {gain:.3g} times as fast"
+    found = f"CPU {_milliseconds(seconds['cpu'])}, GPU {_milliseconds(seconds['gpu'])}: {factor(gain)} times as fast"
     if gain < _MIN_STEP_GAIN:
         return warning(title, found, "the gain is small even with 8 million parameters: check the findings above")
     return ok(title, found)
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{digits(seconds * 1e3, 3)} ms"
 
 
 def _unmeasured(case: Case, title: str, key: str) -> Finding:

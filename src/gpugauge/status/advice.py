@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from gpugauge.metric import Family, Value
-from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase
-from gpugauge.verdict.causes import CAUSES
-from gpugauge.verdict.gain import Gain
+from gpugauge.status import memory_advice
+from gpugauge.status.steps import WAITING_RATIO, loader_change
+from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
+from gpugauge.verdict import loaders
+from gpugauge.verdict.causes import CAUSES, Cause
+from gpugauge.verdict.gain import LEAST, Gain
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
+from gpugauge.verdict.step import LIMITS
 
 Labels = Mapping[str, str]
-_GAIN = "training_expected_speedup"
+_GAIN, _LOADER = "training_expected_speedup", "training_loader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,13 @@ class Advice:
     def plain(self) -> dict[str, Any]:
         """Return the advice ready for JSON."""
         return asdict(self)
+
+
+class Series(Protocol):
+    """Exported samples by process."""
+
+    def rows(self, name: str, process: str) -> Sequence[tuple[Labels, Value]]:
+        """Return the samples of a family with the label `process`, as (labels by name, value)."""
 
 
 class Exported:
@@ -56,7 +67,7 @@ class Subject:
     """What a row may read: the exported series of one process, and its fields in the status (`status/processes.py`)."""
 
     process: str
-    exported: Exported
+    exported: Series
     facts: Mapping[str, Any]
 
     def rows(self, name: str) -> Sequence[tuple[Labels, Value]]:
@@ -84,22 +95,58 @@ class Subject:
         return Gain(expected, lower, upper, after)
 
 
-def _limit(subject: Subject) -> Advice | None:
-    """What limits the process, by its cause."""
-    cause = CAUSES.get(subject.facts.get("limited_by") or "")
-    return Advice(cause.name, "limit", cause.advice, subject.gain(cause.name)) if cause else None
+def _without(cause: Cause) -> Callable[[Subject], Advice | None]:
+    """Return the row of a cause: of what limits the process, and of other causes with a known gain."""
+
+    def row(subject: Subject) -> Advice | None:
+        main = subject.facts.get("limited_by")
+        on_cpu = subject.facts.get("state") == "training_on_cpu"
+        # A training on the CPU loses no GPU time: its waits are named, unless it should be on a GPU.
+        if main != cause.name and bool(main) == on_cpu:
+            return None
+        waits = cause.name == "data_loading" and (subject.facts.get("data_wait_ratio") or 0.0) >= WAITING_RATIO
+        gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
+        return Advice(cause.name, "limit", _change(subject, cause), gain) if gain or named else None
+
+    return row
 
 
-def _on_cpu(subject: Subject) -> Advice | None:
-    """What the steps of a training on the CPU wait for most. No GPU time is lost, so nothing is named as its limit."""
-    if subject.facts.get("state") != "training_on_cpu" or subject.facts.get("limited_by"):
+def _change(subject: Subject, cause: Cause) -> str:
+    if cause.name == "data_loading":
+        on_gpu = subject.facts.get("state") != "training_on_cpu"
+        # The mistake has its own advice.
+        pageable = subject.value("training_mistake", mistake="pageable_batches")
+        return loader_change(subject.facts.get("loader") or {}, copied=on_gpu and not pageable)
+    return cause.advice
+
+
+def _loader(subject: Subject) -> Advice | None:
+    """What limits the loader for which the training waits."""
+    reason = next((labels["reason"] for labels, _ in subject.rows(f"{_LOADER}_limited_by")), "")
+    if not reason:
         return None
-    known = {labels["cause"]: subject.gain(labels["cause"]) for labels, _ in subject.rows(f"{_GAIN}_ratio")}
-    decided = {cause: gain for cause, gain in known.items() if gain is not None}
-    if not decided:
-        return None
-    cause = max(decided, key=lambda name: decided[name].expected)
-    return Advice(cause, "limit", CAUSES[cause].advice, decided[cause])
+    recommended = subject.value(f"{_LOADER}_workers_recommended")
+    workers = {"workers": subject.label("torch_loader_info", "workers")}
+    change = loader_change(
+        workers,
+        reason=reason,
+        recommended=None if recommended is None else int(recommended),
+        batch_seconds=_batch_seconds(subject),
+    )
+    speedup, lower = (subject.value(f"{_LOADER}_expected_speedup{part}_ratio") for part in ("", "_lower"))
+    if speedup is None or lower is None or speedup < LEAST:
+        return Advice("data_loading", "loader", change)
+    without = subject.gain("data_loading")
+    # The number of workers has a gain of its own, also where that of a loader without any wait is not decided.
+    after = "data_loading" if reason == loaders.SLOW_BATCHES else without.next if without else ""
+    return Advice("data_loading", "loader", change, Gain(speedup, lower, speedup, after))
+
+
+def _batch_seconds(subject: Subject) -> float | None:
+    """Return the mean duration of the loading of a batch, on a CPU of its own."""
+    batches = subject.value("torch_loader_measured_batches_total")
+    parts = [subject.value("torch_loader_seconds_total", part=part) for part in ("cpu", "storage", "blocked")]
+    return sum(part or 0.0 for part in parts) / batches if batches else None
 
 
 def _stalled(subject: Subject) -> Advice | None:
@@ -115,7 +162,8 @@ def _idle(subject: Subject) -> Advice | None:
 
 def _hook(subject: Subject) -> Advice | None:
     """Without the hook the inside of the process is not known."""
-    outside = not subject.facts.get("hook") and subject.facts.get("role") != "display"
+    hooked = subject.facts.get("hook") or subject.facts.get("starting")
+    outside = not hooked and subject.facts.get("role") != "display"
     return Advice(None, "hook", RUN_ADVICE) if outside else None
 
 
@@ -129,8 +177,32 @@ def _known(mistake: Mistake) -> Callable[[Subject], Advice | None]:
     return row
 
 
+def _on_memory(topic: str, cause: str | None, change: Callable[[Subject], str | None]) -> Callable[..., Advice | None]:
+    """Return a row about the memory. `cause` is what the change removes, or the main cause if `""`."""
+
+    def row(subject: Subject) -> Advice | None:
+        text = change(subject)
+        removed = subject.facts.get("limited_by") if cause == "" else cause
+        return Advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
+
+    return row
+
+
+_ON_MEMORY = (
+    _on_memory("batch", "", memory_advice.larger_batch),
+    _on_memory("fragmentation", "memory_pressure", memory_advice.fragmentation),
+    _on_memory("swap", "memory_swap_io", memory_advice.swapped),
+    _on_memory("memory_growth", None, memory_advice.growth),
+    _on_memory("host_memory_growth", None, memory_advice.host_growth),
+)
+_ON_CAUSES = tuple(_without(cause) for cause in CAUSES.values())
 _ON_MISTAKES = tuple(_known(mistake) for mistake in MISTAKES)
-SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (_limit, _on_cpu, _stalled, _idle, _hook, *_ON_MISTAKES)
+SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
+    *_ON_CAUSES,
+    *(_loader, _stalled, _idle, _hook),
+    *_ON_MEMORY,
+    *_ON_MISTAKES,
+)
 """A row is a pure function to at most one advice. What it needs it reads from the exported series of the process."""
 
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
@@ -145,23 +217,28 @@ def advice_of(subject: Subject) -> list[Advice]:
     return sorted(kept, key=lambda a: (not first or a.cause != first, -a.gain.expected if a.gain else 0.0))
 
 
-# By limit: what a step meets next, to follow "then it …".
-_NEXT = {"gpu": "is limited by its kernels on the GPU", "cpu": "is limited by its computation on the CPU"}
-
-
 def words(found: Sequence[Advice]) -> str | None:
-    """Return the text of the first advice, with its gain, and of the known mistakes; None without an advice."""
+    """Return the text of the first advice and of the known mistakes; None without an advice."""
     if not found:
         return None
     first, *others = found
     mistakes = {mistake.name for mistake in MISTAKES}
-    texts = [f"{first.change}: {gain_words(asdict(first.gain))}" if first.gain else first.change]
-    return "; also ".join([*texts, *(advice.change for advice in others if advice.topic in mistakes)])
+    return "; also ".join([first.change, *(advice.change for advice in others if advice.topic in mistakes)])
+
+
+def first_gain_words(found: Sequence[Advice]) -> str | None:
+    """Return the gain of the first advice in words, None if it is not known."""
+    gain = found[0].gain if found else None
+    return gain_words(asdict(gain)) if gain else None
 
 
 def gain_words(gain: Mapping[str, Any]) -> str:
     """Return a gain in words, from its plain data."""
-    expected, lower, upper = (f"{gain[bound]:.2g}" for bound in ("expected", "lower", "upper"))
-    after = _NEXT.get(gain["next"]) or cause_phrase(gain["next"])
-    between = f" ({lower} to {upper})" if lower != upper else ""
-    return f"steps {expected} times as fast{between}; then it {after}"
+    expected, lower, upper = (factor(gain[bound]) for bound in ("expected", "lower", "upper"))
+    between = f" (at least {lower})" if expected == upper else f" ({lower} to {upper})"
+    between = between if lower != upper else ""
+    shown = f"steps {expected} times as fast{between}"
+    if not gain["next"]:
+        return shown
+    after = f"limited by {LIMITS[gain['next']]}" if gain["next"] in LIMITS else f"it {cause_phrase(gain['next'])}"
+    return f"{shown}, then {after}"

@@ -5,23 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpugauge.status.steps import loader_advice, step_sentence
-from gpugauge.status.words import duration, percent
+from gpugauge.status.steps import loader_advice
+from gpugauge.status.words import duration, percent, plural, quantity
+from gpugauge.wire.shares import sentence
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
+_SILENT = (
+    "no hook report reaches this daemon: it has made no step or batch yet, or its GPUGAUGE_HOOK_SOCKET is not the "
+    "hook.socket of the daemon"
+)
 _MAX_NAMED = 3  # processes of a GPU that is down
 
 
 def details(process: Mapping[str, Any], now: float) -> list[str]:
     """Return what the hook reports of a process, such as its step time. `now` is Unix time."""
+    if process.get("ended") is not None:
+        return _ended(process, now)
+    if process.get("silent"):
+        return [_SILENT]
+    if process.get("starting"):
+        return ["starting: the hook has not reported a step or batch yet"]
+    return _running(process, now)
+
+
+def _running(process: Mapping[str, Any], now: float) -> list[str]:
     found = []
+    if process.get("judging_since") is not None:
+        found.append(f"judging since {duration(max(0.0, now - process['judging_since']))}")
     if process.get("step_seconds") is not None:
         found.append(f"step {duration(process['step_seconds'])}")
+    found += _throughput(process)
     if process.get("phase"):
         found.append(f"phase {process['phase'].replace('_', ' ')}")
     shares = process.get("step_shares") or {}
     if process.get("state") == "training_on_cpu" and shares:
-        found.append(step_sentence(shares))
+        found.append(sentence(shares))
     elif (process.get("data_wait_ratio") or 0.0) >= _MIN_SHOWN_RATIO:
         found.append(f"{percent(process['data_wait_ratio'])} waiting for data")
     if process.get("rank") is not None and (process.get("world_size") or 1) > 1:
@@ -33,11 +51,35 @@ def details(process: Mapping[str, Any], now: float) -> list[str]:
     return found
 
 
+def _throughput(process: Mapping[str, Any]) -> list[str]:
+    """Return what the steps achieve, where it is known."""
+    known = [
+        f"{quantity(process[f'{kind}_per_second'])} {kind}/s"
+        for kind in ("samples", "tokens")
+        if process.get(f"{kind}_per_second") is not None
+    ]
+    return known + ([f"MFU {percent(process['mfu'])}"] if process.get("mfu") is not None else [])
+
+
+def _ended(process: Mapping[str, Any], now: float) -> list[str]:
+    """Return when and why a training ended, and what it did in all."""
+    why = f": {process['end_words']}" if process.get("end_words") else ""
+    found = [f"ended {duration(max(0.0, now - process['ended']))} ago{why}"]
+    if process.get("steps"):
+        each = f", {duration(process['step_seconds'])} each" if process.get("step_seconds") is not None else ""
+        found.append(f"{plural(round(process['steps']), 'step')}{each}")
+    if process.get("step_shares"):
+        found.append(f"in all {sentence(process['step_shares'])}")
+    return found
+
+
 def remark(process: Mapping[str, Any]) -> str:
     """Return what limits a process, with its share, and what makes the causes of the loader decidable; "" if nothing
     does.
     """
     if not process.get("limited_by_words"):
+        if process.get("state") == "training_on_cpu" and process.get("level") == "poor":
+            return f"waits for data {percent(process['data_wait_ratio'])} of its time"
         return loader_advice(process.get("undecidable") or ())
     ratio = process.get("limited_by_ratio")
     # Without a GPU in use no GPU time is lost.

@@ -1,4 +1,4 @@
-"""Advice for each reason for which the driver is down. Most reasons are the names of return codes."""
+"""Words and advice for each reason for which the driver or a GPU is down. Most of the driver are return codes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ ADVICE = {
     "timeout": "opening the driver timed out: check the kernel log for Xid errors",
     "unknown": "the driver returns an unknown error: if the container has lost its device files "
     "(systemctl daemon-reload causes this), restart it",
+    "implausible_value": "the library returns a number of GPUs that no machine has: its version may not fit the kernel "
+    "driver; reload the module or reboot",
     "failed": "reading the driver failed in the daemon: its log has the error; it retries with a new worker",
     "stuck": "the thread that reads the driver has stopped: restart the daemon, and report it with its log",
     "released": "the driver was released on request and stays closed until then",
@@ -27,3 +29,68 @@ ADVICE = {
 def advice(reason: str) -> str:
     """Return the advice for a reason."""
     return ADVICE.get(reason, f"the driver reports {reason}")
+
+
+# By reason, to follow "not available: ".
+_WORDS = {
+    "library_not_found": "it is not installed",
+    "driver_not_loaded": "its kernel module is not loaded",
+    "no_permission": "it denies access",
+    "library_mismatch": "its library and its kernel module have different versions",
+    "gpu_not_found": "it finds no GPU",
+    "worker_unkillable": "it is stuck in the kernel",
+    "worker_failed": "the worker process that reads it ends at once",
+    "worker_error": "the worker process that reads it failed",
+    "timeout": "it does not answer",
+    "unknown": "it returns an unknown error",
+    "failed": "the daemon fails to read it",
+    "stuck": "the thread that reads it has stopped",
+}
+NO_GPU = "no NVIDIA GPU on this machine"
+# Reasons that are no fault on a machine without a GPU.
+WITHOUT_GPU = frozenset({"library_not_found", "driver_not_loaded", "gpu_not_found"})
+
+
+def words(reason: str, *, needed: bool = True) -> str:
+    """Return the state of a driver that is down, in words; it is not `needed` on a machine without a GPU."""
+    if not needed:
+        return NO_GPU
+    fixed = {"off": "off (driver.mode)", "starting": "is being opened", "released": "released on request"}
+    return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
+
+
+_RESET = "end the programs on the GPU, and reset it (nvidia-smi --gpu-reset) or reboot the node"
+REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
+# By reason: what is wrong, and what to do; "" where the driver as a whole is down, which has its own advice.
+_REASONS = {
+    "gpu_is_lost": (
+        "lost, see the kernel log for Xid errors",
+        f"drain the node; {_RESET}; replace it if it is lost again",
+    ),
+    "reset_required": ("must be reset", _RESET),
+    "hangs": ("its driver calls hang, reboot the node", "drain the node, and reboot it"),
+    "crashes_worker": ("reading it crashes the driver's library", "update the driver, or exclude it by driver.devices"),
+    "not_enumerated": ("the driver does not list it", f"see the kernel log (dmesg | grep -i nvrm); {_RESET}"),
+    "removed": (
+        "not on the PCI bus",
+        "check that it is seated and powered; if it was removed for good: gpugauge forget UUID",
+    ),
+    "driver_down": ("the driver is down", ""),
+    REMEMBERED: ("not there now, only remembered", "if it was removed for good: gpugauge forget UUID"),
+    "no_permission": ("the driver denies access", "allow this user to open /dev/nvidia*"),
+    "no_uuid": ("reports no uuid", _RESET),
+    "worker_error": ("an error of gpugauge, see its log", "report it with the log of the daemon"),
+    "stale": ("no new values", "see the log of the daemon"),
+}
+_UNKNOWN = ("", f"see the log of the daemon and the kernel log; {_RESET}")
+
+
+def down_phrase(reason: str | None) -> str:
+    """Return what is wrong with a GPU that is down, in at most 51 characters."""
+    phrase, _ = _REASONS.get(reason or "", _UNKNOWN)
+    return f"down: {phrase}" if phrase else "does not answer"
+
+
+def down_advice(reason: str | None) -> str | None:
+    """Return what to do about a GPU that is down, None if the driver as a whole is."""
+    return _REASONS.get(reason or "", _UNKNOWN)[1] or None

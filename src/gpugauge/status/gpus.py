@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from gpugauge.status.down import down_advice
+from gpugauge.status.driver_advice import REMEMBERED, down_advice
 from gpugauge.status.health import MemoryHealth, ailments, slowdowns, xid_advice
 from gpugauge.status.history import History, by_labels
+from gpugauge.status.problem import section_of_xid
 from gpugauge.status.processes import Facts, Families, current, processes_of, rows, workload
-from gpugauge.status.runbook import section_of_xid
 
 _LOAD_WINDOW_SECONDS = 300.0
 _XID_SECONDS = 86_400.0  # for which an Xid error is shown
@@ -21,6 +21,7 @@ _FIGURES = {
     "power_watts": "gpu_power_watts",
     "power_limit_watts": "gpu_power_limit_watts",
 }
+_MIG_USED_BYTES = 128 << 20  # an empty MIG device has some tens of MiB in use, a CUDA context some hundreds
 _MIG_FIGURES = {
     "load": "gpu_mig_sm_active_ratio",
     "memory_used_bytes": "gpu_mig_memory_used_bytes",
@@ -36,10 +37,15 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
     hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
     down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
     allocation, health, mig = _Allocation(found), _Health(found, now), _mig(found)
+    widths = by_labels(found.get("gpu_pcie_width"), "uuid", "when")
+    on_mig: dict[str, dict[str, float]] = {}
+    for (label, uuid), used in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid").items():
+        on_mig.setdefault(uuid, {})[label] = used
     users: dict[str, list[Facts]] = {}
     for process in processes:
         for uuid in process["devices"]:
-            users.setdefault(uuid, []).append(_on_device(process, uuid))
+            own = [d["uuid"] for d in mig.get(uuid, []) if process["process"] in on_mig.get(d["uuid"], ())]
+            users.setdefault(uuid, []).append({**_on_device(process, uuid), "mig": own})
     result: list[Facts] = []
     for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items():
         index = known.get(uuid, {}).get("index", "")
@@ -55,10 +61,12 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
                 "advice": None if up else down_advice(down.get(uuid)),
                 **{name: values.get((uuid,)) for name, values in figures.items()},
                 "load_5m": history.load(uuid, _LOAD_WINDOW_SECONDS),
+                "pcie_width": widths.get((uuid, "current")),
+                "pcie_width_max": widths.get((uuid, "max")),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
                 "temperature_celsius": temperatures.get((uuid, "gpu")),
                 **health.of(uuid, "?" if number is None else number),
-                "mig": [device | allocation.of(device["uuid"]) for device in mig.get(uuid, [])],
+                "mig": [_mig_state(device | allocation.of(device["uuid"]), on_mig) for device in mig.get(uuid, [])],
                 **allocation.of(uuid),
                 "processes": users.get(uuid, []),
                 "processes_hidden": int(hidden.get((uuid,), 0)),
@@ -66,6 +74,12 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
             }
         )
     return sorted(result, key=lambda gpu: (gpu["index"] is None, gpu["index"], gpu["uuid"]))
+
+
+def mark_remembered(gpus: Sequence[Facts]) -> None:
+    """Mark GPUs of which only the state file knows, on a machine without a GPU and without a driver."""
+    for gpu in gpus:
+        gpu |= {"down_reason": REMEMBERED, "advice": down_advice(REMEMBERED)}
 
 
 class _Allocation:
@@ -148,6 +162,15 @@ def _mig(found: Families) -> dict[str, list[Facts]]:
     return {uuid: sorted(found_here, key=_instance) for uuid, found_here in devices.items()}
 
 
+def _mig_state(device: Facts, on_mig: Mapping[str, Mapping[str, float]]) -> Facts:
+    """Return a MIG device with its state in words; `on_mig` is the memory of processes by MIG device."""
+    memory = device["memory_used_bytes"]
+    busy = bool(on_mig.get(device["uuid"])) or bool(device["load"]) or (memory or 0) >= _MIG_USED_BYTES
+    known = device["load"] is not None or memory is not None
+    words = device["allocation"] if device["allocation"] not in {None, "unallocated"} else None
+    return device | {"state_words": words or ("in use" if busy else "free" if known else "")}
+
+
 def _instance(device: Mapping[str, str | None]) -> tuple[int, int]:
     ids = [device.get("gpu_instance") or "", device.get("compute_instance") or ""]
     first, second = (int(text) if text.isdecimal() else -1 for text in ids)
@@ -163,7 +186,7 @@ def _without_devices(process: Facts) -> Facts:
     return {key: value for key, value in process.items() if key != "devices"}
 
 
-def _last_use(uuid: str, history: History, alive: Sequence[Facts]) -> Facts:
+def _last_use(uuid: str, history: History, processes: Sequence[Facts]) -> Facts:
     """Return the fields of a GPU that is down about the time when it answered last; none if that is not known.
 
     A process that still runs has its present state, one that ended has that of the time.
@@ -171,8 +194,8 @@ def _last_use(uuid: str, history: History, alive: Sequence[Facts]) -> Facts:
     use = history.last_use(uuid)
     if use is None:
         return {}
-    present = {process["process"]: process for process in alive}
-    then = {process["process"]: process for process in processes_of(use.families, History())}
+    present = {p["process"]: p for p in processes if p["ended"] is None or p["devices"]}
+    then = {process["process"]: process for process in processes_of(use.families, History(), use.timestamp)}
     last = [
         {
             **_without_devices(present.get(label, then[label])),

@@ -74,7 +74,7 @@ def ailments(health: MemoryHealth, index: object) -> Iterator[Ailment]:
     reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
     if (action := health.recovery_action) != "none":
         wanted, advice = RECOVERY.get(action, (action.replace("_", " "), "see NVIDIA's documentation"))
-        yield Ailment(True, f"after an error the driver requires: {wanted}", advice.format(index), "GpuNeedsReset")
+        yield Ailment(True, f"the driver requires {wanted} after an error", advice.format(index), "GpuNeedsReset")
     if health.remapping_failed:
         yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE, "GpuRowRemapFailed")
     if health.retired_pages >= _MANY_RETIRED_PAGES:

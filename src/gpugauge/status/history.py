@@ -18,8 +18,14 @@ _TICK_JITTER_SECONDS = 0.5  # ticks may be 5 s apart, but not exactly: a point m
 _HISTORY_SECONDS = 600.0
 _MAX_PROCESSES_PER_POINT = 2048  # (process, uuid) pairs
 _MAX_LAST_PROCESSES = 32  # of a GPU
-# A mean needs values for at least half of its window.
-_MIN_OBSERVED_RATIO = 0.5
+# A mean needs values for at least half of the known part of its window, and for this time.
+_MIN_OBSERVED_RATIO, _MIN_OBSERVED_SECONDS = 0.5, 30.0
+
+_COUNTS = ("torch_samples_total", "torch_tokens_total")
+
+WASTED_RATIO = 0.5
+"""A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed."""
+_STILL_WASTED_RATIO = 0.45
 
 Key = tuple[str, str]  # process, uuid
 
@@ -40,6 +46,7 @@ class _Point:
     observed: Mapping[str, float]
     processes: Mapping[Key, float]
     steps: Mapping[str, tuple[int, float]]  # steps with a known duration, and their seconds, by process
+    counts: Mapping[str, Mapping[str, float]]  # by family of _COUNTS and process
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,13 @@ class LastUse:
 def by_name(snapshot: Snapshot) -> dict[str, Family]:
     """Return the families of a snapshot by name."""
     return {family.metric.name: family for section in snapshot.sections for family in section.families}
+
+
+def is_wasted(lost: float, *, before: bool) -> bool:
+    """Return whether a process wastes its GPU, of whose time it loses a share. `before`: it did so until now. One that
+    loses about half does not change from view to view.
+    """
+    return lost >= (_STILL_WASTED_RATIO if before else WASTED_RATIO)
 
 
 def by_labels(family: Family | None, *labels: str) -> dict[tuple[str, ...], float]:
@@ -71,10 +85,14 @@ class History:
         self._points: deque[_Point] = deque()
         self._lock = threading.Lock()
         self._last_uses: Mapping[str, LastUse] = {}
+        self._reporting: Mapping[str, float] = {}  # monotonic time from which on a process reports through the hook
+        self._silent: Mapping[str, float] = {}  # from which on a process with the hook has been there without a report
+        self._wasted: frozenset[str] = frozenset()  # the processes that waste their GPU
+        self._now = 0.0
 
     def feed(self, snapshot: Snapshot) -> None:
         """Add a point if the newest one is about 5 s old."""
-        now = snapshot.monotonic
+        now = self._now = snapshot.monotonic
         if self._points and now - self._points[-1].monotonic < _POINT_SECONDS - _TICK_JITTER_SECONDS:
             return
         found = by_name(snapshot)
@@ -88,19 +106,31 @@ class History:
                 for (process, uuid), seconds in list(processes.items())[:_MAX_PROCESSES_PER_POINT]
             },
             _durations(found.get("torch_step_duration_seconds")),
+            {name: {p: x for (p,), x in by_labels(found.get(name), "process").items()} for name in _COUNTS},
         )
         self._last_uses = {**self._last_uses, **_uses(found, snapshot.timestamp)}
+        present = by_labels(found.get("torch_process_info"), "process")
+        self._reporting = {process: self._reporting.get(process, now) for (process,) in present}
+        host = by_labels(found.get("gpu_process_host_info"), "process", "hook")
+        silent = [process for process, hook in host if hook == "yes" and (process,) not in present]
+        self._silent = {process: self._silent.get(process, now) for process in silent}
+        losses = _losses(found).items()
+        self._wasted = frozenset(p for p, lost in losses if is_wasted(lost, before=p in self._wasted))
         with self._lock:
             self._points.append(point)
             while now - self._points[0].monotonic > _HISTORY_SECONDS:
                 self._points.popleft()
 
     def load(self, uuid: str, seconds: float) -> float | None:
-        """Return the share of the last `seconds` in which the GPU was busy, None if less than half was observed."""
+        """Return the share of the last `seconds` in which the GPU was busy, of the time since the start of the daemon
+        if that is shorter; None if less than half of it, or less than 30 s, was observed.
+        """
         pair = self._pair(seconds)
-        if pair is None:
-            return None
-        return _share(*pair, uuid, seconds)
+        return _share(*pair, uuid, _MIN_OBSERVED_SECONDS) if pair else None
+
+    def wasted(self, process: str) -> bool:
+        """Return whether a process wasted its GPU at the newest point."""
+        return process in self._wasted
 
     def loads(self, uuid: str) -> list[tuple[float, float | None]]:
         """Return the load of the GPU between successive points as (age of the interval's end in seconds, share busy),
@@ -115,7 +145,7 @@ class History:
 
     def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
         """Return the share of the last `seconds` in which a process kept a GPU busy, of its lifetime if that is
-        shorter. None if it is unknown.
+        shorter. None if it is unknown, and before 30 s.
         """
         with self._lock:
             window = [
@@ -125,6 +155,8 @@ class History:
         if len(known) < 2 or known[-1][0] < window[-1].monotonic:
             return None
         (begin, before), (end, after) = known[0], known[-1]
+        if end - begin < _MIN_OBSERVED_SECONDS - _TICK_JITTER_SECONDS:
+            return None
         return min(1.0, max(0.0, after - before) / (end - begin))
 
     def step_seconds(self, process: str, seconds: float) -> float | None:
@@ -140,6 +172,27 @@ class History:
             before, since = 0, 0.0  # since the start of the training
         return (until - since) / (after - before) if after > before else None
 
+    def per_second(self, process: str, name: str, seconds: float) -> float | None:
+        """Return the rate of a counter of _COUNTS over the last `seconds`, None without two values."""
+        with self._lock:
+            begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
+            window = [(p.monotonic, p.counts[name].get(process)) for p in self._points if p.monotonic >= begin]
+        known = [(at, count) for at, count in window if count is not None]
+        if len(known) < 2 or window[-1][1] is None:
+            return None
+        (since, before), (until, after) = known[0], known[-1]
+        return (after - before) / (until - since) if after >= before else None
+
+    def reporting_seconds(self, process: str) -> float | None:
+        """Return for how long a process has reported through the hook, as far as it was observed; None if unknown."""
+        since = self._reporting.get(process)
+        return None if since is None else self._now - since
+
+    def silent_seconds(self, process: str) -> float | None:
+        """Return for how long a process with the hook has been observed without a report; None if it is none."""
+        since = self._silent.get(process)
+        return None if since is None else self._now - since
+
     def last_use(self, uuid: str) -> LastUse | None:
         """Return who used a GPU when it answered last, None if it has not answered since the start of the daemon."""
         return self._last_uses.get(uuid)
@@ -154,16 +207,16 @@ class History:
             return next(p for p in self._points if p.monotonic >= begin), new
 
 
-def _share(old: _Point, new: _Point, uuid: str, seconds: float | None = None) -> float | None:
+def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | None:
     """Return the share of the observed time in which the GPU was busy, None if the observed time is less than half of
-    `seconds`, by default of the time between the points.
+    that between the points, or less than `least` seconds.
     """
     try:
         observed = new.observed[uuid] - old.observed[uuid]
         busy = new.busy[uuid] - old.busy[uuid]
     except KeyError:
         return None
-    required = _MIN_OBSERVED_RATIO * (new.monotonic - old.monotonic if seconds is None else seconds)
+    required = max(_MIN_OBSERVED_RATIO * (new.monotonic - old.monotonic), least - _TICK_JITTER_SECONDS)
     return min(1.0, busy / observed) if observed >= required and busy >= 0 else None
 
 
@@ -180,6 +233,13 @@ def _durations(family: Family | None) -> dict[str, tuple[int, float]]:
         for labels, value in family.samples
         if isinstance(value, HistogramValue) and value.counts[-1]
     }
+
+
+def _losses(found: Mapping[str, Family]) -> dict[str, float]:
+    """Return the share of the GPU time that each process loses to what limits it."""
+    causes = by_labels(found.get("training_limited_by"), "process", "cause")
+    lost = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
+    return {process: lost.get((process, cause), 0.0) for (process, cause), main in causes.items() if main}
 
 
 def _uses(found: Mapping[str, Family], timestamp: float) -> dict[str, LastUse]:

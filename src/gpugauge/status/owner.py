@@ -27,6 +27,25 @@ def job_words(workload: Mapping[str, str]) -> str:
     return f"{_JOB_KINDS.get(kind, kind)} {job}"
 
 
+def owner_words(workload: Mapping[str, str]) -> str:
+    """Return the owner of a process with what each part is, as "pod ml/trainer-0, Slurm job 7, user ann"."""
+    pod = "/".join(workload[key] for key in ("namespace", "pod") if workload.get(key))
+    job = job_words(workload)
+    if not job and workload.get("kind") == "slurm" and workload.get("job_id"):
+        job = f"Slurm job {workload['job_id']}"
+    if not pod and workload.get("kind") == "pod" and workload.get("job_id"):
+        pod = workload["job_id"][:8]  # its name is not known
+    place = f"pod {pod}" if pod else f"container {workload['container']}" if workload.get("container") else ""
+    user = f"user {workload['user']}" if workload.get("user") else ""
+    return ", ".join(filter(None, (place, job, user)))
+
+
+def job_key(workload: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what distinguishes the jobs of the processes of one program."""
+    job = workload.get("job") or workload.get("job_id") or ""
+    return workload.get("namespace") or "", workload.get("job_kind") or "", job, workload.get("user") or ""
+
+
 def name(process: Mapping[str, Any]) -> str:
     """Return the command of a process; if it is unknown, its owner or its pid."""
     if process["command"]:

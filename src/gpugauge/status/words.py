@@ -36,7 +36,9 @@ _STATES = {
     "not_training": "not training",
 }
 HOOK_COMMAND = "gpugauge run -- python train.py"
-RUN_ADVICE = "if it is a training, start it under the hook to learn its state: " + HOOK_COMMAND
+# The command is last: people copy the rest of the line.
+RUN_ADVICE = f"if it trains, start it under the hook next time to learn its state: {HOOK_COMMAND}"
+HOOK_ADVICE = f"start the programs under the hook next time to learn the cause: {HOOK_COMMAND}"
 STALLED_ADVICE = "find out where it waits: py-spy dump --pid {}"
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
@@ -46,12 +48,16 @@ def cause_phrase(cause: str) -> str:
     return _CAUSES.get(cause, f"is limited by {cause.replace('_', ' ')}")
 
 
-def state_words(state: str | None, role: str | None, hook: bool) -> str:
+def state_words(
+    state: str | None, role: str | None, hook: bool, *, starting: bool = False, silent: bool = False
+) -> str:
     """Return the state of a process in at most 12 characters. It is known only with the hook, or while the process is
-    idle.
+    idle. `starting`: the hook is loaded, or may be, and has not reported yet; `silent`: not for minutes.
     """
     if role == "display":
         return "display"
+    if starting and state in {None, "unknown"}:
+        return "no report" if silent else "starting"
     return "no hook" if state in {None, "unknown"} and not hook else _STATES.get(state or "", state or "")
 
 
@@ -66,7 +72,29 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             amount = seconds / size
             return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
-    return f"{1000 * max(0.0, seconds):.3g} ms"
+    return f"{digits(1000 * max(0.0, seconds), 3)} ms"
+
+
+def factor(value: float) -> str:
+    """Return a factor, as 1.4, 12 or 200."""
+    return digits(value, 2)
+
+
+def digits(value: float, count: int) -> str:
+    """Return a number with `count` digits or, if it is larger, as a whole number; never with an exponent."""
+    exponent = int(f"{value:.{count - 1}e}".partition("e")[2])
+    places = max(0, count - 1 - exponent)
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text
+
+
+def quantity(value: float) -> str:
+    """Return a number with at least two digits, as 4.2, 1,234 or 56.7 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M")):
+        if value >= size:
+            scaled = value / size
+            return f"{digits(scaled, 3)} {unit}" if scaled < 99.95 else f"{scaled:,.0f} {unit}"
+    return factor(value) if value < 9.95 else f"{value:,.0f}"
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _GAP = 2  # blanks between two columns
+# A word, or a number with its unit: "46" at the end of a line and "%" on the next are hard to read.
+_WORDS = re.compile(r"\S*\d (?:%|ms|s|min|h|d|[GM]iB|MHz|W|°C)(?!\w)\S*|\S+")
 
 
 def cells(text: str) -> int:
@@ -42,10 +45,12 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def wrap(text: str, width: int, indent: str = "", following: str | None = None) -> list[str]:
-    """Return the text as lines of at most `width` cells; words that are wider than a line are divided."""
+    """Return the text as lines of at most `width` cells; words that are wider than a line are divided. A number and its
+    unit are one word.
+    """
     rest = indent if following is None else following
     lines, line, begin = [], indent, True
-    for word in text.split():
+    for word in _WORDS.findall(" ".join(text.split())):
         if not begin and cells(line) + 1 + cells(word) > width:
             lines.append(line)
             line, begin = rest, True

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.owner import owner
-from gpugauge.status.problems import gpus_words
+from gpugauge.status.use import gpus_words
 from gpugauge.terminal.columns import Column, Grid
-from gpugauge.terminal.values import age, gib, number, pair, ratio, safe
+from gpugauge.terminal.values import age, gib, load_of, number, pair, ratio, safe
 
 Facts: TypeAlias = Mapping[str, Any]
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
@@ -53,8 +53,10 @@ class Process:
 
     @property
     def where(self) -> str:
-        """The indexes of its GPUs, as `0-3`."""
-        return gpus_words(self.gpus).partition(" ")[2] if self.gpus else "-"
+        """The indexes of its GPUs, as `0-3`, and the profiles of its MIG devices."""
+        own = self.facts.get("mig") or ()
+        profiles = [d["profile"] or d["uuid"] for gpu in self.gpus for d in gpu.get("mig") or () if d["uuid"] in own]
+        return " ".join([gpus_words(self.gpus).partition(" ")[2], *map(safe, profiles)]) if self.gpus else "-"
 
     @property
     def owner(self) -> str:
@@ -75,7 +77,7 @@ SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
 
 
 def processes(facts: Facts) -> list[Process]:
-    """Return each process once: those on GPUs by the index of the first, then those without a GPU."""
+    """Return each process once: those on GPUs by the index of the first, those without a GPU, those that have ended."""
     found: dict[str, tuple[Facts, list[dict[str, Any]], list[Facts]]] = {}
     for gpu in facts["gpus"]:
         for process in gpu["processes"]:
@@ -88,7 +90,8 @@ def processes(facts: Facts) -> list[Process]:
         sizes = [use["memory_used_bytes"] for use in uses if use["memory_used_bytes"] is not None]
         load = sum(loads) / len(loads) if loads else None
         result.append(Process(process, gpus, load, sum(sizes) if sizes else None))
-    return result + [Process(process, (), None, None) for process in facts.get("without_gpu") or ()]
+    rest = [*(facts.get("without_gpu") or ()), *(facts.get("ended") or ())]
+    return result + [Process(process, (), None, None) for process in rest]
 
 
 def chosen(facts: Facts, sort: str, reverse: bool, text: str) -> list[Process]:
@@ -107,11 +110,13 @@ def _searched(process: Process) -> str:
 
 
 def gpu_lines(facts: Facts, width: int) -> tuple[str, list[Line]]:
-    """Return the heading and a line for each GPU: uuid, text and level."""
-    gpus: Sequence[Facts] = facts["gpus"]
-    rows = [_gpu_row(gpu) for gpu in gpus]
-    grid = Grid(_GPUS, rows, width)
-    return grid.heading(), [(g["uuid"], grid.line(row), g["level"]) for g, row in zip(gpus, rows, strict=True)]
+    """Return the heading and a line for each GPU, followed by its MIG devices: uuid, text and level."""
+    rows: list[tuple[str, list[str], str]] = []
+    for gpu in facts["gpus"]:
+        rows.append((gpu["uuid"], _gpu_row(gpu), gpu["level"]))
+        rows += [(device["uuid"], _mig_row(device), "none") for device in gpu["mig"]]
+    grid = Grid(_GPUS, [row for _, row, _ in rows], width)
+    return grid.heading(), [(uuid, grid.line(row), level) for uuid, row, level in rows]
 
 
 def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str, list[Line]]:
@@ -130,13 +135,28 @@ def _gpu_row(gpu: Facts) -> list[str]:
     return [
         "?" if gpu["index"] is None else str(gpu["index"]),
         safe(gpu["state_words"]),
-        ratio(gpu["load"]),
+        load_of(gpu, "load"),
         sparkline([share for _, share in gpu["load_10m"]]),
-        ratio(gpu["load_5m"]),
+        load_of(gpu, "load_5m"),
         pair(gib(gpu["memory_used_bytes"]), gib(gpu["memory_total_bytes"])),
         pair(number(gpu["power_watts"]), number(gpu["power_limit_watts"])),
         "-" if degrees is None else f"{degrees:.0f} °C",
         trouble or name,
+    ]
+
+
+def _mig_row(device: Facts) -> list[str]:
+    memory = pair(gib(device["memory_used_bytes"]), gib(device["memory_total_bytes"]))
+    return [
+        "",
+        f"MIG {device['state_words']}".strip(),
+        ratio(device["load"]),
+        "",
+        "",
+        memory,
+        "",
+        "",
+        safe(device["profile"]) or safe(device["uuid"]),
     ]
 
 
@@ -147,11 +167,11 @@ def _process_row(process: Process, now: float) -> list[str]:
         process.where,
         ratio(process.load),
         gib(process.memory_bytes),
-        age(facts["started"], now),
+        age(facts["started"], facts["ended"] or now),
         safe(facts["state_words"]) or "-",
         ratio(facts["limited_by_ratio"]),
         safe(facts["command"]) or "-",
-        safe(facts["limited_by_words"]) or "-",
+        safe(facts["limited_by_words"] or facts["end_words"]) or "-",
         safe(process.owner) or "-",
     ]
 
@@ -167,16 +187,22 @@ def sparkline(shares: Sequence[float | None], width: int = HISTORY_CELLS) -> str
     return "".join(cells)
 
 
-def process_details(process: Process, now: float) -> list[str]:
-    """Return what is known of a process, one fact a line, the cause first."""
+def process_details(process: Process, now: float, *, simulated: bool = False) -> list[str]:
+    """Return what is known of a process, one fact a line, the cause first. No command can examine a simulated one."""
     facts = process.facts
     title = f"{facts['command'] or '-'}, pid {facts['pid'] if facts['pid'] is not None else 'unknown'}"
-    lines = [title, remark(facts), f"→ {facts['advice']}" if facts["advice"] else "", *details(facts, now)]
+    lines = [title, remark(facts), f"→ {facts['advice']}" if facts["advice"] else ""]
+    lines += [f"Expected: {facts['gain_words']}." if facts["gain_words"] else "", *details(facts, now)]
     lines += [f"owner: {process.owner}" if process.owner else "", f"runbook: {facts['runbook']}"]
     lines += [f"label: process={facts['process']}"]
-    if facts["pid"] is not None:
+    if facts["pid"] is not None and not simulated and facts["ended"] is None:
         lines.append(f"evidence: gpugauge doctor {facts['pid']}")
     return [safe(line) for line in lines if line and line != "runbook: None"]
+
+
+def gpu_of(facts: Facts, uuid: str | None) -> Facts | None:
+    """Return the GPU with a uuid, or with a MIG device of that uuid."""
+    return next((g for g in facts["gpus"] if uuid in {g["uuid"], *(d["uuid"] for d in g["mig"])}), None)
 
 
 def gpu_details(gpu: Facts) -> list[str]:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from gpugauge.status.details import details, last_use, remark
-from gpugauge.status.down import down_phrase
+from gpugauge.status.driver_advice import down_phrase
+from gpugauge.status.ended import FAILURES
 from gpugauge.status.owner import owner
+from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
 from gpugauge.status.words import RUN_ADVICE, plural
 from gpugauge.terminal.columns import Column, Grid, cells, cut, wrap
-from gpugauge.terminal.values import age, gib, number, pair, ratio, safe
+from gpugauge.terminal.style import BOLD, DIM, LEVELS, RED, YELLOW, Paint, painter
+from gpugauge.terminal.values import age, gib, load_of, number, pair, ratio, safe
 
 MIN_WIDTH = 20  # lines are not made narrower
-_RESET, _BOLD, _DIM, _RED, _YELLOW, _GREEN = (f"\x1b[{code}m" for code in (0, 1, 2, 31, 33, 32))
-_LEVELS = {"bad": _RED, "poor": _YELLOW, "good": _GREEN}
 _GPUS = (
     Column("GPU", right=True),
     Column("NAME", least=12),
     Column("LOAD", right=True),
-    Column("5 MIN", right=True, rank=2),
-    Column("MEMORY GiB", right=True, rank=1),
-    Column("POWER W", right=True, rank=4),
-    Column("TEMP", right=True, rank=3),
+    Column("5 MIN", right=True, rank=3),
+    Column("MEMORY GiB", right=True, rank=2),
+    Column("POWER W", right=True, rank=5),
+    Column("TEMP", right=True, rank=4),
+    Column("STATE", rank=1),
 )
 _PROCESS_INDENT, _NOTE_INDENT = 5, 7
 _PROCESSES = (
@@ -36,37 +38,41 @@ _PROCESSES = (
 _MIG = (Column("", least=12), Column("", right=True), Column("", right=True, rank=1), Column("", least=12))
 
 Facts: TypeAlias = Mapping[str, Any]
-_Paint: TypeAlias = Callable[[str, str], str]
 
 
-def table(facts: Facts, colour: bool, now: float, width: int = 80) -> str:
-    """Return the text for the facts of /api/v1/status; `now` is the Unix time of facts without
-    their own, `width` that of the terminal.
+def table(facts: Facts, colour: bool, now: float, width: int = 80, height: int | None = None) -> str:
+    """Return the text for the facts of /api/v1/status; `now` is the Unix time of facts without their own, `width` that
+    of the terminal. If it is longer than the `height` of the terminal, the answer stands at its end, too.
     """
     now = facts.get("timestamp") or now  # the facts are some seconds old, and the daemon may have another clock
-    view = _View(facts, max(MIN_WIDTH, width), now, _paint if colour else _plain)
-    return "\n".join([*view.heading(), *view.problems(), *view.gpus(), *view.without_gpu(), *view.notes()]) + "\n"
+    view = _View(facts, max(MIN_WIDTH, width), now, painter(colour))
+    lines = [*view.heading(), *view.problems(), *view.gpus(), *view.without_gpu(), *view.ended(), *view.notes()]
+    if height is not None and len(lines) >= height:
+        lines += ["", *view.heading()]
+    return "\n".join(lines) + "\n"
 
 
 class _View:
     """One answer of the daemon at a width."""
 
-    def __init__(self, facts: Facts, width: int, now: float, paint: _Paint) -> None:
+    def __init__(self, facts: Facts, width: int, now: float, paint: Paint) -> None:
         self._facts, self._width, self._now, self._paint = facts, width, now, paint
         self._devices: Sequence[Facts] = facts["gpus"]
         alone: Sequence[Facts] = facts.get("without_gpu") or ()
         self._alone = alone
-        processes = [*(p for gpu in self._devices for p in gpu["processes"]), *alone]
+        self._ended: Sequence[Facts] = facts.get("ended") or ()
+        processes = [*(p for gpu in self._devices for p in gpu["processes"]), *alone, *self._ended]
         self._processes = Grid(_PROCESSES, [self._row(p) for p in processes], width, _PROCESS_INDENT)
-        self._unhooked = any(p.get("state_words") == "no hook" for p in processes)
+        unhooked = any(p.get("state_words") == "no hook" for p in processes)
+        advised = any(problem["kind"] == "unjudged" for problem in facts.get("problems") or ())
+        self._unhooked = unhooked and not advised
 
     def heading(self) -> list[str]:
         """Return host and answer."""
         lines = []
         if self._facts.get("simulated"):
-            lines += self._wrapped("SIMULATED: these GPUs do not exist.", "", _YELLOW)
-        problems = self._facts.get("problems") or []
-        style = _RED if any(p["grave"] for p in problems) else _YELLOW if problems else _GREEN
+            lines += self._wrapped("SIMULATED: these GPUs do not exist.", "", YELLOW)
+        style = LEVELS.get(self._facts.get("level") or "", "")
         host = f"{safe(self._facts.get('host'))}: " if self._facts.get("host") else ""
         return lines + self._wrapped(host + safe(self._facts.get("answer")), "", style)
 
@@ -77,9 +83,11 @@ class _View:
             detail = f" ({safe(problem['detail'])})" if problem.get("detail") else ""
             colon = "" if problem.get("processes") else ":"
             text = f"{safe(problem['subject'])}{colon} {safe(problem['text'])}{detail}"
-            lines += self._wrapped(text, "  ", _RED if problem["grave"] else _YELLOW, hanging=2)
+            lines += self._wrapped(text, "  ", RED if problem["grave"] else YELLOW, hanging=2)
             if problem.get("advice"):
-                lines += self._wrapped(f"→ {safe(problem['advice'])}", "    ", _DIM, hanging=2)
+                lines += self._wrapped(f"→ {safe(problem['advice'])}", "    ", DIM, hanging=2)
+            if problem.get("gain_words"):
+                lines += self._wrapped(f"Expected: {safe(problem['gain_words'])}.", "      ", DIM)
         return ["", *lines] if lines else []
 
     def gpus(self) -> list[str]:
@@ -88,38 +96,38 @@ class _View:
             return []
         rows = [_gpu_row(gpu) for gpu in self._devices]
         grid = Grid(_GPUS, [row for row, gpu in zip(rows, self._devices, strict=True) if gpu["up"]], self._width)
-        lines = ["", *self._fitting(grid.heading(), _BOLD)]
+        lines = ["", *self._fitting(grid.heading(), BOLD)]
         if any(gpu["processes"] for gpu in self._devices):
-            lines += self._fitting(self._processes.heading(), _BOLD)
+            lines += self._fitting(self._processes.heading(), BOLD)
         for gpu, row in zip(self._devices, rows, strict=True):
             lines += self._fitting(grid.line(row)) if gpu["up"] else self._down(gpu, row)
-            lines += self._mig(gpu)
             lines += self._users(gpu)
         return lines
 
     def _down(self, gpu: Facts, row: Sequence[str]) -> list[str]:
         indent = " " * _PROCESS_INDENT
         named = row[1] if row[1] == gpu["uuid"] else f"{row[1]} {safe(gpu['uuid'])}"
-        lines = self._wrapped(f"{row[0]} {named} {down_phrase(gpu.get('down_reason'))}", "  ", _RED, hanging=3)
+        lines = self._wrapped(f"{row[0]} {named} {down_phrase(gpu.get('down_reason'))}", "  ", RED, hanging=3)
         used = safe(last_use(gpu))
-        return lines + (self._wrapped(used, indent, _DIM, hanging=2) if used else [])
-
-    def _mig(self, gpu: Facts) -> list[str]:
-        rows = [_mig_row(device) for device in gpu.get("mig") or ()]
-        grid = Grid(_MIG, rows, self._width, _PROCESS_INDENT)
-        return [line for row in rows for line in self._fitting(grid.line(row))]
+        return lines + (self._wrapped(used, indent, DIM, hanging=2) if used else [])
 
     def _users(self, gpu: Facts) -> list[str]:
-        lines = [line for process in gpu["processes"] for line in self._process(process)]
+        """Return the processes of a GPU, those on a MIG device below it."""
+        grid = Grid(_MIG, [_mig_row(device) for device in gpu.get("mig") or ()], self._width, _PROCESS_INDENT)
+        note = MIG_LOAD_UNKNOWN if mig_loads_unknown(gpu) else ""
+        lines = self._wrapped(note, " " * _PROCESS_INDENT, DIM, hanging=2) if note else []
+        for device, processes in by_place(gpu, gpu["processes"]):
+            lines += self._fitting(grid.line(_mig_row(device)), BOLD) if device else []
+            lines += [line for process in processes for line in self._process(process)]
         indent = " " * _PROCESS_INDENT
         if more := gpu["processes_hidden"]:
-            lines += self._wrapped(f"and {plural(more, 'more process', 'es')}", indent, _DIM)
+            lines += self._wrapped(f"and {plural(more, 'more process', 'es')}", indent, DIM)
         if not lines and gpu["up"]:
             owners = ", ".join(filter(None, (safe(owner(holder)) for holder in gpu["allocated_to"])))
             if gpu["allocated_to"]:
-                return self._wrapped(f"held by {owners or 'a workload'}, no process", indent, _YELLOW)
+                return self._wrapped(f"held by {owners or 'a workload'}, no process", indent, YELLOW)
             if gpu["allocation"] == "unallocated":
-                return [self._paint(f"{indent}free", _DIM)]
+                return [self._paint(f"{indent}free", DIM)]
         return lines
 
     def _row(self, process: Facts) -> list[str]:
@@ -128,14 +136,14 @@ class _View:
             "-" if process["pid"] is None else str(process["pid"]),
             ratio(process.get("load_5m")),
             gib(process.get("memory_used_bytes")),
-            age(process["started"], self._now),
+            age(process["started"], process.get("ended") or self._now),
             safe(process.get("state_words")) or "-",
             who or "-",
         ]
 
     def _process(self, process: Facts) -> list[str]:
         row = self._row(process)
-        style = _LEVELS.get(process.get("level") or "", _DIM)
+        style = YELLOW if process.get("end_reason") in FAILURES else LEVELS.get(process.get("level") or "", DIM)
         lines = self._fitting(self._processes.line(row), style)
         if cells(self._processes.line(row)) <= self._width:
             parts = self._processes.parts(row)
@@ -143,22 +151,32 @@ class _View:
             lines = [" " * _PROCESS_INDENT + "  ".join(parts).rstrip()]
         indent = " " * _NOTE_INDENT
         if text := " · ".join(map(safe, details(process, self._now))):
-            lines += self._wrapped(text, indent, _DIM)
+            lines += self._wrapped(text, indent, DIM)
         if text := safe(remark(process)):
             lines += self._wrapped(text, indent, style)
+        if process.get("ended") is not None and process.get("advice"):
+            lines += self._wrapped(f"→ {safe(process['advice'])}", indent, DIM, hanging=2)
         return lines
+
+    def ended(self) -> list[str]:
+        """Return the trainings that have ended."""
+        if not self._ended:
+            return []
+        lines = ["", *self._wrapped("Ended", "", BOLD)]
+        lines += self._fitting(self._processes.heading(), BOLD)
+        return lines + [line for process in self._ended for line in self._process(process)]
 
     def without_gpu(self) -> list[str]:
         """Return the processes with torch that use no GPU."""
         if not self._alone:
             return []
-        lines = ["", *self._wrapped("With torch, on no GPU", "", _BOLD)]
-        lines += self._fitting(self._processes.heading(), _BOLD)
+        lines = ["", *self._wrapped("With torch, on no GPU", "", BOLD)]
+        lines += self._fitting(self._processes.heading(), BOLD)
         return lines + [line for process in self._alone for line in self._process(process)]
 
     def notes(self) -> list[str]:
         """Return how to learn more of processes that run without the hook."""
-        return ["", *self._wrapped(f"no hook: {RUN_ADVICE}", "", _DIM)] if self._unhooked else []
+        return ["", *self._wrapped(f"no hook: {RUN_ADVICE}", "", DIM)] if self._unhooked else []
 
     def _fitting(self, row: str, style: str = "") -> list[str]:
         """Return a row of a table; several lines where the terminal is narrower than its narrowest form."""
@@ -178,11 +196,12 @@ def _gpu_row(gpu: Facts) -> list[str]:
     return [
         "?" if gpu["index"] is None else str(gpu["index"]),
         (safe(gpu.get("name")) or safe(gpu["uuid"])).removeprefix("NVIDIA "),
-        ratio(gpu["load"]),
-        ratio(gpu["load_5m"]),
+        load_of(gpu, "load"),
+        load_of(gpu, "load_5m"),
         pair(gib(gpu["memory_used_bytes"]), gib(gpu["memory_total_bytes"])),
         pair(number(gpu["power_watts"]), number(gpu["power_limit_watts"])),
         "-" if degrees is None else f"{degrees:.0f} °C",
+        safe(gpu.get("state_words")),
     ]
 
 
@@ -190,16 +209,8 @@ def _mig_row(device: Facts) -> list[str]:
     used, total = device["memory_used_bytes"], device["memory_total_bytes"]
     holders = ", ".join(filter(None, (safe(owner(holder)) for holder in device.get("allocated_to") or ())))
     return [
-        f"MIG {safe(device.get('profile')) or cut(safe(device['uuid']), 20)}",
+        f"MIG {cut(safe(mig_name(device)), 24)}",
         f"load {ratio(device['load'])}",
         f"{pair(gib(used), gib(total))} GiB",
-        holders or ("free" if device.get("allocation") == "unallocated" else ""),
+        holders or safe(device.get("state_words")),
     ]
-
-
-def _paint(text: str, style: str) -> str:
-    return f"{style}{text}{_RESET}"
-
-
-def _plain(text: str, _style: str) -> str:
-    return text

@@ -12,7 +12,8 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpugauge.status.words import plural
+from gpugauge.status.use import on_gpus, unhooked
+from gpugauge.status.words import RUN_ADVICE, plural
 from gpugauge.terminal.feed import Answer, Feed
 from gpugauge.terminal.screen import (
     SORTS,
@@ -22,6 +23,7 @@ from gpugauge.terminal.screen import (
     chosen,
     gpu_details,
     gpu_lines,
+    gpu_of,
     process_details,
     process_lines,
 )
@@ -178,8 +180,10 @@ class Top(App[None]):
             lines.append(f"{safe(answer.trouble)} (trying again)\n", f"bold {_STYLES['bad']}")
         if facts:
             simulated = "SIMULATED " if facts.get("simulated") else ""
-            level = "bad" if any(p["grave"] for p in problems) else "poor" if problems else "good"
+            level = facts.get("level") or "none"
             lines.append(f"{simulated}{safe(facts.get('host'))}: {safe(facts['answer'])}\n", f"bold {_STYLES[level]}")
+            if unhooked(on_gpus(facts["gpus"])) and not any(p["kind"] == "unjudged" for p in problems):
+                lines.append(f"  → {RUN_ADVICE}\n", "dim")
         if self._paused:
             lines.append("paused, space continues\n", "bold")
         lines.rstrip()
@@ -209,10 +213,10 @@ class Top(App[None]):
         facts = self._answer.facts
         lines: list[str] = []
         if self.query_one("#gpus").has_focus:
-            key = _chosen_key(self.query_one("#gpus", OptionList))
-            lines = [line for gpu in facts["gpus"] if gpu["uuid"] == key for line in gpu_details(gpu)]
+            gpu = gpu_of(facts, _chosen_key(self.query_one("#gpus", OptionList)))
+            lines = gpu_details(gpu) if gpu else []
         elif process := self._shown.get(_chosen_key(self.query_one("#processes", OptionList)) or ""):
-            lines = process_details(process, _now(facts))
+            lines = process_details(process, _now(facts), simulated=bool(facts.get("simulated")))
         self.query_one("#detail-lines", Static).update(Text("\n".join(lines)))
 
 
@@ -233,5 +237,7 @@ def _problem_lines(problems: list[dict[str, Any]]) -> Text:
         lines.append(f"{safe(text)}\n", _STYLES["bad" if problem["grave"] else "poor"])
         if problem["advice"]:
             lines.append(f"  → {safe(problem['advice'])}\n", "dim")
+        if problem["gain_words"]:
+            lines.append(f"    Expected: {safe(problem['gain_words'])}.\n", "dim")
     lines.rstrip()
     return lines

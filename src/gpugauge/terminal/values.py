@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gpugauge.status.words import percent
 from gpugauge.text import printable
 
@@ -16,6 +19,11 @@ def safe(text: object) -> str:
 def ratio(value: float | None) -> str:
     """Return a ratio in per cent."""
     return "-" if value is None else percent(value)
+
+
+def load_of(gpu: Mapping[str, Any], key: str) -> str:
+    """Return a load of a GPU; one in MIG mode reports none, its MIG devices do."""
+    return "MIG" if gpu[key] is None and gpu.get("mig") else ratio(gpu[key])
 
 
 def pair(used: str, total: str) -> str:

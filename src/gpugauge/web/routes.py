@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cache, partial
 
-from gpugauge.exposition.dcgm import DcgmExposition
 from gpugauge.exposition.render import Exposition, Response
 from gpugauge.forecast import ScrapeForecast
 from gpugauge.snapshot import Snapshot
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
+
+# The page with its files, and the status as JSON.
+FOR_PEOPLE = ("/", "/page.js", "/page.css", "/page.svg", "/api/v1/status")
 
 
 def standard_routes(
@@ -51,6 +54,8 @@ def dcgm_route(
     refresh: Refresh,
 ) -> Route:
     """Return the route of the metrics under dcgm-exporter's names. It returns 503 while there is no fresh snapshot."""
+    from gpugauge.exposition.dcgm import DcgmExposition  # noqa: PLC0415  (not loaded without web.enable_dcgm)
+
     exposition = DcgmExposition(hostname)
 
     def metrics(request: Request, _: float) -> Response:
@@ -99,3 +104,13 @@ def for_people(routes: Mapping[str, Route], forecast: ScrapeForecast) -> dict[st
         return record_and_handle
 
     return {path: route._replace(handler=recorded(route.handler)) for path, route in routes.items()}
+
+
+def late(paths: Iterable[str], make: Callable[[], Mapping[str, Route]]) -> dict[str, Route]:
+    """Return the routes of `paths`, which `make` creates for the first request to one of them."""
+    made = cache(make)
+
+    def answer(path: str, request: Request) -> Reply | Awaitable[Reply]:
+        return made()[path].handler(request)
+
+    return {path: Route(partial(answer, path)) for path in paths}

@@ -59,7 +59,7 @@ class Reader(HTMLParser):
         elif tag == "tbody":
             self.groups.append(Group(values["data-key"], values["class"].split()[0]))
         elif tag == "tr" and self.groups:
-            self.groups[-1].rows.append(Row(values["class"], values["data-key"]))
+            self.groups[-1].rows.append(Row(values["class"].split()[0], values["data-key"]))
         elif tag in {"th", "td"} and self.groups:
             self.groups[-1].rows[-1].cells.append("")
         if tag not in VOID:

@@ -1,16 +1,20 @@
 import json
+import re
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gpugauge.cli.common import of_metrics
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.processes import Facts
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.web.page.links import NO_LINKS, Links
+from gpugauge.web.page.links import NO_LINKS, Links, metrics_address
 from gpugauge.web.page.render import content, head
 from tests.status.statusfacts import snapshot
 from tests.web.page.reading import Reader
@@ -21,6 +25,10 @@ HOSTILE = "</td><img src=x onerror=alert(1)>"
 
 def node_facts(**changes: Any) -> Facts:
     return status(snapshot(), History()) | changes
+
+
+def driver_down(words: str, reason: str, *, needed: bool = True) -> Facts:
+    return {"up": False, "reason": reason, "needed": needed, "state_words": words, "advice": words}
 
 
 def read(facts: Facts, scenario: str | None = None) -> Reader:
@@ -43,18 +51,19 @@ def test_each_device_with_its_values_and_users() -> None:
     assert "train.py pid 4001 ml/trainer-0/main · user 1000 no hook - 40.0 GiB 2 h" in text
     assert "and 3 more processes" in text
     assert "allocated, but no process uses it: web/idle-7" in text
-    assert "No GPU processes with torch 1 process" in text
+    assert "No GPU 1 process with torch" in text
     assert text.index("No GPU") < text.index("GPU 0 H100")
     assert "the state of 2 processes is not known" in text
     assert "gpugauge run -- python train.py" in text
 
 
 def test_the_exporter_itself() -> None:
-    text = read(
-        node_facts(driver={"up": False, "reason": "timeout", "advice": "check the kernel log for Xid errors"})
-    ).text
+    text = read(node_facts(driver=driver_down("not available: it does not answer", "timeout"))).text
 
-    assert "Driver not available: timeout Collectors failing: host Snapshot 22:13:20 UTC, 0 s old Version 9.9" in text
+    assert (
+        "Driver not available: it does not answer Collectors failing: host Snapshot 22:13:20 UTC, 0 s old Version 9.9"
+        in text
+    )
     assert "Collector host: fails: no" in text
 
 
@@ -76,7 +85,7 @@ def test_many_problems_stay_bounded() -> None:
     facts["problems"] *= 100
     page = read(facts)
 
-    assert (len(page.items), "190 more problems" in page.text) == (200, True)
+    assert (len(page.items), "192 more problems" in page.text) == (200, True)
     facts["problems"] *= 2
     assert "and 200 others" in read(facts).text
 
@@ -86,8 +95,13 @@ def test_health_mig_devices_and_last_processes() -> None:
     xid = {"xid": 48, "text": "Xid 48: " + HOSTILE, "class": "workflow", "last": 1.7e9, "advice": "x"}
     xid["runbook"] = "GpuXidWorkflow"
     device = {"uuid": "MIG-1", "profile": "3g.40gb", "load": 0.25, "allocated_to": [{"user": "ann"}]}
-    device |= {"allocation": "allocated", "memory_used_bytes": 1 << 30, "memory_total_bytes": 40 << 30}
-    ailment = {"grave": True, "text": "the driver requires: a reset", "advice": "reset it", "runbook": "GpuNeedsReset"}
+    device |= {
+        "allocation": "allocated",
+        "state_words": "allocated",
+        "memory_used_bytes": 1 << 30,
+        "memory_total_bytes": 40 << 30,
+    }
+    ailment = {"grave": True, "text": "the driver requires a reset", "advice": "reset it", "runbook": "GpuNeedsReset"}
     facts["gpus"][0] |= {"xids": [xid], "mig": [device], "health": [ailment], "slowed_by": ["power brake"]}
     last = [facts["gpus"][0]["processes"][0] | {"pid": 7, "command": HOSTILE, "alive": False}]
     facts["gpus"][1] |= {"up": False, "last_processes": last, "last_seen": 1.7e9 - 600, "down_reason": "gpu_is_lost"}
@@ -95,12 +109,11 @@ def test_health_mig_devices_and_last_processes() -> None:
     page = read(facts)
 
     assert "img" not in page.elements
-    words = f"the driver requires: a reset clocks lowered: power brake Xid 48: {HOSTILE}, 22:13 UTC"
+    words = f"the driver requires a reset clocks lowered: power brake Xid 48: {HOSTILE}, 22:13 UTC"
     assert words in page.text
     assert "MIG 3g.40gb user ann MIG-1 allocated 25 % 1.0 / 40.0 GiB" in page.text
-    assert (
-        "down: lost, see the kernel log for Xid errors since 22:03:20 UTC, 10 min ago. Advice: drain it." in page.text
-    )
+    down = "down: lost, see the kernel log for Xid errors since 22:03:20 UTC, 10 min ago. Advice: drain it"
+    assert f"{down} runbook: GpuLost" in page.text
     assert f"It was used by: {HOSTILE} pid 7 ml/trainer-0/main · user 1000 ended - 40.0 GiB -" in page.text
     assert {link.partition("#")[2] for link in page.links} >= {
         "gpuneedsreset",
@@ -133,7 +146,7 @@ def test_without_a_problem_there_is_no_list() -> None:
 
 
 def test_released_driver_is_not_a_failure() -> None:
-    driver = {"up": False, "reason": "released", "released_until": 1.7e9}
+    driver = driver_down("released on request", "released") | {"released_until": 1.7e9}
 
     text = read(node_facts(driver=driver, gpus=[])).text
 
@@ -155,8 +168,60 @@ def test_cause_share_and_advice(cause: str) -> None:
 def test_a_cause_without_a_share() -> None:
     page = read(with_process(limited_by_words="waits", advice="pin it", runbook="TrainingLimitedByTransfer"))
 
-    assert "waits. Advice: pin it gpugauge doctor 4001" in page.text
+    assert "waits. Advice: pin it runbook: TrainingLimitedByTransfer" in page.text
     assert "https://docs.example/runbook.md#traininglimitedbytransfer" in page.links
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "path", "secure", "more"),
+    [
+        ("127.0.0.1", 10478, "/metrics", False, ""),
+        ("localhost", 10478, "/metrics", False, ""),
+        ("0.0.0.0", 10478, "/metrics", False, ""),
+        ("0.0.0.0", 10478, "/m", False, " --url 127.0.0.1:10478/m"),
+        ("0.0.0.0", 10478, "/x/metrics", False, " --url 127.0.0.1:10478/x/metrics"),
+        ("", 9100, "/metrics", False, " --url 127.0.0.1:9100"),
+        ("::", 9100, "/metrics", False, " --url 127.0.0.1:9100"),
+        ("::1", 10478, "/metrics", False, " --url [::1]:10478"),
+        ("10.0.0.7", 10478, "/metrics", False, " --url 10.0.0.7:10478"),
+        ("", 10478, "/metrics", True, " --url https://127.0.0.1:10478"),
+    ],
+)
+def test_the_command_for_a_process_reaches_this_daemon(
+    host: str, port: int, path: str, secure: bool, more: str
+) -> None:
+    links = replace(LINKS, metrics=metrics_address("https" if secure else "http", host, port, path))
+    facts = with_process(limited_by_words="waits")
+
+    commands = [command for simulated in (False, True) for command in copied(facts | {"simulated": simulated}, links)]
+    assert [command for command in commands if "doctor" in command] == [f"gpugauge doctor 4001{more}"]
+    if more:
+        assert of_metrics(more.removeprefix(" --url ")).endswith(f":{port}{path}")
+
+
+def test_commands_in_an_advice_are_copied_alone() -> None:
+    advice = "end the programs, and reset it (nvidia-smi --gpu-reset -i 3), or reboot the node"
+    facts = with_process(advice=advice, runbook="GpuNeedsReset", gain_words="steps 3 times as fast")
+    page = read(facts)
+
+    assert "nvidia-smi --gpu-reset -i 3" in copied(facts, LINKS)
+    shown = page.text.replace("( ", "(").replace(" )", ")")
+    assert f"Advice: {advice}. Expected: steps 3 times as fast. runbook: GpuNeedsReset" in shown
+    assert [link for link in page.links if "runbook" in link] == [f"{LINKS.runbook}#gpuneedsreset"]
+
+
+def copied(facts: Facts, links: Links) -> list[str]:
+    """Return the commands that the page copies."""
+    return [unescape(found) for found in re.findall('data-copy="(.*?)"', "".join(content(facts, None, links)))]
+
+
+@pytest.mark.parametrize(
+    ("reason", "needed", "level"), [("off", True, "none"), ("x", False, "none"), ("x", True, "bad")]
+)
+def test_a_driver_that_nobody_misses_is_not_red(reason: str, needed: bool, level: str) -> None:
+    html = "".join(content(node_facts(driver=driver_down("as it is", reason, needed=needed)), None, LINKS))
+
+    assert f'<span class="mark {level}">as it is</span>' in html
 
 
 def test_links_to_the_dashboards_only_with_grafana() -> None:
@@ -223,7 +288,7 @@ def test_hostile_names_are_escaped() -> None:
     words = dict.fromkeys(("command", "state_words", "limited_by_words", "evidence", "advice", "phase"), HOSTILE)
     facts = with_process(workload=workload, **words)
     facts |= {"failing_collectors": {HOSTILE: HOSTILE}, "version": HOSTILE}
-    facts |= {"driver": {"up": False, "reason": HOSTILE, "advice": HOSTILE}}
+    facts |= {"driver": driver_down(HOSTILE, HOSTILE)}
     facts["gpus"][1]["allocated_to"] = [{"kind": HOSTILE, "pod": HOSTILE}]
     facts["answer"] = HOSTILE
     facts["problems"][0] |= dict.fromkeys(("subject", "text", "detail", "advice"), HOSTILE)

@@ -97,11 +97,20 @@ def sparkline(history: Sequence[Sequence[float | None]]) -> str:
             f"Load over the last 10 minutes: mean {percent(mean)}, from {percent(min(known))} to {percent(max(known))}"
         )
     steps = "".join(_steps(history))
+    begin = min((_at(ago) for ago, _ in history), default=_SPARKLINE_SECONDS)
+    # The ground of the time that was observed, and the base line of all ten minutes. Without data, a line would be a
+    # load of 0.
+    ground = f'<rect x="{begin}" width="{_SPARKLINE_SECONDS - begin}" height="{_SPARKLINE_HEIGHT}"/>'
     drawn = f'<path d="{steps}"/>' if steps else ""
+    axis = f'<path class="axis" d="M0 {_SPARKLINE_HEIGHT - 1}H{_SPARKLINE_SECONDS}"/>'
     return (
         f'<svg class="spark" viewBox="0 0 {_SPARKLINE_SECONDS} {_SPARKLINE_HEIGHT}" preserveAspectRatio="none" '
-        f'role="img" aria-label="{label}">{drawn}</svg>'
+        f'role="img" aria-label="{label}">{ground + drawn + axis if known else ""}</svg>'
     )
+
+
+def _at(ago: float | None) -> int:
+    return max(0, round(_SPARKLINE_SECONDS - (ago or 0.0)))
 
 
 def _steps(history: Sequence[Sequence[float | None]]) -> Iterator[str]:
@@ -109,7 +118,7 @@ def _steps(history: Sequence[Sequence[float | None]]) -> Iterator[str]:
     begin: int | None = None
     inside = False  # whether the previous step was known
     for ago, share in history:
-        end = max(0, round(_SPARKLINE_SECONDS - (ago or 0.0)))
+        end = _at(ago)
         if share is not None and begin is not None:
             yield "" if inside else f"M{begin} {_SPARKLINE_HEIGHT}"
             yield f"V{_SPARKLINE_HEIGHT - round(_SPARKLINE_HEIGHT * share)}H{end}"

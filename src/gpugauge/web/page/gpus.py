@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from gpugauge.status.down import down_phrase
+from gpugauge.status.driver_advice import down_phrase
+from gpugauge.status.ended import FAILURES
+from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
 from gpugauge.status.words import plural
 from gpugauge.web.page.draw import ABSENT, bar, duration, mark, name, of_sizes, of_watts, percent, sparkline, text
 from gpugauge.web.page.links import Links
@@ -16,6 +18,9 @@ _MAX_PROCESSES_PER_GPU = 64  # the API has all
 _MAX_UNFOLDED_PROCESSES = 48  # on nodes with more, the GPUs are folded
 _UNSORTED = frozenset({"chart", "running"})  # columns by which GPUs cannot be sorted
 
+# The state of processes without a GPU, by level.
+_LEVELS = {"bad": "wasted", "poor": "slowed", "good": "on the CPU", "none": ""}
+
 Facts = Mapping[str, Any]
 
 
@@ -24,10 +29,12 @@ def gpu_table(facts: Facts, links: Links) -> str:
     gpus: Sequence[Facts] = facts["gpus"]
     shown = {p["process"] for gpu in gpus for p in gpu.get("last_processes", ()) if p["alive"]}
     alone = [process for process in facts["without_gpu"] if process["process"] not in shown]
-    if not gpus and not alone:
+    ended: Sequence[Facts] = facts["ended"]
+    if not gpus and not alone and not ended:
         return ""
     table = _Table(links, facts["timestamp"], sum(len(gpu["processes"]) for gpu in gpus) > _MAX_UNFOLDED_PROCESSES)
     bodies = [*([table.without_gpu(alone, bool(gpus))] if alone else []), *map(table.gpu, gpus)]
+    bodies += [table.ended(ended)] if ended else []
     return (
         '<table id="gpus"><caption class="hidden">The GPUs and the processes on them</caption>\n'
         f"<thead><tr>{''.join(map(_heading, *zip(*COLUMNS, strict=True)))}</tr></thead>\n{''.join(bodies)}</table>\n"
@@ -47,16 +54,27 @@ class _Table:
         """Return the processes with torch that use no GPU: before the GPUs, because a training may be among them."""
         level = max((process["level"] for process in processes), key=level_order)
         folded = any_gpu and level in {"none", "good"}
-        words = plural(len(processes), "process", "es")
-        heading = f'{_fold(folded)}<span class="index">No GPU</span> processes with torch'
-        row = _row(heading, [("state", mark(level, words), level_order(level))])
+        count = plural(len(processes), "process", "es")
+        heading = f'{_fold(folded)}<span class="index">No GPU</span> {count} with torch'
+        row = _row(heading, [("state", mark(level, _LEVELS[level]) if _LEVELS[level] else "", level_order(level))])
         return _body("no GPU", level, row + self._processes(processes, "no GPU"), folded)
+
+    def ended(self, processes: Sequence[Facts]) -> str:
+        """Return the trainings that have ended: after the GPUs, because nothing is used any more."""
+        failed = sum(process["end_reason"] in FAILURES for process in processes)
+        count = plural(len(processes), "training")
+        words = mark("poor", f"{failed} failed") if failed else ""
+        heading = f'{_fold(False)}<span class="index">Ended</span> {count}'
+        row = _row(heading, [("state", words, level_order("poor" if failed else "none"))])
+        return _body("ended", "none", row + self._processes(processes, "ended"), False)
 
     def gpu(self, gpu: Facts) -> str:
         """Return a GPU with its rows."""
         shown = gpu["processes"] if gpu["up"] else gpu.get("last_processes", ())
-        users = "".join(self._mig(device) for device in gpu["mig"])
-        users += self._processes(shown[:_MAX_PROCESSES_PER_GPU], gpu["uuid"])
+        users = ""
+        for device, processes in by_place(gpu, shown[:_MAX_PROCESSES_PER_GPU]):
+            users += self._mig(device) if device else ""
+            users += self._processes(processes, device["uuid"] if device else gpu["uuid"], nested=device is not None)
         if more := max(0, len(shown) - _MAX_PROCESSES_PER_GPU) + gpu["processes_hidden"]:
             users += _note(f"and {plural(more, 'more process', 'es')}", "more")
         folded = self._folded and bool(users)
@@ -76,7 +94,7 @@ class _Table:
                 at = datetime.fromtimestamp(gpu["last_seen"], timezone.utc)
                 words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu['last_seen'])} ago.")
             if gpu["advice"]:
-                words.append(f"<b>Advice:</b> {self._links.advice(gpu['advice'], 'GpuLost')}.")
+                words.append(f"<b>Advice:</b> {self._links.advice(gpu['advice'], 'GpuLost')}")
             if gpu.get("last_processes"):
                 words.append("It was used by:")
             yield _note(" ".join(words), "down")
@@ -85,6 +103,8 @@ class _Table:
         marks += [self._xid(xid) for xid in gpu["xids"]]
         if marks:
             yield _note(" ".join(marks), "health")
+        if mig_loads_unknown(gpu):
+            yield _note(f"{text(MIG_LOAD_UNKNOWN)}.", "mig-load")
         if gpu["up"] and not gpu["processes"] and not gpu["processes_hidden"] and gpu["allocated_to"]:
             owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu["allocated_to"])))
             yield _note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
@@ -94,26 +114,25 @@ class _Table:
         return self._link("poor" if xid["advice"] else "none", f"{xid['text']}, {at:%H:%M} UTC", xid["runbook"])
 
     def _link(self, level: str, words: str, section: str) -> str:
-        return f'<span class="mark {level}">{self._links.advice(words, section)}</span>'
+        return f'<span class="mark {level}">{self._links.section(words, section)}</span>'
 
     def _mig(self, device: Facts) -> str:
         holders = ", ".join(filter(None, (owner(holder, self._links) for holder in device["allocated_to"])))
-        heading = (
-            f"MIG <b>{text(device['profile'] or device['uuid'])}</b> {holders} <small>{text(device['uuid'])}</small>"
-        )
+        heading = f"MIG <b>{text(mig_name(device))}</b> {holders} <small>{text(device['uuid'])}</small>"
         memory, total = device["memory_used_bytes"], device["memory_total_bytes"]
         figures = [
             ("now", percent(device["load"]), device["load"]),
             ("memory", of_sizes(memory, total) + bar(memory, total), memory),
         ]
-        state = device["allocation"] or ""
+        state = device["state_words"]
         cells = _cells([("state", mark("none", state) if state else "", None), *figures])
         key = text(device["uuid"])
         return f'<tr class="mig" data-key="{key}"><th scope="row" class="name">{heading}</th>{cells}</tr>\n'
 
-    def _processes(self, processes: Sequence[Facts], where: str) -> str:
+    def _processes(self, processes: Sequence[Facts], where: str, *, nested: bool = False) -> str:
         return "".join(
-            process_rows(p, f"{text(p['process'])} {text(where)}", self._links, self._now) for p in processes
+            process_rows(p, f"{text(p['process'])} {text(where)}", self._links, self._now, nested=nested)
+            for p in processes
         )
 
 
@@ -124,10 +143,11 @@ def _figures(gpu: Facts) -> list[tuple[str, str, float | None]]:
         return [state]
     memory, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
     power, limit, degrees = gpu["power_watts"], gpu["power_limit_watts"], gpu["temperature_celsius"]
+    now, mean = (percent(gpu[key]) if gpu[key] is not None or not gpu["mig"] else "MIG" for key in ("load", "load_5m"))
     return [
         state,
-        ("now", percent(gpu["load"]), gpu["load"]),
-        ("load", percent(gpu["load_5m"]), gpu["load_5m"]),
+        ("now", now, gpu["load"]),
+        ("load", mean, gpu["load_5m"]),
         ("chart", sparkline(gpu["load_10m"]), None),
         ("memory", of_sizes(memory, total) + bar(memory, total), memory),
         ("power", of_watts(power, limit) + bar(power, limit), power),

@@ -1,4 +1,4 @@
-"""Links from the page: to the sections of the runbook and to the dashboards of Grafana."""
+"""Links from the page to the sections of the runbook and to the dashboards of Grafana, and its commands."""
 
 from __future__ import annotations
 
@@ -6,21 +6,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from gpugauge.web.page.draw import text
+from gpugauge.web.page.commands import parts
+from gpugauge.web.page.draw import copy_button, text
+
+_DEFAULT_ADDRESS, _DEFAULT_PATH = "127.0.0.1:10478", "/metrics"
+_EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104  (compared, not bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The addresses from the settings; an empty one gives no links."""
+    """The addresses from the settings; an empty one gives no links. `metrics` is the address for commands on this
+    machine, empty if it is the default; None if commands cannot examine its processes, because they are simulated.
+    """
 
     runbook: str = ""
     grafana: str = ""
+    metrics: str | None = ""
 
-    def advice(self, words: str | None, section: str | None) -> str:
-        """Return an advice as HTML, with a link to its section of the runbook."""
+    def advice(self, words: str | None, section: str | None, gain: str | None = None) -> str:
+        """Return an advice as HTML: its commands as buttons that copy them, the expected gain in words, and a link to
+        its section of the runbook.
+        """
+        shown = "".join(copy_button(part) if command else text(part) for part, command in parts(words or ""))
+        shown += f". <b>Expected:</b> {text(gain)}." if gain else ""
         if not words or not section or not self.runbook:
+            return shown
+        return f"{shown} <small>{self.section('runbook', section, f': {section}')}</small>"
+
+    def section(self, words: str, section: str | None, hidden: str = "") -> str:
+        """Return words as a link to a section of the runbook; `hidden` is for screen readers."""
+        if not section or not self.runbook:
             return text(words)
-        return f'<a href="{text(self.runbook)}#{text(section.lower())}">{text(words)}</a>'
+        more = f'<span class="hidden">{text(hidden)}</span>' if hidden else ""
+        return f'<a href="{text(self.runbook)}#{text(section.lower())}">{text(words)}{more}</a>'
+
+    def doctor(self, pid: int | None) -> str:
+        """Return the button with the command that examines a process, "" if there is none."""
+        if pid is None or self.metrics is None:
+            return ""
+        return copy_button(f"gpugauge doctor {pid}" + (f" --url {self.metrics}" if self.metrics else ""))
 
     def fleet(self) -> str:
         """Return the link to the dashboard of all nodes, "" without Grafana."""
@@ -38,3 +62,12 @@ class Links:
 
 
 NO_LINKS = Links()
+
+
+def metrics_address(scheme: str, host: str, port: int, path: str) -> str:
+    """Return the address at which `gpugauge doctor` on the same machine reads the metrics, "" if it is its default."""
+    if host in _EVERY_ADDRESS or host == "localhost":
+        host = "127.0.0.1"
+    address = f"{f'[{host}]' if ':' in host else host}:{port}{path if path != _DEFAULT_PATH else ''}"
+    address = address if scheme == "http" else f"{scheme}://{address}"
+    return "" if address == _DEFAULT_ADDRESS else address

@@ -38,13 +38,18 @@ function arrange(root) {
   let found = 0;
   for (const body of table.tBodies) {
     const shown = filter(body, words);
-    found += shown && body.dataset.key !== "no GPU";
+    found += shown && ofGpu(body);
     body.hidden = !shown;
     fold(body, words.length > 0);
   }
-  const all = table.querySelectorAll('tbody:not([data-key="no GPU"])').length;
+  const all = [...table.tBodies].filter(ofGpu).length;
   root.getElementById("found").textContent = words.length > 0 || view.only ? `${found} of ${all} GPUs` : "";
   root.getElementById("fold").textContent = folds(table) ? "Unfold all" : "Fold all";
+}
+
+// Whether a body of the table is that of a GPU. The others stand first and last.
+function ofGpu(body) {
+  return !["no GPU", "ended"].includes(body.dataset.key);
 }
 
 // The rows of a process or a MIG device, each with its notes.
@@ -63,9 +68,12 @@ function filter(body, words) {
   const users = groups(body);
   const whole = matches([...body.rows].filter((row) => row.matches(".gpu, .notes") && !row.dataset.key.endsWith(" notes")));
   let some = false;
+  let device = [];
   for (const rows of users) {
     const shown = (whole || matches([body.rows[0], ...rows])) && (!view.only || troubled(rows[0]) || troubled(body.rows[0]));
     for (const row of rows) row.hidden = !shown;
+    if (rows[0].matches(".mig")) device = rows;
+    else if (shown && rows[0].matches(".nested")) for (const row of device) row.hidden = false;
     some ||= shown;
   }
   return (whole && (!view.only || troubled(body))) || some;
@@ -101,13 +109,20 @@ function sort(table) {
     const [a, b] = [value(one, column), value(other, column)];
     return a === null || b === null ? (a === null) - (b === null) : sign * (a - b);
   };
-  const bodies = [...table.tBodies].filter((body) => body.dataset.key !== "no GPU");
+  const bodies = [...table.tBodies].filter(ofGpu);
   place(table, [...bodies].sort((one, other) => order(one.rows[0], other.rows[0])), bodies);
   if (column === "name") return;
   for (const body of table.tBodies) {
-    const users = groups(body).filter(([row]) => row.matches(".process"));
-    const sorted = [...users].sort(([one], [other]) => order(one, other));
-    place(body, sorted.flat(), users.flat());
+    // Those of a MIG device stay below it.
+    const places = [[]];
+    for (const rows of groups(body)) {
+      if (rows[0].matches(".mig")) places.push([]);
+      else places.at(-1).push(rows);
+    }
+    for (const users of places.filter((users) => users.length > 1)) {
+      const sorted = [...users].sort(([one], [other]) => order(one, other));
+      place(body, sorted.flat(), users.flat());
+    }
   }
 }
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.status.details import details, remark
+from gpugauge.status.ended import FAILURES
 from gpugauge.status.owner import job_words
 from gpugauge.status.words import RUN_ADVICE
-from gpugauge.web.page.draw import ABSENT, copy_button, duration, mark, name, percent, size, text
+from gpugauge.web.page.draw import ABSENT, duration, mark, name, percent, size, text
 from gpugauge.web.page.links import Links
 
 COLUMNS = (
@@ -39,10 +40,13 @@ def level_order(level: str) -> int:
     return _LEVELS.index(level) if level in _LEVELS else 0
 
 
-def process_rows(process: Facts, key: str, links: Links, now: float) -> str:
-    """Return the rows of a process; `key` distinguishes it from others in the table, `now` is Unix time."""
+def process_rows(process: Facts, key: str, links: Links, now: float, *, nested: bool = False) -> str:
+    """Return the rows of a process; `key` distinguishes it from others in the table, `now` is Unix time, `nested` is
+    whether it stands below a MIG device.
+    """
     ended = process.get("alive") is False
-    age = ABSENT if process["started"] is None or ended else duration(now - process["started"])
+    until = now if process["ended"] is None else process["ended"]
+    age = ABSENT if process["started"] is None or ended else duration(until - process["started"])
     memory, load, level = process.get("memory_used_bytes"), process.get("load_5m"), process["level"]
     cells = (
         cell("state", _state(process, ended=ended), level_order(level)),
@@ -52,16 +56,20 @@ def process_rows(process: Facts, key: str, links: Links, now: float) -> str:
         cell("memory", size(memory), memory),
         cell("power", ""),
         cell("temperature", ""),
-        cell("running", age, None if process["started"] is None else now - process["started"]),
+        cell("running", age, None if process["started"] is None else until - process["started"]),
     )
     heading = f'<th scope="row" class="name">{_heading(process, links)}</th>'
-    return f'<tr class="process" data-key="{key}">{heading}{"".join(cells)}</tr>\n{_notes(process, key, links, now)}'
+    below = " nested" if nested else ""
+    row = f'<tr class="process{below}" data-key="{key}">{heading}{"".join(cells)}</tr>\n'
+    return row + _notes(process, key, links, now, below)
 
 
 def _state(process: Facts, *, ended: bool) -> str:
     if ended:
         return mark("none", "ended")
     words = process["state_words"]
+    if process["end_reason"] in FAILURES:
+        return mark("poor", words)
     if process["advice"] == RUN_ADVICE:
         return f'<a href="#no-hook">{mark("none", words)}</a>'
     return mark(process["level"], words) if words else ABSENT
@@ -74,22 +82,31 @@ def _heading(process: Facts, links: Links) -> str:
     return " ".join(filter(None, shown)) or ABSENT
 
 
-def _notes(process: Facts, key: str, links: Links, now: float) -> str:
+def _notes(process: Facts, key: str, links: Links, now: float, below: str) -> str:
     """Return a row with what limits the process, with the advice, and what the hook reports; "" if nothing is known."""
     limit, facts = text(remark(process)), map(text, details(process, now))
     evidence = f" ({text(process['evidence'])})" if limit and process["evidence"] else ""
     advice = process["advice"] if process["advice"] != RUN_ADVICE else None
     parts = [
         f'<strong class="{process["level"]}">{limit}</strong>{evidence}.' if limit else "",
-        f"<b>Advice:</b> {links.advice(advice, process['runbook'])}" if advice else "",
+        advice_words({**process, "advice": advice}, links),
     ]
-    doctor = (limit or advice) and process["pid"] is not None
-    last = " ".join(
-        filter(None, (" · ".join(facts), copy_button(f"gpugauge doctor {process['pid']}") if doctor else ""))
-    )
+    doctor = links.doctor(process["pid"]) if (limit or advice) and process["ended"] is None else ""
+    last = " ".join(filter(None, (" · ".join(facts), doctor)))
     parts.append(f'<span class="facts">{last}</span>' if last else "")
     shown = " ".join(filter(None, parts))
-    return f'<tr class="notes" data-key="{key} notes"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n' if shown else ""
+    return (
+        f'<tr class="notes{below}" data-key="{key} notes"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n'
+        if shown
+        else ""
+    )
+
+
+def advice_words(facts: Facts, links: Links) -> str:
+    """Return the advice on a process or a problem with its expected gain, as HTML; "" without an advice."""
+    if not facts["advice"]:
+        return ""
+    return f"<b>Advice:</b> {links.advice(facts['advice'], facts['runbook'], facts['gain_words'])}"
 
 
 def owner(workload: Mapping[str, str], links: Links) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -10,8 +11,9 @@ from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, percent, text
 from gpugauge.web.page.gpus import gpu_table
 from gpugauge.web.page.links import Links
+from gpugauge.web.page.process import advice_words
 
-_MAX_LISTED_PROBLEMS = 10  # the others are folded
+_MAX_LISTED_PROBLEMS = 8  # the others are folded
 _MAX_PROBLEMS = 200  # the API has all
 # Shown only where scripts run.
 _TOOLS = """\
@@ -23,12 +25,26 @@ _TOOLS = """\
 <button type="button" id="pause" aria-pressed="false">Pause</button>
 </search>
 """
+# Of the words that the page uses, those that a new reader may not know.
+_WORDS = """\
+<footer><details class="words"><summary>What the words mean</summary>
+<dl>
+<dt>Load</dt><dd>the share of the time in which a kernel ran on the GPU; it does not say how well</dd>
+<dt>Hook</dt><dd>the part of gpugauge inside a training program: it reports steps, waits and memory</dd>
+<dt>Wasted, slowed</dt><dd>a program is stalled, idle or loses half of its GPU time or more; it loses less</dd>
+<dt>GPU time lost</dt><dd>the share of five minutes in which the GPU did not work for the program</dd>
+<dt>Waiting for data, the rest</dt><dd>shares of the time since the first step, whatever the GPU does</dd>
+<dt>Expected</dt><dd>how fast steps would be without the cause, with bounds, and what would limit them then</dd>
+<dt>MFU</dt><dd>the arithmetic of the model, by what the GPU can do at most (model FLOPs utilization)</dd>
+<dt>MIG, GI, CI</dt><dd>a part of a GPU with its own memory; the numbers that nvidia-smi -L gives it</dd>
+</dl></details></footer>
+"""
 Facts = Mapping[str, Any]
 
 
 def page(head: str, body: str) -> str:
     """Return the whole document. The script updates the body."""
-    return f"{head}<main>\n{body}</main>\n</body>\n</html>\n"
+    return f"{head}<main>\n{body}</main>\n{_WORDS}</body>\n</html>\n"
 
 
 def head(version: str, metrics_path: str, host: str, links: Links) -> str:
@@ -81,6 +97,8 @@ def unavailable(reason: str, scenario: str | None) -> str:
 
 def content(facts: Facts, scenario: str | None, links: Links) -> tuple[str, str]:
     """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
+    if facts["simulated"]:
+        links = replace(links, metrics=None)
     table = gpu_table(facts, links)
     tools = _TOOLS if table else ""
     before, after = _exporter(facts)
@@ -91,7 +109,6 @@ def content(facts: Facts, scenario: str | None, links: Links) -> tuple[str, str]
 def _answer(facts: Facts, links: Links) -> str:
     """Return the answer line and the problems."""
     problems: Sequence[Facts] = facts["problems"]
-    level = "bad" if any(problem["grave"] for problem in problems) else "poor" if problems else "good"
     pids = _pids(facts)
     items = [_problem(problem, links, pids) for problem in problems[:_MAX_PROBLEMS]]
     listed = _list(items[:_MAX_LISTED_PROBLEMS])
@@ -100,7 +117,7 @@ def _answer(facts: Facts, links: Links) -> str:
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
         count = plural(len(problems) - _MAX_LISTED_PROBLEMS, "more problem")
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
-    answer = mark(level, facts["answer"])
+    answer = mark(facts["level"], facts["answer"])
     return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
 
 
@@ -112,14 +129,12 @@ def _problem(problem: Facts, links: Links, pids: Mapping[str, int]) -> str:
     colon = "" if problem["processes"] else ":"
     words = f"<strong>{name(problem['subject'])}{colon}</strong> {text(problem['text'])}"
     detail = f" <small>({text(problem['detail'])})</small>" if problem["detail"] else ""
-    advice = (
-        f" <span><b>Advice:</b> {links.advice(problem['advice'], problem['runbook'])}</span>"
-        if problem["advice"]
-        else ""
-    )
-    pid = next((pids[process] for process in problem["processes"] if process in pids), None)
-    doctor = f" {copy_button(f'gpugauge doctor {pid}')}" if pid is not None else ""
-    return f'<li class="{"bad" if problem["grave"] else "poor"}"><span>{words}{detail}{advice}</span>{doctor}</li>\n'
+    advice = advice_words(problem, links)
+    advice = f" <span>{advice}</span>" if advice else ""
+    doctor = links.doctor(next((pids[process] for process in problem["processes"] if process in pids), None))
+    shown = f"<span>{words}{detail}{advice}</span>{f' {doctor}' if doctor else ''}"
+    anchor = ' id="no-hook"' if problem["kind"] == "unjudged" else ""
+    return f'<li{anchor} class="{"bad" if problem["grave"] else "poor"}">{shown}</li>\n'
 
 
 def _pids(facts: Facts) -> dict[str, int]:
@@ -132,12 +147,13 @@ def _no_hook(facts: Facts) -> str:
     """Return how to learn more of the processes that run without the hook."""
     everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
     count = len({process["process"] for process in everywhere if process["advice"] == RUN_ADVICE})
-    if not count:
+    # A low load has the same advice.
+    if not count or any(problem["kind"] == "unjudged" for problem in facts["problems"][:_MAX_PROBLEMS]):
         return ""
-    who = plural(count, "process", "es")
+    who, them = plural(count, "process", "es"), "If it is a training, start it" if count == 1 else "Start trainings"
     return (
-        f'<p id="no-hook" class="hint"><b>No hook:</b> the state of {who} is not known. If it is a training, start it '
-        f"under the hook: {copy_button(HOOK_COMMAND)}</p>\n"
+        f'<p id="no-hook" class="hint"><b>No hook:</b> the state of {who} is not known. {them} under the hook the '
+        f"next time: {copy_button(HOOK_COMMAND)}</p>\n"
     )
 
 
@@ -164,7 +180,8 @@ def _overview(totals: Facts) -> str:
 def _exporter(facts: Facts) -> tuple[str, str]:
     """Return the state of the exporter, before and after the age of the snapshot."""
     driver, failing = facts["driver"], facts["failing_collectors"]
-    state = mark("good", "up") if driver["up"] else mark("bad", f"not available: {driver['reason']}")
+    quiet = not driver["needed"] or driver["reason"] in {"off", "starting"}
+    state = mark("good" if driver["up"] else "none" if quiet else "bad", driver["state_words"])
     if driver.get("released_until"):
         until = datetime.fromtimestamp(driver["released_until"], timezone.utc)
         state = mark("poor", f"released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched")

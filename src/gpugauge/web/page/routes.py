@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpugauge.snapshot import Snapshot
-from gpugauge.status.history import History
-from gpugauge.status.node import status
 from gpugauge.web.page.links import NO_LINKS, Links
 from gpugauge.web.page.render import content, head, page, unavailable
 from gpugauge.web.server import Reply, Request, Route
@@ -34,13 +33,15 @@ _FILES = {
 
 def page_routes(
     snapshot: Callable[[], Snapshot | None],
-    history: History,
+    view: Callable[[Snapshot], Mapping[str, Any]],
     not_ready: Callable[[], str | None],
     telemetry_path: str,
     scenario: str | None = None,
     links: Links = NO_LINKS,
 ) -> dict[str, Route]:
-    """Return the routes. `not_ready` returns the reason, or None if ready; `scenario` names the simulated one."""
+    """Return the routes. `not_ready` returns the reason, or None if ready; `view` returns the
+    status of a snapshot, `scenario` names the simulated one.
+    """
     files = {name: Path(__file__).with_name(name).read_bytes() for name in _FILES}
     # An open page reloads itself when the files of the daemon have changed.
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[:12]
@@ -53,7 +54,7 @@ def page_routes(
         if reason or current is None:
             return _html(503, page(opening, unavailable(reason or "there is no snapshot yet", scenario)))
         if current is not rendered[0]:
-            rendered = (current, content(status(current, history), scenario, links))
+            rendered = (current, content(view(current), scenario, links))
         before, after = rendered[1]
         age = max(0.0, time.monotonic() - current.monotonic)
         return _html(200, page(opening, f"{before}{age:.0f}{after}"))

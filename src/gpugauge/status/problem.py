@@ -1,7 +1,17 @@
-"""Sections of docs/runbook.md for problems, named as their alerts."""
+"""One problem of a node as plain data, the order of problems, and the sections of docs/runbook.md, named as alerts."""
 
 from __future__ import annotations
 
+from typing import Any
+
+Facts = dict[str, Any]
+
+# Kinds of problems; grave ones are shown first, each part in this order.
+KINDS = (
+    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
+    *("gpu_slowed", "narrow_link", "unused", "collector", "hook"),
+)
+_GRAVE = frozenset({"driver", "no_gpu", "gpu_down", "wasted", "on_cpu"})
 _ON_CPU = frozenset({"no_visible_device", "driver_mismatch", "unsupported_arch", "model_on_cpu"})
 _BY_STATE = {"stalled": "TrainingStalled", "held_idle": "GpuHeldIdle", "training_on_cpu": "TrainingOnCpu"}
 _XID_CLASSES = frozenset({"application", "reset", "workflow", "node", "other"})
@@ -11,8 +21,23 @@ _BY_KIND = {
     "collector": "ExporterBlind",
     "gpu_down": "GpuLost",
     "gpu_slowed": "GpuThrottled",
+    "narrow_link": "GpuPcieDegraded",
+    "unjudged": "TrainingLoadLow",
     "unused": "AllocatedGpuUnused",
 }
+
+
+def problem(kind: str, subject: str, text: str, advice: str | None = None, **more: object) -> Facts:
+    """Return a problem; docs/http.md has its fields, `more` are those that are not empty."""
+    facts: Facts = {"kind": kind, "grave": kind in _GRAVE, "subject": subject, "text": text, "advice": advice}
+    empty: Facts = {"detail": None, "gain_words": None, "gpus": [], "processes": [], "ratio": None}
+    return {**facts, **empty, "runbook": section_of_kind(kind), **more}
+
+
+def order(found: Facts) -> tuple[float, ...]:
+    """Return the sort key: the gravest first; of a kind, those with most GPUs and the largest share."""
+    ratio = found["ratio"]
+    return not found["grave"], KINDS.index(found["kind"]), -len(found["gpus"]), -(1.0 if ratio is None else ratio)
 
 
 def section_of_training(state: str | None, cause: str | None) -> str | None:

@@ -1,0 +1,31 @@
+"""The advice on a cause of a process, from the daemon's metrics: the same as on its other views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpugauge.doctor.case import Case
+from gpugauge.doctor.daemon import Daemon
+from gpugauge.status.advice import Labels, Subject, advice_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Scraped:
+    daemon: Daemon
+
+    def rows(self, name: str, process: str) -> Sequence[tuple[Labels, float]]:
+        return list(self.daemon.rows(name, process=process))
+
+
+def advice_on(case: Case, process: str, cause: str) -> str:
+    """Return what to change about a cause: as if it were the main one, where the daemon names none."""
+    scraped = _Scraped(case.daemon)
+    loader = next((labels for labels, _ in scraped.rows("torch_loader_info", process)), {})
+    facts = {
+        "state": case.daemon.current("training_state", "state", process),
+        "limited_by": cause,
+        "loader": loader,
+        "hook": True,
+    }
+    return next((a.change for a in advice_of(Subject(process, scraped, facts)) if a.cause == cause), "")

@@ -1,0 +1,175 @@
+"""The problems of GPUs: errors, lowered clocks, allocated and not used, a low load without a cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from gpugauge.status.details import last_use
+from gpugauge.status.driver_advice import REMEMBERED, down_advice, down_phrase
+from gpugauge.status.history import WASTED_RATIO
+from gpugauge.status.owner import name, owner, owner_words
+from gpugauge.status.problem import Facts, problem
+from gpugauge.status.use import gpus_words, in_use, on_gpus
+from gpugauge.status.words import HOOK_ADVICE, percent, plural
+
+_MAX_NAMED = 3  # programs that an error affects
+_MAX_NAMED_UNHOOKED = 2  # programs without the hook
+_MAX_ERRORS = 4  # besides the gravest
+_DRIVER_DOWN = "driver_down"
+_LINK_LOAD = 0.2  # as of the alert GpuPcieDegraded
+_NARROW_ADVICE = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
+
+
+def gpu_problems(gpus: Sequence[Facts]) -> Iterator[Facts]:
+    """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
+    that their driver is down.
+    """
+    hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
+    for reason in (_DRIVER_DOWN, REMEMBERED):
+        if found := [gpu for gpu in hidden if gpu["down_reason"] == reason]:
+            uuids, advice = [gpu["uuid"] for gpu in found], down_advice(reason)
+            yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, gpus=uuids, runbook="GpuLost")
+    for gpu in gpus:
+        subject, uuids = gpus_words([gpu]), [gpu["uuid"]]
+        if gpu not in hidden:
+            yield from _errors(gpu, subject)
+        # A training that the clocks slow down is a problem of its own.
+        if gpu["slowed_by"] and not any(p["limited_by"] == "throttled" for p in gpu["processes"]):
+            text, advice = clocks_words(gpu), "check cooling and power supply (gpu_clocks_event_seconds_total)"
+            yield problem("gpu_slowed", subject, text, advice, gpus=uuids)
+        if text := _narrow_words(gpu):
+            yield problem("narrow_link", subject, text, _NARROW_ADVICE, gpus=uuids)
+        for device in (gpu, *gpu["mig"]):
+            if gpu["up"] and device["allocated_to"] and not in_use(gpu):
+                holders = ", ".join(filter(None, map(owner, device["allocated_to"])))
+                where = subject if device is gpu else f"{subject}, MIG {device['profile'] or device['uuid']}"
+                text = f"allocated to {holders or 'a workload'}, but no process uses it"
+                yield problem("unused", where, text, gpus=uuids)
+    yield from _unjudged(gpus)
+
+
+def _is_hidden(gpu: Facts) -> bool:
+    """Return whether a GPU is down with its driver, and nothing else is known of it."""
+    known = gpu["health"] or gpu["xids"] or last_use(gpu)
+    return not gpu["up"] and gpu["down_reason"] in {_DRIVER_DOWN, REMEMBERED} and not known
+
+
+def clocks_words(gpu: Facts) -> str:
+    """Return why the clocks of a GPU are lowered."""
+    return f"clocks lowered: {', '.join(gpu['slowed_by'])}"
+
+
+def _narrow_words(gpu: Facts) -> str:
+    """Return how narrow the PCIe link of a GPU under load is, "" if it is not: idle, some GPUs use fewer lanes."""
+    width, most = gpu["pcie_width"], gpu["pcie_width_max"]
+    known = gpu["up"] and width is not None and most is not None and (gpu["load"], gpu["load_5m"]) != (None, None)
+    if not known or width >= most or _load(gpu) < _LINK_LOAD:
+        return ""
+    return f"its PCIe link has {width:.0f} of {most:.0f} lanes: copies between host and GPU take longer"
+
+
+class _Error(NamedTuple):
+    kind: str
+    grave: bool
+    text: str
+    advice: str | None
+    runbook: str | None
+
+
+def _errors(gpu: Facts, subject: str) -> Iterator[Facts]:
+    """Yield the gravest error of a GPU with its advice; the others are its evidence."""
+    found = [_Error("gpu_health", a["grave"], a["text"], a["advice"], a["runbook"]) for a in gpu["health"]]
+    xids = [_Error("xid", False, _xid_words(xid), xid["advice"], xid["runbook"]) for xid in gpu["xids"]]
+    found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
+    if not gpu["up"]:
+        found.insert(0, _Error("gpu_down", True, down_phrase(gpu["down_reason"]), gpu["advice"], "GpuLost"))
+    if not found:
+        return
+    first, *others = [*found, *(e for e in xids if not e.advice)]
+    also = "; ".join(error.text for error in others[:_MAX_ERRORS])
+    also += f" and {len(others) - _MAX_ERRORS} more" if len(others) > _MAX_ERRORS else ""
+    users = _users(gpu) if gpu["up"] else last_use(gpu)
+    detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
+    more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook}
+    yield problem(first.kind, subject, first.text, first.advice, gpus=[gpu["uuid"]], **more)
+
+
+def _xid_words(xid: Facts) -> str:
+    at = datetime.fromtimestamp(xid["last"], timezone.utc)
+    return f"{xid['text'].replace(': ', ' (', 1)}{')' if ': ' in xid['text'] else ''} at {at:%H:%M:%S} UTC"
+
+
+def _users(gpu: Facts) -> str:
+    """Return the programs on a GPU with pid and owner."""
+    found = [process for process in on_gpus([gpu]) if process["role"] != "display"]
+    named = []
+    for process in found[:_MAX_NAMED]:
+        pid = f"pid {process['pid']}" if process["pid"] is not None else ""
+        who = ", ".join(filter(None, (pid, owner_words(process["workload"]))))
+        named.append(name(process) + (f" ({who})" if who and process["command"] else ""))
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f"used by {', '.join(named)}{more}" if named else ""
+
+
+def _unjudged(gpus: Sequence[Facts]) -> Iterator[Facts]:
+    """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
+    process does.
+    """
+    found = [gpu for gpu in gpus if gpu["up"] and _is_low(gpu) and _hidden(gpu) and not _judged(gpu)]
+    if found:
+        mean = percent(sum(map(_load, found)) / len(found))
+        text = f"mean load {mean}; the cause is not known without the hook"
+        yield problem("unjudged", gpus_words(found), text, HOOK_ADVICE, gpus=[gpu["uuid"] for gpu in found])
+
+
+def programs_words(gpus: Sequence[Facts]) -> str:
+    """Return the programs without the hook on GPUs, as "train.py ×64 of user 1000, 8 on each GPU"."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    labels: dict[tuple[str, str], set[str]] = {}
+    for gpu in gpus:
+        for process in _hidden(gpu):
+            key = name(process), owner_words(process["workload"])
+            counts.setdefault(key, Counter())[gpu["uuid"]] += 1
+            labels.setdefault(key, set()).add(process["process"])
+    words = []
+    for program, whose in sorted(labels, key=lambda key: (-len(labels[key]), key)):
+        total, by_gpu = len(labels[program, whose]), counts[program, whose]
+        each = min(by_gpu.values())
+        even = len(gpus) > 1 and each * len(gpus) == total == sum(by_gpu.values())
+        times, of = f" ×{total}" if total > 1 else "", f" of {whose}" if whose else ""
+        words.append(f"{program}{times}{of}" + (f", {each} on each GPU" if even else ""))
+    return _some(words, "; ")
+
+
+def processes_words(gpu: Facts) -> str:
+    """Return the processes without the hook on one GPU, as "8 processes of user 1000: train.py, without the hook"."""
+    found = _hidden(gpu)
+    owners = {owner_words(process["workload"]) for process in found}
+    whose = f" of {len(owners)} owners" if len(owners) > 1 else "".join(f" of {words}" for words in owners if words)
+    programs = Counter(map(name, found)).most_common()
+    words = [f"{program} ×{count}" if len(programs) > 1 < count else program for program, count in programs]
+    return f"{plural(len(found), 'process', 'es')}{whose}: {_some(words, ', ')}, without the hook"
+
+
+def _some(words: Sequence[str], comma: str) -> str:
+    more = len(words) - _MAX_NAMED_UNHOOKED
+    return comma.join(words[:_MAX_NAMED_UNHOOKED]) + (f" and {plural(more, 'other program')}" if more > 0 else "")
+
+
+def _judged(gpu: Facts) -> bool:
+    return any(process["level"] != "none" or process["judging_since"] is not None for process in gpu["processes"])
+
+
+def _load(gpu: Facts) -> float:
+    return float(gpu["load"] if gpu["load_5m"] is None else gpu["load_5m"])
+
+
+def _is_low(gpu: Facts) -> bool:
+    return (gpu["load"] is not None or gpu["load_5m"] is not None) and _load(gpu) < WASTED_RATIO
+
+
+def _hidden(gpu: Facts) -> list[Facts]:
+    return [p for p in gpu["processes"] if p["role"] == "training" and p["state_words"] == "no hook"]

@@ -1,0 +1,263 @@
+"""The answer about a process: of drawn nodes behind a server as the daemon, and what is missing without one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from gpugauge.cli.main import main
+from gpugauge.doctor import reported
+from gpugauge.doctor.answer import Answer, answer, lines
+from gpugauge.doctor.finding import failure, ok, warning
+from gpugauge.doctor.report import below
+from gpugauge.doctor.table import Entry
+from gpugauge.status.words import RUN_ADVICE
+from gpugauge.terminal.columns import cells
+from gpugauge.text import printable
+from gpugauge.verdict.causes import CAUSES
+from tests.doctor.cases import case
+from tests.doctor.daemons import Answers, answers_of, serving
+from tests.doctor.test_process import proc
+from tests.status.drawnnode import Node, Program, draw
+
+SEEDS = range(12)
+# By the number of loader workers, "" if it is not known.
+LOADER_TEXTS = {
+    "": [CAUSES["data_loading"].advice],
+    "0": ["num_workers of the DataLoader (now 0), pinned memory (pin_memory=True), faster storage or decoding"],
+    "1": ["more loader workers (now 1), pinned memory (pin_memory=True), faster storage or decoding"],
+    "4": ["more loader workers (now 4), faster storage or decoding"],
+}
+
+
+def said(root: Path, answers: Answers, pid: int) -> Answer:
+    with serving(answers) as url:
+        return answer(case(root, pid=pid, url=url))
+
+
+def shown(root: Path, of: Answer, width: int, pid: int = 1) -> list[str]:
+    return list(lines(case(root, pid=pid), of, width, colour=False))
+
+
+def without_blanks(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+def expected(program: Program) -> list[str]:
+    """Return texts that must be shown of a program."""
+    loads = program.cause == "data_loading"
+    texts = [f"{printable(program.name)}, pid {program.pid}"]
+    if program.cause:
+        texts += [f"[{program.cause}]"]
+        # What is already so is left out of the advice on a loader.
+        texts += LOADER_TEXTS[program.loader.get("workers", "")] if loads else [CAUSES[program.cause].advice]
+    if program.speedup and program.condition != "on_cpu":
+        low, high = 0.9 * program.speedup, 1.2 * program.speedup
+        texts.append(f"→ steps {program.speedup:.2g} times as fast ({low:.2g} to {high:.2g}), then limited by")
+    texts += [RUN_ADVICE, "seen from outside only"] if program.condition == "unhooked" else []
+    texts += [f"py-spy dump --pid {program.pid}"] if program.condition == "stalled" else []
+    return texts + (["there is no GPU here"] if program.condition == "on_cpu" and not program.cause else [])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_process_of_a_node_is_answered(tmp_path: Path, seed: int) -> None:
+    node = draw(seed)
+    with serving(answers_of(node)) as url:
+        for program in node.programs:
+            found = answer(case(tmp_path, pid=program.pid, url=url))
+            assert found.process is not None, found
+            if program.condition == "ended":
+                assert "ended 7.0 s ago" in " ".join(shown(tmp_path, found, 120))
+                continue
+            assert found.process.facts["process"] == program.process
+            assert sorted(found.plain()["gpus"]) == sorted(program.gpus)
+            for width in (80, 120, 200):
+                text = shown(tmp_path, found, width)
+                assert max(map(cells, text)) <= width
+                assert all(without_blanks(part) in without_blanks("".join(text)) for part in expected(program))
+                assert len(text) <= 40
+                gained = any("→ steps" in line for line in text)
+                assert gained == any("→ steps" in part for part in expected(program))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_checks_advise_what_the_answer_advises(tmp_path: Path, seed: int) -> None:
+    node = draw(seed)
+    with serving(answers_of(node)) as url:
+        for program in node.programs:
+            if not program.cause or program.condition == "ended":
+                continue
+            examined = case(tmp_path, pid=program.pid, url=url)
+            found = answer(examined).process
+            assert found is not None
+            changes = [c["change"] for c in found.facts["changes"] if c["cause"] == program.cause]
+            checks = [reported.state(examined), reported.data_wait(examined)]
+            advised = [finding.advice for finding in checks if finding.cause == program.cause]
+            assert advised
+            assert {*advised} == {changes[0]}
+
+
+def some(condition: str) -> tuple[Node, Program]:
+    nodes = map(draw, range(1000))
+    return next((node, p) for node in nodes for p in node.programs if p.condition == condition)
+
+
+def test_the_daemon_does_not_answer(tmp_path: Path) -> None:
+    found = answer(case(tmp_path, pid=4711, url="http://127.0.0.1:1/metrics"))
+
+    assert found.process is None
+    text = " ".join(" ".join(shown(tmp_path, found, 80, 4711)).split())
+    assert text.startswith("Process 4711 What it does, where its steps go and what limits it is not known: http://127")
+    assert "does not answer (Connection refused); for the state inside the process start gpugauge serve" in text
+    assert found.plain() == {"process": None, "missing": found.missing, "advice": None}
+
+
+def test_the_daemon_does_not_report_the_process(tmp_path: Path) -> None:
+    node, _ = some("well")
+    found = said(tmp_path, answers_of(node), 4_194_305)
+
+    assert found.missing.startswith("it does not report this process.")
+    assert "start it with the hook" in " ".join(shown(tmp_path, found, 80))
+
+
+def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:
+    node, _ = some("well")
+    environ = "A=1\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap:/x\0"
+    proc(tmp_path, "libtorch_cpu.so", environ=environ)
+    found = said(tmp_path, answers_of(node), 4711)
+
+    assert "the daemon has received no step or batch" in found.missing
+    assert "gpugauge.hook.step()" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ((403, "status is for admins"), "answers 403: status is for admins"),
+        ((200, "<html>"), "does not answer as gpugauge does"),
+        ((200, "[]"), "does not answer as gpugauge does"),
+        ((200, '{"gpus": [], "timestamp": 1.0}'), "the daemon does not report it any more"),
+    ],
+)
+def test_metrics_without_a_status(tmp_path: Path, status: tuple[int, str], problem: str) -> None:
+    node, program = some("well")
+    found = said(tmp_path, {**answers_of(node), "/api/v1/status": status}, program.pid)
+
+    assert found.process is None
+    assert problem in found.missing
+
+
+def test_a_simulated_daemon_is_announced(tmp_path: Path) -> None:
+    node, program = some("well")
+    answers = answers_of(node)
+    facts = {**json.loads(answers["/api/v1/status"][1]), "simulated": True}
+    found = said(tmp_path, {**answers, "/api/v1/status": (200, json.dumps(facts))}, program.pid)
+
+    assert shown(tmp_path, found, 80)[0] == "SIMULATED: these GPUs do not exist."
+
+
+def test_below_the_answer_stands_what_it_does_not_say(tmp_path: Path) -> None:
+    node, program = some("limited")
+    found = said(tmp_path, answers_of(node), program.pid)
+    other = next(cause for cause in CAUSES if cause != program.cause)
+    entries = [
+        Entry("Condition", "clocks", warning("Clocks", "named by the answer", cause=program.cause)),
+        Entry("Condition", "pcie", warning("PCIe link", "another cause", cause=other)),
+        Entry("Condition", "modes", ok("Modes", "every GPU allows computation")),
+        Entry("Process", "state", failure("Verdict", "limited")),
+        Entry("Process", "allocator", failure("Memory", "3 out-of-memory errors", "less")),
+    ]
+
+    text = "\n".join(below(case(tmp_path, pid=7), found, entries, colour=False))
+    assert re.findall(r"(?:WARN|FAIL)  (\w+)", text) == ["PCIe", "Memory"]
+    assert text.endswith("All checks: gpugauge doctor 7 --checks")
+    none = list(below(case(tmp_path, pid=7), found, entries[:1], colour=False))
+    assert none == ["", "The checks found no other problem. All checks: gpugauge doctor 7 --checks"]
+
+
+@pytest.mark.parametrize(
+    "form", ["{host}:{port}", "http://{host}:{port}", "http://{host}:{port}/", "{host}:{port}/metrics"]
+)
+def test_the_address_is_written_as_for_status(form: str) -> None:
+    node, program = some("limited")
+    with serving(answers_of(node)) as url:
+        parts = urlsplit(url)
+        address = form.format(host=parts.hostname, port=parts.port)
+        shown = CliRunner().invoke(main, ["doctor", str(program.pid), "--url", address, "--simulate", "node"])
+
+    assert f"[{program.cause}]" in shown.output
+
+
+def test_a_daemon_that_cannot_be_asked_leaves_the_question_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [Entry("Condition", "modes", ok("Modes", "every GPU allows computation"))]
+    monkeypatch.setattr("gpugauge.cli.doctor.examine", lambda _: entries)
+    shown = CliRunner().invoke(main, ["doctor", "4711", "--url", "127.0.0.1:1"])
+
+    words = " ".join(shown.output.split())
+    assert shown.exit_code == 1
+    assert "http://127.0.0.1:1/metrics does not answer (Connection refused)" in words
+    assert words.endswith(
+        "The checks from outside found no problem. What limits it is not known: the daemon did not answer."
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_command(width: int) -> None:
+    node, program = some("limited")
+    with serving(answers_of(node)) as url:
+        command = ["doctor", str(program.pid), "--url", url, "--simulate", "node"]
+        environ = {"COLUMNS": str(width)}
+        brief, whole, data = (
+            CliRunner().invoke(main, [*command, *more], env=environ) for more in ([], ["--checks"], ["--json"])
+        )
+
+    head = brief.output.splitlines()
+    assert without_blanks(f"{printable(program.name)}, pid {program.pid}") in without_blanks("".join(head))
+    assert max(map(cells, head)) <= width
+    assert "Where a step goes" in head
+    assert "NVIDIA driver" not in brief.output
+    assert "  pass  NVIDIA driver" in whole.output
+    assert whole.output.index("What limits it") < whole.output.index("Machine")
+    document = json.loads(data.output)
+    assert document["answer"]["process"]["process"] == program.process
+    assert document["exit_code"] == data.exit_code == brief.exit_code == whole.exit_code
+    assert {"driver", "state"} <= {finding["check"] for finding in document["findings"]}
+
+
+def test_a_terminal_without_block_characters() -> None:
+    node, program = some("limited")
+    with serving(answers_of(node)) as url:
+        command = ["doctor", str(program.pid), "--url", url, "--simulate", "node"]
+        shown = CliRunner(charset="ascii").invoke(main, command).output
+
+    assert "Where a step goes" in shown
+    assert shown.isascii()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_wrong_with_its_gpu_stands_first(tmp_path: Path, seed: int) -> None:
+    node = draw(seed)
+    with serving(answers_of(node)) as url:
+        for program in node.programs:
+            found = answer(case(tmp_path, pid=program.pid, url=url))
+            text = shown(tmp_path, found, 200)
+            own = [gpu for gpu in node.gpus if gpu.uuid in program.gpus and gpu.up]
+            grave = [gpu for gpu in own if gpu.reset or gpu.remapping_failed]
+            if grave:
+                words = " ".join(" ".join(text).split())
+                said = [gpu.reset and "the driver requires a reset" in words for gpu in grave]
+                said += [
+                    gpu.remapping_failed and "the remapping of a faulty memory row failed" in words for gpu in grave
+                ]
+                assert re.match(r"GPU \S+: ", text[0])
+                assert any(said)
+                assert words.index("→") < words.index(f", pid {program.pid}")
+                assert {gpu.uuid for gpu in grave} <= {u for p in found.plain()["problems"] for u in p["gpus"]}
+            well = all(gpu.up for gpu in node.gpus) and not any(gpu.faulty or gpu.slowed or gpu.xid for gpu in own)
+            if well:
+                assert f", pid {program.pid}" in text[0]
