@@ -22,7 +22,6 @@ def _serve(arguments: list[str]) -> None:
     import signal
 
     from gpugauge import privileges
-    from gpugauge.settings.reader import SettingsReader
 
     _open_standard_streams()
     privileges.clear_ambient()  # no child inherits a capability of the service
@@ -31,10 +30,20 @@ def _serve(arguments: list[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a reload is not needed: the settings are being read
-    reader = SettingsReader(arguments)  # its child works beside the imports
+
+    # What can work beside the imports of the daemon is started before them.
+    from gpugauge.settings.plain import plain_settings
+    from gpugauge.settings.reader import SettingsReader
+
+    known = plain_settings(arguments[1:], os.environ)
+    reader = SettingsReader(arguments, known)
+    from gpugauge.driver import nvidia
+    from gpugauge.driver.client import Worker, ahead
+
+    spawn = ahead(nvidia.WORKER) if known and known.driver.mode != "off" and not known.simulate else Worker
     from gpugauge.daemon import serve as daemon
 
-    sys.exit(daemon.serve(reader.read))
+    sys.exit(daemon.serve(reader.read, spawn))
 
 
 def _open_standard_streams() -> None:

@@ -7,12 +7,31 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Hashable
 from typing import Any
 
 
 def fields(**values: object) -> dict[str, Any]:
     """Return the `extra` argument of a logging call that adds the values to the line as fields."""
     return {"fields": values}
+
+
+class Occasions:
+    """Lines about many things, such as users: one for each in `seconds`, and at most `limit` for all of them."""
+
+    def __init__(self, seconds: float, limit: int) -> None:
+        self._seconds, self._limit = seconds, limit
+        self._until: dict[Hashable, float] = {}  # oldest first, monotonic time
+
+    def allows(self, subject: Hashable) -> bool:
+        """Return whether a line about this is to be logged now."""
+        now = time.monotonic()
+        while self._until and next(iter(self._until.values())) <= now:
+            del self._until[next(iter(self._until))]
+        if subject in self._until or len(self._until) >= self._limit:
+            return False
+        self._until[subject] = now + self._seconds
+        return True
 
 
 class Condition:

@@ -46,7 +46,7 @@ def reading_others() -> str:
     of that process, and the kernel also asks for the right to trace it. Raises OSError without procfs.
     """
     # Without pathlib, which would be 0.7 MB of the worker.
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - without pathlib
         status = file.read()
     effective = int(status.split("CapEff:")[1].split()[0], 16)
     lacking = [name for name, bits in _TO_READ_OTHERS.items() if not effective & bits]

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from gpugauge import buildinfo
 from gpugauge.cli import main as cli
 from gpugauge.daemon import logs
+from gpugauge.driver.client import Worker
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk
 from gpugauge.web.listen import ListenError
@@ -28,7 +29,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings with which the daemon was started; the daemon itself is a stand-in."""
     started: list[Settings] = []
 
-    def run(settings: Settings, load: Callable[[], Settings]) -> int:
+    def run(settings: Settings, load: Callable[[], Settings], spawn: object) -> int:
+        assert spawn is Worker
         assert load() == settings
         started.append(settings)
         return 0
@@ -172,7 +174,9 @@ def test_run_states_whether_a_daemon_was_found(tmp_path: Path) -> None:
         return done.stderr
 
     place = f"{tmp_path}/hook.sock"
-    assert errors() == f"gpugauge: no daemon listens on {place}; the hook tries again once a second\n"
+    begin, end = f"gpugauge: no daemon listens on {place}: ", ". The hook tries again once a second\n"
+    correct = f"correct GPUGAUGE_HOOK_SOCKET, or start a daemon there: gpugauge serve --hook.socket={place}"
+    assert errors() == f"{begin}{correct}{end}"
     assert errors("--quiet") == ""
     assert errors(GPUGAUGE_HOOK="0") == "gpugauge: the hook is switched off by GPUGAUGE_HOOK\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gpugauge.cli.common import DEFAULT_URL, _with_scheme
+from gpugauge.cli.common import DEFAULT_URL, with_scheme
 from gpugauge.cli.status import command, exit_status, fetch, show
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
 from gpugauge.snapshot import Section, Snapshot
-from gpugauge.status.down import down_phrase
+from gpugauge.status.driver_advice import down_phrase
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
 from gpugauge.status.processes import Facts
@@ -39,19 +39,19 @@ def test_table() -> None:
         "  GPU 1: allocated to web/idle-7, but no process uses it",
         "  Collector host: fails: no",
         "",
-        "GPU  NAME            LOAD  5 MIN  MEMORY GiB  POWER W   TEMP",
+        "GPU  NAME            LOAD  5 MIN  MEMORY GiB  POWER W   TEMP  STATE",
         "      PID  LOAD   GiB  AGE  STATE    PROGRAM",
-        "  0  H100 80GB HBM3  93 %      -   41.0/80.0  612/700  64 °C",
+        "  0  H100 80GB HBM3  93 %      -   41.0/80.0  612/700  64 °C  in use",
         "     4001     -  40.0   2h  no hook  train.py ml/trainer-0",
         "     and 3 more processes",
-        "  1  H100 80GB HBM3   0 %      -    1.0/80.0   71/700      -",
+        "  1  H100 80GB HBM3   0 %      -    1.0/80.0   71/700      -  not used",
         "     held by web/idle-7, no process",
         "",
         "With torch, on no GPU",
         "      PID  LOAD   GiB  AGE  STATE    PROGRAM",
         "       77     -     -    -  no hook  fit.py ann",
         "",
-        "no hook: if it is a training, start it under the hook to learn its state:",
+        "no hook: if it trains, start it under the hook next time to learn its state:",
         "gpugauge run -- python train.py",
     ]
 
@@ -66,8 +66,8 @@ def without_gpus(reason: str, released_until: float | None = None) -> Facts:
 @pytest.mark.parametrize(
     ("driver", "status", "words"),
     [
-        ({"reason": "driver_not_loaded"}, 1, "The driver is not available: driver_not_loaded"),
-        ({"reason": "code_4711"}, 1, "The driver is not available: code_4711"),
+        ({"reason": "driver_not_loaded"}, 1, "The driver is not available: its kernel module is not loaded"),
+        ({"reason": "code_4711"}, 1, "The driver is not available: it reports code_4711"),
         ({"reason": "released", "released_until": NOW}, 0, "The driver is released until 2023-11-14 22:13:20 UTC"),
         ({"reason": "off"}, 0, "No GPU is watched: driver.mode is off"),
         ({"reason": "starting"}, 0, "The driver is being opened"),
@@ -268,7 +268,7 @@ def test_errors_are_one_sentence(daemon: str) -> None:
     ],
 )
 def test_address_without_a_scheme(written: str, used: str) -> None:
-    assert _with_scheme(None, None, written) == used  # type: ignore[arg-type]  # click's context is not used
+    assert with_scheme(written) == used
 
 
 def test_exit_status_of_the_command(daemon: str) -> None:

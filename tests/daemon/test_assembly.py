@@ -15,7 +15,9 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.collectors.training.verdict import VerdictCollector
+from gpugauge.daemon import people
 from gpugauge.daemon.assembly import Parts
+from gpugauge.daemon.machine import real_machine
 from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.selection import SelectionError
 from gpugauge.driver.api import Device, DeviceReading, DriverView
@@ -23,6 +25,8 @@ from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import validate
 from gpugauge.settings.model import Settings
 from gpugauge.settings.yaml_text import Document
+from gpugauge.status.history import History
+from gpugauge.web.routes import FOR_PEOPLE
 
 
 def settings(folder: Path, **more: Any) -> Settings:
@@ -160,3 +164,12 @@ def test_scrape_after_a_quiet_time_gets_a_new_reading(tmp_path: Path) -> None:
             time.sleep(0.01)
 
         assert parts._read_at == parts.driver.read_at > before
+
+
+def test_the_late_routes_are_all_routes_for_people(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        machine = real_machine(settings(tmp_path), stack)
+        made = people.routes(settings(tmp_path), machine, History(), lambda: None, lambda: "not yet", "http")
+
+    assert made.keys() == set(FOR_PEOPLE)
+    assert {route.methods for route in made.values()} == {("GET", "HEAD")}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.daemon.logs import setup
-from gpugauge.logline import Condition, fields
+from gpugauge.logline import Condition, Occasions, fields
 
 log = logging.getLogger("gpugauge.test")
 
@@ -166,3 +166,16 @@ def test_full_disk_and_closed_reader_are_no_errors(capfd: pytest.CaptureFixture[
             log.error("this line cannot be written")
 
     assert capfd.readouterr() == ("", "")
+
+
+def test_lines_are_limited_by_subject_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("gpugauge.logline.time.monotonic", lambda: now)
+    occasions = Occasions(60, 2)
+
+    first = [occasions.allows(subject) for subject in ("a", "a", "b", "c")]
+    now = 60.0
+    later = [occasions.allows(subject) for subject in ("c", "a", "b")]
+
+    assert first == [True, False, True, False]
+    assert later == [True, True, False]

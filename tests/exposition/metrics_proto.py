@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 # The runtime has no types.
-from google.protobuf import (  # type: ignore[import-untyped]
+from google.protobuf import (  # type: ignore[import-untyped]  # it has no types
     descriptor_pb2,
     descriptor_pool,
     message_factory,
     timestamp_pb2,
 )
-from google.protobuf.internal.decoder import _DecodeVarint32  # type: ignore[import-untyped]
+from google.protobuf.internal.decoder import _DecodeVarint32  # type: ignore[import-untyped]  # it has no types
 
 _TYPES = {"double": 1, "int64": 3, "uint64": 4, "string": 9, "message": 11, "uint32": 13, "sint32": 17, "sint64": 18}
 _STAMP = "message .google.protobuf.Timestamp"

@@ -91,7 +91,9 @@ def node(draw: random.Random) -> list[Gpu]:
 
 def snapshot(gpus: list[Gpu], at: float, **more: Rows) -> Snapshot:
     samples: dict[str, Rows] = {
-        "gpu_info": [((g.uuid, str(g.index), str(g.index), "H100", f"0:{g.index}", "9.0", "v", ""), 1) for g in gpus],
+        "gpu_info": [
+            ((g.uuid, str(g.index), str(g.index), "H100", f"0:{g.index}", "9.0", "v", "", ""), 1) for g in gpus
+        ],
         "gpu_allocation_info": [(_allocation(gpu, *pod), 1) for gpu in gpus for pod in gpu.pods],
         **more,
     }

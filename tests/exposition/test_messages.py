@@ -35,11 +35,12 @@ Samples: TypeAlias = "tuple[Metric, dict[tuple[str, ...], Value]]"
 class Scraped:
     """An exposition that publishes a snapshot each 5 s from 1000 on, and its body as the official runtime reads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, earlier: bool = True) -> None:
         self.exposition = Exposition(stale_after=10)
         self.exposition.publish(Snapshot(995.0, 995.0, ()))
         self.now = 995.0
-        self.families()  # only the past since the first scrape in protobuf is known
+        if earlier:
+            self.families()  # only the past since the first scrape in protobuf is known
 
     def tick(self, *samples: Samples) -> None:
         self.now += 5
@@ -125,6 +126,18 @@ def test_a_series_starts_when_it_was_0_last() -> None:
         scraped.tick((LOST, {("p", "throttled"): lost, ("p", "unknown"): 1.0}), (STARTED, {("p",): 900.5}))
     # 1005 is the second of the snapshots at 1000, 1005, 1010. `unknown` was not seen at 0.
     assert scraped.starts(LOST) == {("throttled", "p"): 1005.0, ("unknown", "p"): 900.5}
+
+
+@pytest.mark.parametrize("pause", [0, 60])  # snapshots; after five minutes without a scrape nothing is followed
+def test_the_first_scrape_after_a_while_has_the_starts_of_processes(pause: int) -> None:
+    scraped = Scraped(earlier=pause > 0)
+    zero: Samples = (LOST, {("p", "throttled"): 0.0, ("p", "contention"): 1.0})
+    for _ in range(pause + 1):
+        scraped.tick(zero, (STARTED, {("p",): 900.5}))
+    assert scraped.starts(LOST) == {("throttled", "p"): None, ("contention", "p"): 900.5}
+    scraped.tick((LOST, {("p", "throttled"): 2.0, ("p", "contention"): 1.0}), (STARTED, {("p",): 900.5}))
+    # That of the zero is the first scrape.
+    assert scraped.starts(LOST) == {("throttled", "p"): scraped.now - 5, ("contention", "p"): 900.5}
 
 
 def test_the_start_of_a_process_is_that_of_its_training_for_torch() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,28 @@ import pytest
 from gpugauge.settings import reader as config_child
 from gpugauge.settings.kinds import ConfigError, ReaderEnded
 from gpugauge.settings.load import load
+from gpugauge.settings.model import Settings
 from gpugauge.settings.reader import SettingsReader
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "gpugauge.yaml"
+
+
+def process_of(reader: SettingsReader) -> subprocess.Popen[bytes]:
+    assert reader._child
+    return reader._child._process
+
+
+def test_known_settings_are_returned_first_and_read_at_a_reload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGAUGE_LOG_LEVEL", "debug")
+    known = Settings()
+    reader = SettingsReader(["serve"], known)
+
+    assert reader._child is None
+    assert reader.read() is known
+    assert reader.read().log.level == "debug"
 
 
 def test_each_read_returns_the_current_settings(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +74,7 @@ def test_child_prints_the_error_of_a_wrong_flag(capfd: pytest.CaptureFixture[str
 
 def test_killed_child_has_explained_nothing() -> None:
     reader = SettingsReader(["serve"])
-    reader._child._process.kill()
+    process_of(reader).kill()
 
     with pytest.raises(ReaderEnded, match=f"ended by signal {signal.SIGKILL:d}") as caught:
         reader.read()
@@ -93,17 +110,17 @@ def inherited() -> Callable[[], bool]:
 def test_the_child_has_no_descriptor_of_the_daemon(file: Path, inherited: Callable[[], bool]) -> None:
     file.write_text("log: {level: error}\n")
     reader = SettingsReader(["serve", f"--config.file={file}"])
-    reader._child._process.send_signal(signal.SIGSTOP)
+    process_of(reader).send_signal(signal.SIGSTOP)
 
     assert not inherited()
-    reader._child._process.send_signal(signal.SIGCONT)
+    process_of(reader).send_signal(signal.SIGCONT)
     assert reader.read().log.level == "error"
 
 
 def test_a_read_that_hangs_is_ended_and_later_reads_work(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_child, "START_SECONDS", 0.2)
     reader = SettingsReader(["serve"])
-    child = reader._child._process
+    child = process_of(reader)
     child.send_signal(signal.SIGSTOP)
 
     with pytest.raises(
@@ -118,12 +135,14 @@ def test_a_read_that_hangs_is_ended_and_later_reads_work(file: Path, monkeypatch
 def test_while_a_process_cannot_be_killed_no_other_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = SettingsReader(["serve"])
     reader.read()
-    stuck, stuck._process = reader._child, SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]
+    stuck = reader._child
+    assert stuck
+    stuck._process = SimpleNamespace(poll=lambda: None)  # type: ignore[assignment]  # a stand-in
 
     with pytest.raises(ConfigError, match="an earlier attempt still waits for the file"):
         reader.read()
     assert reader._child is stuck
-    stuck._process.poll = lambda: -9  # type: ignore[method-assign]
+    stuck._process.poll = lambda: -9  # type: ignore[method-assign]  # a stand-in
     assert reader.read().given == frozenset()
 
 

@@ -22,6 +22,9 @@ Device series carry the label `uuid`, process series the label `process`. The de
 pod …) are in `gpu_info`, `gpu_process_info` and `torch_process_info`, for joins. MIG devices have metrics of their own,
 because the driver returns no utilization for a GPU in MIG mode. For such a GPU `gpu_utilization_ratio` is absent;
 `gpu_mig_sm_active_ratio` reports the activity of its instances.
+
+The label `workload_job_source` says whose word a job is: the kernel's, the cluster's, or that of the process
+([attribution.md](attribution.md#whose-word-a-job-is)). A job that a process can name itself has the user in its name.
 """
 
 

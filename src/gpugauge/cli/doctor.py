@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import click
 
-from gpugauge.cli.common import wants_colour
-from gpugauge.doctor import DEFAULT_URL, report
+from gpugauge.cli.common import address_option, of_metrics, wants_colour
+from gpugauge.doctor import report
+from gpugauge.doctor.answer import Answer
+from gpugauge.doctor.answer import answer as ask
+from gpugauge.doctor.answer import lines as answer_lines
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.finding import exit_code
 from gpugauge.doctor.table import Entry, examine
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from gpugauge.terminal.style import encodable
 
 
 @click.command("doctor")
@@ -24,8 +29,10 @@ from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
     metavar="PATH",
     help="The Python interpreter that the training uses; by default that of the active environment.",
 )
-@click.option(
-    "--url", default=DEFAULT_URL, show_default=True, help="Address of the running daemon's metrics; used with PID."
+@address_option(
+    of_metrics,
+    "Address of the running daemon: a URL, host:port, or host; with the path of its metrics if that is not /metrics. "
+    "Used with PID.",
 )
 @click.option(
     "--timed/--no-timed",
@@ -46,7 +53,8 @@ from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
     metavar="NAME",
     help="Check the simulated GPUs of a scenario instead of real ones; `gpugauge scenarios` lists the names.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--checks", is_flag=True, help="With PID: print all checks, not only what they found.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer and the findings as JSON.")
 def command(
     pid: int | None,
     python: str | None,
@@ -55,12 +63,14 @@ def command(
     force: bool,
     timeout: float,
     simulate: str | None,
+    checks: bool,
     as_json: bool,
 ) -> None:
     """Find out why PyTorch does not use the GPU.
 
-    Checks this machine, or, if PID is given, the process with this id. Exits with 0 if nothing is wrong, with 1 after a
-    warning, with 2 after a failure.
+    Checks this machine. If PID is given: shows what the running daemon knows of the process with this id (what it does,
+    where its steps go, what limits it, what to change and the expected gain), and then what the checks found. Exits
+    with 0 if nothing is wrong, with 1 after a warning or without an answer about PID, with 2 after a failure.
     """
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None
@@ -69,13 +79,28 @@ def command(
     options = Options(pid, python, url, timed, force, timeout, simulation)
     case = Case(replace(options, worker=WORKER) if simulation else options)
     entries: list[Entry] = []
+    said = ask(case) if pid is not None else None
     if as_json:
         entries += examine(case)
-        click.echo(report.document(case, entries))
+        click.echo(report.document(case, entries, said))
     else:
-        for line in report.lines(case, _collected(examine(case), entries), wants_colour(sys.stdout)):
-            click.echo(line, color=True)  # wants_colour() has decided whether the line has colours
-    sys.exit(exit_code(entry.finding for entry in entries))
+        for line in _lines(case, said, _collected(examine(case), entries), checks=checks):
+            shown = encodable(line, sys.stdout.encoding or "utf-8")
+            click.echo(shown, color=True)  # wants_colour() has decided whether the line has colours
+    unanswered = said is not None and said.process is None
+    sys.exit(max(exit_code(entry.finding for entry in entries), int(unanswered)))
+
+
+def _lines(case: Case, said: Answer | None, entries: Iterable[Entry], *, checks: bool) -> Iterator[str]:
+    """Yield the lines of the report as they arrive; the answer about a process stands first."""
+    colour = wants_colour(sys.stdout)
+    if said is not None:
+        yield from answer_lines(case, said, shutil.get_terminal_size().columns, colour=colour)
+        if said.process is not None and not checks:
+            yield from report.below(case, said, entries, colour)
+            return
+        yield ""
+    yield from report.lines(case, entries, colour, answered=said is None or said.process is not None)
 
 
 def _collected(entries: Iterable[Entry], into: list[Entry]) -> Iterator[Entry]:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import click
 
-from gpugauge.artifacts.rules import explain, pack
+from gpugauge.artifacts.rules import explain, mixin, pack
 from gpugauge.artifacts.rules.options import (
     RENAMED,
     Parameters,
@@ -21,6 +21,7 @@ from gpugauge.cli.common import fail
 from gpugauge.duration import format_duration
 
 _SEVERITIES = "severities"
+_FORMATS = pack.FORMATS | {"jsonnet": mixin.as_jsonnet}
 
 
 def _options() -> list[click.Parameter]:
@@ -75,10 +76,10 @@ def _refuse(_: click.Context, option: click.Parameter, value: object) -> None:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["prometheus", "kubernetes"]),
+    type=click.Choice([*_FORMATS]),
     default="prometheus",
     show_default=True,
-    help="A rule file for Prometheus, or a PrometheusRule for the Prometheus operator.",
+    help="A rule file for Prometheus, a PrometheusRule for the Prometheus operator, or rules.libsonnet of the mixin.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Print the alerts as a table for people, and no rules.")
 def command(
@@ -93,7 +94,7 @@ def command(
     try:
         document = read(config_file, flags | _severities(severity))
         parameters = validate(document)
-        text = explain.as_table(parameters) if explained else pack.FORMATS[form](parameters)
+        text = explain.as_table(parameters) if explained else _FORMATS[form](parameters)
     except UnknownAlertError as error:
         fail(2, f"{document.place((_SEVERITIES, error.alert))}: {error}")
     except RulesError as error:

@@ -30,9 +30,10 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 def command(url: str, as_json: bool, watch: bool) -> NoReturn:
     """Show whether the GPUs do useful work, and each GPU with its processes.
 
-    The values come from the running daemon. The first line is the answer; problems follow with what to do. The lines
-    fit the terminal, or COLUMNS; NO_COLOR switches colours off. Exits with 0 if all is well, with 1 if there is a
-    problem or the driver is missing, with 2 if the daemon does not answer.
+    The values come from the running daemon. The first line is the answer, and the last one, too, if the terminal is
+    lower than the text; problems follow with what to do. The lines fit the terminal, or COLUMNS; NO_COLOR switches
+    colours off. Exits with 0 if all is well, with 1 if there is a problem, such as a missing driver, with 2 if the
+    daemon does not answer.
     """
     try:
         sys.exit(show(url, as_json, watch))
@@ -67,8 +68,8 @@ def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int
 def _text(facts: Facts, as_json: bool, out: TextIO) -> str:
     if as_json:
         return json.dumps(facts, indent=2) + "\n"
-    width = shutil.get_terminal_size().columns
-    return table(facts, wants_colour(out), time.time(), width)
+    size = shutil.get_terminal_size()
+    return table(facts, wants_colour(out), time.time(), size.columns, size.lines if out.isatty() else None)
 
 
 def _write(out: TextIO, text: str, *, clear: bool) -> None:

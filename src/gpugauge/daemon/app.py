@@ -20,6 +20,7 @@ from gpugauge import __version__
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.last_scrape import LastScrape
 from gpugauge.daemon.reload import Reloader
+from gpugauge.driver.client import Spawn, Worker
 from gpugauge.driver.supervisor import UNKILLABLE, Supervisor
 from gpugauge.logline import fields
 from gpugauge.settings.model import Settings
@@ -37,15 +38,18 @@ _STOP_SECONDS = 3.0
 GC_THRESHOLDS = (20_000, 5, 5)
 _EXIT_SOFTWARE = 70  # EX_SOFTWARE of sysexits.h
 _EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h
-# M_ARENA_MAX of glibc's malloc.h: the maximum number of heaps.
-_M_ARENA_MAX = -8
+# Parameters of glibc's malloc.h. One heap: one for each thread costs 1 MB in all, most of it never used. The thresholds
+# are fixed: otherwise the first large buffer that is freed raises them to megabytes, and what is freed later is kept.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_MALLOC = {_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 512 << 10, _M_TRIM_THRESHOLD: 256 << 10}
 # The first tick waits this long for the driver, so that the first scrape is complete.
 _DRIVER_WAIT_SECONDS = 3.0
 
 
-def run(settings: Settings, load: Callable[[], Settings]) -> int:
+def run(settings: Settings, load: Callable[[], Settings], spawn: Spawn = Worker) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings with `load`, which may raise
-    ConfigError. Raises ConfigError (web.config.file, scenario), ListenError, SelectionError or SessionsError.
+    ConfigError. `spawn` starts a worker. Raises ConfigError (web.config.file, scenario), ListenError, SelectionError or
+    SessionsError.
     """
     stop = threading.Event()
     reloader = Reloader(settings, load)
@@ -56,13 +60,13 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(65536, hard) if hard != resource.RLIM_INFINITY else 65536, hard))
     # A tick holds the interpreter lock for milliseconds; with the default of 5 ms a scrape would wait longer.
     sys.setswitchinterval(0.001)
-    # One heap for all threads: one heap per thread costs 1 MB in all, most of it never used.
     with contextlib.suppress(AttributeError):  # not glibc
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        for parameter, value in _MALLOC.items():
+            ctypes.CDLL(None).mallopt(parameter, value)
     ended = threading.Event()
     with ExitStack() as stack:
         stack.callback(ended.set)
-        parts = Parts(settings, stack, reloader)
+        parts = Parts(settings, stack, reloader, spawn)
         daemon = _Daemon(parts, stack, stop, ended)
         _stop_on_signals(daemon.stop_after_last_scrape, parts.sampler.wake)
         return daemon.run(reloader)

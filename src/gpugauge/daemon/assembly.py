@@ -22,7 +22,7 @@ from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
 from gpugauge.daemon.systemd import Notifier
 from gpugauge.driver.api import DriverView, Group, Reply
-from gpugauge.driver.client import Worker
+from gpugauge.driver.client import Spawn, Worker
 from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.remembered import StateFile, host_digest, machine_id
 from gpugauge.driver.schedule import ReadingIntervals
@@ -36,13 +36,9 @@ from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.guard import own_names, own_names_only
-from gpugauge.web.page.links import Links
-from gpugauge.web.page.routes import page_routes
 from gpugauge.web.refresh import Refresh
-from gpugauge.web.routes import dcgm_route, for_people, standard_routes
-from gpugauge.web.server import Server
-from gpugauge.web.status import PATH as STATUS_PATH
-from gpugauge.web.status import status_route
+from gpugauge.web.routes import FOR_PEOPLE, dcgm_route, for_people, late, standard_routes
+from gpugauge.web.server import Route, Server
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.podinfo import PodInfoError, read_pod
 from gpugauge.workload.workloads import Workloads
@@ -71,7 +67,7 @@ class Parts:
     (web.config.file, scenario), SelectionError or SessionsError.
     """
 
-    def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader) -> None:
+    def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader, spawn: Spawn = Worker) -> None:
         self.settings = settings
         self.access = _access(settings.web.config.file) if settings.web.config.file else None
         selection = _selection(settings)
@@ -80,7 +76,7 @@ class Parts:
         self._session_sources, self._update_machine = machine.session_sources, machine.update
         self.forecast = forecast = ScrapeForecast()
         forecast.record_viewer(time.monotonic())  # a person who starts the daemon is likely to request its metrics
-        self.driver = _supervisor(settings, machine, forecast)
+        self.driver = _supervisor(settings, machine, forecast, spawn)
         self.exposition = Exposition(settings.sampling.stale_after_seconds)
         self.notifier = Notifier()
         self._snapshot: Snapshot | None = None
@@ -103,7 +99,7 @@ class Parts:
             self.driver.on_reading = self.sampler.wake
         self._read_at = -math.inf  # begin of the last reading in the current snapshot, monotonic seconds
         self._refresh = Refresh(self.driver.request_reading if self.driver else self.sampler.wake)
-        self.server = self._create_server(machine.scenario, forecast, reloader)
+        self.server = self._create_server(machine, forecast, reloader)
         self._open_lifecycle = Condition(log)
         self._check_lifecycle()
 
@@ -144,15 +140,9 @@ class Parts:
         enabled = settings.collectors()
         return [collector for collector in self._collectors if collector.name in enabled]
 
-    def _create_server(self, scenario: str | None, forecast: ScrapeForecast, reloader: Reloader) -> Server:
-        web = self.settings.web
-        hosts = [address.host for address in web.listen_address]
-        links = Links(web.runbook_url, web.grafana_url)
-        people = page_routes(
-            lambda: self._snapshot, self._history, self._not_ready, web.telemetry_path, scenario, links
-        )
-        people[STATUS_PATH] = status_route(lambda: None if self._not_ready() else self._snapshot, self._history)
-        people |= lifecycle_routes(
+    def _create_server(self, machine: Machine, forecast: ScrapeForecast, reloader: Reloader) -> Server:
+        web, hosts = self.settings.web, [address.host for address in self.settings.web.listen_address]
+        people = late(FOR_PEOPLE, partial(self._routes_for_people, self.settings, machine)) | lifecycle_routes(
             self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
         )
         routes = standard_routes(
@@ -169,6 +159,12 @@ class Parts:
             max_connections=web.max_connections,
             access=self.access,
         )
+
+    def _routes_for_people(self, settings: Settings, machine: Machine) -> dict[str, Route]:
+        from gpugauge.daemon.people import routes  # noqa: PLC0415  (loaded for the first request)
+
+        scheme = "https" if self.access and self.access.tls else "http"
+        return routes(settings, machine, self._history, lambda: self._snapshot, self._not_ready, scheme)
 
     def _read_driver(self) -> tuple[DriverView, tuple[Reply, ...]]:
         """Return the state of the driver and the replies since the last tick."""
@@ -252,12 +248,12 @@ def _own_pod(folder: Path | None) -> Pod | None:
         return None
 
 
-def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast) -> Supervisor | None:
+def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast, spawn: Spawn) -> Supervisor | None:
     if settings.driver.mode == "off":
         return None
     return Supervisor(
         _reading_intervals(settings),
-        partial(Worker, machine.worker_module),
+        partial(spawn, machine.worker_module),
         machine.simulated_driver,
         devices=settings.driver.devices,
         limits=_recycling_limits(settings),

@@ -7,20 +7,21 @@ from collections.abc import Callable
 
 from gpugauge.daemon import app, logs
 from gpugauge.daemon.selection import SelectionError
+from gpugauge.driver.client import Spawn, Worker
 from gpugauge.sessions.listener import SessionsError
 from gpugauge.settings.kinds import ConfigError, ReaderEnded
 from gpugauge.settings.model import Settings
 from gpugauge.web.listen import ListenError
 
 
-def serve(read: Callable[[], Settings]) -> int:
+def serve(read: Callable[[], Settings], spawn: Spawn = Worker) -> int:
     """Run the daemon until SIGTERM or SIGINT and return the exit code. `read` returns the settings, at the start and at
-    each reload, or raises ConfigError. Errors of the start are written to standard error.
+    each reload, or raises ConfigError; `spawn` starts a worker. Errors of the start are written to standard error.
     """
     try:
         settings = read()
         logs.setup(settings.log.level, settings.log.format)
-        return app.run(settings, read)
+        return app.run(settings, read, spawn)
     except ReaderEnded as error:
         return error.status if error.explained else _failed(1, error)
     except (ConfigError, SelectionError) as error:

@@ -86,7 +86,7 @@ class Exposition:
         last, now = self._current, snapshot.monotonic
         rendered = last.bodies.sections if last else {}
         bodies = _Bodies({s: rendered.get(s) or _RenderedSection(s, self._formats) for s in snapshot.sections})
-        if any(d.recent(now) for variant, d in self._demands.copy().items() if variant.format in _PROTOBUF):
+        if self._starts_are_asked_for(now):
             self._formats.messages.starts.update(snapshot)
         # Ticks may be seconds apart, but there is always one just before an expected scrape.
         gap = min(_MAX_TICK_GAP_SECONDS, now - last.monotonic) if last else 0.0
@@ -94,7 +94,7 @@ class Exposition:
             demand = self._demands.get(variant)
             if demand and demand.expected(now, now + gap):
                 bodies.body(variant)
-        self._current = _Publication(now, bodies, self._formats)
+        self._current = _Publication(snapshot, bodies, self._formats)
 
     def age(self, now_monotonic: float) -> float | None:
         """Return the seconds since the current snapshot was taken, None before the first one."""
@@ -110,10 +110,17 @@ class Exposition:
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
         variant = negotiate(accept or "", accept_encoding or "", sparse=sparse)
+        if variant.format in _PROTOBUF and not self._starts_are_asked_for(now_monotonic):
+            # The first scrape, too, has starts: Prometheus takes none for a series with a sample. The sampler's thread
+            # updates them only after this scrape is recorded.
+            self._formats.messages.starts.update(current.snapshot)
         self._record_scrape(variant, now_monotonic)
         bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies()
         kind = content_type(accept or "", variant.format)
         return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
+
+    def _starts_are_asked_for(self, now: float) -> bool:
+        return any(d.recent(now) for variant, d in self._demands.copy().items() if variant.format in _PROTOBUF)
 
     def _record_scrape(self, variant: Variant, now: float) -> None:
         demand = self._demands.get(variant)
@@ -142,8 +149,9 @@ class _Formats:
 class _Publication:
     """Bodies of one snapshot, and on demand the bodies of the exporter's own families alone."""
 
-    def __init__(self, monotonic: float, bodies: _Bodies, formats: _Formats) -> None:
-        self.monotonic = monotonic
+    def __init__(self, snapshot: Snapshot, bodies: _Bodies, formats: _Formats) -> None:
+        self.snapshot = snapshot
+        self.monotonic = snapshot.monotonic
         self.bodies = bodies
         self._formats = formats
         self._own: _Bodies | None = None

@@ -27,7 +27,7 @@ class Starts:
     """The start of each series that is not 0: the last snapshot in which it was 0, or else the start of its process.
 
     The start of a series stays the same until it is 0 or absent again: Prometheus takes a later start for a reset. A
-    series without a known start has none. The sampler's thread calls `update`, both threads `of`.
+    series without a known start has none. One thread at a time calls `update`, both threads call `of`.
     """
 
     def __init__(self) -> None:

@@ -89,7 +89,7 @@ class TimedReading(Generic[_T]):
         value, error = result
         if error is not None:
             raise error
-        return value  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]  # of another thread
 
 
 def _call(function: Callable[[], object], result: list[Any]) -> None:

@@ -39,8 +39,9 @@ class Driver(Section):
         default=2.0,
         ge=0.1,
         le=60,
-        description="Longest time that a call to the driver may take. If a call takes longer, the worker (the child "
-        "process that calls the driver) is replaced.",
+        description="Longest time that a call to the driver may take, twice as long while a GPU is read for the "
+        "first time, which initialises it. If a call takes longer, the worker (the child process that calls the "
+        "driver) is replaced.",
     )
     worker_max_bytes: int = setting(
         default=256 * 1024 * 1024,

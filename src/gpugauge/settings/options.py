@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -20,6 +20,7 @@ class Setting:
     annotation: Any
     default: Any
     description: str
+    limits: Mapping[str, Any]
 
     @property
     def environment(self) -> str:
@@ -42,9 +43,15 @@ class Setting:
         return get_origin(self.annotation) is tuple
 
     @property
+    def options(self) -> tuple[Any, ...]:
+        """The values of a Literal, the types of a union, or the type."""
+        unpacked = get_origin(self.annotation) in {Literal, Union, types.UnionType}
+        return get_args(self.annotation) if unpacked else (self.annotation,)
+
+    @property
     def kind(self) -> str:
         """The type in words, for the reference."""
-        options = [option for option in _options(self.annotation) if option is not type(None)]
+        options = [option for option in self.options if option is not type(None)]
         return "one of " + ", ".join(map(str, options)) if len(options) > 1 else _KINDS.get(options[0], "list")
 
     @property
@@ -60,10 +67,6 @@ class Setting:
 _KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
 
 
-def _options(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in {Literal, Union, types.UnionType} else (annotation,)
-
-
 def walk(section: type[Section] = Settings, prefix: str = "") -> Iterator[Setting]:
     """Yield every setting in the order of the model."""
     hints = get_type_hints(section)
@@ -71,4 +74,5 @@ def walk(section: type[Section] = Settings, prefix: str = "") -> Iterator[Settin
         if isinstance(hints[row.name], type) and issubclass(hints[row.name], Section):
             yield from walk(hints[row.name], f"{prefix}{row.name}.")
         elif "description" in row.metadata:
-            yield Setting(prefix + row.name, hints[row.name], row.default, row.metadata["description"])
+            limits = {name: limit for name, limit in row.metadata.items() if name != "description"}
+            yield Setting(prefix + row.name, hints[row.name], row.default, row.metadata["description"], limits)

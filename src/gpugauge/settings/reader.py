@@ -23,21 +23,21 @@ START_SECONDS, RELOAD_SECONDS = 30.0, 10.0
 
 
 class SettingsReader:
-    """Reads the settings of a command line, its environment and its file. The first child starts at once and works
-    beside the caller. A child ends with this process, however that ends.
+    """Reads the settings of a command line, its environment and its file. Without `known`, the settings that the first
+    read returns, a child starts at once and works beside the caller. A child ends with this process, however that ends.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], known: Settings | None = None) -> None:
         self._arguments = arguments
-        self._child = _Child(arguments)
-        self._first = True
+        self._child = None if known else _Child(arguments)
+        self._first = known or self._child
 
     def read(self) -> Settings:
         """Return the current settings. Raises ConfigError, and ReaderEnded after a wrong flag or `--help`."""
-        if self._first:
-            self._first = False
-            return self._child.settings(START_SECONDS)
-        if not self._child.ended():
+        first, self._first = self._first, None
+        if first:
+            return first.settings(START_SECONDS) if isinstance(first, _Child) else first
+        if self._child and not self._child.ended():
             raise _timeout("an earlier attempt still waits for the file")
         self._child = _Child(self._arguments)
         return self._child.settings(RELOAD_SECONDS)

@@ -81,7 +81,9 @@ class YamlModel(Generic[_T]):
             secret = any(path[: len(s)] == s for s in self.secrets)
             reason = _reason(first) + ("" if secret else _value(first))
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return ": ".join(filter(None, (document.place(path), _written(path), reason))) + more
+        place, key = document.place(path), _written(path)
+        named = place.removeprefix("--").replace("-", "_") == key  # the flag is the key
+        return ": ".join(filter(None, (place, "" if named else key, reason))) + more
 
     def _hint(self, loc: KeyPath, path: KeyPath) -> str:
         """Return the nearest valid key: beside the wrong one, else anywhere in the file; else the keys beside it."""

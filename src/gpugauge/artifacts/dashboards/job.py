@@ -17,12 +17,12 @@ from gpugauge.artifacts.dashboards.layout import Json, Panel, Row
 from gpugauge.artifacts.dashboards.missing import number
 from gpugauge.artifacts.dashboards.panels import BAD, LOAD, Query, stat, timeseries
 from gpugauge.artifacts.dashboards.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
-from gpugauge.artifacts.dashboards.ranks import every_rank, host, memory, ranks
+from gpugauge.artifacts.dashboards.ranks import host, memory, ranks, steps
 from gpugauge.artifacts.dashboards.tables import Column, dropped, table
 from gpugauge.artifacts.dashboards.workloads import (
     CAUSE_COLORS,
     JOB_MATCHERS,
-    PHASE_COLORS,
+    RANGE,
     STATE_COLORS,
     WINDOW,
     alerts_of_job,
@@ -34,8 +34,11 @@ from gpugauge.artifacts.dashboards.workloads import (
 from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
 from gpugauge.artifacts.rules.recording import ARMED
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.mistakes import MISTAKES
+from gpugauge.verdict.step import LIMITS
 
-_OUTSIDE = "needs the hook (docs/hook.md), or a value that these processes do not report"
+_TIMES = "suffix:\u00d7"
+_NONE, _UNKNOWN = "none found", "not known: no process reports through the hook (docs/hook.md)"
 
 
 def dashboard() -> Json:
@@ -74,7 +77,7 @@ def dashboard() -> Json:
         [
             Row("", [*_now(), *_where()]),
             Row("Nodes and GPUs", [_places()]),
-            Row("Steps", _steps(), collapsed=True),
+            Row("Steps", steps(), collapsed=True),
             Row("Ranks side by side", ranks(), collapsed=True),
             Row("Memory", memory(), collapsed=True),
             Row("GPUs and host", host(), collapsed=True),
@@ -89,11 +92,6 @@ def _shares() -> Expr:
 
 
 def _now() -> list[Panel]:
-    evidence = {cause.name: cause.evidence for cause in CAUSES.values()}
-    advice = {cause.name: cause.advice for cause in CAUSES.values()}
-    explained = _shares().then(
-        'label_replace(label_replace({} >= 0.05, "evidence", "$1", "cause", "(.*)"), "advice", "$1", "cause", "(.*)")'
-    )
     start = by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
     armed = recorded(ARMED, **JOB_MATCHERS, workload_job="$workload").by(operator="max")
     return [
@@ -158,19 +156,85 @@ def _now() -> list[Panel]:
             width=3,
             steps=BAD,
         ),
-        table(
-            "What to do",
-            f"The causes that wasted 5 % or more, {WINDOW}, the largest first. docs/verdict.md describes the evidence "
-            "and its limits.",
-            Column("Cause", "cause", size=140),
-            Column("Share of GPU time", explained, bar=True, size=200),
-            Column("Evidence", "evidence", texts=evidence, size=600),
-            Column("What to do", "advice", texts=advice),
-            sort="Share of GPU time",
-            height=6,
-            empty_text="nothing is worth naming, or the job holds no GPU now",
-        ),
+        _what_to_do(_shares()),
+        _known_mistakes(),
     ]
+
+
+def _what_to_do(shares: Expr) -> Panel:
+    """Return the table of causes. `shares` are the shares of the GPU time that they waste."""
+    evidence = {cause.name: cause.evidence for cause in CAUSES.values()}
+    advice = {cause.name: cause.advice for cause in CAUSES.values()}
+    return table(
+        "What to do",
+        f"The causes that wasted 5 % or more, {WINDOW}, the largest first, and those with a known gain. Step rate "
+        "without it: how many times as many steps a second are expected without this cause alone, with its bounds, and "
+        "the limit that comes next; - without the hook, and where the evidence does not decide it (docs/verdict.md).",
+        Column("Cause", "cause", size=140),
+        Column("Share of GPU time", _explained(shares.then("{} >= 0.05")), bar=True, size=160),
+        Column("Step rate without it", _explained(_with_next(_gain("", "min"))), size=150, decimals=1),
+        Column("At least", _explained(_gain("_lower", "min")), size=80, decimals=1),
+        Column("At most", _explained(_gain("_upper", "max")), size=80, decimals=1),
+        Column("Next limit", "next", texts=LIMITS, size=190),
+        Column("What to do", "advice", texts=advice, size=500),
+        Column("Evidence", "evidence", texts=evidence),
+        sort="Share of GPU time",
+        height=6,
+        empty_text="nothing is worth naming, or the job holds no GPU now",
+    )
+
+
+def _explained(expr: Expr) -> Expr:
+    """Return the series with labels for the columns whose texts follow from the cause."""
+    named = 'label_replace(label_replace({}, "evidence", "$1", "cause", "(.*)"), "advice", "$1", "cause", "(.*)")'
+    return expr.then(named)
+
+
+def _mean(part: str = "") -> Expr:
+    return Expr(f"avg_over_time({_S.select(f'training_expected_speedup{part}_ratio')}[{RANGE}])", _TIMES)
+
+
+def _gain(part: str, operator: str) -> Expr:
+    """Return a bound of the gain of the job, by cause. Not known where it is not known of a process that the cause
+    limits.
+    """
+    limited = _S.read("training_limited_by").then("({} == 1)")
+    pair = keys("process", "cause")
+    without = limited.then(f"({{}} unless on ({pair}) max by ({pair}) ({_mean()}))")
+    unknown = by_process(without, "cause").by("cause", operator="count")
+    # A job is as fast as its slowest process.
+    gain = by_process(_mean(part), "cause").by("cause", operator=operator)
+    return gain.then(f"({{}}\nunless on (cause) {unknown})")
+
+
+def _with_next(gain: Expr) -> Expr:
+    """Return the gain with a label for the limit that comes next most often."""
+    counts = Expr(f"count_over_time({_S.select('training_expected_speedup_info')}[{RANGE}])", COUNT)
+    most = by_process(counts, "cause", "next").by("cause", "next").then("topk by (cause) (1, {}) > bool 0")
+    return gain.then(f"{{}}\n* on (cause) group_left (next) ({most})")
+
+
+def _known_mistakes() -> Panel:
+    """Return the table of the known mistakes that its processes make."""
+    evidence = {mistake.name: mistake.evidence for mistake in MISTAKES}
+    change = {mistake.name: mistake.change for mistake in MISTAKES}
+    made = by_process(_S.read("training_mistake"), "mistake").by("mistake")
+    named = (
+        'label_replace(label_replace({} > 0, "evidence", "$1", "mistake", "(.*)"), "change", "$1", "mistake", "(.*)")'
+    )
+    none = f'label_replace(sum ({made}) == 0, "mistake", "{_NONE}", "", "")'
+    unknown = f'label_replace(vector(0) unless on () sum ({made}), "mistake", "{_UNKNOWN}", "", "")'
+    return table(
+        "Known mistakes",
+        "Settings and calls of the program that cost time in each step (docs/verdict.md), and the number of processes "
+        "in which they are seen now. A mistake that the reported facts do not decide is not listed.",
+        Column("Mistake", "mistake", size=170),
+        Column("Processes", made.then(f"{named}\nor {none}\nor {unknown}"), size=100),
+        Column("What to change", "change", texts=change, size=600),
+        Column("Evidence", "evidence", texts=evidence),
+        sort="Processes",
+        height=5,
+    )
 
 
 def _where() -> list[Panel]:
@@ -230,51 +294,3 @@ def _places() -> Panel:
         height=7,
         empty_text="its processes hold no memory of a GPU",
     )
-
-
-def _steps() -> list[Panel]:
-    buckets = by_process(_S.rate("torch_step_duration_seconds_bucket"), "le").by("le")
-    durations = [
-        Query(Expr(f"histogram_quantile({q:g}, {buckets})", "s"), name)
-        for q, name in ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
-    ]
-    return [
-        every_rank(
-            "Steps a second",
-            "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
-            _S.rate("torch_steps_total"),
-        ),
-        timeseries(
-            "Duration of a step",
-            "From one optimizer step to the next, over all ranks. A high 99 % with a low median indicates occasional "
-            "delays, such as a checkpoint, a slow batch or another process.",
-            *durations,
-            empty_text=_OUTSIDE,
-        ),
-        every_rank(
-            "Waiting for data while the GPU was idle",
-            "Share of the time. Above a tenth, the loader limits the training: use more workers, pinned memory or "
-            "faster storage. Absent where it cannot be measured.",
-            _S.rate("torch_data_wait_exposed_seconds_total"),
-            highest=1,
-        ),
-        every_rank(
-            "Waiting for data, in all",
-            "Share of the time that the training thread waits for training batches. The wait costs nothing while the "
-            "GPU still has work. Absent where the loader is not known to the hook.",
-            _S.rate("torch_data_wait_seconds_total", phase="training"),
-            highest=1,
-        ),
-        timeseries(
-            "Phases of the training threads",
-            "Number of ranks by phase, averaged.",
-            Query(
-                by_process(_S.rate("torch_phase_seconds_total"), "phase").by("phase").then("{} > 0", COUNT),
-                "{{phase}}",
-            ),
-            width=24,
-            stack=True,
-            colors=PHASE_COLORS,
-            empty_text=_OUTSIDE,
-        ),
-    ]

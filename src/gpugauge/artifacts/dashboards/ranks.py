@@ -1,4 +1,4 @@
-"""The rows of a job's dashboard about its ranks, their memory, GPUs and hosts."""
+"""The rows of a job's dashboard about its steps and ranks, their memory, GPUs and hosts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from gpugauge.artifacts.dashboards.panels import Query, bars, timeseries
 from gpugauge.artifacts.dashboards.queries import CLUSTER, COUNT, DEVICE_LEGEND, Expr, by_device, keys, share
 from gpugauge.artifacts.dashboards.tables import Column, dropped, table
 from gpugauge.artifacts.dashboards.workloads import JOB_NODES as _S
-from gpugauge.artifacts.dashboards.workloads import RANGE, RANK_LEGEND, WINDOW, by_process, by_rank
+from gpugauge.artifacts.dashboards.workloads import PHASE_COLORS, RANGE, RANK_LEGEND, WINDOW, by_process, by_rank
+from gpugauge.verdict.loaders import REASONS
 
-_OUTSIDE = "needs the hook, or a value that these processes do not report"
+_TIMES = "suffix:\u00d7"
+_OUTSIDE = "needs the hook (docs/hook.md), or a value that these processes do not report"
 
 
 def every_rank(title: str, text: str, expr: Expr, *labels: str, highest: float | None = None) -> Panel:
@@ -87,6 +89,117 @@ def ranks() -> list[Panel]:
             empty_text=_OUTSIDE,
         ),
     ]
+
+
+def steps() -> list[Panel]:
+    """Return the panels about the steps of all ranks."""
+    buckets = by_process(_S.rate("torch_step_duration_seconds_bucket"), "le").by("le")
+    durations = [
+        Query(Expr(f"histogram_quantile({q:g}, {buckets})", "s"), name)
+        for q, name in ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
+    ]
+    return [
+        every_rank(
+            "Steps a second",
+            "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
+            _S.rate("torch_steps_total"),
+        ),
+        timeseries(
+            "Duration of a step",
+            "From one optimizer step to the next, over all ranks. A high 99 % with a low median indicates occasional "
+            "delays, such as a checkpoint, a slow batch or another process.",
+            *durations,
+            empty_text=_OUTSIDE,
+        ),
+        *_throughput(),
+        every_rank(
+            "Waiting for data while the GPU was idle",
+            "Share of the time. Above a tenth, the loader limits the training: use more workers, pinned memory or "
+            "faster storage. Absent where it cannot be measured.",
+            _S.rate("torch_data_wait_exposed_seconds_total"),
+            highest=1,
+        ),
+        every_rank(
+            "Waiting for data, in all",
+            "Share of the time that the training thread waits for training batches. The wait costs nothing while the "
+            "GPU still has work. Absent where the loader is not known to the hook.",
+            _S.rate("torch_data_wait_seconds_total", phase="training"),
+            highest=1,
+        ),
+        _loaders(),
+        timeseries(
+            "Phases of the training threads",
+            "Number of ranks by phase, averaged.",
+            Query(
+                by_process(_S.rate("torch_phase_seconds_total"), "phase").by("phase").then("{} > 0", COUNT),
+                "{{phase}}",
+            ),
+            width=24,
+            stack=True,
+            colors=PHASE_COLORS,
+            empty_text=_OUTSIDE,
+        ),
+    ]
+
+
+def _throughput() -> list[Panel]:
+    """Return the panels about what the steps achieve."""
+    kinds = ("samples", "tokens")
+    return [
+        *(
+            timeseries(
+                f"{kind.capitalize()} a second",
+                "Summed over the ranks. Ranks that compute on the same batch, as with tensor parallelism, count it "
+                "once each.",
+                Query(by_process(_S.rate(f"torch_{kind}_total")).by(), kind),
+                width=8,
+                legend=False,
+                empty_text="not known: the program or its loader does not report them (docs/hook.md)",
+            )
+            for kind in kinds
+        ),
+        timeseries(
+            "Model FLOPs utilization",
+            "By rank: the model's FLOPs in the time of the steps, over the peak of the GPUs. Absent where the FLOPs, "
+            "the dtype or the peak is not known (docs/verdict.md).",
+            Query(by_rank(_S.read("training_mfu_ratio")), RANK_LEGEND),
+            width=8,
+            highest=1,
+            legend=False,
+            empty_text="not known: FLOPs, dtype or peak of the GPU",
+        ),
+    ]
+
+
+def _loaders() -> Panel:
+    """Return the table of the loaders for which ranks wait."""
+    limited = by_rank(_S.read("training_loader_limited_by"), "reason")
+    explained = limited.then('label_replace({}, "meaning", "$1", "reason", "(.*)")')
+
+    def of_rank(name: str, unit: str = "") -> Expr:
+        found = by_rank(_S.read(f"training_loader_{name}"))
+        return with_cluster_choice(found.with_unit(unit) if unit else found)
+
+    return table(
+        "Loaders that limit a rank",
+        "The ranks that wait for their batches for 5 % of the time or more, the limit of the loader, and the number of "
+        "loader workers that helps: the present one if more will not help. Step rate: how many times as many steps a "
+        "second are expected with it; - where that is not known (docs/verdict.md).",
+        Column("Rank", "rank", size=60),
+        Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
+        Column("Limit", "reason", size=150),
+        Column("Workers that help", of_rank("workers_recommended"), size=150),
+        Column("Step rate", of_rank("expected_speedup_ratio", _TIMES), size=90, decimals=1),
+        Column("At least", of_rank("expected_speedup_lower_ratio", _TIMES), size=90, decimals=1),
+        Column("Evidence", "meaning", texts=REASONS),
+        Column("Limited", with_cluster_choice(explained), hidden=True),
+        Column("process", "process"),
+        Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True),
+        *dropped(CLUSTER),
+        sort="Step rate",
+        height=6,
+        empty_text="no rank waits for its loader, or they do not report through the hook (docs/hook.md)",
+    )
 
 
 def memory() -> list[Panel]:

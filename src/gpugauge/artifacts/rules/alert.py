@@ -21,7 +21,7 @@ _DASHBOARDS: dict[str, tuple[str, dict[str, str]]] = {
     "exporter": ("gpugauge-exporter", {"instance": "instance"}),
 }
 # The address of the Grafana that evaluates the alert, which ends with a slash.
-_THIS_GRAFANA = '{{ reReplaceAll "/$" "" externalURL }}'
+THIS_GRAFANA = '{{ reReplaceAll "/$" "" externalURL }}'
 # What a machine may do about an alert: see deploy/prometheus/alertmanager.yaml.
 Action = Literal["", "reset", "drain"]
 
@@ -53,7 +53,7 @@ class Alert:
         joins = p.engine == "grafana" and self.about == "job" and self.described
         # Templates see these labels. Without a value in the rule they are no part of the alert's identity.
         dropped = dict.fromkeys(TEXT_LABELS, "") if joins else {}
-        grafana = p.dashboard_url.rstrip("/") or (_THIS_GRAFANA if p.engine == "grafana" else "")
+        grafana = p.dashboard_url.rstrip("/") or (THIS_GRAFANA if p.engine == "grafana" else "")
         return {
             "alert": self.name,
             "expr": self._with_texts(p) if joins else self.expr,

@@ -85,7 +85,7 @@ def _lost(p: Parameters) -> Alert:
 
 def _throttled(p: Parameters) -> Alert:
     s = Selectors(p)
-    counted = f"rate({s('gpu_clocks_event_seconds_total', p.patience, reason=_SLOWDOWN)})"
+    counted = s.rate("gpu_clocks_event_seconds_total", p.patience, reason=_SLOWDOWN)
     # Drivers before R575 count no seconds of these reasons.
     sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_SLOWDOWN)})"
     slowed = f"{counted}\n  or on ({gpu(p)}, reason) {sampled}"
@@ -156,7 +156,7 @@ def _ecc(p: Parameters) -> Alert:
 def _nvlink(p: Parameters) -> Alert:
     s = Selectors(p)
     never = f"max by ({gpu(p)}) ({s('gpu_nvlink_errors_total', kind=_NVLINK_NEVER)}) > 0"
-    rate = f"max by ({gpu(p)}) (rate({s('gpu_nvlink_errors_total', p.patience, kind=_NVLINK_CORRECTED)}))"
+    rate = f"max by ({gpu(p)}) ({s.rate('gpu_nvlink_errors_total', p.patience, kind=_NVLINK_CORRECTED)})"
     return Alert(
         "GpuNvlinkErrors",
         _of_gpu(p, f"{never}\nor on ({gpu(p)})\n{rate} >= {_NVLINK_PER_SECOND}"),
@@ -171,7 +171,7 @@ def _nvlink(p: Parameters) -> Alert:
 def _pcie(p: Parameters) -> Alert:
     s = Selectors(p)
     current, most = (f"max by ({gpu(p)}) ({s('gpu_pcie_width', when=when)})" for when in ("current", "max"))
-    busy = f"max by ({gpu(p)}) (rate({s('gpu_busy_seconds_total', p.lookback, engine='gpu')})) >= {_UNDER_LOAD:g}"
+    busy = f"max by ({gpu(p)}) ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')}) >= {_UNDER_LOAD:g}"
     # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so.
     known = 'ALERTS{alertname="GpuPcieDegraded",alertstate="firing"}'
     return Alert(

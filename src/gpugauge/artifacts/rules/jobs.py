@@ -54,8 +54,8 @@ def _idle_jobs(p: Parameters) -> str:
     s = Selectors(p)
     # Relative to the observed time, so that a restart of the exporter does not count as use; >= 0.9, so that a young
     # process is left out. A process that uses its GPU for 5 % of the window is not idle.
-    idle = s.by_process(f"rate({s('training_seconds_total', p.idle_patience, state='held_idle')})")
-    known = f"sum by ({s.keys('process')}) (rate({s('training_seconds_total', p.idle_patience)}))"
+    idle = s.by_process(s.rate("training_seconds_total", p.idle_patience, state="held_idle"))
+    known = f"sum by ({s.keys('process')}) ({s.rate('training_seconds_total', p.idle_patience)})"
     return s.by_job("max", f"({idle} / ({known} >= 0.9) >= 0.95)") + _not_stalled(p)
 
 
@@ -77,7 +77,7 @@ def _cpu_jobs(p: Parameters) -> str:
     s = Selectors(p)
     # The exporter reports these causes only on hosts with a GPU.
     on_cpu = s.jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=CPU_CAUSES)})")
-    share = s.by_job("max", f"(rate({s('training_seconds_total', p.patience, state='training_on_cpu')}) >= 0.8)")
+    share = s.by_job("max", f"({s.rate('training_seconds_total', p.patience, state='training_on_cpu')} >= 0.8)")
     return share + s.and_job(on_cpu) + _not_stalled(p)
 
 
@@ -86,7 +86,7 @@ def _on_cpu(p: Parameters) -> list[Alert]:
     # Each process once, and only on machines with a GPU that answers.
     build = f"max_over_time({s('gpu_process_host_info', p.patience, torch_build='cpu')})"
     cpu_build = f"({build} and on ({s.keys('instance')}) max_over_time({s('gpu_up', p.patience)}) == 1)"
-    cpus = f"rate({s('gpu_process_cpu_seconds_total', p.patience, part='process')})"
+    cpus = s.rate("gpu_process_cpu_seconds_total", p.patience, part="process")
     busy = s.by_job("sum", s.by_process(f"{cpus} {s.on_process('and', cpu_build)}"))
     hooked = s.jobs_with(f"max_over_time({s('torch_process_info', p.patience)})")
     return [
@@ -138,8 +138,8 @@ def _memory(p: Parameters) -> Alert:
 def _unused(p: Parameters) -> Alert:
     s, t = Selectors(p), Texts(p)
     uuid = s.keys("uuid")
-    busy = f"max by ({uuid}) (rate({s('gpu_busy_seconds_total', p.idle_patience, engine='gpu')}))"
-    observed = f"max by ({uuid}) (rate({s('gpu_observed_seconds_total', p.idle_patience, engine='gpu')}))"
+    busy = f"max by ({uuid}) ({s.rate('gpu_busy_seconds_total', p.idle_patience, engine='gpu')})"
+    observed = f"max by ({uuid}) ({s.rate('gpu_observed_seconds_total', p.idle_patience, engine='gpu')})"
     idle = f"and on ({uuid}) ({busy} / ({observed} >= 0.8) < 0.01)"
     # The job of a pod is known once one of its processes was seen.
     pod = s.keys("workload_namespace", "workload_pod")

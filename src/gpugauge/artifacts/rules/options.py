@@ -195,7 +195,7 @@ class Parameters(BaseModel):
     def _consistent(self) -> Parameters:
         if self.critical is not None and self.critical >= self.threshold:
             raise self._error(
-                f"critical ({self.critical:.4g}) must be below threshold ({self.threshold:.4g})",
+                f"must be below threshold ({self.threshold:.4g}), not {self.critical:.4g}",
                 *("critical", "threshold"),
             )
         if 4 * self.scrape_interval > self.shortest:

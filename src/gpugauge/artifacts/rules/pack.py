@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from gpugauge.artifacts.rules import devices as rules_devices
+from gpugauge.artifacts.rules import gain as rules_gain
 from gpugauge.artifacts.rules import health as rules_health
 from gpugauge.artifacts.rules import jobs as rules_jobs
 from gpugauge.artifacts.rules import load as rules_load
@@ -23,7 +24,7 @@ def _no_rules(_: Parameters) -> list[Any]:
 
 
 def _use(p: Parameters) -> list[Recording]:
-    return [*rules_jobs.problems(p), *rules_recording.of_use(p)]
+    return [*rules_jobs.problems(p), *rules_gain.of_gains(p), *rules_recording.of_use(p)]
 
 
 def _devices(p: Parameters) -> list[Recording]:

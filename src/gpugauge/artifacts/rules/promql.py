@@ -49,6 +49,13 @@ class Selectors:
         text = ",".join(filter(None, [*matchers, self.parameters.matchers]))
         return name + (f"{{{text}}}" if text else "")
 
+    def rate(self, name: str, window: int, **labels: str) -> str:
+        """Return the increase per second of a counter over the whole window.
+
+        Not rate(): that of VictoriaMetrics is over the part with samples, so that a new series is above a threshold.
+        """
+        return f"increase({self(name, window, **labels)}) / {window}"
+
     def up(self) -> str:
         """Return the selector of `up`, which Prometheus records for each exporter."""
         return self.matched("up", self.parameters.up_matchers)

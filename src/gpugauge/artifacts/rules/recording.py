@@ -20,9 +20,15 @@ ALIVE = "gpugauge:job_training_alive:bool"
 PROBLEM = "gpugauge:job_problem:ratio"
 PROGRAMS = "gpugauge:job_programs:processes"
 DEVICES = "gpugauge:job_devices:info"
+SPEEDUP = "gpugauge:job_training_speedup:ratio"
+SPEEDUP_BOUND = "gpugauge:job_training_speedup_bound:ratio"
+NEXT_LIMIT = "gpugauge:job_training_next_limit:info"
+GAIN_TEXTS = "gpugauge:job_gain_texts:info"
 PLACES = "gpugauge:job_places:info"
 TEXTS = "gpugauge:job_texts:info"
-TEXT_LABELS = ("instance", "nodes", "cause")
+# Labels with the gain without the largest cause: as expected, its bounds, and the limit that comes next.
+GAIN_LABELS = ("speedup", "speedup_lower", "speedup_upper", "next")
+TEXT_LABELS = ("instance", "nodes", "cause", *GAIN_LABELS)
 USER_LOST = "gpugauge:user_training_lost:gpus"
 TRAINING = "gpugauge:process_training:bool"
 STALLED = "gpugauge:process_training_stalled:bool"
@@ -85,10 +91,10 @@ def of_jobs(p: Parameters) -> list[Recording]:
     # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
     # without losses has a load.
     known, unknown = (
-        f"rate({s('training_lost_seconds_total', p.patience, cause=cause)})" for cause in ("!unknown", "unknown")
+        s.rate("training_lost_seconds_total", p.patience, cause=cause) for cause in ("!unknown", "unknown")
     )
     lost = s.by_job("sum", f"((({known} > 0) or {unknown}) {trains})", "cause")
-    held = s.by_job("sum", f"(rate({s('training_gpu_held_seconds_total', p.patience)}) {trains})")
+    held = s.by_job("sum", f"({s.rate('training_gpu_held_seconds_total', p.patience)} {trains})")
     return [
         Recording(HELD, held),
         # > 0, because it is the denominator.
@@ -119,19 +125,21 @@ def of_use(p: Parameters) -> list[Recording]:
 
 
 def _of_texts(p: Parameters) -> list[Recording]:
-    """Return the rules for what the texts of alerts for Grafana name: a node of each job, the number of its nodes, and
-    its largest cause. Jobs without these have a series without their labels.
+    """Return the rules for what the texts of alerts for Grafana name: a node of each job, the number of its nodes, its
+    largest cause, and the gain without it. Jobs without these have a series without their labels.
     """
     s = Selectors(p)
     nodes = f"count by ({s.job}, instance) ({PROGRAMS})"
     number = f'count_values by ({s.job}) ("nodes", count by ({s.job}) ({nodes}))'
     one, cause = f"topk by ({s.job}) (1, {nodes}) > bool 0", f"{DOMINANT} > bool 0"
     with_cause = f"{PLACES}\n* on ({s.job}) group_left (cause) ({cause})"
+    with_gain = f"{with_cause}\n* on ({s.job}) group_left ({', '.join(GAIN_LABELS)}) {GAIN_TEXTS}"
     return [
         Recording(PLACES, f"{number}\n* on ({s.job}) group_left (instance) ({one})"),
         Recording(
             TEXTS,
-            f"({with_cause})\nor on ({s.job}) {PLACES}\nor on ({s.job}) max by ({s.job}) ({PROCESS_JOB})",
+            f"({with_gain})\nor on ({s.job}) ({with_cause})\nor on ({s.job}) {PLACES}\n"
+            f"or on ({s.job}) max by ({s.job}) ({PROCESS_JOB})",
         ),
     ]
 
@@ -180,7 +188,7 @@ def _outside(p: Parameters) -> str:
     hooked = f"max_over_time({s('torch_process_info', p.patience)})"
     # Between its kernels such a process may count as held_idle.
     runs, used = (
-        f"sum by ({s.keys('process')}) (rate({s('training_seconds_total', p.patience, state=state)}))"
+        f"sum by ({s.keys('process')}) ({s.rate('training_seconds_total', p.patience, state=state)})"
         for state in ("~unknown|held_idle", "unknown")
     )
     judged = (
@@ -193,9 +201,7 @@ def _outside(p: Parameters) -> str:
 def _armed(p: Parameters) -> str:
     """Return the jobs whose load is judged: running, old enough, and mostly in training steps."""
     s = Selectors(p)
-    trains = s.jobs_with(
-        f"rate({s('training_seconds_total', p.patience, state='training')}) >= {_MIN_TRAINING_SHARE:g}"
-    )
+    trains = s.jobs_with(f"{s.rate('training_seconds_total', p.patience, state='training')} >= {_MIN_TRAINING_SHARE:g}")
     reported = _judged(p, trains, f"min_over_time({s('training_start_timestamp_seconds', p.memory)})")
     if not p.training_matchers:
         return reported
@@ -226,7 +232,7 @@ def _rank_work(p: Parameters) -> str:
     """Return the share of its time that each rank computes itself, with its instance, rank, run and world size."""
     s = Selectors(p)
     process = s.keys("process")
-    work = f"max by ({s.keys('process', 'instance')}) (rate({s('torch_local_work_seconds_total', p.patience)}))"
+    work = f"max by ({s.keys('process', 'instance')}) ({s.rate('torch_local_work_seconds_total', p.patience)})"
     ranks = f"sum by ({process}, rank, world_size, run_id) (count_over_time({s('torch_process_info', p.patience)}))"
     rank = f"topk by ({process}) (1, {ranks}) > bool 0"
     return (
@@ -239,7 +245,7 @@ def of_devices(p: Parameters) -> list[Recording]:
     """Return the rules about GPUs; the alerts about jobs and GPUs read them."""
     s = Selectors(p)
     busy, observed = (
-        f"max by ({s.keys('uuid')}) (rate({s(f'gpu_{kind}_seconds_total', p.patience, engine='gpu')}))"
+        f"max by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', p.patience, engine='gpu')})"
         for kind in ("busy", "observed")
     )
     return [Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)")]

@@ -11,8 +11,20 @@ from dataclasses import dataclass
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import JOB_LABELS, Selectors
-from gpugauge.artifacts.rules.recording import DEVICES, LOST, LOST_GPUS, OUTSIDE, PROGRAMS, RANK_WORK
+from gpugauge.artifacts.rules.recording import (
+    DEVICES,
+    GAIN_LABELS,
+    LOST,
+    LOST_GPUS,
+    NEXT_LIMIT,
+    OUTSIDE,
+    PROGRAMS,
+    RANK_WORK,
+    SPEEDUP,
+    SPEEDUP_BOUND,
+)
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.step import LIMITS
 
 _LISTED = 5
 # The names that Grafana gives to the query of an imported rule, and to the first query of a rule.
@@ -152,6 +164,29 @@ class Texts:
             f"{self._each(without, f'{outside}{command}`. ')}" if self.parameters.training_matchers else ""
         )
 
+    def gain(self, cause: str = "") -> str:
+        """Return by what factor the steps are faster without a cause, by default the largest, and the limit that comes
+        next; nothing where it is not known.
+        """
+        if not self._queries:
+            expected, lower, upper, limit = (f"$labels.{label}" for label in GAIN_LABELS)
+            bounds = f" ({{{{ {lower} }}}} to {{{{ {upper} }}}})"
+            text = _gain("{{ $labels.cause }}", "{{ . }}", bounds, _next(limit))
+            return f"{{{{ with {expected} }}}}{text}{{{{ end }}}}"
+        if cause:
+            return self._gain_without(f'"{cause}"', cause)
+        largest = self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)")
+        return self._each(largest, "{{ $cause := .Labels.cause }}" + self._gain_without("$cause", "{{ $cause }}"))
+
+    def _gain_without(self, cause: str, shown: str) -> str:
+        """Return the gain without a cause, an expression of templates."""
+        expected = self._of_job(f"{SPEEDUP}{{@,cause=%q}}", cause)
+        lower, upper = (self._of_job(f'{SPEEDUP_BOUND}{{@,cause=%q,bound="{b}"}}', cause) for b in ("lower", "upper"))
+        both = '({{ printf "%.1f" $lower }} to {{ printf "%.1f" .Value }})'
+        bounds = self._each(lower, "{{ $lower := .Value }}" + self._each(upper, f" {both}"))
+        limit = self._each(self._of_job(f"{NEXT_LIMIT}{{@,cause=%q}}", cause), _next(".Labels.next"))
+        return self._each(expected, _gain(shown, '{{ printf "%.1f" .Value }}', bounds, limit))
+
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
         if not self._queries:
@@ -224,6 +259,16 @@ class Texts:
     def exporter(self) -> str:
         """Return the instance of the alert's exporter."""
         return "gpugauge on {{ $labels.instance }}" + self._cluster()
+
+
+def _gain(cause: str, factor: str, bounds: str, limit: str) -> str:
+    return f"Without {cause} a step would be about {factor} times as fast{bounds}{limit}. "
+
+
+def _next(limit: str) -> str:
+    """Return the limit that comes next, whose name is the value of an expression."""
+    cases = "{{ else ".join(f'if eq {limit} "{name}" }}}}{words}' for name, words in LIMITS.items())
+    return f"; the next limit is {{{{ {cases}{{{{ else }}}}{{{{ {limit} }}}}{{{{ end }}}}"
 
 
 def _by_cause(name: str, otherwise: str) -> str:
