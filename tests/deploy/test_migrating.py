@@ -3,13 +3,26 @@ import re
 from pathlib import Path
 
 import nvitop_exporter.exporter
+import pytest
 
 from gpugauge import catalog
+from tests.deploy.peer_metrics import ALL_SMI, NVIDIA_GPU_EXPORTER
 
 TEXT = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TEXT.splitlines() if line.startswith("| `")]
 # A metric of ours in the tables: its name, and in braces some labels, with or without a value.
 OURS = re.compile(r"`((?:gpu|gpugauge|torch|training)_\w+)(?:\{([^}]*)\})?`")
+
+
+def section(exporter: str) -> str:
+    """Return the section about another exporter."""
+    return TEXT.split(f"\n## From {exporter}\n")[1].split("\n## ")[0]
+
+
+def theirs_in(exporter: str) -> set[str]:
+    """Return the names in the first column of the last table of a section."""
+    table = section(exporter).rpartition("| metric there")[2]
+    return {name for line in table.splitlines()[2:] for name in re.findall(r"`([\w…]+)`", line.split("|")[1])}
 
 
 def labels_by_name() -> dict[str, set[str]]:
@@ -38,8 +51,18 @@ def test_every_label_of_a_metric_in_the_tables_exists() -> None:
 def test_every_metric_of_nvitop_exporter_is_in_the_table() -> None:
     source = inspect.getsource(nvitop_exporter.exporter)
     theirs = set(re.findall(r"name='(\w+)'", source))
-    table = TEXT[TEXT.index("## From nvitop-exporter") :]
-    named = {name for row in ROWS if f"| {row[0]} |" in table for name in re.findall(r"`(\w+)`", row[0])}
 
     assert len(theirs) > 40
-    assert named == theirs
+    assert theirs_in("nvitop-exporter") == theirs
+
+
+@pytest.mark.parametrize(("exporter", "names"), [("nvidia_gpu_exporter", NVIDIA_GPU_EXPORTER), ("all-smi", ALL_SMI)])
+def test_every_metric_of_the_other_exporter_is_in_the_table(exporter: str, names: str) -> None:
+    theirs, named = set(names.split()), theirs_in(exporter)
+    patterns = {name: re.compile(name.replace("…", r"\w+")) for name in named}
+    # Of the parts of an ECC counter only the kinds of memory have names in the table.
+    sram = {name for name in theirs if "_sram_" in name}
+
+    assert sorted(n for n in theirs - sram if not any(p.fullmatch(n) for p in patterns.values())) == []
+    of_the_host = {"cpu_…", "memory_…", "disk_…", "chassis_…"}
+    assert sorted(n for n, p in patterns.items() if n not in of_the_host and not any(map(p.fullmatch, theirs))) == []
