@@ -16,8 +16,10 @@ from bench import (
     figures,
     fleet,
     gain,
+    goals,
     growth,
     hook,
+    parts,
     scrape,
     startup,
     tick,
@@ -28,7 +30,22 @@ from bench.report import reported, sentence
 
 BENCHES = {
     bench.__name__.removeprefix("bench."): bench
-    for bench in (scrape, cost, startup, tick, worker, attribution, growth, accuracy, verdict, gain, hook, fleet)
+    for bench in (
+        scrape,
+        cost,
+        startup,
+        goals,
+        parts,
+        tick,
+        worker,
+        attribution,
+        growth,
+        accuracy,
+        verdict,
+        gain,
+        hook,
+        fleet,
+    )
 }
 
 

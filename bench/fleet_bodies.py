@@ -6,12 +6,12 @@ import contextlib
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from bench.measure import gpugauge
+from bench.measure import Program, gpugauge
 
 DEVICES = 8
 _WARM_UP_SECONDS = 70.0  # a verdict needs a minute of evidence
@@ -80,8 +80,9 @@ class Template:
         )
 
 
-def templates() -> dict[str, Template]:
-    """Return a template for each kind of node, from several scrapes of a simulated daemon for each."""
+@contextlib.contextmanager
+def nodes() -> Iterator[dict[str, Program]]:
+    """Run a simulated daemon for each kind of node."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         sources = {name: name for name in _SCENARIOS}
@@ -91,7 +92,12 @@ def templates() -> dict[str, Template]:
                 f"description: {name}\ngpus: {{model: h100, count: {DEVICES}}}\nprocesses: [{_RANKS}, {job}}}]\n"
             )
             sources[name] = str(path)
-        daemons = {name: stack.enter_context(gpugauge(source)) for name, source in sources.items()}
+        yield {name: stack.enter_context(gpugauge(source)) for name, source in sources.items()}
+
+
+def templates() -> dict[str, Template]:
+    """Return a template for each kind of node, from several scrapes of a simulated daemon for each."""
+    with nodes() as daemons:
         time.sleep(_WARM_UP_SECONDS)
         scrapes: dict[str, list[tuple[float, bytes]]] = {name: [] for name in daemons}
         for _ in range(_SCRAPES):

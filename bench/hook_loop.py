@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter as Iterator
 
 from gpugauge.hook import install
 from gpugauge.hook.counts import phases
 from gpugauge.hook.observer import Observer
-from gpugauge.wire.record import BATCHES, LAST_STEP, STEPS, WAITED
+from gpugauge.wire.record import BATCHES, LAST_STEP, SAMPLES, STEPS, TOKENS, WAITED
 
 clock = time.perf_counter_ns
 Step = Callable[..., None]
@@ -33,6 +33,17 @@ def observer() -> Observer:
     """Return the observer of this process."""
     assert install.observer, "the program runs without the hook"
     return install.observer
+
+
+class Ready(Dataset[Any]):  # type: ignore[misc]  # torch is Any to mypy
+    """Batches that are ready, of a size that the hook can know."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def __getitems__(self, _: list[int]) -> Any:
+        """Return a batch."""
+        return self.batch
 
 
 class Nothing(torch.optim.Optimizer):  # type: ignore[misc]  # torch is Any to mypy
@@ -53,7 +64,13 @@ class Loop:
             linear(1, 1) if width < 2 else torch.nn.Sequential(linear(size, size), torch.nn.ReLU(), linear(size, size))
         )
         self.call: Any = torch.compile(model, backend=compiler) if compiler != "-" else model
-        self.batches = [torch.randn(batch or 1, size)] * steps
+        indices = list(range(batch or 1))
+        self.loader = DataLoader(
+            Ready(torch.randn(len(indices), size)),
+            batch_size=len(indices),
+            sampler=list(indices) * steps,
+            collate_fn=lambda data: data,
+        )
         made = torch.optim.SGD(model.parameters(), lr=1e-3) if width else Nothing(model.parameters(), {})
         self.optimizer: torch.optim.Optimizer = made
         ((self.key, self.after_step),) = hooks.items()
@@ -65,7 +82,7 @@ class Loop:
     def run(self) -> float:
         """Run all steps; return the median of their µs."""
         took = []
-        iterator = iter(DataLoader(self.batches, batch_size=None))
+        iterator = iter(self.loader)
         for _ in range(self.steps):
             start = clock()
             data = next(iterator)
@@ -152,7 +169,7 @@ def cost(loop: Loop, runs: int) -> list[Any]:
 def parts(loop: Loop, runs: int) -> dict[str, float]:
     """Return the µs at a batch and a step of functions that do more and more of what the hook does, and of the hook."""
     track, words, ends = observer().phases, observer().state.record.words, deque[int](maxlen=100)
-    enabled, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
+    enabled, compiling, work = torch.is_grad_enabled, torch.compiler.is_compiling, observer().recorder.work
 
     def clocks(iterator: Any, wait: Batch) -> Any:
         clock()
@@ -183,6 +200,7 @@ def parts(loop: Loop, runs: int) -> dict[str, float]:
         ends.append(now)
         words[STEPS] += 0
         words[LAST_STEP] = now
+        words[SAMPLES], words[TOKENS] = work.samples, work.tokens
 
     steps: dict[str, tuple[Step, Callable[[Any, Batch], Any]]] = {
         "two empty functions": (lambda *_: None, lambda iterator, wait: wait(iterator)),

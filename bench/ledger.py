@@ -1,15 +1,13 @@
 """CPU time spent inside the simulated library, recorded in a file that a bench reads while the program runs.
 
 The simulated library is Python in place of a C library, so its time belongs to neither exporter. With BENCH_LEDGER in
-the environment, `bench.peer` and `bench.ours` wrap it in a Ledger. `python -m bench.ledger --fd N` is the worker of
-our daemon with a Ledger.
+the environment, `bench.peer` and `bench.ours` wrap it in a Ledger.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,14 +97,3 @@ def _loop(function: Callable[[], int]) -> float:
     for _ in range(_LOOPS):
         function()
     return time.thread_time() - began
-
-
-def main() -> None:
-    from gpugauge.driver import worker  # noqa: PLC0415  (only in a worker process)
-    from gpugauge.driver.nvidia import nvml  # noqa: PLC0415  (the same)
-
-    use = nvml.use_library
-    nvml.use_library = lambda library: use(kept(library))  # before the simulator imports it
-    from gpugauge.simulator.worker import SimulatedNvml  # noqa: PLC0415  (the same)
-
-    sys.exit(worker.main(sys.argv[1:], SimulatedNvml()))

@@ -24,6 +24,7 @@ __all__ = [
     "Program",
     "free_port",
     "gpugauge",
+    "installed",
     "nvitop_exporter",
     "ours",
     "percentile",
@@ -135,7 +136,7 @@ def running(
     """
     port = free_port()
     began = time.monotonic()
-    environment = _installed(os.environ) | ({VARIABLE: str(ledger)} if ledger else {})
+    environment = installed(os.environ) | ({VARIABLE: str(ledger)} if ledger else {})
     process = subprocess.Popen(command(port), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     program = Program(name, process, port)
     try:
@@ -153,7 +154,7 @@ def running(
         process.wait(10)
 
 
-def _installed(environment: Mapping[str, str]) -> dict[str, str]:
+def installed(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with a cache of compiled modules, as installed programs have one.
 
     The benches run gpugauge from the source tree, where modules may be compiled at each start.
@@ -179,7 +180,9 @@ def ours(
 ) -> Iterator[Program]:
     """Run our daemon as on a real node, with the simulated library in its worker (bench.ours, bench.nodes.node)."""
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "bench.ours", simulation, "serve", f"--hook.socket={folder}/hook.sock", *flags]
+        # The GPUs of the library are not remembered as those of this machine.
+        own = [f"--hook.socket={folder}/hook.sock", f"--driver.state-file={folder}/gpus.json"]
+        program = [sys.executable, "-m", "bench.ours", simulation, "serve", *own, *flags]
         with running(name, _listening(program), _shows("gpu_memory_used_bytes{", devices), ledger) as started:
             yield started
 

@@ -59,11 +59,12 @@ def static_files(body: bytes) -> Iterator[list[Program]]:
         (folder / "metrics").write_bytes(body)
         yield [
             stack.enter_context(running(f"static file{served_by}", command, lambda _: True))
-            for served_by, command in _servers(folder)
+            for served_by, command in servers(folder)
         ]
 
 
-def _servers(folder: Path) -> list[tuple[str, Callable[[int], list[str]]]]:
+def servers(folder: Path) -> list[tuple[str, Callable[[int], list[str]]]]:
+    """Return each server of the file `metrics` in a folder: the end of its name, and its command line for a port."""
     file, found = str(folder / "metrics"), list[tuple[str, Callable[[int], list[str]]]]()
     if go := shutil.which("go"):
         program = str(folder / "static")

@@ -18,7 +18,7 @@ from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import LEAD_SECONDS as TICK_LEAD
 from gpugauge.driver.api import Group
 from gpugauge.driver.reader import LEAD_SECONDS as READ_LEAD
-from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule
+from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
 from gpugauge.forecast import ScrapeForecast
 from gpugauge.web.refresh import WAIT_SECONDS, Refresh
 
@@ -114,8 +114,8 @@ class Timeline(Generic[T]):
             self._demanded = False
             self._read(self._schedule.take_on_demand(_INTERVALS, self.now), on_demand=True)
         elif self.now >= self._next_reading:
-            near = self.forecast.is_near(self.now, INTERVAL, self._lead)
-            self._read(self._schedule.take(_INTERVALS, self.now, scrape=near), on_demand=False)
+            groups = wanted(self.forecast, _INTERVALS, self.now, self._lead)
+            self._read(self._schedule.take(_INTERVALS, self.now, groups), on_demand=False)
 
     def _read(self, groups: list[Group], *, on_demand: bool) -> None:
         self._reading, began = True, self.now

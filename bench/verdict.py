@@ -34,7 +34,7 @@ from bench import figures
 from bench.report import report, reported
 from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
 from gpugauge.simulator.scenario.load import Scenario
-from gpugauge.verdict import mistakes, states
+from gpugauge.verdict import loaders, mistakes, states
 from gpugauge.verdict.causes import as_markdown
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
@@ -176,6 +176,7 @@ TABLES = {
     "states": states.as_markdown,
     "causes": as_markdown,
     "mistakes": mistakes.as_markdown,
+    "loader": loaders.as_markdown,
     "summary": summary,
     "matrix": matrix,
 }

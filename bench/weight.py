@@ -16,14 +16,14 @@ __all__ = ["weight", "worker"]
 
 def weight(simulation: str) -> float:
     """Return the megabytes, measured after loading, in a process of its own."""
-    import subprocess  # noqa: PLC0415
+    import subprocess  # noqa: PLC0415 - only in the parent
 
     done = subprocess.run([sys.executable, "-m", "bench.weight", simulation], capture_output=True, check=True)
     return float(done.stdout)
 
 
 def main() -> None:
-    with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
+    with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123 - without pathlib
         text = file.read()
     before = _private()
     from gpugauge.simulator.worker import service  # noqa: PLC0415  (its memory is measured)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _private() -> float:
-    with open("/proc/self/smaps_rollup", encoding="utf-8") as lines:  # noqa: PTH123
+    with open("/proc/self/smaps_rollup", encoding="utf-8") as lines:  # noqa: PTH123 - without pathlib
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 

@@ -113,6 +113,6 @@ def replied(device: int, unique: int, body: bytes) -> None:
     os.write(device, _OUT_HEADER.pack(_OUT_HEADER.size + len(body), 0, unique) + body)
 
 
-def attributes(node: int, mode: int) -> bytes:
-    """Return the attributes of an empty file or folder of root (struct fuse_attr)."""
-    return _ATTRIBUTES.pack(node, 0, 0, 0, 0, 0, 0, 0, 0, mode, 2, 0, 0, 0, 4096, 0)
+def attributes(node: int, mode: int, size: int = 0) -> bytes:
+    """Return the attributes of a file or folder of root (struct fuse_attr)."""
+    return _ATTRIBUTES.pack(node, size, 0, 0, 0, 0, 0, 0, 0, mode, 2, 0, 0, 0, 4096, 0)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from tests.workload.kubelet import Service, listing, serving
 
 from bench.torture.fault import Fault, Inject
+from bench.torture.scrape import Scrape
 from bench.torture.signs import rises
 from bench.torture.subject import Setting, Subject
 from bench.torture.worker_faults import once
@@ -42,6 +43,12 @@ def _processes_end(run: Subject) -> None:
     for sleeper in run.sleepers:
         sleeper.kill()
         sleeper.wait()
+
+
+def _no_facts_of_the_processes(before: Scrape, scrape: Scrape, _run: Subject) -> bool:
+    # The machine may have programs with torch that are on no GPU.
+    on_gpus = {labels["process"] for labels, _ in before.of("gpu_process_memory_used_bytes")}
+    return on_gpus.isdisjoint(labels["process"] for labels, _ in scrape.of("gpu_process_threads"))
 
 
 _KERNEL_LINE = "6,{},{},-;usb 1-1: new high-speed device"
@@ -103,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
         "the processes of the GPUs vanish",
         "they are killed; the driver still lists them, /proc does not have them",
         "`gpu_process_threads` and all else from /proc is gone",
-        lambda _before, scrape, _run: not any(scrape.of("gpu_process_threads")),
+        _no_facts_of_the_processes,
         once(_processes_end),
         setting=Setting(real=True),
         report_within=15,

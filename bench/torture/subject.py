@@ -142,6 +142,8 @@ def subject(setting: Setting) -> Iterator[Subject]:
         port = free_port()
         command = _command(truth, folder, real=setting.real)
         command += [f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={folder}/hook.sock"]
+        if setting.real:  # the GPUs of the library are not remembered as those of this machine
+            command.append(f"--driver.state-file={folder}/gpus.json")
         command += [_placed(flag, folder) for flag in setting.flags]
         if setting.users or setting.tls:
             _web_configuration(folder, setting)
@@ -149,7 +151,7 @@ def subject(setting: Setting) -> Iterator[Subject]:
         limits = Limited(folder.name, setting.memory, setting.tasks) if setting.memory else None
         if limits:
             stack.callback(limits.close)
-            command = limits.join() + command
+            command = limits.join(command)
         path = os.pathsep.join(filter(None, [str(_CLOCK), os.environ.get("PYTHONPATH")]))
         clock = {"TORTURE_CLOCK": str(folder / "clock"), "PYTHONPATH": path} if setting.clock else {}
 

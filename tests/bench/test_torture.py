@@ -58,7 +58,7 @@ class _Process:
 def test_how_late_steps_are(shown: int, late: float, tmp_path: Path) -> None:
     """Steps 1 to 3 were made at 10, 12.5 and 15; the answer came at 16.5 and has `shown` of them."""
     training = Training.__new__(Training)
-    training._file, training._process = tmp_path / "steps", _Process()  # type: ignore[assignment]
+    training._file, training._process = tmp_path / "steps", _Process()  # type: ignore[assignment]  # a stand-in
     (tmp_path / "steps").write_text("1 10.0\n2 12.5\n3 15.0\n4 1")  # the last line is being written
     series = {'torch_process_info{pid="7",process="x"}': 1.0, 'torch_steps_total{process="x"}': float(shown)}
 
@@ -67,7 +67,7 @@ def test_how_late_steps_are(shown: int, late: float, tmp_path: Path) -> None:
 
 def test_a_training_that_is_not_shown_is_late(tmp_path: Path) -> None:
     training = Training.__new__(Training)
-    training._file, training._process = tmp_path / "none", _Process()  # type: ignore[assignment]
+    training._file, training._process = tmp_path / "none", _Process()  # type: ignore[assignment]  # a stand-in
 
     assert training.late(Scrape(16.0, 0.5, "", {'torch_steps_total{process="y"}': 3.0})) == float("inf")
 

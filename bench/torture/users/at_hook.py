@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bench.torture.users.fuse import closing_hangs
+from bench.torture.users.fuse import closing_hangs, memory_hangs
 from bench.torture.users.target import Attack, Target, child, connect, hello, session
 from gpugauge.wire import messages as wire
 
@@ -19,6 +19,7 @@ _SESSIONS = 1024
 _BUSY = 1000
 _GONE = 1500  # more than may be connected in a cgroup
 _USERS = 112  # seven receivers have so many threads that close
+_RANGE, _PARTS = 65_536, 2  # users of a range, as /etc/subuid gives, and processes that are one of them after the other
 _SUBUIDS = 100_000  # the first of the users that are the attacker's own, above all attackers
 _LINGER_SECONDS = 3600
 _PROVEN_SECONDS = 2.0  # a process that lives so long after its message is known to the daemon
@@ -98,6 +99,18 @@ def _fuse_of_many_users(target: Target) -> Callable[[], object]:
     return partial(time.sleep, _LINGER_SECONDS)
 
 
+def _held_memory(target: Target) -> Callable[[], object]:
+    """A training that holds the lock of its memory, so that its environment, command line and maps cannot be read."""
+    kept = list[socket.socket]()
+
+    def report() -> None:
+        kept.append(connect(target.hook))
+        kept[0].send(hello(session()))
+
+    memory_hangs(target.folder, target.uid, report)
+    return partial(time.sleep, _LINGER_SECONDS)
+
+
 def _sessions(target: Target, count: int) -> list[tuple[socket.socket, str]]:
     found = []
     for _ in range(count):
@@ -140,6 +153,32 @@ def _busy_clients(target: Target) -> None:
                 connect(target.hook).close()
 
 
+def _connections_of_many_users(target: Target) -> Callable[[], object]:
+    """Connections that come and go, each of another user that a user namespace gives to one."""
+    first = _SUBUIDS + 100_000 * target.uid
+
+    def act(uids: range) -> None:
+        for uid in itertools.cycle(uids):
+            os.setresuid(-1, uid, -1)
+            with contextlib.suppress(OSError), connect(target.hook) as hook:
+                hook.send(b"x")
+            os.setresuid(-1, 0, -1)
+
+    for part in range(_PARTS):  # as root, which a user is in a namespace
+        child(partial(act, range(first + part, first + _RANGE, _PARTS)))
+    return partial(time.sleep, _LINGER_SECONDS)
+
+
+def _all_connections(target: Target) -> None:
+    """As many sessions as a cgroup may have."""
+    hooks = _sessions(target, _SESSIONS)
+    for number in itertools.count(2):
+        for hook, name in hooks:
+            with contextlib.suppress(OSError):
+                hook.send(wire.encode(wire.Snap(name, number, steps=wire.Progress(number))))
+        time.sleep(5)
+
+
 def _gone_peers(target: Target) -> None:
     """Connections whose processes have ended before they are accepted, and that this process keeps."""
     kept = list[socket.socket]()
@@ -168,12 +207,15 @@ def _turns(at_once: int, rate: float) -> Iterator[int]:
 ATTACKS: dict[str, Attack] = {
     "FUSE descriptors": _fuse_descriptors,
     "FUSE descriptors of many users": _fuse_of_many_users,
+    "connections of many users": _connections_of_many_users,
+    "held memory": _held_memory,
     **{
         name: partial(partial, act)
         for name, act in (
             ("lingering descriptors", _lingering_descriptors),
             ("maximal snapshots", _maximal_snapshots),
             ("busy clients", _busy_clients),
+            ("all connections", _all_connections),
             ("gone peers", _gone_peers),
         )
     },

@@ -15,7 +15,7 @@ from bench.torture import hostile_faults
 from bench.torture.hostile_faults import Sockets
 from bench.torture.subject import Subject
 from bench.torture.users import at_hook, at_port
-from bench.torture.users.groups import cgroup
+from bench.torture.users.groups import cgroup, joined, users_cgroup
 from bench.torture.users.target import Attack, Target
 
 _FIRST_UID = 1234
@@ -49,10 +49,12 @@ def attacked(run: Subject, names: Sequence[str]) -> Iterator[None]:
     """Attack a daemon inside the context. Each attack has a user and a cgroup of its own."""
     with contextlib.ExitStack() as stack:
         words = []
+        users = stack.enter_context(users_cgroup(f"torture-{run.pid}-users"))
         for number, name in enumerate(names):
             uid = _FIRST_UID + number
-            words.append(f"{uid}={name}={stack.enter_context(cgroup(f'torture-{run.pid}-{uid}'))}")
+            words.append(f"{uid}={name}={stack.enter_context(cgroup(f'torture-{run.pid}-{uid}', users))}")
         command = [sys.executable, "-m", "bench.torture.users", run.hook, str(run.port), str(run.folder), *words]
+        command = joined([users], command)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
         stack.callback(_end, process)
         assert process.stdout

@@ -104,6 +104,15 @@ def _newcomers_shown(_before: Scrape, scrape: Scrape, run: Subject) -> bool:
     return all(float(n) in steps for n, at in lines if scrape.began - float(at) > _NEWCOMER_SECONDS)
 
 
+def _newcomers_attributed(_before: Scrape, scrape: Scrape, run: Subject) -> bool:
+    """Return whether every training that began at least five seconds before the scrape has its job."""
+    steps = {labels["process"]: value for labels, value in scrape.of("torch_steps_total")}
+    jobs = {labels["process"]: labels["workload_job"] for labels, _ in scrape.of("torch_process_info")}
+    found = {value for process, value in steps.items() if jobs.get(process)}
+    lines = [line.split() for line in (run.folder / "newcomers").read_text().splitlines()]
+    return all(float(n) in found for n, at in lines if scrape.began - float(at) > _NEWCOMER_SECONDS)
+
+
 def _many_newcomers_shown(before: Scrape, scrape: Scrape, run: Subject) -> bool:
     return (FIRST_NEWCOMER + _MIN_NEWCOMERS) in {v for _, v in scrape.of("torch_steps_total")} and _newcomers_shown(
         before, scrape, run
@@ -168,7 +177,7 @@ def _hook(name: str, how: str, reported_by: str, sign: Sign, inject: Inject, **m
         f"`{reported_by}`" if reported_by else "",
         every(sign, honest),
         inject,
-        **{"setting": LIMITED, "during": honest, "finally_": _within_limits, "lasts": 8.0, **more},  # type: ignore[arg-type]
+        **{"setting": LIMITED, "during": honest, "finally_": _within_limits, "lasts": 8.0, **more},  # type: ignore[arg-type]  # fields by name
     )
 
 
@@ -230,6 +239,41 @@ FAULTS: tuple[Fault, ...] = (
         _many_newcomers_shown,
         _by_user("busy clients", newcomers=True),
         during=every(honest, _newcomers_shown),
+        report_within=30.0,
+        lasts=20.0,
+        delayed=100,
+    ),
+    _hook(
+        "newcomers behind 65,536 users",
+        "connections of one user's range of uids come and go without a pause; each second another training begins",
+        f'{REJECTED}{{reason="connect_rate"}}',
+        every(rises(REJECTED, reason="connect_rate"), _many_newcomers_shown),
+        _by_user("connections of many users", newcomers=True),
+        during=every(honest, _newcomers_shown),
+        report_within=30.0,
+        lasts=20.0,
+        delayed=100,
+    ),
+    _hook(
+        "newcomers beside all connections",
+        "two other users hold as many sessions as they may have; each second another training begins",
+        f'{REJECTED}{{reason="connections"}}',
+        every(rises(REJECTED, reason="connections"), _many_newcomers_shown),
+        _by_user("all connections", "all connections", newcomers=True),
+        during=every(honest, _newcomers_shown),
+        report_within=40.0,
+        lasts=20.0,
+        delayed=100,
+    ),
+    _hook(
+        "trainings that hold the lock of their memory",
+        "three other users map a file of a FUSE file system that does not answer: reads of their `/proc` hang; each "
+        "second another training begins, and has its job",
+        "",
+        every(_many_newcomers_shown, _newcomers_attributed),
+        _by_user(*["held memory"] * 3, newcomers=True),
+        setting=Setting(devices=2, real=True, memory=LIMIT_BYTES, tasks=MAX_TASKS),
+        during=every(honest, _newcomers_shown, _newcomers_attributed),
         report_within=30.0,
         lasts=20.0,
         delayed=100,

@@ -1,11 +1,13 @@
-"""Cgroups: one for each user, by which the daemon identifies processes, and one with limits for the daemon."""
+"""Cgroups: one for each user, by which the daemon identifies processes, and one with limits for the daemon. As under
+systemd, the daemon and all users together have the same weight for the CPUs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -39,9 +41,14 @@ def _hierarchy(controller: str) -> tuple[Path, str]:
 
 
 @contextlib.contextmanager
-def cgroup(name: str) -> Iterator[Path]:
-    """Make a cgroup without limits; yield the file that a process writes its pid to. Raises OSError."""
-    folder = _hierarchy("")[0] / name
+def cgroup(name: str, users: Path | None = None) -> Iterator[Path]:
+    """Make a cgroup without limits, below that of all users if it is in the same hierarchy; yield the file that a
+    process writes its pid to. Raises OSError.
+    """
+    parent, _ = _hierarchy("")
+    if users and users.is_relative_to(parent):
+        parent = users.parent
+    folder = parent / name
     folder.mkdir()
     try:
         yield folder / "cgroup.procs"
@@ -49,8 +56,32 @@ def cgroup(name: str) -> Iterator[Path]:
         _remove(folder)
 
 
+@contextlib.contextmanager
+def users_cgroup(name: str) -> Iterator[Path]:
+    """Make a cgroup with the weight of a slice; yield the file that a process writes its pid to. Raises OSError."""
+    hierarchy, kind = _hierarchy("cpu")
+    folder = hierarchy / name
+    folder.mkdir()
+    _set_weight(folder, kind)
+    try:
+        yield folder / "cgroup.procs"
+    finally:
+        _remove(folder)
+
+
+def _set_weight(folder: Path, kind: str) -> None:
+    name, default = ("cpu.weight", 100) if kind == "cgroup2" else ("cpu.shares", 1024)
+    (folder / name).write_text(str(default))
+
+
+def joined(files: Iterable[Path], command: Sequence[str]) -> list[str]:
+    """Return a command that joins cgroups and then runs another; `files` are those to write its pid to."""
+    written = " ".join(map(str, files))
+    return ["sh", "-c", f'for f in {written}; do echo $$ > "$f" || exit 1; done; exec "$@"', "sh", *command]
+
+
 class Limited:
-    """Cgroups with limits of memory and tasks for a daemon and its children."""
+    """Cgroups with limits of memory and tasks, and the weight of a slice, for a daemon and its children."""
 
     def __init__(self, name: str, memory: int, tasks: int) -> None:
         self._folders: list[Path] = []
@@ -58,6 +89,7 @@ class Limited:
         self.tasks, _ = self._make("pids", name)
         (self.tasks / "pids.max").write_text(str(tasks))
         self._set_memory(memory)
+        _set_weight(*self._make("cpu", name))
 
     def _make(self, controller: str, name: str) -> tuple[Path, str]:
         hierarchy, kind = _hierarchy(controller)
@@ -71,10 +103,9 @@ class Limited:
         name = "memory.max" if self._memory_kind == "cgroup2" else "memory.limit_in_bytes"
         (self.memory / name).write_text(str(limit))
 
-    def join(self) -> list[str]:
-        """Return the words of a command that joins the cgroups and then runs the words after it."""
-        files = " ".join(str(folder / "cgroup.procs") for folder in self._folders)
-        return ["sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 1; done; exec "$@"', "sh"]
+    def join(self, command: Sequence[str]) -> list[str]:
+        """Return a command that joins the cgroups and then runs another."""
+        return joined((folder / "cgroup.procs" for folder in self._folders), command)
 
     def memory_events(self) -> dict[str, int]:
         """Return counts of events: `oom_kill` is the number of processes that the kernel has killed."""
