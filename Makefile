@@ -30,7 +30,7 @@ $(VENV)/dev: $(VENV)/run
 
 # Debian packages that the end-to-end tests start. They need kubectl as well (1.32 was
 # tried): that of Debian 12 is too old for kustomize's components.
-E2E_PACKAGES := prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose tmux
+E2E_PACKAGES := gcc libc6-dev prometheus prometheus-alertmanager util-linux chromium sslscan docker-compose tmux debootstrap debian-archive-keyring
 DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc netavark aardvark-dns catatonit fuse-overlayfs skopeo docker-registry rpm
 
 CLUSTER_PACKAGES := $(DEPLOY_PACKAGES) etcd-server containerd containernetworking-plugins iproute2 prometheus prometheus-alertmanager
@@ -188,6 +188,14 @@ dashboards-check: $(VENV)/dev ## the dashboards on 50 drawn fleets and on scrape
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
 	@$(BIN)/python -m tests.strangers --programs 1000 $(ARGS)
+
+.PHONY: loaders
+loaders: $(VENV)/dev ## drawn loaders run again with the recommended workers; a quiet machine, 8 minutes; ARGS="--seed N --loaders N"
+	@$(BIN)/python -m tests.loaders $(ARGS)
+
+.PHONY: healthy
+healthy: $(VENV)/dev ## drawn trainings that are healthy in unusual ways: no advice may appear; 10 minutes; ARGS="--seed N --programs N"
+	@$(BIN)/python -m tests.healthy $(ARGS)
 
 .PHONY: mutants
 mutants: $(VENV)/dev ## small changes of the code that the tests must notice; some 30 minutes (docs/reliability.md)

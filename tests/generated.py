@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ import bench.verdict
 
 from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.dashboards import build as dashboards
+from gpugauge.artifacts.rules import mixin
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings import reference as settings_reference
@@ -53,8 +55,9 @@ def _files() -> Iterator[tuple[str, Callable[[], str]]]:
         yield path, partial(document, path, tables)
     yield "deploy/prometheus/rules/gpugauge.yaml", lambda: rules.FORMATS["prometheus"](Parameters())
     yield "deploy/prometheus/prometheusrule.yaml", lambda: rules.FORMATS["kubernetes"](Parameters())
-    for name in dashboards.DASHBOARDS:
-        yield f"grafana/{name}.json", partial(dashboards.as_json, name)
+    yield "deploy/mixin/rules.libsonnet", lambda: mixin.as_jsonnet(Parameters())
+    for folder, name in itertools.product(("grafana", "deploy/mixin/dashboards"), dashboards.DASHBOARDS):
+        yield f"{folder}/{name}.json", partial(dashboards.as_json, name)
     yield "grafana/kustomization.yaml", dashboards.as_kustomization
     yield from chart.files()
     for name in golden_metrics.GOLDENS:

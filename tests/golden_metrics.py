@@ -30,6 +30,7 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.collectors.proctree import CUDA
 
+H100 = "NVIDIA H100 80GB HBM3"
 START = 1_790_000_010.0  # Unix time
 GROUPS: tuple[Group, ...] = ("static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig")
 # Always wait for work in the background.
@@ -70,8 +71,15 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
     facts = {"command": "train.py", "python": "3.11.7", "torch": "2.13.0", "cuda": "12.8"}
     facts |= {"rank": str(number), "local_rank": str(number), "world_size": "2", "run_id": "night-42"}
     later = {"build": "cuda", "architectures": "sm_80 sm_90", "driver_cuda": "12.8", "cudnn": "90800"}
-    later |= {"tf32_matmul": "no", "loader_workers": "4", "loader_batch_size": "32", "loader_pin_memory": "yes"}
-    later |= {"backend": "nccl", "parallel": "ddp", "wandb_run": "abc123"}
+    later |= {
+        "matmul_dtype": "bfloat16",
+        "tf32_matmul": "no",
+        "loader_workers": "4",
+        "loader_batch_size": "32",
+        "loader_pin_memory": "yes",
+    }
+    later |= {"autocast": "yes", "deterministic": "no", "allocator": "native", "current_device": str(number)}
+    later |= {"backend": "nccl", "parallel": "ddp", "wandb_run": "abc123", "cpus": "8", "ranks_on_cpus": "2"}
     # Rank 1 makes a known mistake.
     later |= {"profiler": "yes"} if number == 1 else {}
     weights = (
@@ -85,7 +93,11 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
         steps=wire.Progress(steps, steps * 0.08, last, log2),
         batches=wire.Progress(steps + 1, steps * 0.006, last + 0.05, log2),
         parameters=weights,
-        devices=(wire.Device(number, uuid, *figures, 0, number, "H100", "9.0", device_allocs=120, device_frees=20),),
+        devices=(
+            wire.Device(
+                number, uuid, *figures, 0, number, H100, "9.0", 120, 20, step_allocated=2 << 30, limit=80 << 30
+            ),
+        ),
         errors=0,
         facts=later,
         step_source="optimizer",
@@ -96,7 +108,25 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
         waits={"training": steps * 0.005, "evaluating": steps * 0.001},
         samples=32 * steps,
         tokens=32_768 * steps,
+        flops={"parameters": 6.0 * 124_439_808 * 32_768 * steps},
     )
+    loader = wire.Loader(
+        batches=steps + 1,
+        measured=steps - 7,
+        cpu_seconds=steps * 0.05,
+        threads_seconds=steps * 0.005,
+        queued_seconds=steps * 0.002,
+        storage_seconds=steps * 0.03,
+        blocked_seconds=steps * 0.01,
+        epochs=2,
+        starts=2,
+        start_seconds=1.5,
+        slowest=0.97,
+        worker_bytes=1 << 28,
+        process_cpu_seconds=steps * 0.09,
+        thread_queued_seconds=steps * 0.001,
+    )
+    snap = replace(snap, loader=loader)
     record = SharedRecord("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
     hello = wire.Hello(session, 1, 40 + number, 4026531836, START - 50, facts)
     ended = "finished" if ended_at else ""
@@ -170,15 +200,19 @@ def _write_visible(root: Path, pid: int) -> None:
     (folder / "io").write_text("rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\n")
     (folder / "environ").write_bytes(b"CUDA_VISIBLE_DEVICES=0\0")
     with (folder / "status").open("a") as status:
-        status.write("Cpus_allowed:\tff\n")
+        status.write("Cpus_allowed:\tff\nCpus_allowed_list:\t0-7\n")
     (folder / f"task/{pid}").mkdir(parents=True)
     (folder / f"task/{pid}/stat").write_text((folder / "stat").read_text())
+    (folder / "statm").write_text("3000 1000 400 1 0 900 0\n")
     (folder / "fd").mkdir()
     (folder / "fd/3").symlink_to("/dev/nvidia0")
     group = root / "cgroup" / (folder / "cgroup").read_text().strip().rpartition(":")[2][1:]
     group.mkdir(parents=True, exist_ok=True)
     (group / "cpu.stat").write_text("usage_usec 9\nthrottled_usec 1500000\n")
     (group / "cpu.max").write_text("400000 100000\n")
+    (group / "memory.stat").write_text("anon 4000000\nfile 9000000\nshmem 96000\n")
+    (group / "memory.max").write_text("8589934592\n")
+    (group / "memory.current").write_text("4294967296\n")
     for resource in ("cpu", "io", "memory"):
         (group / f"{resource}.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=250000\n")
 

@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import os
 import shutil
-import warnings
 from types import ModuleType
 from typing import NoReturn
 
@@ -46,11 +45,9 @@ def has_torch() -> bool:
 
 
 def torch() -> ModuleType:
-    """Return the real torch; a torch without NumPy warns when it is imported."""
+    """Return the real torch."""
     require(has_torch(), NO_TORCH)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module("torch")
+    return importlib.import_module("torch")
 
 
 def leave_out_torch(items: list[pytest.Item]) -> None:

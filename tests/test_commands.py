@@ -26,6 +26,7 @@ NOT_RUN = {
     "curl": "asks a daemon at the default port; tests/web and tests/e2e/test_lifecycle.py send these requests",
     "dmesg": "reads the kernel log of a machine with a GPU",
     "helm": "needs a cluster; tests/e2e/test_chart.py renders the chart with Helm's own code",
+    "jb": "fetches from the forge; tests/artifacts/rules/test_mixin.py renders what it would fetch",
     "journalctl": "needs a booted systemd: tests/e2e/test_systemd.py has one",
     "kubectl": "needs a cluster; tests/e2e/test_install_kubernetes.py runs the blocks of install-kubernetes.md",
     "nvidia-smi": "needs a GPU",

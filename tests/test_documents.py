@@ -52,7 +52,7 @@ def too_long(text: str) -> list[tuple[int, str]]:
     return [(number, sentence) for number, sentence in found if len(re.findall(r"\w+", sentence)) > MAX_WORDS]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
 def test_lines_of_prose_are_short(path: Path) -> None:
     assert [(number, line) for number, line in prose(path.read_text()) if len(line) > MAX_LINE] == []
 

@@ -118,6 +118,13 @@ def test_daemon_loads_no_module_for_the_sake_of_one_function() -> None:
     assert not loaded & {"curses", "email", "gzip", "html", "multiprocessing", "statistics"}  # 3 MB
 
 
+def test_daemon_loads_the_page_for_its_first_request() -> None:
+    code = "import sys, gpugauge.daemon.serve\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert [name for name in loaded if name.startswith(("gpugauge.web.page", "gpugauge.status.node"))] == []
+
+
 def test_worker_loads_the_driver_only() -> None:
     loaded = loaded_by("import gpugauge.driver.worker")
 

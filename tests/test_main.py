@@ -31,7 +31,7 @@ def test_help_and_mistakes_of_serve() -> None:
     assert (mistaken.returncode, mistaken.stdout) == (2, "")
     assert "--log.level" in mistaken.stderr
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("gpugauge: --log.level: log.level: must be 'debug', 'info', ")
+    assert refused.stderr.startswith("gpugauge: --log.level: must be 'debug', 'info', ")
 
 
 def test_other_commands() -> None:
@@ -110,6 +110,44 @@ def test_daemon_on_a_real_node_never_loads_the_libraries_that_read_settings(tmp_
         "torch",
     }
     assert not {"difflib", "importlib.resources", "zipfile"} & set(loaded)  # what our own code need not load
+
+
+# Prints each child process up to the first tick, and what was imported before it.
+CHILDREN = """
+import re, subprocess, sys
+from gpugauge.__main__ import main
+begin = subprocess.Popen.__init__
+def noted(self, command, *rest, **more):
+    (module,) = re.findall("from ([a-z._]+) import main", " ".join(command))
+    print(module.split(".")[1], "after" if "gpugauge.daemon.app" in sys.modules else "before", flush=True)
+    begin(self, command, *rest, **more)
+subprocess.Popen.__init__ = noted
+main()
+"""
+
+
+def children(*flags: str) -> set[str]:
+    """Return the first child process of each kind of a daemon; `before` are those that start before its imports."""
+    command = [sys.executable, "-c", CHILDREN, "serve", "--web.listen-address=127.0.0.1:0", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if "msg=serving" in line:
+                break
+        process.terminate()
+        started = process.communicate(timeout=30)[0].splitlines()
+    # A worker that finds no driver is replaced.
+    return set({line.split()[0]: line for line in reversed(started)}.values())
+
+
+def test_plain_settings_need_no_process_and_the_worker_starts_at_once(tmp_path: Path) -> None:
+    (tmp_path / "settings").touch()
+    hook, file = f"--hook.socket={tmp_path}/hook.sock", f"--config.file={tmp_path}/settings"
+
+    assert children(hook) == {"driver before", "sessions after"}
+    assert children(hook, "--driver.mode=off") == {"sessions after"}
+    assert children(hook, file) == {"cli before", "driver after", "sessions after"}
+    assert children(hook, "--simulate=idle") == {"simulator after", "sessions after"}
 
 
 @pytest.mark.parametrize("redirections", ["2>&-", "0<&- 1>&- 2>&-", "2>/dev/full", "2> >(exec head -c 1 >/dev/null)"])

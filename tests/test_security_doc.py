@@ -12,6 +12,7 @@ import pytest
 
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.receiver.protocol import Options
+from gpugauge.workload import environ, processfiles
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/security.md").read_text()
@@ -79,3 +80,13 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"refuses these for {options.ban_seconds / 60:.0f} minutes" in TEXT
     series, by_owner = Budget.__init__.__defaults__ or ()
     assert f"at most {by_owner:,} series, all together {series:,}" in TEXT
+
+
+def test_every_variable_that_is_read_is_listed() -> None:
+    in_proc = set(re.findall(r'b"([A-Z_]+)="', Path(processfiles.__file__).read_text()))
+    read = {name.decode() for name in environ.VARIABLES} | in_proc
+    _, _, section = TEXT.partition("it reads only these variables")
+    listed = set(re.findall(r"`([A-Z][A-Za-z_*]+)`", section.partition("No message contains")[0]))
+
+    assert len(in_proc) == 4
+    assert listed == read | {"VC_*_HOSTS"}

@@ -24,6 +24,7 @@ STAGES = (
     Stage("document", "the commands of docs/install-kubernetes.md, in order", "test_document.py", nodes=True),
     Stage("identity", "the owners of pods, from two kubelets and the API", "test_identity.py", nodes=True),
     Stage("hook", "the hook by the device plugin, on two kubelets", "test_hook.py", nodes=True),
+    Stage("job", "a Job on two nodes: one job, one notification", "test_job.py", nodes=True),
 )
 _API = ("etcd", "kubectl", "ip", "unshare")
 _NODES = ("containerd", "ctr", "runc", "podman", "mmdebstrap")

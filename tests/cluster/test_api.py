@@ -26,7 +26,7 @@ def api(control: Cluster) -> Cluster:
     """Return a cluster with the kinds of the Prometheus operator, and the namespaces that documents name."""
     apply(control, *definitions())
     for kind in ("podmonitors", "servicemonitors", "prometheusrules"):
-        until(lambda kind=kind: "Error" not in control.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]
+        until(lambda kind=kind: "Error" not in control.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]  # the lambda has a default
     for name in ("training", "monitoring"):
         namespace(control, name)
     return control

@@ -33,7 +33,7 @@ def before(cluster: Cluster) -> Iterator[Cluster]:
     """Return the cluster with what the document takes for granted, and nothing of it afterwards."""
     apply(cluster, *definitions(), RUNTIME_CLASS)
     for kind in ("podmonitors", "servicemonitors", "prometheusrules"):
-        until(lambda kind=kind: "rror" not in cluster.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]
+        until(lambda kind=kind: "rror" not in cluster.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]  # the lambda has a default
     for name in ("training", "monitoring"):
         namespace(cluster, name)
     yield cluster

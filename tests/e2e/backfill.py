@@ -76,19 +76,24 @@ class Api:
         return int(data["stats"]["samples"]["totalQueryableSamples"])
 
 
-def evaluate_rules(folder: Path, end: int, seconds: int, parameters: Parameters) -> None:
-    """Write what the rules record and the alerts that fire over the time range, a minute apart."""
-    every = [rule for group in rules.groups(parameters)["groups"] for rule in group["rules"]]
-    left = list(every)
+def levels(groups: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rules of all groups, those that read recorded series after those that record them."""
+    left = [rule for group in groups["groups"] for rule in group["rules"]]
     while left:
         open_names = {rule["record"] for rule in left if "record" in rule}
         ready = [rule for rule in left if not open_names & set(re.findall(r"gpugauge:[\w:]+", rule["expr"]))]
         assert ready, open_names
+        yield ready
+        left = [rule for rule in left if rule not in ready]
+
+
+def evaluate_rules(folder: Path, end: int, seconds: int, parameters: Parameters) -> None:
+    """Write what the rules record and the alerts that fire over the time range, a minute apart."""
+    for ready in levels(rules.groups(parameters)):
         with prometheus(folder) as server:
             api = Api(server.url, end, seconds)
             samples = [sample for rule in ready for sample in _results(api, rule)]
         written(folder, samples)
-        left = [rule for rule in left if rule not in ready]
 
 
 def _results(api: Api, rule: Mapping[str, Any]) -> Iterator[Sample]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.e2e.backfill import Sample, labelled
 from tests.status.statusfacts import ROWS
@@ -14,6 +14,8 @@ from tests.status.statusfacts import ROWS
 MINUTE, SECONDS = 60, 3600
 # Names that several clusters, namespaces and kinds share.
 _NAMES, _NAMESPACES, _KINDS = ("llm", "1000", "résumé-7", "a b"), ("ml", "web", ""), ("slurm", "jobset", "user")
+# The bounds of each exported gain, relative to it.
+SPREAD = {"": 1.0, "_lower": 0.8, "_upper": 1.3}
 _CAUSES = ("data_loading", "host_bound", "transfer", "underfilled")
 
 
@@ -52,6 +54,38 @@ class DrawnJob:
     lost: dict[str, float]
     trains: bool = True
     ended: int = 0  # minutes ago
+    # By cause and by mistake, for each process in the order of the places; None where it is not decided. Time of a step
+    # without the cause, relative to the step.
+    left: dict[str, list[float | None]] = field(default_factory=dict)
+    after: str = "gpu"
+    mistakes: dict[str, list[bool | None]] = field(default_factory=dict)
+
+    @property
+    def main(self) -> str:
+        """The cause that limits each of its processes."""
+        return max(self.lost, key=lambda cause: self.lost[cause])
+
+    def of_seen(self, values: list[Any]) -> list[Any]:
+        """Return the values of the processes of which Prometheus has values."""
+        return [value for (node, _), value in zip(self.places, values, strict=True) if not (node.down or node.blind)]
+
+    def gains(self) -> dict[str, tuple[float, float, float]]:
+        """Return the factor of the step rate without each cause, and its bounds: a step takes as long as on the slowest
+        process.
+        """
+        seen = {cause: self.of_seen(left) for cause, left in self.left.items()}
+        known = {cause: [share for share in left if share is not None] for cause, left in seen.items()}
+        undecided = {self.main} if None in seen.get(self.main, [None]) else set()
+        return {
+            cause: (1 / max(left), SPREAD["_lower"] / max(left), SPREAD["_upper"] / min(left))
+            for cause, left in known.items()
+            if left and cause not in undecided
+        }
+
+    def made(self) -> dict[str, int]:
+        """Return the number of processes that make each mistake, at least one."""
+        counts = {mistake: sum(map(bool, self.of_seen(made))) for mistake, made in self.mistakes.items()}
+        return {mistake: count for mistake, count in counts.items() if count}
 
     @property
     def wasted(self) -> float:
@@ -106,8 +140,10 @@ class DrawnFleet:
             yield from _of_gpu(row, uuid, index, node.faults.get(uuid, ""), age)
         for number, job in enumerate(self.jobs):
             if ago >= job.ended * MINUTE:
-                for uuid in (uuid for place, uuid in job.places if place is node):
-                    yield from _of_process(row, f"{number}-{node.name}-{uuid}", uuid, job, second - age, age)
+                for place, uuid in ((at, uuid) for at, (where, uuid) in enumerate(job.places) if where is node):
+                    process = f"{number}-{node.name}-{uuid}"
+                    yield from _of_process(row, process, uuid, job, second - age, age)
+                    yield from _of_advice(row, process, job, place)
 
 
 Rows = Callable[..., Iterator[Sample]]
@@ -144,6 +180,33 @@ def _of_process(row: Rows, process: str, uuid: str, job: DrawnJob, start: int, a
         yield from row("training_lost_seconds_total", age * share, process=process, cause=cause)
 
 
+def _of_advice(row: Rows, process: str, job: DrawnJob, place: int) -> Iterator[Sample]:
+    if not job.trains:
+        return
+    yield from row("training_limited_by", 1, process=process, cause=job.main)
+    for cause, left in job.left.items():
+        if (share := left[place]) is not None:
+            for part, factor in SPREAD.items():
+                yield from row(f"training_expected_speedup{part}_ratio", factor / share, process=process, cause=cause)
+            yield from row("training_expected_speedup_info", 1, process=process, cause=cause, next=job.after)
+    for mistake, made in job.mistakes.items():
+        if (value := made[place]) is not None:
+            yield from row("training_mistake", value, process=process, mistake=mistake)
+
+
+def _advise(dice: random.Random, job: DrawnJob) -> None:
+    """Draw what is known of a job's gains and mistakes: of most of its processes, of all or of none."""
+
+    def drawn(known: float, values: tuple[Any, ...]) -> list[Any]:
+        return [dice.choice(values) if dice.random() < known else None for _ in job.places]
+
+    known = dice.choice((0.0, 0.7, 1.0, 1.0))
+    job.left = {cause: drawn(known, (0.2, 0.4, 0.65, 0.9)) for cause in job.lost if cause != "unknown"}
+    job.after = dice.choice(("gpu", "cpu", "throttled"))
+    some = dice.choice((0.0, 0.5, 1.0))
+    job.mistakes = {mistake: drawn(some, (False, False, True)) for mistake in ("profiler", "empty_cache")}
+
+
 def draw(seed: int) -> DrawnFleet:
     """Return a fleet. Two clusters may have equal names of nodes, GPUs and jobs."""
     dice = random.Random(seed)
@@ -172,5 +235,9 @@ def draw(seed: int) -> DrawnFleet:
             }
             ended = dice.choice([0, 0, 0, 25])
             jobs.setdefault(identity, DrawnJob(identity, taken, lost, dice.random() < 0.8, ended))
+    # With dice of their own, so that the fleets stay what they were.
+    advice = random.Random(seed)
+    for job in jobs.values():
+        _advise(advice, job)
     missing = frozenset(dice.sample(["gpu_utilization_ratio", "gpu_temperature_celsius", "gpu_ecc_errors_total"], 1))
     return DrawnFleet(dice.choice([15, 30, 60]), nodes, list(jobs.values()), missing)

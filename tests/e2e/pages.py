@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.node import status
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Server
@@ -30,15 +32,16 @@ class Page:
 
 
 @contextmanager
-def served(snapshot: Snapshot, history: History, scenario: str | None = None) -> Iterator[Page]:
+def served(snapshot: Snapshot, history: History, scenario: str | None = None, links: Links = LINKS) -> Iterator[Page]:
     """Serve the page of a snapshot on a free port."""
     page = Page("", snapshot, lambda _: None)
 
     def current() -> Snapshot:
         return replace(page.snapshot, monotonic=time.monotonic())
 
-    routes = page_routes(current, history, lambda: None, "/metrics", scenario, LINKS)
-    routes[PATH] = status_route(current, history)
+    view = partial(status, history=history)
+    routes = page_routes(current, view, lambda: None, "/metrics", scenario, links)
+    routes[PATH] = status_route(current, view)
     server = Server([("127.0.0.1", 0)], routes)
     server.start()
     page.url = f"http://127.0.0.1:{server.addresses[0][1]}/"

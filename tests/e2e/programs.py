@@ -28,18 +28,27 @@ Series = dict[tuple[str, ...], float]
 
 
 def prometheus3(program: str) -> str:
-    """Return the path of a program of the current Prometheus, which is fetched once; skips or fails as need() does."""
-    folder = Path(__file__).parents[2] / ".cache" / "prometheus3"
-    packages = ("prometheus", "promtool", "prometheus-alertmanager")
-    fetch = [str(Path(__file__).with_name("fetch-debian")), str(folder), "usr/bin/promtool", "sid", *packages]
+    """Return the path of a program of the current Prometheus; skips or fails as need() does."""
+    return _fetched("prometheus3", "promtool", "prometheus", "promtool", "prometheus-alertmanager") + program
+
+
+def victoria(program: str) -> str:
+    """Return the path of a program of the current VictoriaMetrics; skips or fails as need() does."""
+    return _fetched("victoria", "vmalert", "victoria-metrics") + program
+
+
+def _fetched(name: str, program: str, *packages: str) -> str:
+    """Return the folder of the programs of Debian's newest packages, which are fetched once."""
+    folder = Path(__file__).parents[2] / ".cache" / name
+    fetch = [str(Path(__file__).with_name("fetch-debian")), str(folder), f"usr/bin/{program}", "sid", *packages]
     with contextlib.ExitStack() as stack:
         folder.parent.mkdir(exist_ok=True)
-        lock = stack.enter_context((folder.parent / "prometheus3.lock").open("w"))
+        lock = stack.enter_context(folder.with_suffix(".lock").open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)  # of parallel tests, one fetches
         fetched = subprocess.run(fetch, check=False, capture_output=True, text=True)
     if fetched.returncode:
-        give_up(f"the current Prometheus cannot be fetched: {fetched.stderr.strip()}")
-    return str(folder / "usr" / "bin" / program)
+        give_up(f"{packages[0]} cannot be fetched: {fetched.stderr.strip()}")
+    return f"{folder}/usr/bin/"
 
 
 def new_pid_namespace() -> tuple[str, ...]:

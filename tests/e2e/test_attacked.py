@@ -57,7 +57,7 @@ def watched(setting: Setting) -> Iterator[tuple[Subject, Witness]]:
 
 def setting(*flags: str, **more: object) -> Setting:
     files = {SETTINGS: settings(enabled=True)}
-    return Setting(flags=["--config.file={}/" + SETTINGS, *flags], files=files, real=True, **more)  # type: ignore[arg-type]
+    return Setting(flags=["--config.file={}/" + SETTINGS, *flags], files=files, real=True, **more)  # type: ignore[arg-type]  # fields by name
 
 
 def test_the_witness_notices_what_does_not_work() -> None:

@@ -19,7 +19,7 @@ from gpugauge.artifacts.dashboards.build import DASHBOARDS
 from gpugauge.artifacts.dashboards.missing import TEXTS
 from gpugauge.artifacts.rules.options import Parameters
 from tests.e2e.backfill import Api, evaluate_rules, written
-from tests.e2e.drawn_fleets import SECONDS, DrawnFleet, JobId, draw
+from tests.e2e.drawn_fleets import SECONDS, DrawnFleet, DrawnJob, JobId, draw
 from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 
@@ -139,7 +139,7 @@ def test_notifications_are_those_of_alertmanager(world: World) -> None:
 def matches(alert: dict[str, str], matchers: list[str]) -> bool:
     """Return whether an alert matches, as Alertmanager reads matchers."""
     for matcher in matchers:
-        name, operator, value = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
+        name, operator, value = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]  # it matches, or the test fails
         actual = alert.get(name, "")
         if not (re.fullmatch(value, actual) if operator == "=~" else actual == value):
             return False
@@ -164,7 +164,7 @@ def receiver(alert: dict[str, str]) -> dict[str, object]:
 
 
 def group_by(route: dict[str, object]) -> list[str]:
-    return route.get("group_by", ALERTMANAGER["route"]["group_by"])  # type: ignore[return-value]
+    return route.get("group_by", ALERTMANAGER["route"]["group_by"])  # type: ignore[return-value]  # read from YAML
 
 
 def test_the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
@@ -177,13 +177,42 @@ def test_the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
 
 
 def test_the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
-    for job in world.fleet.judged:
-        chosen = {"cluster": job.id.cluster or ".*", "kind": job.id.kind, "namespace": job.id.namespace}
-        opened = world.open("job", **chosen, workload=job.id.name)
-
+    for job, opened in each_job(world):
         assert opened.panel("GPUs wasted").number() == pytest.approx(job.wasted, abs=0.02)
         places = {(node.name, uuid) for node, uuid in job.places if not (node.down or node.blind)}
         assert set(opened.panel("Nodes and GPUs").by("instance", "uuid")) == places
+
+
+def test_the_job_dashboard_says_what_a_step_gains(world: World) -> None:
+    for job, opened in each_job(world):
+        panel = opened.panel("What to do")
+        for query in range(3):
+            truth = {(cause,): pytest.approx(bounds[query]) for cause, bounds in job.gains().items()}
+            assert panel.by("cause", of=query + 1) == truth, job
+        assert {limit for _, limit in panel.by("cause", "next", of=1)} == ({job.after} if job.gains() else set())
+
+
+def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
+    jobs = [job for seed in range(FLEETS) for job in draw(seed).judged]
+
+    assert any(job.gains() for job in jobs)
+    assert any(job.made() for job in jobs)
+    assert not all(job.gains() and job.made() for job in jobs)
+
+
+def test_the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
+    for job, opened in each_job(world):
+        shown = opened.panel("Known mistakes").by("mistake")
+        decided = any(value is not None for made in job.mistakes.values() for value in job.of_seen(made))
+        absent = "none found" if decided else "not known: no process reports through the hook (docs/hook.md)"
+
+        assert shown == ({(mistake,): count for mistake, count in job.made().items()} or {(absent,): 0})
+
+
+def each_job(world: World) -> Iterator[tuple[DrawnJob, Grafana]]:
+    for job in world.fleet.judged:
+        chosen = {"cluster": job.id.cluster or ".*", "kind": job.id.kind, "namespace": job.id.namespace}
+        yield job, world.open("job", **chosen, workload=job.id.name)
 
 
 def test_each_gpu_of_a_node_is_once_in_the_list(world: World) -> None:

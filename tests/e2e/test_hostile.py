@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook import launch
+from gpugauge.sessions.ends import STATUS_TIMEOUT_SECONDS
 from gpugauge.wire import messages as wire
 from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, wait_for
 from tests.hook import wire_1_0
@@ -258,6 +259,7 @@ def test_hook_of_the_minor_version_before(tmp_path: Path) -> None:
         versions = running.series("torch_process_info", "torch")
         hook.send(wire_1_0.encode(wire_1_0.Bye(session, 3, "finished")))
         hook.close()
-        wait_for(lambda: gone(running, "finished"), MAX_DELAY_SECONDS, "its end is counted")
+        # This process lives on, so that its exit status is awaited before the message is believed.
+        wait_for(lambda: gone(running, "finished"), MAX_DELAY_SECONDS + STATUS_TIMEOUT_SECONDS, "its end is counted")
 
     assert list(versions) == [("2.1.2",)]

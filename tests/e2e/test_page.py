@@ -15,10 +15,10 @@ import pytest
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
 from tests.e2e.browsing import axe_violations, launched, opened
-from tests.e2e.pages import Page, served, simulated
+from tests.e2e.pages import LINKS, Page, served, simulated
 from tests.e2e.programs import daemon, wait_for
 from tests.status.drawnnode import Node, Program, crowd_of, draw
-from tests.status.statusfacts import snapshot
+from tests.status.statusfacts import family, snapshot
 
 pytestmark = pytest.mark.e2e
 
@@ -27,21 +27,21 @@ HOSTILE = "</th><script>document.title='taken'</script><img src=x onerror=docume
 SCENARIOS = {
     "failing-card": (
         90,
-        "1 of 2 GPUs with errors: GPU 1: after an error the driver requires: a reset of the GPU",
-        ("nvidia-smi --gpu-reset -i 1", "Xid 48: Double bit ECC error"),
+        "1 of 2 GPUs with errors, GPU 1: the driver requires a reset of the GPU after an error",
+        ("used by train.py (pid 6302, user 1000); also: Xid 48 (Double bit ECC error)", "nvidia-smi --gpu-reset -i 1"),
     ),
     "lost-card": (90, "1 of 4 GPUs down", ("GPU 2: down: lost", "last used by pid 7003 train.py", "drain the node")),
     "a100-mig": (
         30,
-        "Both GPUs are well: 2 in use, 0 free",
-        ("gpugauge run -- python train.py", "Mean load 92 % of 1 GPU"),
+        "2 of 2 GPUs in use, mean load 92 % of 1 GPU",
+        ("gpugauge run -- python train.py", "Mean load 92 % of 1 GPU", "free"),
     ),
     "bottlenecks": (
         150,
-        "7 of 8 GPUs wasted: finetune.py has used up its CPU quota",
-        ("more loader workers, pinned memory", "gpugauge doctor 8001"),
+        "7 of 8 GPUs wasted: finetune.py has used up its CPU quota (87 % lost)",
+        ("pid 8001, Slurm job 501, user 1000, GPU 0", "loader workers instead of", "Expected: steps 4 times as fast"),
     ),
-    "bench-64": (15, "All 8 GPUs are well: 8 in use", ("the state of 64 processes is not known",)),
+    "bench-64": (15, "8 of 8 GPUs in use, mean load ", ("the state of 64 processes is not known",)),
 }
 WINDOWS = ((1366, 768, "light"), (1920, 1080, "dark"), (390, 844, "dark"))
 
@@ -69,6 +69,10 @@ def test_the_answer_and_what_to_do_are_seen_at_once_in_every_window(name: str, b
                 shown = tab.locator("main").inner_text()
                 assert [word for word in words if word not in re.sub(r"\s+", " ", shown)] == []
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width
+                if width == 1366:
+                    lines = "(e) => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)"
+                    assert tab.locator(".answer").evaluate(lines) < 2.5
+                    assert all(text.startswith("runbook") for text in tab.locator(".problems a").all_inner_texts())
                 if width > 390:
                     lowest = tab.evaluate(
                         "Math.max(...[...document.querySelectorAll('.answer, .problems > li')].map("
@@ -312,11 +316,51 @@ def test_the_daemon_without_a_driver_says_why_and_links_where_it_is_told(browser
         "--web.runbook-url=https://docs.example/r",
     )
     with daemon(tmp_path, *flags) as running, opened(browser, running.url) as tab:
-        assert tab.locator(".answer").inner_text() == "The driver is not available: driver_not_loaded"
-        assert "Driver: not available: driver_not_loaded" in tab.locator(".problems").inner_text()
-        advice = tab.get_by_role("link", name="the NVIDIA library is there but its kernel driver is not loaded")
+        assert tab.locator(".answer").inner_text() == "The driver is not available: its kernel module is not loaded"
+        assert "Driver: not available: its kernel module is not loaded" in tab.locator(".problems").inner_text()
+        assert tab.locator(".problems .copy").inner_text().startswith("modprobe nvidia")
+        advice = tab.locator(".problems a")
         assert advice.get_attribute("href") == "https://docs.example/r#exporterblind"
         assert (
             tab.get_by_role("link", name="Grafana").get_attribute("href") == "https://grafana.example/d/gpugauge-fleet"
         )
         assert axe_violations(tab) == []
+
+
+def test_processes_stay_below_their_mig_device(browser: Any, tmp_path: Path) -> None:
+    with simulated(load_scenario("a100-mig"), tmp_path / "node", 30) as page:
+        for width, height, colours in WINDOWS:
+            with opened(browser, page.url, width, height, colours) as tab:
+                rows = "[...document.querySelectorAll('tr.mig, tr.process')].filter((r) => r.offsetParent !== null)"
+                # Each visible process with the MIG device above it.
+                above = (
+                    f"{rows}.map((row, i, all) => row.matches('.process') && [row.innerText.match(/pid (\\d+)/)[1], "
+                    "(all.slice(0, i).reverse().find((r) => r.matches('.mig') && r.parentNode === row.parentNode)"
+                    "?.innerText.match(/\\dg\\.\\d+gb/) || [''])[0]]).filter(Boolean)"
+                )
+                expected = [["6001", "1g.10gb"], ["6002", "3g.40gb"], ["6003", ""]]
+                assert tab.evaluate(above) == expected
+                if width > 390:  # headings are hidden in a narrow window
+                    for _ in range(2):
+                        tab.locator("th.memory button").click()
+                        assert sorted(tab.evaluate(above)) == expected
+                tab.locator("#filter").fill("6002")
+                assert tab.evaluate(above) == [["6002", "3g.40gb"]]
+
+
+def test_a_long_command_stays_within_a_narrow_window(browser: Any) -> None:
+    current = snapshot()
+    limited = (
+        family("training_state", ({"process": "aa", "state": "training"}, 1)),
+        family("torch_process_info", ({"process": "aa", "pid": "4001"}, 1)),
+        family("training_limited_by", ({"process": "aa", "cause": "data_loading"}, 1)),
+        family("training_limited_by_ratio", ({"process": "aa", "cause": "data_loading"}, 0.9)),
+        family("gpugauge_build_info", ({"version": "9.9", "simulated": "false"}, 1)),
+    )
+    names = {f.metric.name for f in limited}
+    kept = tuple(f for f in current.sections[0].families if f.metric.name not in names)
+    current = replace(current, sections=(replace(current.sections[0], families=kept + limited),))
+    links = replace(LINKS, metrics="gpu-node-0123.cluster.example.com:10478/exporters/gpugauge/metrics")
+    with served(current, History(), links=links) as page, opened(browser, page.url, 390, 844) as tab:
+        assert tab.locator(".problems .copy").filter(has_text="gpugauge doctor 4001").count() == 1
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390

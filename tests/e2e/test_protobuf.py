@@ -13,7 +13,7 @@ import yaml
 from tests.e2e.programs import Daemon, Prometheus, daemon, listening, prometheus3, wait_for
 from tests.needs import need
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.deploy]
 
 LOST = "training_lost_seconds_total"
 STEP = "torch_step_duration_seconds"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -130,6 +131,19 @@ def test_what_a_release_says_of_its_image_is_true(engine: Podman, registry: str,
         [need("podman"), "run", "--rm", image, "--version"], env=environment, check=True, capture_output=True, text=True
     )
     assert version.stdout.startswith(f"gpugauge {__version__} (revision {commit}; ")
+
+
+def test_the_list_of_contents_is_the_lock_of_the_image(tmp_path: Path) -> None:
+    source = fresh_checkout(tmp_path)
+    subprocess.run(["make", "--no-print-directory", "sbom"], cwd=source, check=True, capture_output=True)
+
+    listed = json.loads((source / "dist" / f"gpugauge-{__version__}.cdx.json").read_text())
+    lock = (source / "deploy/requirements/image.txt").read_text()
+    locked = re.findall(r"^([\w.-]+)==([\w.]+)", lock, re.MULTILINE)
+    hashes = {found for each in listed["components"] for found in re.findall("[0-9a-f]{64}", json.dumps(each))}
+    assert sorted((each["name"], each["version"]) for each in listed["components"]) == sorted(locked)
+    assert hashes == set(re.findall(r"sha256:([0-9a-f]{64})", lock))
+    assert (listed["metadata"]["component"]["name"], listed["bomFormat"]) == ("gpugauge", "CycloneDX")
 
 
 def materials_of(provenance: dict[str, Any]) -> dict[str, dict[str, str]]:

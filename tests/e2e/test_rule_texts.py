@@ -18,11 +18,8 @@ pytestmark = pytest.mark.e2e
 
 LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
 tool = tools()
-
-
-def begin(tool: str) -> str:
-    """Return the time from which on the load is known: ranges include their begin in Prometheus 2 only."""
-    return f"1970-01-01 00:{8 if 'prometheus3' in tool else 7:02}:00 +0000 UTC"
+# The first minute at which half of the window was spent in training steps.
+BEGIN = "1970-01-01 00:07:00 +0000 UTC"
 
 
 def annotated(story: Story, annotations: dict[str, str]) -> dict[str, Any]:
@@ -61,7 +58,7 @@ def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_p
         "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
         "node-1 GPU 0, 1",
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
-        f"memory, prefetching, faster storage or decoding. Low since {begin(tool)}. 0.7 GPU hours lost "
+        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
         "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
         "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
@@ -79,12 +76,36 @@ def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_p
     )
 
 
+def gain(cause: str, expected: float, lower: float, upper: float, after: str) -> list[Row]:
+    """Return the rows of the gain of process p0 without a cause."""
+    at = {"process": "p0", "cause": cause}
+    factors = {"": expected, "_lower": lower, "_upper": upper}
+    rows = [Row(f"training_expected_speedup{part}_ratio", at, value, None) for part, value in factors.items()]
+    limited = Row("training_limited_by", at, 1, None)
+    return [*rows, limited, Row("training_expected_speedup_info", {**at, "next": after}, 1, None)]
+
+
+def test_texts_have_the_gain_after_the_advice(tool: str, tmp_path: Path) -> None:
+    rows = [*LOW.rows, *gain("data_loading", 2.64, 2.1, 3.04, "host_bound"), *gain("unknown", 9.0, 8.0, 10.0, "gpu")]
+    texts = {
+        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "node-1",
+        "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
+        "memory, prefetching, faster storage or decoding. Without data_loading a step would be about 2.6 times as fast "
+        f"(2.1 to 3.0); the next limit is host_bound. Low since {BEGIN}. 0.7 GPU hours lost so far. Mean over "
+        "15m. On node-1.",
+        "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
+    }
+
+    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)])
+
+
 def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> None:
     texts = {
         "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
-        f"memory, prefetching, faster storage or decoding. Low since {begin(tool)}. 0.7 GPU hours lost "
+        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
         f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
         "programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -174,7 +195,7 @@ def test_texts_without_the_hook_have_the_command_of_the_hook(
         "summary": "Training jobset ml/llm uses 30% of its GPU time, less than 40%, mainly lost to unknown on node-1",
         "description": "Lost mainly to unknown 70%. What to do: no measured value explains it: `gpugauge doctor` on "
         "the node shows what is missing. Processes without the hook: 1; of these only the load is known. "
-        f"Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {begin(tool)}. 0.6 "
+        f"Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {BEGIN}. 0.6 "
         f"GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }

@@ -1,13 +1,10 @@
-"""`gpugauge status` and `gpugauge top` in a terminal, captured with tmux: drawn nodes behind a server as the daemon."""
+"""`gpugauge status`, `top` and `doctor` in a terminal, captured with tmux: drawn nodes behind a server as a daemon."""
 
 from __future__ import annotations
 
-import http.server
-import json
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.status.node import status
+from tests.doctor.daemons import answers_of, serving
 from tests.e2e.programs import GPUGAUGE, wait_for
 from tests.needs import need
 from tests.status.drawnnode import Node, draw
@@ -26,22 +24,9 @@ SEEDS = (3, 7, 21, 33)
 
 @contextmanager
 def answering(node: Node) -> Iterator[str]:
-    """Serve the status of a node; yields host and port."""
-    body = json.dumps(status(node.snapshot(), node.history())).encode()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
+    """Serve what the daemon of a node answers; yields host and port."""
+    with serving(answers_of(node)) as url:
+        yield url.removeprefix("http://").removesuffix("/metrics")
 
 
 @pytest.fixture
@@ -51,11 +36,11 @@ def tmux(tmp_path: Path) -> Iterator[list[str]]:
     subprocess.run([*command, "kill-server"], check=False, stderr=subprocess.DEVNULL)
 
 
-def captured(tmux: list[str], folder: Path, width: int, address: str, *options: str) -> tuple[list[str], str]:
-    """Return the lines that the terminal shows after `gpugauge status`, and the exit status."""
-    done = folder / f"status-{width}"
+def captured(tmux: list[str], folder: Path, width: int, command: str, *options: str) -> tuple[list[str], str]:
+    """Return the lines that the terminal shows after a command of gpugauge, and the exit status."""
+    done = folder / f"done-{width}"
     environ = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-    shell = f"clear; {GPUGAUGE} status --url {address}; echo $? >{done}; sleep 60"
+    shell = f"clear; {GPUGAUGE} {command}; echo $? >{done}; sleep 60"
     size = ["-x", str(width), "-y", "400"]
     subprocess.run([*tmux, "new-session", "-d", "-s", f"w{width}", *size, shell], env=environ, check=True)
     wait_for(lambda: done.exists() and done.read_text(), 60, "the command ends")
@@ -64,18 +49,20 @@ def captured(tmux: list[str], folder: Path, width: int, address: str, *options: 
     return text.rstrip("\n").splitlines(), done.read_text().strip()
 
 
+def joined(tmux: list[str], width: int) -> list[str]:
+    """Return the lines of the terminal; those that it has wrapped, of which there should be none, are joined."""
+    capture = [*tmux, "capture-pane", "-p", "-J", "-t", f"w{width}"]
+    return subprocess.run(capture, capture_output=True, text=True, check=True).stdout.rstrip("\n").splitlines()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lines_fit_the_terminal(seed: int, tmux: list[str], tmp_path: Path) -> None:
     node = draw(seed)
     facts = status(node.snapshot(), node.history())
     with answering(node) as address:
         for width in (80, 120, 200):
-            shown, code = captured(tmux, tmp_path, width, address)
-            # -J joins lines that the terminal has wrapped: there must be none.
-            joined = subprocess.run(
-                [*tmux, "capture-pane", "-p", "-J", "-t", f"w{width}"], capture_output=True, text=True, check=True
-            ).stdout
-            assert [line.rstrip() for line in joined.rstrip("\n").splitlines()] == [line.rstrip() for line in shown]
+            shown, code = captured(tmux, tmp_path, width, f"status --url {address}")
+            assert [line.rstrip() for line in joined(tmux, width)] == [line.rstrip() for line in shown]
             assert code == ("1" if facts["problems"] else "0")
             words = re.sub(r"\s+", "", "".join(shown))
             answer = "".join(c if c.isprintable() else "?" for c in facts["answer"])
@@ -95,8 +82,25 @@ def test_colours_by_meaning(tmux: list[str], tmp_path: Path) -> None:
     assert seeds.keys() == {"31", "32", "33"}
     for number, (colour, seed) in enumerate(seeds.items()):
         with answering(draw(seed)) as address:
-            shown, _ = captured(tmux, tmp_path, 100 + number, address, "-e")
+            shown, _ = captured(tmux, tmp_path, 100 + number, f"status --url {address}", "-e")
         assert shown[0].startswith(f"\x1b[{colour}m")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_doctor_answers_on_one_screen(tmux: list[str], tmp_path: Path, width: int) -> None:
+    node, program = next(
+        (node, p) for node in map(draw, range(100)) for p in node.programs if p.condition == "limited" and p.speedup
+    )
+    with answering(node) as address:
+        command = f"doctor {program.pid} --url http://{address}/metrics --simulate idle"
+        shown, code = captured(tmux, tmp_path, width, command)
+
+    assert code == "1"  # the process is not on this machine
+    assert [line.rstrip() for line in joined(tmux, width)] == [line.rstrip() for line in shown]
+    assert len(shown) <= 40
+    assert shown.index("What to change") <= 24
+    assert f"[{program.cause}]" in "".join(shown)
+    assert "→ steps" in "".join(shown)
 
 
 def test_top_at_three_widths_until_q(tmux: list[str], tmp_path: Path) -> None:

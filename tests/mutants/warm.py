@@ -101,7 +101,7 @@ class _Warm:
         by_file: dict[str, list[str]] = {}
         for nodeid in self._items:
             by_file.setdefault(nodeid.split("::")[0], []).append(nodeid)
-        tasks = [Task(name, lambda ids=ids: self._observe(ids), 600) for name, ids in by_file.items()]  # type: ignore[misc]
+        tasks = [Task(name, lambda ids=ids: self._observe(ids), 600) for name, ids in by_file.items()]  # type: ignore[misc]  # the lambda has a default
         for name, answer in forked(tasks, self._jobs):
             if answer in (CRASHED, TIMED_OUT):
                 self.seen.failed.append(f"{name} ({answer})")

@@ -1,0 +1,171 @@
+"""The gain in the texts of alerts, in Prometheus' rule tester, over drawn jobs whose steps are known."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.alerts.replay import dump
+
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.load import alert_of_cause
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.texts import Texts
+from tests.artifacts.rules.rule_stories import Row
+from tests.e2e.ruletester import keep_needed, tools_by_turns
+
+pytestmark = pytest.mark.e2e
+tool = tools_by_turns()
+CAUSES = ("data_loading", "host_bound", "transfer", "cpu_limited")
+LIMITS = {"gpu": "its kernels on the GPU", "cpu": "its computation on the CPU", "transfer": "transfer"}
+JOBS = 60
+# For an hour all jobs are as drawn; in the last minutes some processes evaluate or restart, and export no gain.
+PHASES = [("bad", 55), ("good", 6)]
+
+
+@dataclass
+class Rank:
+    """A process. `left` is the time of its steps without each cause, relative to its steps; the bounds are those of
+    the export, and `pauses` whether it exports no gain at the end.
+    """
+
+    limit: str
+    left: dict[str, float]
+    spread: tuple[float, float]
+    pauses: bool
+
+
+@dataclass
+class Job:
+    """A job with synchronous ranks, of which each step ends with the slowest."""
+
+    name: str
+    cluster: str
+    lost: dict[str, float]
+    after: str
+    ranks: list[Rank] = field(default_factory=list)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The labels of the job."""
+        return {"workload_job_kind": "slurm", "workload_job": self.name}
+
+    @property
+    def main(self) -> str:
+        """The cause that costs most."""
+        return max(self.lost, key=lambda cause: self.lost[cause])
+
+    def gain(self, number: Callable[[float], str]) -> str:
+        """Return the text about the main cause: that of the rank that is slowest without it."""
+        gaining = [rank for rank in self.ranks if self.main in rank.left]
+        if not gaining or any(rank.limit == self.main and self.main not in rank.left for rank in self.ranks):
+            return ""
+        slowest = max(rank.left[self.main] for rank in gaining)
+        bounds = [(rank.spread[0] / rank.left[self.main], rank.spread[1] / rank.left[self.main]) for rank in gaining]
+        lower, upper = min(low for low, _ in bounds), max(high for _, high in bounds)
+        return (
+            f"Without {self.main} a step would be about {number(1 / slowest)} times as fast "
+            f"({number(lower)} to {number(upper)}); the next limit is {LIMITS[self.after]}. "
+        )
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the series of its processes."""
+        for number, rank in enumerate(self.ranks):
+            process = {"process": f"{self.cluster}{self.name}-{number}", "cluster": self.cluster}
+            yield _row("gpu_process_host_info", 1, {**process, **self.identity, "torch_build": "cuda"})
+            yield _row("training_start_timestamp_seconds", -7200, process)
+            yield _row("training_state", 1, {**process, "state": "training"})
+            yield _row("training_seconds_total", 1, {**process, "state": "training"}, counter=True)
+            yield _row("training_gpu_held_seconds_total", 1, process, counter=True)
+            for cause, share in self.lost.items():
+                yield _row("training_lost_seconds_total", share, {**process, "cause": cause}, counter=True)
+            yield _row("training_limited_by", 1, {**process, "cause": rank.limit})
+            for cause, left in rank.left.items():
+                at = {**process, "cause": cause}
+                factors = {"": 1.0, "_lower": rank.spread[0], "_upper": rank.spread[1]}
+                for part, factor in factors.items():
+                    yield _row(f"training_expected_speedup{part}_ratio", factor / left, at, pauses=rank.pauses)
+                yield _row("training_expected_speedup_info", 1, {**at, "next": self.after}, pauses=rank.pauses)
+
+
+def _row(name: str, value: float, labels: dict[str, str], *, counter: bool = False, pauses: bool = False) -> Row:
+    return Row(name, labels, value, None if pauses else value, counter)
+
+
+def drawn(seed: int) -> list[Job]:
+    """Return jobs of two clusters, some with equal names."""
+    dice = random.Random(seed)
+    jobs = []
+    for number in range(JOBS):
+        causes = dice.sample(CAUSES, dice.randint(1, 3))
+        lost = dict(zip(causes, (dice.choice((0.55, 0.6, 0.65)), 0.1, 0.12), strict=False))
+        job = Job(f"{number // 2}", "ab"[number % 2], {**lost, "unknown": 0.01}, dice.choice(list(LIMITS)))
+        known = dice.choice(("all", "all", "some", "none", "others"))
+        for _ in range(dice.randint(1, 4)):
+            limit = dice.choice(causes) if dice.random() < 0.3 else causes[0]
+            rank = Rank(limit, {}, (dice.uniform(0.6, 0.9), dice.uniform(1.1, 1.6)), dice.random() < 0.3)
+            for cause in causes:
+                wanted = {"all": True, "some": dice.random() < 0.6, "none": False, "others": cause != causes[0]}[known]
+                if wanted:
+                    rank.left[cause] = 1 / dice.choice((1.21, 1.72, 2.63, 8.04, 47.12, 640.2))
+            job.ranks.append(rank)
+        jobs.append(job)
+    return jobs
+
+
+def check(tool: str, folder: Path, jobs: list[Job], alert: str, p: Parameters, cause: str) -> None:
+    """Run one alert over the jobs: it fires for each whose main cause fits, here with the text about its gain alone."""
+    tree = rules.groups(p)
+    keep_needed(tree["groups"], alert)
+    (rule,) = (rule for group in tree["groups"] for rule in group["rules"] if rule.get("alert") == alert)
+    text = Texts(p).gain(cause)
+    assert text in rule["annotations"]["description"]
+    rule["annotations"] = {"description": f"[{text}]"}
+    (folder / "rules.yaml").write_text(dump(tree))
+    # For Grafana a number is the value of a label.
+    number = (lambda value: f"{value:.1f}") if p.engine == "prometheus" else (lambda value: f"{round(value, 1):g}")
+    rows = [row for job in jobs for row in job.rows()]
+    series = {row.name + "{" + ",".join(f'{k}="{v}"' for k, v in row.labels.items()) + "}": row for row in rows}
+    expected: dict[str, Any] = {
+        "eval_time": f"{sum(minutes for _, minutes in PHASES) - 1}m",
+        "alertname": alert,
+        "exp_alerts": [
+            {
+                "exp_labels": {"severity": rule["labels"]["severity"], "cluster": job.cluster, **job.identity},
+                "exp_annotations": {"description": f"[{job.gain(number)}]"},
+            }
+            for job in jobs
+            if cause in {"", job.main}
+        ],
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": row.values(PHASES)} for name, row in series.items()],
+        "alert_rule_test": [expected],
+    }
+    order = [group["name"] for group in tree["groups"]]
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
+    (folder / "test.yaml").write_text(dump(tests))
+    command = [tool, "test", "rules", str(folder / "test.yaml")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("engine", ["prometheus", "grafana"])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_gain_of_drawn_jobs(tool: str, tmp_path: Path, seed: int, engine: Any) -> None:
+    """Grafana's templates are those of Prometheus, without queries."""
+    jobs = drawn(seed)
+    assert JOBS / 5 < sum(1 for job in jobs if job.gain(str)) < JOBS * 4 / 5
+
+    check(tool, tmp_path, jobs, "TrainingLoadLow", Parameters(engine=engine), "")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_gain_in_the_alert_about_a_cause(tool: str, tmp_path: Path, cause: str) -> None:
+    check(tool, tmp_path, drawn(7), alert_of_cause(cause), Parameters(per_cause=True), cause)
