@@ -10,6 +10,8 @@ export TORCH
 # How many tests run beside each other. Those marked `alone` come after the others.
 JOBS   ?= 2
 BESIDE  = --numprocesses=$(JOBS) --dist=loadfile
+# In CI a few failed tests are run once more, alone (tests/again.py); whoever works on the code sees each failure at once.
+PYTEST  = -m $(if $(CI),tests.again,pytest) -q
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint e2e deploy-check bench gpu-check clean
@@ -100,7 +102,7 @@ release-chart: ## package the Helm chart, and push it: ARGS="--to oci://REGISTRY
 	@$(VENV)-lock/bin/python deploy/release/chart.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python -m pytest -q $(BESIDE) -m "not e2e and not deploy and not cluster"
+	@$(BIN)/python $(PYTEST) $(BESIDE) -m "not e2e and not deploy and not cluster"
 
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
@@ -113,7 +115,7 @@ test-python: ## the tests of the daemon with another Python: make test-python PY
 	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/dev.txt
 	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(OTHER)/bin/python --version
-	@CI= TORCH=none $(OTHER)/bin/python -m pytest -q $(BESIDE) -m "not torch and not e2e and not deploy and not cluster" $(PYTHON_TESTS)
+	@CI= TORCH=none $(OTHER)/bin/python $(PYTEST) $(BESIDE) -m "not torch and not e2e and not deploy and not cluster" $(PYTHON_TESTS)
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
@@ -127,8 +129,8 @@ $(VENV)/frameworks: $(VENV)/dev
 	@touch $@
 
 e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
-	@$(BIN)/python -m pytest -q $(BESIDE) -m "e2e and not alone" --timeout=300 tests/e2e
-	@$(BIN)/python -m pytest -q -m "e2e and alone" --timeout=300 tests/e2e
+	@$(BIN)/python $(PYTEST) $(BESIDE) -m "e2e and not alone" --timeout=300 tests/e2e
+	@$(BIN)/python $(PYTEST) -m "e2e and alone" --timeout=300 tests/e2e
 
 .PHONY: test-torch
 test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)
