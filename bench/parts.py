@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import figures
+from bench import figures, reachable
 from bench.cost import SETTLING_INTERVALS, WARM_UP_SECONDS
 from bench.goals import is_receiver
 from bench.measure import Program, installed, ours, scraped
@@ -40,6 +40,7 @@ STAGES = {
 PHASES = {None: 60.0, 15.0: 60.0, 1.0: 30.0}  # seconds measured, by seconds between two scrapes
 _SERVER = {"asyncio", "concurrent", "ssl", "_ssl", "_asyncio", "socket", "_socket", "selectors", "http"}
 _LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)")
+_FIRST_SCAN = re.compile(r'^gpugauge_collector_duration_seconds\{collector="host"\} (\S+)', re.MULTILINE)
 _STAGE = """
 import gc, sys
 def private():
@@ -95,15 +96,27 @@ print(1000 * spent, private / 1024)
 
 
 def main() -> None:
-    _imports()
+    dataclasses = _imports()
     _memory()
-    _savings()
+    server = _savings()
     with node(DEVICES, PROCESSES) as path:
-        _threads(path)
+        scans = _threads(path)
+        first = _first_scan(path)
+    saved = reachable.Saved(dataclasses=dataclasses, server=server, scans=scans, first_scan=first)
+    report(
+        "Goals, and the nearest figures that could be reached",
+        reachable.rows(figures.read("goals"), figures.read("cost"), saved),
+        COMMAND,
+        [reachable.NOTE],
+        name="reachable",
+    )
 
 
-def _imports() -> None:
-    """Report the milliseconds of the imports of daemon and worker, by origin."""
+def _imports() -> float:
+    """Report the milliseconds of the imports of daemon and worker, by origin.
+
+    Return those in which the daemon makes its dataclasses.
+    """
     rows: list[dict[str, Any]] = []
     for part, module in (("daemon", DAEMON), ("worker", WORKER)):
         runs = sorted((_import_times(module) for _ in range(RUNS)), key=lambda run: sum(run.values()))
@@ -114,6 +127,7 @@ def _imports() -> None:
         )
     made = {"imports": f"{rows[0]['all']:.0f}", "dataclasses": f"{rows[0]['of all: making dataclasses']:.0f}"}
     report("Imports of a start, ms", rows, COMMAND, name="imports", figures=made)
+    return float(rows[0]["of all: making dataclasses"])
 
 
 def _import_times(module: str) -> dict[str, float]:
@@ -149,8 +163,8 @@ def _memory() -> None:
     )
 
 
-def _savings() -> None:
-    """Report what the imports of the daemon would take in other ways."""
+def _savings() -> float:
+    """Report what the imports of the daemon would take in other ways; return the MB without tornado and OpenSSL."""
     rows: list[dict[str, Any]] = []
     for name, changed in SAVINGS.items():
         options, without = (changed, ()) if changed == ("-OO",) else ((), changed)
@@ -168,10 +182,13 @@ def _savings() -> None:
         name="savings",
         figures={key: f"{megabytes:.1f}" for key, megabytes in found.items()},
     )
+    return float(found["ssl"])
 
 
-def _threads(path: str) -> None:
-    """Report the CPU time of each thread of the daemon, and of its child processes."""
+def _threads(path: str) -> float:
+    """Report the CPU time of each thread of the daemon, and of its child processes; return that of the scans of /proc
+    without scrapes, in seconds a minute.
+    """
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ[THREADS] = str(Path(folder) / "threads")
@@ -189,6 +206,16 @@ def _threads(path: str) -> None:
                     row = rows.setdefault(thread, {"thread": thread})
                     row[phase] = (spent - before.get(thread, 0.0)) * 60 / seconds
     report("CPU seconds a minute by thread", list(rows.values()), COMMAND, name="threads")
+    return float(rows["host"]["idle"])
+
+
+def _first_scan(path: str) -> float:
+    """Return the seconds of the first scan of /proc, for which the first tick waits."""
+    found: list[float] = []
+    for _ in range(RUNS):
+        with ours(path, DEVICES) as daemon:
+            found += map(float, _FIRST_SCAN.findall(daemon.plain()))
+    return statistics.median(found)
 
 
 def _clocks(daemon: Program, file: Path) -> dict[str, float]:
