@@ -142,7 +142,7 @@ def test_the_number_of_workers_in_words() -> None:
     assert first_gain_words(advice_of(subject(few))) == "steps 2.6 times as fast"
     with_next = advice_of(subject({**few, **speedups(data_loading=GAIN)}))
     assert words(with_next) == "8 loader workers instead of 2"
-    assert first_gain_words(with_next) == "steps 2.6 times as fast, then limited by its kernels on the GPU"
+    assert first_gain_words(with_next) == "steps 2.6 times as fast, then limited by its computation on the GPU"
     assert (words(advice_of(subject(none))) or "").startswith("load the batches in other processes")
     assert (words(advice_of(subject(useless))) or "").startswith("more loader workers will not help")
 
@@ -186,7 +186,9 @@ def test_pinned_memory_is_advised_once(pageable: int) -> None:
 def test_the_gain_in_words() -> None:
     found = Advice("data_loading", "limit", "more workers", GAIN).plain()
 
-    assert gain_words(found["gain"]) == "steps 2.6 times as fast (2.2 to 3.1), then limited by its kernels on the GPU"
+    assert (
+        gain_words(found["gain"]) == "steps 2.6 times as fast (2.2 to 3.1), then limited by its computation on the GPU"
+    )
     large = {**found["gain"], "expected": 640.2, "upper": 1000.0}
     assert gain_words(large).startswith("steps 640 times as fast (2.2 to 1000),")
     assert gain_words({**found["gain"], "next": "host_bound"}).endswith("then it waits for its own Python code")

@@ -16,6 +16,7 @@ from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from tests.status.drawnnode import GIB, NOW
 from tests.status.statusfacts import family
+from tests.terminal.pids import pids_of
 from tests.web.page.reading import Reader
 
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")
@@ -67,6 +68,8 @@ def test_each_process_stands_below_its_device(seed: int) -> None:
             below[at] = set()
         elif found := re.match(r" +(70\d) ", line):
             below[at].add(found[1])
+        elif found := re.match(r" +pids ([\d, -]+)$", line):
+            below[at] |= {str(pid) for pid in pids_of(found[1])}
     assert below == expected
 
     # On the page.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpugauge.status.details import last_use
 from gpugauge.status.driver_advice import REMEMBERED, down_advice, down_phrase
@@ -40,7 +40,7 @@ def gpu_problems(gpus: Sequence[Facts]) -> Iterator[Facts]:
         if gpu["slowed_by"] and not any(p["limited_by"] == "throttled" for p in gpu["processes"]):
             text, advice = clocks_words(gpu), "check cooling and power supply (gpu_clocks_event_seconds_total)"
             yield problem("gpu_slowed", subject, text, advice, gpus=uuids)
-        if text := _narrow_words(gpu):
+        if text := narrow_words(gpu):
             yield problem("narrow_link", subject, text, _NARROW_ADVICE, gpus=uuids)
         for device in (gpu, *gpu["mig"]):
             if gpu["up"] and device["allocated_to"] and not in_use(gpu):
@@ -62,7 +62,7 @@ def clocks_words(gpu: Facts) -> str:
     return f"clocks lowered: {', '.join(gpu['slowed_by'])}"
 
 
-def _narrow_words(gpu: Facts) -> str:
+def narrow_words(gpu: Mapping[str, Any]) -> str:
     """Return how narrow the PCIe link of a GPU under load is, "" if it is not: idle, some GPUs use fewer lanes."""
     width, most = gpu["pcie_width"], gpu["pcie_width_max"]
     known = gpu["up"] and width is not None and most is not None and (gpu["load"], gpu["load_5m"]) != (None, None)
@@ -163,7 +163,7 @@ def _judged(gpu: Facts) -> bool:
     return any(process["level"] != "none" or process["judging_since"] is not None for process in gpu["processes"])
 
 
-def _load(gpu: Facts) -> float:
+def _load(gpu: Mapping[str, Any]) -> float:
     return float(gpu["load"] if gpu["load_5m"] is None else gpu["load_5m"])
 
 

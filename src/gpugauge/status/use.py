@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, TypeVar
+
+from gpugauge.status.words import runs
 
 Facts = dict[str, Any]
 _Process = TypeVar("_Process", bound=Mapping[str, Any])
@@ -45,9 +46,7 @@ def silent(processes: Iterable[Facts]) -> set[str]:
 
 def gpus_words(gpus: Sequence[Facts]) -> str:
     """Return "GPU 3", or "GPUs 0-2, 5"; GPUs without an index by uuid."""
-    numbers = sorted(gpu["index"] for gpu in gpus if gpu["index"] is not None)
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    words = runs(gpu["index"] for gpu in gpus if gpu["index"] is not None)
     words += [gpu["uuid"] for gpu in gpus if gpu["index"] is None]
     return ("GPU " if len(gpus) == 1 else "GPUs ") + ", ".join(words)
 

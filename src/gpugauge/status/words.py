@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+
 # By cause: what the process does, to follow its name.
 _CAUSES = {
     "no_cuda_build": "uses a PyTorch without CUDA",
@@ -100,3 +103,12 @@ def quantity(value: float) -> str:
 def plural(count: int, noun: str, ending: str = "s") -> str:
     """Return a number with its noun."""
     return f"{count} {noun}{'' if count == 1 else ending}"
+
+
+def runs(numbers: Iterable[int]) -> list[str]:
+    """Return numbers in their order, as ["0-2", "5"]."""
+    found = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    return [
+        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0])
+        for run in ([number for _, number in each] for _, each in found)
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from gpugauge.status.details import details, last_use, remark
@@ -10,7 +10,7 @@ from gpugauge.status.driver_advice import down_phrase
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.owner import owner
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
-from gpugauge.status.words import RUN_ADVICE, plural
+from gpugauge.status.words import RUN_ADVICE, plural, runs
 from gpugauge.terminal.columns import Column, Grid, cells, cut, wrap
 from gpugauge.terminal.style import BOLD, DIM, LEVELS, RED, YELLOW, Paint, painter
 from gpugauge.terminal.values import age, gib, load_of, number, pair, ratio, safe
@@ -35,6 +35,7 @@ _PROCESSES = (
     Column("STATE"),
     Column("PROGRAM", least=12),
 )
+_FOLDED = 3  # rows of processes that differ only in pid and figures, from which on they are one
 _MIG = (Column("", least=12), Column("", right=True), Column("", right=True, rank=1), Column("", least=12))
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -62,7 +63,9 @@ class _View:
         self._alone = alone
         self._ended: Sequence[Facts] = facts.get("ended") or ()
         processes = [*(p for gpu in self._devices for p in gpu["processes"]), *alone, *self._ended]
-        self._processes = Grid(_PROCESSES, [self._row(p) for p in processes], width, _PROCESS_INDENT)
+        places = [found for gpu in self._devices for _, found in by_place(gpu, gpu["processes"])]
+        rows = [row for found in (*places, alone, self._ended) for row, _ in self._rows(found)]
+        self._processes = Grid(_PROCESSES, rows, width, _PROCESS_INDENT)
         unhooked = any(p.get("state_words") == "no hook" for p in processes)
         advised = any(problem["kind"] == "unjudged" for problem in facts.get("problems") or ())
         self._unhooked = unhooked and not advised
@@ -118,7 +121,7 @@ class _View:
         lines = self._wrapped(note, " " * _PROCESS_INDENT, DIM, hanging=2) if note else []
         for device, processes in by_place(gpu, gpu["processes"]):
             lines += self._fitting(grid.line(_mig_row(device)), BOLD) if device else []
-            lines += [line for process in processes for line in self._process(process)]
+            lines += self._listed(processes)
         indent = " " * _PROCESS_INDENT
         if more := gpu["processes_hidden"]:
             lines += self._wrapped(f"and {plural(more, 'more process', 'es')}", indent, DIM)
@@ -128,6 +131,43 @@ class _View:
                 return self._wrapped(f"held by {owners or 'a workload'}, no process", indent, YELLOW)
             if gpu["allocation"] == "unallocated":
                 return [self._paint(f"{indent}free", DIM)]
+        return lines
+
+    def _rows(self, processes: Sequence[Facts]) -> Iterator[tuple[list[str], list[Facts]]]:
+        """Yield the rows of processes, each with those that it stands for: equal ones without the hook have one row."""
+        kinds: dict[Hashable, list[Facts]] = {}
+        for process in processes:
+            kinds.setdefault(self._kind(process), []).append(process)
+        for alike in kinds.values():
+            if len(alike) >= _FOLDED:
+                yield self._row_of(alike), alike
+            else:
+                yield from ((self._row(process), [process]) for process in alike)
+
+    def _kind(self, process: Facts) -> Hashable:
+        """Return what equal processes have in common; nothing else has it if there is more to say of a process."""
+        plain = process.get("state_words") == "no hook" and process.get("level") in {None, "none"}
+        if not plain or process["pid"] is None or details(process, self._now) or remark(process):
+            return id(process)
+        return process.get("command"), owner(process["workload"])
+
+    def _row_of(self, alike: Sequence[Facts]) -> list[str]:
+        """Return the row of several processes: the sums of load and memory, the age of the oldest."""
+        one = dict(alike[0])
+        for key in ("load_5m", "memory_used_bytes"):
+            one[key] = None if any(process.get(key) is None for process in alike) else sum(p[key] for p in alike)
+        one["started"] = min((process["started"] for process in alike if process["started"]), default=None)
+        one["command"] = f"{one.get('command') or ''} ×{len(alike)}".strip()
+        return self._row(one)
+
+    def _listed(self, processes: Sequence[Facts]) -> list[str]:
+        """Return the lines of processes."""
+        lines = []
+        for row, found in self._rows(processes):
+            lines += self._process(row, found[0])
+            if len(found) > 1:
+                pids = ", ".join(runs(process["pid"] for process in found))
+                lines += self._wrapped(f"pids {pids}", " " * _NOTE_INDENT, DIM)
         return lines
 
     def _row(self, process: Facts) -> list[str]:
@@ -141,8 +181,7 @@ class _View:
             who or "-",
         ]
 
-    def _process(self, process: Facts) -> list[str]:
-        row = self._row(process)
+    def _process(self, row: list[str], process: Facts) -> list[str]:
         style = YELLOW if process.get("end_reason") in FAILURES else LEVELS.get(process.get("level") or "", DIM)
         lines = self._fitting(self._processes.line(row), style)
         if cells(self._processes.line(row)) <= self._width:
@@ -164,7 +203,7 @@ class _View:
             return []
         lines = ["", *self._wrapped("Ended", "", BOLD)]
         lines += self._fitting(self._processes.heading(), BOLD)
-        return lines + [line for process in self._ended for line in self._process(process)]
+        return lines + self._listed(self._ended)
 
     def without_gpu(self) -> list[str]:
         """Return the processes with torch that use no GPU."""
@@ -172,7 +211,7 @@ class _View:
             return []
         lines = ["", *self._wrapped("With torch, on no GPU", "", BOLD)]
         lines += self._fitting(self._processes.heading(), BOLD)
-        return lines + [line for process in self._alone for line in self._process(process)]
+        return lines + self._listed(self._alone)
 
     def notes(self) -> list[str]:
         """Return how to learn more of processes that run without the hook."""

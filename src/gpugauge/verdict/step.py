@@ -13,7 +13,7 @@ from typing import Any
 GPU, CPU = "gpu", "cpu"
 """The limits of a step that no cause slows down: its kernels, or its computation on the CPU."""
 
-LIMITS = {GPU: "its kernels on the GPU", CPU: "its computation on the CPU"}
+LIMITS = {GPU: "its computation on the GPU", CPU: "its computation on the CPU"}
 """The same in words."""
 
 
