@@ -148,7 +148,7 @@ def _waits(truth: Timeline, last: Poll) -> Iterator[Statement]:
     for phase in sorted({*waits.known, *waits.other, *reported}):
         known, other = waits.known.get(phase, 0.0), waits.other.get(phase, 0.0)
         seconds = reported.get(phase, 0.0)
-        slack = max(0.2, 0.05 * (known + other))
+        slack = max(0.2, 0.05 * (known + other)) + waits.delayed.get(phase, 0.0)
         early = truth.early_wait() if phase == "training" else 0.0
         holds = known - slack <= seconds <= known + slack + early and (
             any_known or other < 0.2 or phase not in reported

@@ -31,10 +31,13 @@ _WAITS = ("ask", "got", "stop")
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds by mode of the stepping thread's waits for batches: declared or in a DataLoader, and others."""
+    """Seconds by mode of the stepping thread's waits for batches: declared or in a DataLoader, and others. `delayed`:
+    for how long of both it had no CPU, which may have been before or after what the hook sees of a wait.
+    """
 
     known: dict[str, float]
     other: dict[str, float]
+    delayed: dict[str, float]
 
 
 class Timeline:
@@ -127,18 +130,20 @@ class Timeline:
         """Return the waits of the stepping thread."""
         known: dict[str, float] = defaultdict(float)
         other: dict[str, float] = defaultdict(float)
+        delayed: dict[str, float] = defaultdict(float)
         asked: Event | None = None
         for event in self.events:
             if event["e"] == "ask":
                 asked = event
             elif event["e"] in {"got", "stop"} and asked is not None:
+                delayed[asked["mode"]] += event.get("delayed", 0.0) - asked.get("delayed", 0.0)
                 (known if asked["known"] and not self.hidden else other)[asked["mode"]] += float(event["t"]) - float(
                     asked["t"]
                 )
                 asked = None
         if asked is not None:
             (known if asked["known"] and not self.hidden else other)[asked["mode"]] += self.ended - float(asked["t"])
-        return Waits(dict(known), dict(other))
+        return Waits(dict(known), dict(other), dict(delayed))
 
     def longest_step(self) -> float:
         """Return the longest time between two steps or batches, of those below a second."""

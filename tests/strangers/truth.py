@@ -27,6 +27,17 @@ def _started() -> float:
     return ticks / os.sysconf("SC_CLK_TCK") - (time.clock_gettime(time.CLOCK_BOOTTIME) - _now())
 
 
+def _delayed() -> float:
+    """Return the seconds for which this thread has been ready to run and had no CPU."""
+    with contextlib.suppress(OSError):  # a program may hide /proc
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(file, 100).split()[1]) / 1e9
+        finally:
+            os.close(file)
+    return 0.0
+
+
 def note(event: str, **facts: object) -> None:
     """Write an event of this thread."""
     at = _now()
@@ -46,12 +57,12 @@ def step() -> None:
 
 def ask(mode: str = "training", *, known: bool = True) -> None:
     """Record that the wait for a batch begins. `known` is false for a loader that nobody but the program can see."""
-    note("ask", mode=mode, known=known)
+    note("ask", mode=mode, known=known, delayed=_delayed())
 
 
 def got(mode: str = "training", samples: int | None = None) -> None:
     """Record that the batch has arrived, with its samples if the loader shows them."""
-    note("got", mode=mode, samples=samples)
+    note("got", mode=mode, samples=samples, delayed=_delayed())
 
 
 def used(samples: int, tokens: int = 0) -> None:
@@ -61,7 +72,7 @@ def used(samples: int, tokens: int = 0) -> None:
 
 def stop() -> None:
     """Record the end of a wait that brought no batch."""
-    note("stop")
+    note("stop", delayed=_delayed())
 
 
 def each(batches: Iterable[T], mode: str = "training", *, known: bool = True, sized: bool = True) -> Iterator[T]:
