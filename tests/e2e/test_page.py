@@ -33,7 +33,7 @@ SCENARIOS = {
     "lost-card": (90, "1 of 4 GPUs down", ("GPU 2: down: lost", "last used by pid 7003 train.py", "drain the node")),
     "a100-mig": (
         30,
-        "2 of 2 GPUs in use, mean load 92 % of 1 GPU",
+        "No problem found, but not all is known: 2 of 2 GPUs in use, mean load 92 % (known of 1 GPU)",
         ("gpugauge run -- python train.py", "Mean load 92 % of 1 GPU", "free"),
     ),
     "bottlenecks": (
@@ -41,7 +41,11 @@ SCENARIOS = {
         "7 of 8 GPUs wasted: finetune.py has used up its CPU quota (87 % lost)",
         ("pid 8001, Slurm job 501, user 1000, GPU 0", "loader workers instead of", "Expected: steps 4 times as fast"),
     ),
-    "bench-64": (15, "8 of 8 GPUs in use, mean load ", ("the state of 64 processes is not known",)),
+    "bench-64": (
+        15,
+        "No problem found, but not all is known: 8 of 8 GPUs in use, mean load ",
+        ("the state of 64 processes is not known",),
+    ),
 }
 WINDOWS = ((1366, 768, "light"), (1920, 1080, "dark"), (390, 844, "dark"))
 

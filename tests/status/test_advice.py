@@ -170,7 +170,7 @@ def test_a_batch_that_takes_too_long_for_any_sensible_number_of_workers(workers:
     found = advice_of(subject(exported, state="training_on_cpu"))
 
     assert words(found) == change
-    gain = "steps 227 times as fast, then it waits for its data loader"
+    gain = "steps 227 times as fast, then it still waits for its data loader"
     assert first_gain_words(found) == (gain if workers == "0" else None)
 
 
@@ -187,11 +187,14 @@ def test_the_gain_in_words() -> None:
     found = Advice("data_loading", "limit", "more workers", GAIN).plain()
 
     assert (
-        gain_words(found["gain"]) == "steps 2.6 times as fast (2.2 to 3.1), then limited by its computation on the GPU"
+        gain_words(found["gain"], "data_loading")
+        == "steps 2.6 times as fast (2.2 to 3.1), then limited by its computation on the GPU"
     )
     large = {**found["gain"], "expected": 640.2, "upper": 1000.0}
-    assert gain_words(large).startswith("steps 640 times as fast (2.2 to 1000),")
-    assert gain_words({**found["gain"], "next": "host_bound"}).endswith("then it waits for its own Python code")
+    assert gain_words(large, "data_loading").startswith("steps 640 times as fast (2.2 to 1000),")
+    assert gain_words({**found["gain"], "next": "host_bound"}, "data_loading").endswith(
+        "then it waits for its own Python code"
+    )
 
 
 def test_known_mistakes_follow_what_limits_the_process() -> None:
@@ -208,7 +211,7 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     healthy = advice_of(subject(exported))
     assert [row.topic for row in limited] == ["limit", "profiler"]
     assert words(limited) == f"{CAUSES['data_loading'].advice}; also {profiler}"
-    assert first_gain_words(limited) == gain_words(limited[0].plain()["gain"])
+    assert first_gain_words(limited) == gain_words(limited[0].plain()["gain"], "data_loading")
     assert first_gain_words(healthy) is None
     assert words(healthy) == profiler
     assert words([]) is None

@@ -111,9 +111,10 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
         if unknown or early:
             loads = [gpu.load for gpu in node.gpus if not gpu.mig]
             mean = f", mean load {100 * sum(loads) / len(loads):.0f} %" if loads else ""
-            some = f" of {len(loads)} GPU{'s' if len(loads) > 1 else ''}" if 0 < len(loads) < total else ""
-            assert answer.startswith(f"{used} of {total} GPU{'s' if total > 1 else ''} in use{mean}{some}; ")
-            hidden = f"; {unknown} process{'es' if unknown > 1 else ''} without the hook not judged"
+            some = f" (known of {len(loads)} GPU{'s' if len(loads) > 1 else ''})" if 0 < len(loads) < total else ""
+            found = "No problem found, but not all is known" if unknown else "No problem found yet"
+            assert answer.startswith(f"{found}: {used} of {total} GPU{'s' if total > 1 else ''} in use{mean}{some}; ")
+            hidden = f"; {unknown} process{'es' if unknown > 1 else ''} without the hook, whose work is not known"
             assert (hidden in answer) == bool(unknown)
             words = f"; {early} process{'es' if early > 1 else ''} not judged yet" if early else ""
         assert answer.endswith(words)

@@ -68,7 +68,7 @@ def test_each_process_stands_below_its_device(seed: int) -> None:
             below[at] = set()
         elif found := re.match(r" +(70\d) ", line):
             below[at].add(found[1])
-        elif found := re.match(r" +pids ([\d, -]+)$", line):
+        elif found := re.match(r" +sums of pids ([\d, -]+)$", line):
             below[at] |= {str(pid) for pid in pids_of(found[1])}
     assert below == expected
 

@@ -59,8 +59,9 @@ def test_eight_processes_on_each_of_eight_gpus() -> None:
 
     assert facts["answer"] == ("8 of 8 GPUs at a low load: train.py ×64 of user 1000, 8 on each GPU, without the hook")
     (problem,) = facts["problems"]
-    assert (problem["subject"], problem["advice"]) == ("GPUs 0-7", HOOK_ADVICE)
-    assert problem["text"] == "mean load 48 %; the cause is not known without the hook"
+    assert problem["subject"] == "GPUs 0-7"
+    assert problem["advice"] == f"check that 8 programs on one GPU are meant to share it; {HOOK_ADVICE}"
+    assert problem["text"] == "mean load 48 %, low is below 50 %; the cause is not known without the hook"
     assert {gpu["summary"] for gpu in facts["gpus"]} == {"8 processes of user 1000: train.py, without the hook"}
     assert "next time" in problem["advice"]
 

@@ -56,7 +56,7 @@ def test_each_process_is_in_one_row_and_sums_are_those_of_its_rows(seed: int, on
     lines = text.splitlines()
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if row := ROW.match(line):
-            listed = re.match(r" +pids (.*)$", after)
+            listed = re.match(r" +sums of pids (.*)$", after)
             assert bool(listed) == bool(row["count"])
             held = pids_of(listed[1]) if listed else [int(row["pid"])]
             found[row["name"], row["uid"]] += held

@@ -217,7 +217,7 @@ def test_a_number_of_workers_has_its_gain_where_that_of_all_waits_is_not_decided
     shown = changed(state="training_on_cpu", state_words="on the CPU", changes=[advice.plain() for advice in found])
 
     assert "1. 16 loader workers instead of 0" in shown
-    assert "→ steps 15 times as fast, then it waits for its data loader" in shown
+    assert "→ steps 15 times as fast, then it still waits for its data loader" in shown
     assert "not decided" not in shown
 
 

@@ -57,7 +57,7 @@ def _errors(device: Device) -> Iterator[Finding]:
         bool(reading.retired_pages_pending),
         (reading.ecc_errors or {}).get("uncorrected_volatile") or 0,
     )
-    for ailment in ailments(found, reading.index):
+    for ailment in ailments(found, reading.index, computing(device)):
         make = failure if ailment.grave else warning
         yield make("Errors", f"{name_of(device)}: {ailment.text}", ailment.advice)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from gpugauge.metric import Family, Value
-from gpugauge.status import memory_advice
+from gpugauge.status import measured_advice, memory_advice
 from gpugauge.status.steps import WAITING_RATIO, loader_change
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
 from gpugauge.verdict import loaders
@@ -74,6 +74,10 @@ class Subject:
         """Return the samples of a family."""
         return self.exported.rows(name, self.process)
 
+    def of_node(self, name: str) -> Sequence[tuple[Labels, Value]]:
+        """Return the samples of a family that has no label `process`, such as one of GPUs."""
+        return self.exported.rows(name, "")
+
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the first sample with these labels, None without one."""
         for found, value in self.rows(name):
@@ -117,7 +121,8 @@ def _change(subject: Subject, cause: Cause) -> str:
         # The mistake has its own advice.
         pageable = subject.value("training_mistake", mistake="pageable_batches")
         return loader_change(subject.facts.get("loader") or {}, copied=on_gpu and not pageable)
-    return cause.advice
+    measured = measured_advice.BY_CAUSE.get(cause.name)
+    return (measured(subject) if measured else None) or cause.advice
 
 
 def _loader(subject: Subject) -> Advice | None:
@@ -229,16 +234,19 @@ def words(found: Sequence[Advice]) -> str | None:
 def first_gain_words(found: Sequence[Advice]) -> str | None:
     """Return the gain of the first advice in words, None if it is not known."""
     gain = found[0].gain if found else None
-    return gain_words(asdict(gain)) if gain else None
+    return gain_words(asdict(gain), found[0].cause) if gain else None
 
 
-def gain_words(gain: Mapping[str, Any]) -> str:
-    """Return a gain in words, from its plain data."""
+def gain_words(gain: Mapping[str, Any], cause: str | None) -> str:
+    """Return a gain in words, from its plain data. `cause` is what the change removes, if that has a name."""
     expected, lower, upper = (factor(gain[bound]) for bound in ("expected", "lower", "upper"))
     between = f" (at least {lower})" if expected == upper else f" ({lower} to {upper})"
-    between = between if lower != upper else ""
-    shown = f"steps {expected} times as fast{between}"
+    shown = f"steps {expected} times as fast{between if lower != upper else ''}"
+    if lower == factor(1.0) and expected == upper:  # it may have no effect
+        shown = f"steps up to {upper} times as fast"
     if not gain["next"]:
         return shown
     after = f"limited by {LIMITS[gain['next']]}" if gain["next"] in LIMITS else f"it {cause_phrase(gain['next'])}"
+    if gain["next"] == cause:
+        after = f"it still {cause_phrase(gain['next'])}"
     return f"{shown}, then {after}"

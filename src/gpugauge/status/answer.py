@@ -49,14 +49,15 @@ def _well(gpus: Sequence[Facts]) -> Iterator[str]:
     used = sum(map(in_use, gpus))
     hidden, open_ = unhooked(on_gpus(gpus)), list(_open(gpus))
     if hidden or open_:
-        yield f"{used} of {plural(len(gpus), 'GPU')} in use{_mean_load(gpus)}"
+        found = "No problem found, but not all is known" if hidden else "No problem found yet"
+        yield f"{found}: {used} of {plural(len(gpus), 'GPU')} in use{_mean_load(gpus)}"
         if mig := [device for gpu in gpus for device in gpu["mig"] if device["state_words"]]:
             free = sum(device["state_words"] == "free" for device in mig)
             yield f"{free} of {plural(len(mig), 'MIG device')} free"
         if hidden:
             programs = programs_words(gpus)
             which = f": {programs}" if programs else ""
-            yield f"{plural(len(hidden), 'process', 'es')} without the hook not judged{which}"
+            yield f"{plural(len(hidden), 'process', 'es')} without the hook, whose work is not known{which}"
         yield from open_
     elif len(gpus) == 1:
         yield f"The GPU is well and {'in use' if used else 'free'}"
@@ -69,7 +70,7 @@ def _mean_load(gpus: Sequence[Facts]) -> str:
     found = totals(gpus)
     if found["load"] is None:
         return ""
-    some = f" of {plural(found['load_gpus'], 'GPU')}" if found["load_gpus"] < found["up"] else ""
+    some = f" (known of {plural(found['load_gpus'], 'GPU')})" if found["load_gpus"] < found["up"] else ""
     return f", mean load {percent(found['load'])}{some}"
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 ADVICE = {
     "library_not_found": "libnvidia-ml.so.1 was not found: install the NVIDIA driver; a container needs the NVIDIA "
     "runtime and NVIDIA_DRIVER_CAPABILITIES=utility",
@@ -47,6 +50,7 @@ _WORDS = {
     "stuck": "the thread that reads it has stopped",
 }
 NO_GPU = "no NVIDIA GPU on this machine"
+NO_GPU_ADVICE = "if this machine should have a GPU, see what is missing: gpugauge doctor"
 # Reasons that are no fault on a machine without a GPU.
 WITHOUT_GPU = frozenset({"library_not_found", "driver_not_loaded", "gpu_not_found"})
 
@@ -57,6 +61,12 @@ def words(reason: str, *, needed: bool = True) -> str:
         return NO_GPU
     fixed = {"off": "off (driver.mode)", "starting": "is being opened", "released": "released on request"}
     return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
+
+
+def is_without_gpu(facts: Mapping[str, Any]) -> bool:
+    """Return whether a node has no GPU and no trace of one; then a driver that is down is no fault."""
+    driver = facts["driver"]
+    return not facts["gpus"] and not driver.get("needed", True) and driver["reason"] in WITHOUT_GPU
 
 
 _RESET = "end the programs on the GPU, and reset it (nvidia-smi --gpu-reset) or reboot the node"

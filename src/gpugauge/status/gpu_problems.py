@@ -17,7 +17,7 @@ from gpugauge.status.words import HOOK_ADVICE, percent, plural
 
 _MAX_NAMED = 3  # programs that an error affects
 _MAX_NAMED_UNHOOKED = 2  # programs without the hook
-_MAX_ERRORS = 4  # besides the gravest
+_MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
 _LINK_LOAD = 0.2  # as of the alert GpuPcieDegraded
 _NARROW_ADVICE = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
@@ -121,8 +121,10 @@ def _unjudged(gpus: Sequence[Facts]) -> Iterator[Facts]:
     found = [gpu for gpu in gpus if gpu["up"] and _is_low(gpu) and _hidden(gpu) and not _judged(gpu)]
     if found:
         mean = percent(sum(map(_load, found)) / len(found))
-        text = f"mean load {mean}; the cause is not known without the hook"
-        yield problem("unjudged", gpus_words(found), text, HOOK_ADVICE, gpus=[gpu["uuid"] for gpu in found])
+        text = f"mean load {mean}, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
+        most = max(len(_hidden(gpu)) for gpu in found)
+        shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
+        yield problem("unjudged", gpus_words(found), text, shared + HOOK_ADVICE, gpus=[gpu["uuid"] for gpu in found])
 
 
 def programs_words(gpus: Sequence[Facts]) -> str:

@@ -65,7 +65,7 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
                 "pcie_width_max": widths.get((uuid, "max")),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
                 "temperature_celsius": temperatures.get((uuid, "gpu")),
-                **health.of(uuid, "?" if number is None else number),
+                **health.of(uuid, "?" if number is None else number, _pids(users.get(uuid, []))),
                 "mig": [_mig_state(device | allocation.of(device["uuid"]), on_mig) for device in mig.get(uuid, [])],
                 **allocation.of(uuid),
                 "processes": users.get(uuid, []),
@@ -74,6 +74,10 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
             }
         )
     return sorted(result, key=lambda gpu: (gpu["index"] is None, gpu["index"], gpu["uuid"]))
+
+
+def _pids(processes: Sequence[Facts]) -> list[int]:
+    return sorted(process["pid"] for process in processes if process["pid"] is not None and not process["ended"])
 
 
 def mark_remembered(gpus: Sequence[Facts]) -> None:
@@ -123,8 +127,8 @@ class _Health:
             if unrepaired or now - at < _XID_SECONDS:
                 self._xids.setdefault(uuid, []).append((at, tuple(labels), unrepaired))
 
-    def of(self, uuid: str, index: object) -> Facts:
-        """Return the fields of the GPU with an index."""
+    def of(self, uuid: str, index: object, pids: Sequence[int]) -> Facts:
+        """Return the fields of the GPU with an index, which these programs use."""
         figures = MemoryHealth(
             self._actions.get(uuid, "none"),
             bool(self._flags["gpu_remapped_rows_failure"].get((uuid,))),
@@ -134,7 +138,7 @@ class _Health:
             self._errors.get((uuid, "uncorrected", "volatile"), 0),
         )
         return {
-            "health": [asdict(ailment) for ailment in ailments(figures, index)],
+            "health": [asdict(ailment) for ailment in ailments(figures, index, pids)],
             "slowed_by": slowdowns(self._slowed.get(uuid, [])),
             "xids": [
                 {

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+# A reset fails while a program has the GPU open, and gpugauge is one.
+_RESET = "release the driver (gpugauge release --for 10m), then nvidia-smi --gpu-reset -i {index}"
 # By the action of `gpu_recovery_action`, in the order of nvmlDeviceGpuRecoveryAction_t from 1 on: what is required, and
-# the advice for the GPU with an index.
+# the advice for the GPU with an index; `pids` is how to end the programs on it.
 RECOVERY = {
-    "gpu_reset": ("a reset of the GPU", "end the programs that use it, and reset it: nvidia-smi --gpu-reset -i {}"),
+    "gpu_reset": ("a reset of the GPU", f"end the programs that use it{{pids}}, {_RESET}"),
     "node_reboot": ("a reboot of the node", "end the programs on the node, and reboot it"),
     "drain_p2p": ("that peer-to-peer traffic is drained", "end the programs that use this GPU and its NVLink peers"),
     "drain_and_reset": (
         "that it is drained and reset",
-        "end the programs that use it and its peers; then nvidia-smi --gpu-reset -i {}",
+        f"end the programs that use it and its peers{{pids}}, {_RESET}",
     ),
     "recover_imex_domain": (
         "a recovery of the IMEX domain",
@@ -29,6 +31,7 @@ RECOVERY = {
     ),
 }
 _REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, and have it replaced"
+_MAX_PIDS = 8  # in an advice
 # Of the 64 that a GPU can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement
 _MANY_RETIRED_PAGES = 60
 # By the reason of `gpu_clocks_event_active`. A power cap is the normal state of a busy GPU, and no fault.
@@ -69,12 +72,15 @@ class MemoryHealth:
     uncorrected: float = 0  # errors since the driver was loaded
 
 
-def ailments(health: MemoryHealth, index: object) -> Iterator[Ailment]:
-    """Yield each error of the GPU with an index, the gravest first."""
+def ailments(health: MemoryHealth, index: object, pids: Sequence[int] = ()) -> Iterator[Ailment]:
+    """Yield each error of the GPU with an index, the gravest first. `pids` are the programs that use it."""
+    end = f" (kill {' '.join(map(str, pids))})" if 0 < len(pids) <= _MAX_PIDS else ""
     reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
     if (action := health.recovery_action) != "none":
         wanted, advice = RECOVERY.get(action, (action.replace("_", " "), "see NVIDIA's documentation"))
-        yield Ailment(True, f"the driver requires {wanted} after an error", advice.format(index), "GpuNeedsReset")
+        yield Ailment(
+            True, f"the driver requires {wanted} after an error", advice.format(index=index, pids=end), "GpuNeedsReset"
+        )
     if health.remapping_failed:
         yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE, "GpuRowRemapFailed")
     if health.retired_pages >= _MANY_RETIRED_PAGES:

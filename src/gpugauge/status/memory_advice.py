@@ -25,6 +25,9 @@ class Subject(Protocol):
     def rows(self, name: str) -> Any:
         """Return the samples of a family."""
 
+    def of_node(self, name: str) -> Any:
+        """Return the samples of a family that has no label `process`."""
+
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the first sample with these labels."""
 

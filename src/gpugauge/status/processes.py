@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpugauge.metric import Family
@@ -97,7 +97,7 @@ def processes_of(found: Families, history: History, now: float) -> list[Facts]:
             silent = history.silent_seconds(process) if shown["starting"] else None
             shown["silent"] = silent is not None and silent >= _SILENT_SECONDS
             shown |= {"judging_since": None, "ended": None, "end_reason": None, "end_words": None}
-            shown |= verdicts.of(process, role, shown)
+            shown |= verdicts.of(process, role, shown, devices.get(process, {}))
             if process in ended and hooked:
                 shown |= endings.of(process)
             elif shown["starting"]:
@@ -171,8 +171,8 @@ class _Verdicts:
             self._parts.setdefault(process, {})[part] = share
         self._undecidable = {f["process"]: f.get("undecidable", "") for f in rows(found.get("training_verdict_info"))}
 
-    def of(self, process: str, role: str | None, facts: Facts) -> Facts:
-        """Return the fields of a process: `level` is good, poor, bad, or none."""
+    def of(self, process: str, role: str | None, facts: Facts, devices: Collection[str]) -> Facts:
+        """Return the fields of a process on these devices: `level` is good, poor, bad, or none."""
         state, name = self._states.get(process), self._causes.get(process)
         ratio = self._shares.get((process, name or ""))
         cause = CAUSES.get(name or "")
@@ -193,7 +193,7 @@ class _Verdicts:
             "step_shares": parts,
             "data_wait_ratio": parts.get("data"),
         }
-        found = advice_of(Subject(process, self._exported, {**facts, **shown}))
+        found = advice_of(Subject(process, self._exported, {**facts, **shown, "devices": devices}))
         gain, changes = first_gain_words(found), [advice.plain() for advice in found]
         return {**shown, "advice": words(found), "gain_words": gain, "changes": changes}
 

@@ -153,7 +153,7 @@ class _Screen:
 
     def _gain(self, change: Mapping[str, Any]) -> Iterator[str]:
         if change["gain"]:
-            yield from self._text(f"→ {safe(gain_words(change['gain']))}", "     ", GREEN, hanging=2)
+            yield from self._text(f"→ {safe(gain_words(change['gain'], change['cause']))}", "     ", GREEN, hanging=2)
         elif change["cause"]:
             yield from self._text("→ the gain is not decided", "     ", DIM, hanging=2)
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from gpugauge.status.details import details, last_use, remark
-from gpugauge.status.driver_advice import down_phrase
+from gpugauge.status.driver_advice import NO_GPU_ADVICE, down_phrase, is_without_gpu
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.owner import owner
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
@@ -36,7 +36,13 @@ _PROCESSES = (
     Column("PROGRAM", least=12),
 )
 _FOLDED = 3  # rows of processes that differ only in pid and figures, from which on they are one
-_MIG = (Column("", least=12), Column("", right=True), Column("", right=True, rank=1), Column("", least=12))
+_MIG = (
+    Column("", least=12),
+    Column("", right=True),
+    Column("", right=True, rank=1),
+    Column("", least=12),
+    Column("", rank=2),  # the uuid
+)
 
 Facts: TypeAlias = Mapping[str, Any]
 
@@ -167,7 +173,7 @@ class _View:
             lines += self._process(row, found[0])
             if len(found) > 1:
                 pids = ", ".join(runs(process["pid"] for process in found))
-                lines += self._wrapped(f"pids {pids}", " " * _NOTE_INDENT, DIM)
+                lines += self._wrapped(f"sums of pids {pids}", " " * _NOTE_INDENT, DIM)
         return lines
 
     def _row(self, process: Facts) -> list[str]:
@@ -214,8 +220,10 @@ class _View:
         return lines + self._listed(self._alone)
 
     def notes(self) -> list[str]:
-        """Return how to learn more of processes that run without the hook."""
-        return ["", *self._wrapped(f"no hook: {RUN_ADVICE}", "", DIM)] if self._unhooked else []
+        """Return how to learn more of processes that run without the hook, and of a machine without a GPU."""
+        notes = [f"no hook: {RUN_ADVICE}"] if self._unhooked else []
+        notes += [f"no GPU: {NO_GPU_ADVICE}"] if is_without_gpu(self._facts) else []
+        return ["", *(line for note in notes for line in self._wrapped(note, "", DIM))] if notes else []
 
     def _fitting(self, row: str, style: str = "") -> list[str]:
         """Return a row of a table; several lines where the terminal is narrower than its narrowest form."""
@@ -252,4 +260,5 @@ def _mig_row(device: Facts) -> list[str]:
         f"load {ratio(device['load'])}",
         f"{pair(gib(used), gib(total))} GiB",
         holders or safe(device.get("state_words")),
+        safe(device["uuid"]),
     ]

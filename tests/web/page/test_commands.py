@@ -13,7 +13,7 @@ from gpugauge.web.page.commands import parts
 EVERY = [
     *ADVICE.values(),
     *(cause.advice for cause in CAUSES.values()),
-    *(advice.format(3) for _, advice in RECOVERY.values()),
+    *(advice.format(index=3, pids=" (kill 7 8)") for _, advice in RECOVERY.values()),
     *(xid_advice(kind, 3) for kind in ("reset", "workflow", "node")),
     *(down_advice(reason) or "" for reason in ("gpu_is_lost", "not_enumerated", "removed", "hangs", "?")),
     *(a.advice for a in ailments(MemoryHealth("gpu_reset", True, True, 64, True, 1), 3)),
@@ -33,6 +33,8 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
         "py-spy dump --pid 7",
         "gpugauge forget UUID",
         "gpugauge run -- python train.py",
+        "gpugauge release --for 10m",
+        "kill 7 8",
     }
 
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 
 # A command ends where the sentence goes on.
-_COMMAND = re.compile(r"\b(?:nvidia-smi|dmesg|modprobe|py-spy|gpugauge (?:run|forget|doctor)) [^,;()…]*[^,;()…\s]")
+_COMMAND = re.compile(
+    r"\b(?:nvidia-smi|dmesg|modprobe|py-spy|kill(?= \d)|gpugauge (?:run|forget|doctor|release)) [^,;()…]*[^,;()…\s]"
+)
 
 
 def parts(advice: str) -> Iterator[tuple[str, bool]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+from gpugauge.status.driver_advice import NO_GPU_ADVICE, is_without_gpu
 from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, percent, text
 from gpugauge.web.page.gpus import gpu_table
@@ -102,7 +103,7 @@ def content(facts: Facts, scenario: str | None, links: Links) -> tuple[str, str]
     table = gpu_table(facts, links)
     tools = _TOOLS if table else ""
     before, after = _exporter(facts)
-    answer = _answer(facts, links) + _no_hook(facts)
+    answer = _answer(facts, links) + _no_hook(facts) + _no_gpu(facts, links)
     return f"{banner(scenario)}{answer}{_overview(facts['totals'])}{tools}{table}{before}", after
 
 
@@ -155,6 +156,13 @@ def _no_hook(facts: Facts) -> str:
         f'<p id="no-hook" class="hint"><b>No hook:</b> the state of {who} is not known. {them} under the hook the '
         f"next time: {copy_button(HOOK_COMMAND)}</p>\n"
     )
+
+
+def _no_gpu(facts: Facts, links: Links) -> str:
+    """Return what to do on a machine without a GPU that should have one."""
+    if not is_without_gpu(facts):
+        return ""
+    return f'<p class="hint"><b>No GPU:</b> {links.advice(NO_GPU_ADVICE, None)}</p>\n'
 
 
 def _overview(totals: Facts) -> str:
