@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from gpugauge.metric import Family, Value
-from gpugauge.status import measured_advice, memory_advice
+from gpugauge.status import measured_advice
 from gpugauge.status.steps import WAITING_RATIO, loader_change
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
 from gpugauge.verdict import loaders
@@ -194,11 +194,11 @@ def _on_memory(topic: str, cause: str | None, change: Callable[[Subject], str | 
 
 
 _ON_MEMORY = (
-    _on_memory("batch", "", memory_advice.larger_batch),
-    _on_memory("fragmentation", "memory_pressure", memory_advice.fragmentation),
-    _on_memory("swap", "memory_swap_io", memory_advice.swapped),
-    _on_memory("memory_growth", None, memory_advice.growth),
-    _on_memory("host_memory_growth", None, memory_advice.host_growth),
+    _on_memory("batch", "", measured_advice.larger_batch),
+    _on_memory("fragmentation", "memory_pressure", measured_advice.fragmentation),
+    _on_memory("swap", "memory_swap_io", measured_advice.swapped),
+    _on_memory("memory_growth", None, measured_advice.growth),
+    _on_memory("host_memory_growth", None, measured_advice.host_growth),
 )
 _ON_CAUSES = tuple(_without(cause) for cause in CAUSES.values())
 _ON_MISTAKES = tuple(_known(mistake) for mistake in MISTAKES)

@@ -1,12 +1,18 @@
-"""The advice on causes with the values that are known: lanes, clocks, temperature, CPU limit, ranks."""
+"""Advice with values that were measured: memory, PCIe lanes, clocks, CPU limit, ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
-from gpugauge.status.memory_advice import Subject
-from gpugauge.status.words import digits
+from gpugauge.metric import Value
+from gpugauge.status.words import digits, factor
 
+_MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
+_MIN_FRAGMENTATION = 0.15
+_SOON_SECONDS = 86_400.0  # until full: a growth that is slower is a fact, and no advice
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_GIB, _MIB = 1 << 30, 1 << 20
 # By the reason of `gpu_clocks_event_active`: what to check.
 _LOWERED = {
     "sw_thermal_slowdown": "the cooling (fans, air flow, dust)",
@@ -15,6 +21,98 @@ _LOWERED = {
     "hw_slowdown": "cooling and power supply",
 }
 _PINNED = "pin_memory=True and non_blocking=True"
+
+
+class Subject(Protocol):
+    """The exported series of one process; see gpugauge.status.advice."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Its fields in the status."""
+
+    def rows(self, name: str) -> Any:
+        """Return the samples of a family."""
+
+    def of_node(self, name: str) -> Any:
+        """Return the samples of a family that has no label `process`."""
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the value of the first sample with these labels."""
+
+    def label(self, name: str, label: str) -> str:
+        """Return a label of an info family."""
+
+
+def larger_batch(subject: Subject) -> str | None:
+    """Return the change where the GPU has gaps or is not filled, and memory is left."""
+    if subject.facts.get("limited_by") not in {"underfilled", "host_bound"}:
+        return None
+    ratio = subject.value("training_batch_headroom_ratio")
+    if ratio is None or ratio < _MIN_BATCH_RATIO:
+        return None
+    size = (subject.facts.get("loader") or {}).get("batch_size")
+    now = f" (now {size})" if size else ""
+    return (
+        f"a larger batch: double it{now} for as long as samples/s grow; the device memory has room for one up to "
+        f"{factor(ratio)} times as large (an estimate)"
+    )
+
+
+def fragmentation(subject: Subject) -> str | None:
+    """Return the change where the allocator had to free its cache, and much of it was never needed."""
+    if subject.facts.get("limited_by") != "memory_pressure":
+        return None
+    configured = subject.label("torch_settings_info", "alloc_conf").replace(" ", "").lower()
+    backend = subject.label("torch_settings_info", "allocator")
+    share = _most(subject, "training_memory_fragmentation_ratio")
+    if share is None or share < _MIN_FRAGMENTATION or backend != "native" or "expandable_segments:true" in configured:
+        return None
+    return f"{_EXPANDABLE}: {share:.0%} of the reserved device memory is in blocks of sizes that tensors do not have"
+
+
+def growth(subject: Subject) -> str | None:
+    """Return the change where the device memory is full within a day."""
+    seconds = [v for _, v in subject.rows("training_memory_full_seconds") if isinstance(v, (int, float))]
+    step = _most(subject, "training_memory_step_growth_bytes")
+    if not seconds or step is None or min(seconds) > _SOON_SECONDS:
+        return None
+    return (
+        f"look for tensors that are kept from step to step, such as a sum of losses without .item(): the device memory "
+        f"grows by {_size(step)} in each step and is full in {_duration(min(seconds))}"
+    )
+
+
+def host_growth(subject: Subject) -> str | None:
+    """Return the change where the memory of the cgroup is full within a day."""
+    seconds = subject.value("training_host_memory_full_seconds")
+    if seconds is None or seconds > _SOON_SECONDS:
+        return None
+    parts = {labels["part"]: v for labels, v in subject.rows("training_host_memory_growth_bytes")}
+    where = "loader workers" if parts.get("children", 0.0) > parts.get("process", 0.0) else "process"
+    return (
+        f"look for objects that the {where} keeps: the memory of the cgroup reaches its limit in {_duration(seconds)}"
+    )
+
+
+def swapped(subject: Subject) -> str | None:
+    """Return the change where waits for memory limit the process, and a part of it is swapped out."""
+    size = subject.value("gpu_process_swapped_bytes")
+    if subject.facts.get("limited_by") != "memory_swap_io" or not size or size < _MIB:
+        return None
+    return f"more memory for the job, or fewer loader workers: {_size(size)} of the process are swapped out"
+
+
+def _most(subject: Subject, name: str) -> float | None:
+    values: list[Value] = [value for _, value in subject.rows(name)]
+    return max((float(v) for v in values if isinstance(v, (int, float))), default=None)
+
+
+def _size(size: float) -> str:
+    return f"{factor(size / _GIB)} GiB" if size >= _GIB else f"{factor(size / _MIB)} MiB"
+
+
+def _duration(seconds: float) -> str:
+    return f"{factor(seconds / 3600)} h" if seconds >= 3600 else f"{max(1, round(seconds / 60))} min"
 
 
 def transfer(subject: Subject) -> str | None:
