@@ -101,9 +101,14 @@ def test_the_cpu_limit_and_what_is_needed(limit: float | None, workers: str) -> 
         assert text.startswith(f"raise its CPU limit from {limit:g} to at least {1 + int(workers)} CPUs")
 
 
+@pytest.mark.parametrize("job", [None, "506", 'a"b'])
 @pytest.mark.parametrize("ranks", [None, 1, 2, 16])
-def test_the_number_of_ranks(ranks: int | None) -> None:
-    text = change("waiting_for_peers", {}, world_size=ranks)
+def test_the_query_for_the_slowest_rank(ranks: int | None, job: str | None) -> None:
+    text = change("waiting_for_peers", {}, world_size=ranks, workload={"job": job} if job else {})
 
-    assert (f"slowest of its {ranks} ranks" in text) == (ranks is not None and ranks > 1)
-    assert "torch_local_work_seconds_total" in text
+    if ranks is None or ranks < 2:
+        assert text == CAUSES["waiting_for_peers"].advice
+        return
+    assert text.startswith(f"find what limits the slowest of its {ranks} ranks; in Prometheus: topk(1, ")
+    matcher = {None: f'{{world_size="{ranks}"}}', "506": '{workload_job="506"}', 'a"b': '{workload_job="a\\"b"}'}[job]
+    assert text.endswith(f"torch_process_info{matcher})")

@@ -54,13 +54,16 @@ def node(users: list[list[tuple[str, str]]]) -> dict[str, Any]:
     return facts | {"host": "node-7"}
 
 
+OUTSIDE = "what is seen from outside: gpugauge doctor 4000; "
+
+
 def test_eight_processes_on_each_of_eight_gpus() -> None:
     facts = node([[("train.py", "1000")] * 8] * 8)
 
     assert facts["answer"] == ("8 of 8 GPUs at a low load: train.py ×64 of user 1000, 8 on each GPU, without the hook")
     (problem,) = facts["problems"]
     assert problem["subject"] == "GPUs 0-7"
-    assert problem["advice"] == f"check that 8 programs on one GPU are meant to share it; {HOOK_ADVICE}"
+    assert problem["advice"] == f"check that 8 programs on one GPU are meant to share it; {OUTSIDE}{HOOK_ADVICE}"
     assert problem["text"] == "mean load 48 %, low is below 50 %; the cause is not known without the hook"
     assert {gpu["summary"] for gpu in facts["gpus"]} == {"8 processes of user 1000: train.py, without the hook"}
     assert "next time" in problem["advice"]
@@ -94,5 +97,5 @@ def test_counts_of_drawn_nodes(seed: int) -> None:
     for view in (text, html):
         assert "training" not in view
         assert view.count("the cause is not known") == 1
-    assert text.count(HOOK_COMMAND) == 1
+    assert " ".join(text.split()).count(HOOK_COMMAND) == 1
     assert html.count(f'data-copy="{HOOK_COMMAND}"') == html.count('id="no-hook"') == 1

@@ -23,9 +23,9 @@ _LINK_LOAD = 0.2  # as of the alert GpuPcieDegraded
 _NARROW_ADVICE = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 
 
-def gpu_problems(gpus: Sequence[Facts]) -> Iterator[Facts]:
+def gpu_problems(gpus: Sequence[Facts], *, simulated: bool) -> Iterator[Facts]:
     """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
-    that their driver is down.
+    that their driver is down. If they are `simulated`, no command can examine their processes.
     """
     hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
     for reason in (_DRIVER_DOWN, REMEMBERED):
@@ -48,7 +48,7 @@ def gpu_problems(gpus: Sequence[Facts]) -> Iterator[Facts]:
                 where = subject if device is gpu else f"{subject}, MIG {device['profile'] or device['uuid']}"
                 text = f"allocated to {holders or 'a workload'}, but no process uses it"
                 yield problem("unused", where, text, gpus=uuids)
-    yield from _unjudged(gpus)
+    yield from _unjudged(gpus, simulated)
 
 
 def _is_hidden(gpu: Facts) -> bool:
@@ -114,7 +114,7 @@ def _users(gpu: Facts) -> str:
     return f"used by {', '.join(named)}{more}" if named else ""
 
 
-def _unjudged(gpus: Sequence[Facts]) -> Iterator[Facts]:
+def _unjudged(gpus: Sequence[Facts], simulated: bool) -> Iterator[Facts]:
     """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
     process does.
     """
@@ -124,7 +124,11 @@ def _unjudged(gpus: Sequence[Facts]) -> Iterator[Facts]:
         text = f"mean load {mean}, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
         most = max(len(_hidden(gpu)) for gpu in found)
         shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
-        yield problem("unjudged", gpus_words(found), text, shared + HOOK_ADVICE, gpus=[gpu["uuid"] for gpu in found])
+        pids = [] if simulated else [process["pid"] for process in _hidden(found[0]) if process["pid"] is not None]
+        outside = f"what is seen from outside: gpugauge doctor {pids[0]}; " if pids else ""
+        yield problem(
+            "unjudged", gpus_words(found), text, shared + outside + HOOK_ADVICE, gpus=[gpu["uuid"] for gpu in found]
+        )
 
 
 def programs_words(gpus: Sequence[Facts]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -20,6 +21,10 @@ _LOWERED = {
     "hw_power_brake_slowdown": "the power supply, which asks the GPU to slow down",
     "hw_slowdown": "cooling and power supply",
 }
+# With the matcher of a job; the label `rank`, and the node as `instance`.
+_SLOWEST_RANK = (
+    "topk(1, rate(torch_local_work_seconds_total[5m]) * on (process) group_left (rank) torch_process_info{{{}}})"
+)
 _PINNED = "pin_memory=True and non_blocking=True"
 
 
@@ -155,14 +160,12 @@ def cpu_limited(subject: Subject) -> str | None:
 
 
 def waiting_for_peers(subject: Subject) -> str | None:
-    """Return where to find the slowest rank, None if the number of ranks is not known."""
-    ranks = subject.facts.get("world_size")
+    """Return the query that finds the slowest rank, None if the number of ranks is not known."""
+    ranks, job = subject.facts.get("world_size"), (subject.facts.get("workload") or {}).get("job")
     if not ranks or ranks < 2:
         return None
-    return (
-        f"find the slowest of its {ranks} ranks, and what limits that one: it has the highest "
-        "torch_local_work_seconds_total, in Grafana's dashboard of the job"
-    )
+    matcher = f"workload_job={json.dumps(job)}" if job else f'world_size="{ranks}"'
+    return f"find what limits the slowest of its {ranks} ranks; in Prometheus: {_SLOWEST_RANK.format(matcher)}"
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {

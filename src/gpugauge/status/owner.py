@@ -34,7 +34,7 @@ def owner_words(workload: Mapping[str, str]) -> str:
     if not job and workload.get("kind") == "slurm" and workload.get("job_id"):
         job = f"Slurm job {workload['job_id']}"
     if not pod and workload.get("kind") == "pod" and workload.get("job_id"):
-        pod = workload["job_id"][:8]  # its name is not known
+        pod = f"uid {workload['job_id'][:8]}"  # its name is not known
     place = f"pod {pod}" if pod else f"container {workload['container']}" if workload.get("container") else ""
     user = f"user {workload['user']}" if workload.get("user") else ""
     return ", ".join(filter(None, (place, job, user)))

@@ -27,7 +27,12 @@ _WORDS = {
 
 def problems(facts: Facts) -> list[Facts]:
     """Return the problems of a node, the gravest first; docs/http.md has their fields."""
-    found = [*_driver(facts), *_exporter(facts), *gpu_problems(facts["gpus"]), *training_problems(facts)]
+    found = [
+        *_driver(facts),
+        *_exporter(facts),
+        *gpu_problems(facts["gpus"], simulated=facts["simulated"]),
+        *training_problems(facts),
+    ]
     return sorted(found, key=order)
 
 
