@@ -182,7 +182,7 @@ def _savings() -> float:
         name="savings",
         figures={key: f"{megabytes:.1f}" for key, megabytes in found.items()},
     )
-    return float(found["ssl"])
+    return float(found["saved-ssl"])
 
 
 def _threads(path: str) -> float:
