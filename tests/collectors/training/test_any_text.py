@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from gpugauge.collectors.base import Collector, Tick
-from gpugauge.collectors.training import torch_facts
 from gpugauge.collectors.training.memory import MemoryCollector
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.collectors.training.verdict import VerdictCollector
@@ -26,56 +25,7 @@ from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire
 from tests.collectors.training.test_training import FakeSessions
-
-# Texts that a check for digits, or a conversion, may take for what they are not.
-TEXTS = (
-    *(
-        "²",
-        "٣",
-        "१२",
-        "\uff13",
-        "1²",
-        "9" * 200,
-        "9" * 18,
-        "007",
-        "-1",
-        "+1",
-        " 1",
-        "1_000",
-        "1e5",
-        "0x10",
-        "1.5",
-        ".",
-        "..",
-    ),
-    *(
-        "nan",
-        "inf",
-        "-inf",
-        "",
-        "yes",
-        "no",
-        "None",
-        "(empty)",
-        "cuda",
-        "cuda:",
-        "cuda:²",
-        "cpu",
-        "sm_²",
-        "sm_90",
-        "².",
-    ),
-    *("12.8", "9.0", "\u0663.\u0660", "<b>", '"', "{", "}", "%s", "{0}", "💥", "x" * 200),
-)
-NAMES = (
-    *(
-        name
-        for group in ("_BUILD", "_VISIBLE", "_LOADER", "_PARALLEL", "_SETTINGS", "_RUNS")
-        for name in getattr(torch_facts, group)
-    ),
-    *("torch", "cuda", "hip", "python", "rank", "local_rank", "world_size", "run_id", "command", "container_pid"),
-    *("cpus", "ranks_on_cpus", "torch_threads", "omp_num_threads", "parameters_on", "cuda_launch_blocking", "profiler"),
-)
+from tests.texts import NAMES, TEXTS
 
 
 def session(dice: random.Random, number: int, second: float) -> Session:
