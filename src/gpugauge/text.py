@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+_MOST_DIGITS = 10
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number that a text is, None for any other text and for numbers of more than ten digits. Training
+    programs choose such texts: `isdigit` is true for "²", for which `int` raises ValueError.
+    """
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+
 
 def printable(text: str) -> str:
     """Return the text with `?` for each character that is not printable, so that no text can control a terminal."""

@@ -18,6 +18,7 @@ from random import Random
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from tests.hostile.attack import Acts
+from tests.texts import NAMES, TEXTS
 
 _libc = ctypes.CDLL(None)
 _KEEP_SIZE = 1  # fallocate(2)
@@ -58,7 +59,9 @@ class Hook:
             hook.send(data)
 
     def lie(self) -> None:
-        """Report the largest numbers in two sessions of this process, one after the other: their sums are exported."""
+        """Report the largest numbers in two sessions of this process, one after the other: their sums are exported. The
+        texts of their facts are what a check for digits may take for a number.
+        """
         largest = self.draw.choice((1.7e308, 1e300, 2.0**62, 2**63 - 1))
         for number in range(2):
             self._connect()
@@ -69,7 +72,9 @@ class Hook:
                 snap = wire.Snap(
                     name, count, steps=steps, batches=steps, samples=2**63 - 1, exposed_wait_seconds=largest
                 )
-                hook.send(wire.encode(replace(snap, waits=dict.fromkeys(wire_record.PHASES, largest))))
+                chosen = {name: self.draw.choice(TEXTS) for name in self.draw.sample(NAMES, 30)}
+                facts = {name: text for name, text in chosen.items() if text}
+                hook.send(wire.encode(replace(snap, facts=facts, waits=dict.fromkeys(wire_record.PHASES, largest))))
                 time.sleep(_TICK_SECONDS)
             if not number:
                 self._open.pop().close()

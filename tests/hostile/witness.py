@@ -126,6 +126,9 @@ class Witness:
                 yield f"{over} lacks values of GPUs: {self._lacking(scrape)}"
         if infinite := [series for series, value in scrape.series.items() if not math.isfinite(value)]:
             yield f"{len(infinite)} values are no numbers, such as that of {infinite[0]}"
+        for series, value in scrape.series.items():
+            if series.startswith("gpugauge_collector_success{") and not value:
+                yield f"a collector fails: {series}"
         self._judge.wrong.clear()
         self._judge.check(scrape, time.time())
         # The counters of a new receiver begin at 0, as those of a worker do; its start time shows that.

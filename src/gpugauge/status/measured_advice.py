@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gpugauge.metric import Value
 from gpugauge.status.words import digits, factor
+from gpugauge.text import whole
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
 _MIN_FRAGMENTATION = 0.15
@@ -25,6 +26,8 @@ _LOWERED = {
 _SLOWEST_RANK = (
     "topk(1, rate(torch_local_work_seconds_total[5m]) * on (process) group_left (rank) torch_process_info{{{}}})"
 )
+# Users choose the names of their jobs, and people paste what the advice says.
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@/+-]+")
 _PINNED = "pin_memory=True and non_blocking=True"
 
 
@@ -122,7 +125,7 @@ def _duration(seconds: float) -> str:
 
 def transfer(subject: Subject) -> str | None:
     """Return the change with the widths of the PCIe links, None if they are not known."""
-    widths = [(_of_gpu(subject, "gpu_pcie_width", uuid)) for uuid in subject.facts.get("devices") or ()]
+    widths = [_of_gpu(subject, "gpu_pcie_width", uuid) for uuid in subject.facts.get("devices") or ()]
     known = [(found["current"], found["max"]) for found in widths if found.keys() >= {"current", "max"}]
     if not known or len(known) < len(widths):
         return None
@@ -149,14 +152,12 @@ def throttled(subject: Subject) -> str | None:
 def cpu_limited(subject: Subject) -> str | None:
     """Return the CPU limit and the least that the process needs, None if either is not known or it is enough."""
     limit = subject.value("gpu_process_cgroup_cpus")
-    workers = (subject.facts.get("loader") or {}).get("workers", "")
-    if limit is None or not workers.isdigit() or limit >= 1 + int(workers):
+    workers = whole((subject.facts.get("loader") or {}).get("workers", ""))
+    if limit is None or workers is None or limit >= 1 + workers:
         return None
-    each = f" and one for each of its {workers} loader workers" if int(workers) > 1 else ""
-    each = " and one for its loader worker" if workers == "1" else each
-    return (
-        f"raise its CPU limit from {digits(limit, 2)} to at least {1 + int(workers)} CPUs: one for the training{each}"
-    )
+    each = f" and one for each of its {workers} loader workers" if workers > 1 else ""
+    each = " and one for its loader worker" if workers == 1 else each
+    return f"raise its CPU limit from {digits(limit, 2)} to at least {1 + workers} CPUs: one for the training{each}"
 
 
 def waiting_for_peers(subject: Subject) -> str | None:
@@ -164,7 +165,7 @@ def waiting_for_peers(subject: Subject) -> str | None:
     ranks, job = subject.facts.get("world_size"), (subject.facts.get("workload") or {}).get("job")
     if not ranks or ranks < 2:
         return None
-    matcher = f"workload_job={json.dumps(job)}" if job else f'world_size="{ranks}"'
+    matcher = f'workload_job="{job}"' if job and _PLAIN.fullmatch(job) else f'world_size="{ranks}"'
     return f"find what limits the slowest of its {ranks} ranks; in Prometheus: {_SLOWEST_RANK.format(matcher)}"
 
 
@@ -179,10 +180,9 @@ BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {
 
 def _of_gpu(subject: Subject, name: str, uuid: str, label: str = "when") -> dict[str, float]:
     """Return the values of a family of GPUs by a label."""
-    return dict(_values(subject, name, uuid, label))
-
-
-def _values(subject: Subject, name: str, uuid: str, label: str) -> Iterator[tuple[str, float]]:
-    for labels, value in subject.of_node(name):
-        if labels.get("uuid") == uuid and isinstance(value, (int, float)):
-            yield labels[label], float(value)
+    rows = subject.of_node(name)
+    return {
+        labels[label]: float(value)
+        for labels, value in rows
+        if labels.get("uuid") == uuid and isinstance(value, (int, float))
+    }

@@ -12,6 +12,7 @@ from gpugauge.status.history import IDENTITIES, History, by_labels, is_wasted
 from gpugauge.status.problem import section_of_training
 from gpugauge.status.steps import WAITING_RATIO
 from gpugauge.status.words import cause_phrase, state_words
+from gpugauge.text import whole
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 
@@ -221,4 +222,4 @@ def _role(facts: Mapping[str, str], *, hooked: bool) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and text.isascii() else None
+    return whole(text or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gpugauge.status.words import duration
+from gpugauge.text import whole
 from gpugauge.verdict import loaders
 
 LOADER_ADVICE = (
@@ -55,7 +56,7 @@ def loader_change(
     if reason == loaders.SLOW_BATCHES and present == str(recommended):
         return f"make the dataset faster{slow}, and {present} loader workers are enough for this machine"
     text = f"{recommended} loader workers instead of {present}"
-    if not present.isdigit():  # not a loader of torch
+    if whole(present) is None:  # not a loader of torch
         text = f"load the batches in other processes: DataLoader with num_workers={recommended}"
     if reason == loaders.SLOW_BATCHES:
         text += f"; more would be too many for this machine, so make the dataset faster, too{slow}"

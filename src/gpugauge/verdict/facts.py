@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from gpugauge.text import whole
 from gpugauge.verdict import loader_facts
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -113,10 +114,10 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         data_wait=_share(window, "torch_data_wait_seconds_total", process, "training"),
         data_wait_exposed=_share(window, "torch_data_wait_exposed_seconds_total", process),
         pinned={"yes": True, "no": False}.get(_label(window, "torch_loader_info", process, "pin_memory")),
-        loader_workers=int(workers) if workers.isdigit() else None,
+        loader_workers=whole(workers),
         paused=_paused(window, process, starting=steps_ever is not None or batches_ever is not None),
         local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
-        world_size=int(world) if world and world.isdigit() else None,
+        world_size=whole(world or ""),
         parameters=_parameters(window, process),
         torch_devices=bool(window.samples("torch_device_info", "process", process)),
         build=build or None,
@@ -232,9 +233,9 @@ def _parameters(window: Window, process: str) -> dict[str, float]:
 
 def _visible_devices(window: Window, process: str) -> int | None:
     """Return the number of GPUs visible to the process: by CUDA, or before that by its environment and /dev."""
-    counted = _label(window, "torch_build_info", process, "visible_devices")
-    if counted.isdigit():
-        return int(counted)
+    counted = whole(_label(window, "torch_build_info", process, "visible_devices"))
+    if counted is not None:
+        return counted
     # An empty list hides all GPUs, and so does one that begins with an invalid index.
     listed = _label(window, "torch_build_info", process, "cuda_visible_devices")
     if listed == "(empty)" or listed.startswith("-"):
@@ -246,18 +247,20 @@ def _visible_devices(window: Window, process: str) -> int | None:
 
 def _driver_too_old(window: Window, process: str) -> bool | None:
     cuda, driver = (
-        _label(window, name, process, label).partition(".")[0]
+        whole(_label(window, name, process, label).partition(".")[0])
         for name, label in (("torch_process_info", "cuda"), ("torch_build_info", "kernel_driver"))
     )
-    required = _MIN_DRIVER.get(int(cuda)) if cuda.isdigit() else None
-    return int(driver) < required if required and driver.isdigit() else None
+    required = _MIN_DRIVER.get(cuda or 0)
+    return driver < required if required and driver is not None else None
 
 
 def _arch_supported(window: Window, process: str) -> bool | None:
     """Return whether the build supports all GPUs that the process uses."""
     built = _label(window, "torch_build_info", process, "architectures").split()
-    found = [labels["capability"].split(".") for labels, _ in window.samples("torch_device_info", "process", process)]
-    supported = [arch_supported(built, (int(c[0]), int(c[1]))) for c in found if len(c) == 2 and "".join(c).isdigit()]
+    devices = window.samples("torch_device_info", "process", process)
+    texts = (labels["capability"].partition(".") for labels, _ in devices)
+    found = [(whole(major), whole(minor)) for major, _, minor in texts]
+    supported = [arch_supported(built, (x, y)) for x, y in found if x is not None and y is not None]
     return None if None in supported or not supported else all(supported)
 
 
@@ -271,9 +274,8 @@ def _fp32_only(window: Window, process: str) -> bool | None:
 
 
 def _sum_of_rises(window: Window, name: str, process: str) -> float:
-    return sum(
-        window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in window.samples(name, "process", process)
-    )
+    samples = window.samples(name, "process", process)
+    return sum(window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in samples)
 
 
 def _known_rises(window: Window, name: str, process: str) -> float | None:
@@ -288,10 +290,8 @@ def _pressure(window: Window, process: str) -> float | None:
 
 def _transfer(window: Window, uuid: str, seconds: float | None) -> float | None:
     """Return the PCIe traffic of the busier direction as a share of the bandwidth of the link in use."""
-    generation, width = (
-        window.last("gpu_pcie_generation", uuid, "current"),
-        window.last("gpu_pcie_width", uuid, "current"),
-    )
+    generation = window.last("gpu_pcie_generation", uuid, "current")
+    width = window.last("gpu_pcie_width", uuid, "current")
     sent = window.rise("gpu_pcie_transmitted_bytes_total", uuid)
     received = window.rise("gpu_pcie_received_bytes_total", uuid)
     if not generation or not width or not seconds or sent is None or received is None:

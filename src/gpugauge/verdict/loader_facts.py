@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.text import whole
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loaders import Load
 from gpugauge.verdict.shares import seconds_in_window
@@ -36,7 +37,7 @@ def load(window: Window, process: str, found: Evidence) -> Load | None:
     parts = {part: window.rise("torch_loader_seconds_total", process, part) for part in _PARTS}
     each = {part: (spent or 0.0) / measured for part, spent in parts.items()}
     workers = next((labels["workers"] for labels, _ in window.samples("torch_loader_info", "process", process)), "")
-    count = int(workers) if workers.isdigit() else 0
+    count = whole(workers) or 0
     exposed = 1.0
     if found.devices and found.data_wait and found.data_wait_exposed is not None:
         exposed = min(1.0, found.data_wait_exposed / found.data_wait)

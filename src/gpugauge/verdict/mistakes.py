@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gpugauge.text import whole
+
 Facts = Mapping[str, str]
 
 
@@ -36,8 +38,7 @@ def _batch_elsewhere(facts: Facts) -> bool | None:
 
 
 def _count(facts: Facts, name: str) -> int | None:
-    text = facts.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return whole(facts.get(name, ""))
 
 
 def _data_parallel(facts: Facts) -> bool | None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, by
 from gpugauge.sessions.session import Session
+from gpugauge.text import whole
 from gpugauge.wire import messages as wire
 
 _process = Table("process")
@@ -20,7 +21,7 @@ def _loader(read: Callable[[wire.Loader], _T]) -> Callable[[Session], _T | None]
 def _cpus(session: Session) -> float | None:
     """Return the CPUs of a process: ranks of one host share them, unless they are bound to some."""
     counts = [session.facts.get(name, "") for name in ("cpus", "ranks_on_cpus")]
-    cpus, ranks = (int(text) if text.isascii() and text.isdigit() else 0 for text in counts)
+    cpus, ranks = (whole(text) or 0 for text in counts)
     return cpus / ranks if cpus and ranks else None
 
 

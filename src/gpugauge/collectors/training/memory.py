@@ -9,6 +9,7 @@ from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training.memory_rows import DEVICES, PARTS, PROCESSES, OfProcess, OnDevice
 from gpugauge.metric import Family, LabelValues, families
 from gpugauge.snapshot import Section
+from gpugauge.text import whole
 from gpugauge.verdict.memory.figures import DeviceMemory, rank_ratios, seconds_until_full
 from gpugauge.verdict.memory.trend import Growth, Series
 from gpugauge.verdict.window import Window, WindowFamilies
@@ -174,6 +175,6 @@ def _ranks(window: Window, processes: dict[str, OfProcess]) -> dict[tuple[str, .
             world, job = labels["world_size"], tuple(labels[name] for name in JOB_LABELS[:3])
             # A rank that has made no step has not reached its peak.
             stepped = any(memory.after_step is not None for memory in facts.devices)
-            if world.isdigit() and int(world) > 1 and any(job) and stepped:
+            if (whole(world) or 0) > 1 and any(job) and stepped:
                 jobs.setdefault(job, {})[process] = sum(memory.peak or 0.0 for memory in facts.devices)
     return jobs

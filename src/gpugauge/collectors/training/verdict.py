@@ -7,7 +7,7 @@ import logging
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training import loader_verdict_rows
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
-from gpugauge.logline import fields
+from gpugauge.logline import Condition, fields
 from gpugauge.metric import LabelValues, families
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
@@ -43,6 +43,7 @@ class VerdictCollector(RegisteredCollector):
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
         self._window = Window(FAMILIES)
+        self._failing = Condition(log, logging.ERROR)
         self._accounts: dict[str, Account] = {}
         self._due = 0.0
         self._began: float | None = None  # time of the first verdict
@@ -62,8 +63,12 @@ class VerdictCollector(RegisteredCollector):
         self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
         self._window.add(tick.monotonic, tick.sections)
         present = processes(self._window)
-        for process in present:
-            self._judge(process, tick)
+        failed = {process: error for process in present if (error := self._judged(process, tick))}
+        if failed:
+            process, error = next(iter(failed.items()))
+            self._failing.failing("a process cannot be judged", process=process, processes=len(failed), error=error)
+        else:
+            self._failing.recovered("all processes are judged")
         self._end(present, tick)
         self._before = tick.monotonic
         accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
@@ -72,6 +77,14 @@ class VerdictCollector(RegisteredCollector):
             self.name, families(LIVE + loader_verdict_rows.LIVE, live) + families(LASTING, accounts)
         )
         return self._section
+
+    def _judged(self, process: str, tick: Tick) -> str:
+        """Judge a process and return "", or the error: what one program reports must not cost the others a verdict."""
+        try:
+            self._judge(process, tick)
+        except Exception as error:  # noqa: BLE001  (the condition logs it)
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _judge(self, process: str, tick: Tick) -> None:
         now = tick.monotonic
