@@ -22,7 +22,7 @@ from tests.e2e.ruletester import keep_needed, tools_by_turns
 pytestmark = pytest.mark.e2e
 tool = tools_by_turns()
 CAUSES = ("data_loading", "host_bound", "transfer", "cpu_limited")
-LIMITS = {"gpu": "its kernels on the GPU", "cpu": "its computation on the CPU", "transfer": "transfer"}
+LIMITS = {"gpu": "its computation on the GPU", "cpu": "its computation on the CPU", "transfer": "transfer"}
 JOBS = 60
 # For an hour all jobs are as drawn; in the last minutes some processes evaluate or restart, and export no gain.
 PHASES = [("bad", 55), ("good", 6)]
