@@ -55,9 +55,10 @@ def check(training: dict[str, Any]) -> None:
     items = [note for notes in training["notes"].values() for note in notes]
     share = found["measured"] / drawn["batches"]
     cpu, slept = (sum(item[column] for item in items) * share for column in (1, 2))
-    each = found["measured"]
-    assert found["cpu_seconds"] == pytest.approx(cpu, rel=0.15, abs=0.002 * each), context
-    assert found["blocked_seconds"] + found["storage_seconds"] == pytest.approx(slept, rel=0.15, abs=0.002 * each)
+    # What a batch needs besides its items, of at least 30 ms; more with cold caches, beside other programs.
+    besides = 0.004 * found["measured"]
+    assert found["cpu_seconds"] == pytest.approx(cpu, rel=0.15, abs=besides), context
+    assert found["blocked_seconds"] + found["storage_seconds"] == pytest.approx(slept, rel=0.15, abs=besides), context
 
 
 def test_slots_are_taken_and_released() -> None:
