@@ -1,12 +1,13 @@
 /* A libnvidia-ml.so.1 with one GPU, whose sample rings are drawn by a test. The test sets `config` and `seconds`. A value
- * is a pure function of both, and `busy_seconds` is the truth: the sum over all samples, however the ring shows them.
+ * is a pure function of both, and `busy_seconds` and `process_seconds` are the truth: the sums over all samples, however
+ * the rings show them. Each sample is the load of one process.
  */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE };
-enum { MAX_STEPS = 4, MAX_ENTRIES = 4096 };
+enum { MAX_STEPS = 4, MAX_ENTRIES = 4096, PROCESSES = 3, FIRST_PID = 41000, UNKNOWN_PID = 7 };
 
 struct config {
     double period, jitter;         /* of the samples: seconds, and its share that varies */
@@ -19,11 +20,20 @@ struct config {
     int32_t seed, capacity, value_type;
     int32_t duplicates, shuffled, timeless;  /* whether the ring has such entries */
     int32_t sizing;                /* 0: the size is that of the ring; 1: that of its content; 2: as an error */
+    int32_t garbage;               /* whether there are rows of processes that cannot be true */
+    double shares[PROCESSES];      /* of the samples that each process has; the last one has the rest */
+    double future_at;              /* when there is a row of an unknown process, a day ahead, for 3 seconds */
 };
 
 struct sample {
     uint64_t stamp;
     union { double d; uint32_t u; uint64_t l; int64_t s; int32_t i; uint16_t h; } value;
+};
+
+struct row {
+    uint32_t pid;
+    uint64_t stamp;
+    uint32_t sm, memory, encoder, decoder;
 };
 
 struct config config;
@@ -69,6 +79,24 @@ static uint64_t stamp_of(long long number)
         if (config.step_by[step] && at >= config.step_at[step])
             clock += config.step_by[step];
     return (uint64_t)(clock * 1e6);
+}
+
+static int process_of(long long number)
+{
+    double drawn = chance(number, 6);
+    int process = 0;
+    while (process < PROCESSES - 1 && drawn >= config.shares[process])
+        drawn -= config.shares[process++];
+    return process;
+}
+
+double process_seconds(int process, double begin, double end)
+{
+    double sum = 0;
+    for (long long number = newest(begin) + 1; number <= newest(end); number++)
+        if (process_of(number) == process)
+            sum += percent_of(number) / 100.0 * (end_of(number) - end_of(number - 1));
+    return sum;
 }
 
 double busy_seconds(double begin, double end)
@@ -153,5 +181,42 @@ int nvmlDeviceGetSamples(void *handle, int type, uint64_t since, unsigned *value
     if (room < found)
         return INSUFFICIENT_SIZE;
     memcpy(out, ring, found * sizeof *ring);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetProcessUtilization(void *handle, struct row *out, unsigned *count, uint64_t since)
+{
+    struct row rows[PROCESSES + 3];
+    double sums[PROCESSES] = {0};
+    unsigned samples = 0, found = 0;
+    long long last = newest(seconds);
+
+    (void)handle;
+    if (!out) {
+        *count = PROCESSES + 3;
+        return INSUFFICIENT_SIZE;
+    }
+    for (long long number = last - config.capacity + 1; number <= last; number++) {
+        if (stamp_of(number) <= since)
+            continue;
+        sums[process_of(number)] += percent_of(number);
+        samples++;
+    }
+    memset(rows, 0, sizeof rows);
+    for (int process = 0; process < PROCESSES; process++)
+        if (samples && lrint(sums[process] / samples) > 0)
+            rows[found++] = (struct row){(uint32_t)(FIRST_PID + process), stamp_of(last), (uint32_t)lrint(sums[process] / samples)};
+    if (config.garbage && chance(last, 7) < 0.3) {
+        rows[found++] = (struct row){0, UINT64_MAX, 50};
+        rows[found++] = (struct row){FIRST_PID, UINT64_MAX / 2, 4096};
+    }
+    if (config.future_at && seconds >= config.future_at && seconds < config.future_at + 3)
+        rows[found++] = (struct row){UNKNOWN_PID, stamp_of(last) + 86400000000u, 10};
+    if (!found)
+        return NOT_FOUND;
+    if (*count < found)
+        return INSUFFICIENT_SIZE;
+    *count = found;
+    memcpy(out, rows, found * sizeof *rows);
     return SUCCESS;
 }

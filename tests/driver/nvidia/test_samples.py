@@ -121,6 +121,34 @@ def test_clock_that_is_set_back() -> None:
     assert 0 < newest[59] < newest[9]
 
 
+@pytest.mark.parametrize("back", [5, 3600])
+def test_processes_after_a_clock_that_is_set_back(back: int) -> None:
+    clock = Clock()
+    job = f"gpus: [{{model: h100, ring: {{clock_steps: [[10, -{back}]]}}}}]\nprocesses: [{{pid: 7, gpus: [0], load: 0.5}}]"
+    nvml = opened(job, clock)
+    with_rows = []
+    for second in range(60):
+        clock.now = float(second)
+        if nvml.samples(0)[0]["process"]:
+            with_rows.append(second)
+
+    assert with_rows[:8] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert with_rows[-1] == 59
+    assert len(with_rows) >= 60 - 2 - 17
+
+
+def test_an_idle_gpu_has_no_rows_again_after_a_reading_of_the_whole_ring() -> None:
+    clock = Clock()
+    nvml = opened("gpus: {model: h100}\nprocesses: [{pid: 7, gpus: [0], load: 0.5, end: 20}]", clock)
+    with_rows = []
+    for second in range(90):
+        clock.now = float(second)
+        if nvml.samples(0)[0]["process"]:
+            with_rows.append(second)
+
+    assert with_rows[-1] <= 21
+
+
 def test_garbage_is_passed_on_and_does_not_stop_the_ring() -> None:
     clock = Clock()
     fault = "faults: [{call: nvmlDeviceGetSamples, member: timeStamp, value: 18446744073709551615, end: 1}]"

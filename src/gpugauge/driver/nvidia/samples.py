@@ -32,6 +32,7 @@ _MAX_CAPACITY = 1 << 16
 # A ring without new entries for this long is read whole: the driver's clock may have been set back behind the cursor.
 # On an idle GPU, minutes without entries are normal.
 _DRY_SECONDS = 15.0
+_MAX_PERCENT = 100
 
 
 class Samples:
@@ -107,9 +108,23 @@ class Samples:
         _check(code, function)
         return taken if self._type.value == UNSIGNED_INT else _as_percents(self._type.value, taken)
 
-    def _drain_processes(self, call: Caller, handle: Any, name: str, _now: float) -> list[list[int]]:
-        cursor, function = self._cursors[name], "nvmlDeviceGetProcessUtilization"
-        count, self._since.value = self._count, cursor
+    def _drain_processes(self, call: Caller, handle: Any, name: str, now: float) -> list[list[int]]:
+        cursor = self._cursors[name]
+        rows = self._read_processes(call, handle, name, cursor)
+        newest = _newest_row(rows)
+        if newest <= cursor and now - self._fresh.setdefault(name, now) > _DRY_SECONDS:
+            # As with an engine, either there is no load, or the clock was set back.
+            self._fresh[name] = now
+            newest = _newest_row(self._read_processes(call, handle, name, 0))
+            self._cursors[name] = newest or cursor
+        elif newest > cursor:
+            self._cursors[name], self._fresh[name] = newest, now
+        # The first reading is a mean over the whole ring, which includes processes that have ended.
+        return rows if cursor else []
+
+    def _read_processes(self, call: Caller, handle: Any, name: str, cursor: int) -> list[list[int]]:
+        """Return the rows of the processes: means over the samples after `cursor`, over the whole ring for 0."""
+        count, function, self._since.value = self._count, "nvmlDeviceGetProcessUtilization", cursor
         code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.get(name, 0)
         for _ in range(2):
             count.value = capacity
@@ -122,10 +137,7 @@ class Samples:
         if code == NOT_FOUND:
             return []
         _check(code, function)
-        rows = [[time, pid, *percents] for pid, time, *percents in _PROCESS_SAMPLE.iter_unpack(taken)]
-        self._cursors[name] = max((row[0] for row in rows), default=cursor)
-        # The first reading is a mean over the whole ring, which includes processes that have ended.
-        return rows if cursor else []
+        return [[time, pid, *percents] for pid, time, *percents in _PROCESS_SAMPLE.iter_unpack(taken)]
 
 
 def _check(code: int, function: str) -> None:
@@ -136,6 +148,11 @@ def _check(code: int, function: str) -> None:
 def _newest(samples: bytes, otherwise: int) -> int:
     """Return the latest time of packed samples; `otherwise` without samples."""
     return max(struct.unpack("Q8x" * (len(samples) // SAMPLE.size), samples), default=otherwise)
+
+
+def _newest_row(rows: list[list[int]]) -> int:
+    """Return the latest time of rows of processes, 0 without any. Some drivers add rows of garbage (nvtop#110)."""
+    return max((time for time, pid, percent, *_ in rows if pid and percent <= _MAX_PERCENT), default=0)
 
 
 def _as_percents(value_type: int, samples: bytes) -> bytes:
