@@ -111,6 +111,7 @@ def some(condition: str) -> tuple[Node, Program]:
 
 
 def test_the_daemon_does_not_answer(tmp_path: Path) -> None:
+    proc(tmp_path)
     found = answer(case(tmp_path, pid=4711, url="http://127.0.0.1:1/metrics"))
 
     assert found.process is None
@@ -122,10 +123,21 @@ def test_the_daemon_does_not_answer(tmp_path: Path) -> None:
 
 def test_the_daemon_does_not_report_the_process(tmp_path: Path) -> None:
     node, _ = some("well")
-    found = said(tmp_path, answers_of(node), 4_194_305)
+    proc(tmp_path)
+    found = said(tmp_path, answers_of(node), 4711)
 
     assert found.missing.startswith("it does not report this process.")
     assert "start it with the hook" in " ".join(shown(tmp_path, found, 80))
+
+
+def test_a_process_that_nobody_knows_is_not_to_be_started(tmp_path: Path) -> None:
+    node, _ = some("well")
+    silent = answer(case(tmp_path, pid=4_194_305, url="http://127.0.0.1:1/metrics"))
+    found = said(tmp_path, answers_of(node), 4_194_305)
+
+    assert silent.missing.startswith("there is no such process here, and http://127.0.0.1:1/metrics does not answer")
+    assert found.missing == "there is no such process here, and the daemon knows of none"
+    assert (silent.advice, found.advice) == ("", "")
 
 
 def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 from gpugauge.doctor import reported
 from gpugauge.doctor.case import Case
-from gpugauge.doctor.process import pid_of, process_label
+from gpugauge.doctor.process import not_visible, pid_of, process_label
 from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.screen import Process, processes
@@ -68,13 +68,16 @@ def answer(case: Case) -> Answer:
     """Return what the daemon says of the examined process. Never raises."""
     known = reported.daemon(case)
     label = process_label(case)
-    if label is None and (case.daemon.problem or case.procfs.start_time(pid_of(case)) is not None):
-        return Answer(missing=known.found, advice=known.advice)
+    absent = not_visible(case)
+    unknown = f"{absent}, and {known.found if case.daemon.problem else 'the daemon knows of none'}"
+    missing = Answer(missing=unknown if absent else known.found, advice=known.advice)
+    if label is None and (case.daemon.problem or not absent):
+        return missing
     facts, problem = _status(case.options.url)
     if label is None:
         # The last process with this pid, if it was a training that has ended.
         gone = next((p for p in processes(facts) if p.facts["pid"] == pid_of(case)), None) if facts else None
-        return Answer(gone, facts) if gone else Answer(missing=known.found, advice=known.advice)
+        return Answer(gone, facts) if gone else missing
     found = (
         next((process for process in processes(facts) if process.facts["process"] == label), None) if facts else None
     )

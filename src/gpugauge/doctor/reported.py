@@ -7,7 +7,7 @@ import time
 from gpugauge.doctor.advised import advice_on
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
-from gpugauge.doctor.process import pid_of, process_label
+from gpugauge.doctor.process import not_visible, pid_of, process_label
 from gpugauge.status.steps import LOADER_ADVICE, loader_advice
 from gpugauge.status.words import duration
 from gpugauge.verdict.causes import CAUSES
@@ -33,7 +33,8 @@ def daemon(case: Case) -> Finding:
     if inside is None and processfiles.starts_hook(case.procfs, pid_of(case)):
         return warning(title, f"the hook is loaded, and the daemon has received no step or batch.{note}", _STEP_ADVICE)
     if process is None:
-        return warning(title, f"it does not report this process.{note}", _RUN_ADVICE)
+        found = f"it does not report this process.{note}"
+        return skipped(title, found) if not_visible(case) else warning(title, found, _RUN_ADVICE)
     if inside is None:
         return warning(title, f"it reports process {process} from outside only.{note}", _RUN_ADVICE)
     rank = f", rank {inside['rank']} of {inside.get('world_size') or '?'}" if inside.get("rank") else ""

@@ -124,8 +124,8 @@ def test_clock_that_is_set_back() -> None:
 @pytest.mark.parametrize("back", [5, 3600])
 def test_processes_after_a_clock_that_is_set_back(back: int) -> None:
     clock = Clock()
-    job = f"gpus: [{{model: h100, ring: {{clock_steps: [[10, -{back}]]}}}}]\nprocesses: [{{pid: 7, gpus: [0], load: 0.5}}]"
-    nvml = opened(job, clock)
+    gpu = f"gpus: [{{model: h100, ring: {{clock_steps: [[10, -{back}]]}}}}]"
+    nvml = opened(f"{gpu}\nprocesses: [{{pid: 7, gpus: [0], load: 0.5}}]", clock)
     with_rows = []
     for second in range(60):
         clock.now = float(second)
