@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,7 +24,7 @@ from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING_FIELDS
 from gpugauge.driver.nvidia.gpm import Gpm
 from gpugauge.driver.nvidia.links import PREFIX, Links
 from gpugauge.driver.nvidia.mig import Mig
-from gpugauge.driver.nvidia.plausible import Check
+from gpugauge.driver.nvidia.plausible import COUNTER, Check, Rising
 from gpugauge.driver.nvidia.samples import Samples
 
 _CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
@@ -53,6 +54,7 @@ class Device:
         self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
         self._links = Links(call, handle)
         self._samples = Samples(clock)
+        self._counters: defaultdict[str, Rising] = defaultdict(Rising)
         self._gpm: Gpm | None = Gpm(call, handle)
         self._gpm_supported: bool | None = None
         self._mig: Mig | None = Mig(call, handle)
@@ -102,8 +104,17 @@ class Device:
                 values = raw if len(row.fields) > 1 else (raw,)
                 for (field, check), value in zip(row.fields.items(), values, strict=True):
                     errors.pop(field, None)  # of an unsupported source of the same row
-                    _keep(field, value, check, found, errors)
+                    self._keep(field, value, check, found, errors)
                 return
+
+    def _keep(self, field: str, value: Any, check: Check, found: dict[str, Any], errors: dict[str, int]) -> None:
+        """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
+        if value is None:
+            return
+        if check(value) and (check is not COUNTER or self._counters[field].plausible(value)):
+            found[field] = value
+        else:
+            errors[field] = IMPLAUSIBLE
 
     def read_links(self, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Read the states of the NVLinks. Called before `read_field_values`, which reads the values of these links."""
@@ -203,16 +214,6 @@ def _record(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -
     if error.code in LIFECYCLE or error.code in DEVICE_GONE:
         raise error
     errors.update(dict.fromkeys(fields, error.code))
-
-
-def _keep(field: str, value: Any, check: Check, found: dict[str, Any], errors: dict[str, int]) -> None:
-    """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
-    if value is None:
-        return
-    if check(value):
-        found[field] = value
-    else:
-        errors[field] = IMPLAUSIBLE
 
 
 def _merge_processes(found: dict[str, Any], errors: dict[str, int]) -> None:

@@ -56,3 +56,18 @@ MIG_DEVICES = _between(0, 256)  # of one GPU; 7 up to Blackwell
 P_STATE = _between(0, 15)
 BITS = _between(0, (1 << 32) - 2)
 MODE = _between(0, 100)
+
+
+class Rising:
+    """A counter. That it falls is plausible when the next reading is low, too: then it was reset. Of a single low
+    reading, rate() and increase() in Prometheus would make an increase by the whole counter.
+    """
+
+    def __init__(self) -> None:
+        self._last, self._doubted = 0, False
+
+    def plausible(self, value: int) -> bool:
+        """Return whether a reading is plausible after the ones before."""
+        self._doubted = value < self._last and not self._doubted
+        self._last = self._last if self._doubted else value
+        return not self._doubted
