@@ -158,7 +158,7 @@ def test_the_file_is_written_when_something_changes_and_hourly_while_errors_are_
     written = []
     for n, at in enumerate((1, 2, 1800, 3700), 2):
         faults.observe(device(1000 * n, n), T + at)
-        written.append(json.loads(path.read_text())["gpus"]["GPU-a"]["counter"])
+        written.append(json.loads(path.read_text())["gpus"]["GPU-a"]["counters"]["energy"])
 
     assert written == [2000, 2000, 2000, 5000]
 
@@ -171,11 +171,12 @@ def test_the_file_is_written_when_something_changes_and_hourly_while_errors_are_
         b"\xff",
         b'{"gpugauge": 2, "boot": "boot", "gpus": {}}',
         b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": 3}}}',
-        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {"x": 1}, "repaired": 0, "counter": null}}}',
-        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 0, "counter": "many"}}}',
-        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 1%s, "counter": null}}}'
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {"x": 1}, "repaired": 0, "counters": {}}}}',
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 0, "counters": "many"}}}',
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 0, "counters": {"energy": []}}}}',
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {}, "repaired": 1%s, "counters": {}}}}'
         % (b"0" * 400),
-        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {"79": 1e999}, "repaired": 0, "counter": null}}}',
+        b'{"gpugauge": 1, "boot": "boot", "gpus": {"GPU-a": {"xids": {"79": 1e999}, "repaired": 0, "counters": {}}}}',
     ],
 )
 def test_a_file_that_cannot_be_used_is_reported_and_replaced(

@@ -143,12 +143,13 @@ def test_all_32_bits_set_is_not_a_count() -> None:
 def test_counters_start_again_at_a_reset() -> None:
     clock = Clock()
     nvml = opened("gpus: [{model: a100, load: 1.0, health: {counters_reset_at: 30, pcie_replays: 9}}]", clock)
-    replays, energy = list[int](), list[Any]()
+    replays, energy = list[Any](), list[Any]()
     for clock.now in (29.0, 31.0, 33.0):
         values, _ = nvml.read(0, ["normal", "slow"])
-        replays.append(values["slow"]["pcie_replays"])
+        replays.append(values["slow"].get("pcie_replays"))
         energy.append(values["normal"].get("energy_millijoules"))
 
-    assert replays == [9, 0, 0]
-    assert energy[1] is None  # a single low reading may be garbage
+    # A single low reading may be garbage.
+    assert replays == [9, None, 0]
+    assert energy[1] is None
     assert energy[2] < energy[0]

@@ -22,6 +22,7 @@ from gpugauge.logline import Condition, fields
 log = logging.getLogger("gpugauge.events")
 
 _FORMAT = 1
+_ENERGY = "energy"
 _SAVE_SECONDS = 3600.0  # the counter in the file may be this old
 
 
@@ -34,14 +35,39 @@ class _Open:
 
 
 @dataclass(slots=True)
+class _Counter:
+    """A counter that a reset restarts, and the Unix time of the first reading after it. One lower reading alone may be
+    a wrong value. The driver's part leaves out such a reading, so the reset may be before a reading without the value.
+    """
+
+    value: float
+    lower: float | None = None
+    at: float = 0.0
+    absent_at: float | None = None  # of the reading before this one, if the value was absent
+
+    def restarted(self, value: float | None, timestamp: float) -> bool:
+        """Return whether this reading and the one before it are lower than an earlier one."""
+        absent_at, self.absent_at = self.absent_at, None
+        if value is None:
+            self.absent_at = timestamp
+        elif value >= self.value:
+            self.value, self.lower = value, None
+        elif self.lower is None or value < self.lower:
+            self.lower, self.at = value, timestamp if absent_at is None else absent_at
+        else:
+            return True
+        return False
+
+
+@dataclass(slots=True)
 class _Gpu:
-    """The errors of one GPU by Xid code, the Unix time of its last repair, and the counter that a reset restarts."""
+    """The errors of one GPU by Xid code, the Unix time of its last repair, and by name the counters that a reset
+    restarts.
+    """
 
     xids: dict[int, _Open] = field(default_factory=dict)
     repaired: float = 0.0
-    counter: float | None = None
-    lower: float | None = None  # a first reading below the counter: one alone may be a wrong value
-    lower_at: float = 0.0
+    counters: dict[str, _Counter] = field(default_factory=dict)
     action: int | None = None
     generation: int | None = None
 
@@ -88,29 +114,31 @@ class Faults:
         for device in devices:
             if device.up:
                 gpu = self._gpus.setdefault(device.uuid, _Gpu())
-                if self._restarted(gpu, device, timestamp):
-                    self._repaired(device, "its counters restarted", gpu.lower_at)
+                restarted = self._restarted(gpu, device, timestamp)
+                if restarted is not None:
+                    self._repaired(device, "its counters restarted", restarted)
                 self._check_action(gpu, device, timestamp)
         plain = self._plain()
         if plain != self._saved or (timestamp >= self._next_save and any(gpu.xids for gpu in self._gpus.values())):
             self._file.save(self._gpus)
             self._saved, self._next_save = plain, timestamp + _SAVE_SECONDS
 
-    def _restarted(self, gpu: _Gpu, device: Device, timestamp: float) -> bool:
-        """Return whether the second of two readings in a row is below an earlier one."""
+    def _restarted(self, gpu: _Gpu, device: Device, timestamp: float) -> float | None:
+        """Return the Unix time at which the counters were first seen restarted, if this reading confirms it."""
         generation = device.generations.get("normal", 0)
-        value = _since_load(device.reading)
-        if value is None or generation == gpu.generation:
-            return False
+        if generation == gpu.generation:
+            return None
         gpu.generation = generation
-        if gpu.counter is None or value >= gpu.counter:
-            gpu.counter, gpu.lower = value, None
-            return False
-        if gpu.lower is None or value < gpu.lower:
-            gpu.lower, gpu.lower_at = value, timestamp
-            return False
-        gpu.counter, gpu.lower = value, None
-        return True
+        found = _since_load(device.reading)
+        for name, value in found.items():
+            gpu.counters.setdefault(name, _Counter(value))
+        # The others count little on many GPUs, and each of them may be absent or wrong in a reading.
+        names = [_ENERGY] if _ENERGY in gpu.counters else list(gpu.counters)
+        restarted = [counter for name in names if (counter := gpu.counters[name]).restarted(found.get(name), timestamp)]
+        if not restarted:
+            return None
+        gpu.counters = {name: _Counter(value) for name, value in found.items()}
+        return min(counter.at for counter in restarted)
 
     def _check_action(self, gpu: _Gpu, device: Device, timestamp: float) -> None:
         """Close errors by the recovery action: all when it ends, and those that it covers while there is none."""
@@ -138,12 +166,12 @@ class Faults:
         return {uuid: (self.of(uuid), gpu.repaired) for uuid, gpu in self._gpus.items() if gpu.xids or gpu.repaired}
 
 
-def _since_load(reading: DeviceReading) -> float | None:
-    """Return a counter that only a reset or a load of the driver restarts; None if the GPU has none."""
+def _since_load(reading: DeviceReading) -> dict[str, float]:
+    """Return the counters that only a reset or a load of the driver restarts, by name."""
+    counters = {name: float(value) for name, value in (reading.clocks_event_nanoseconds or {}).items()}
     if reading.energy_millijoules is not None:
-        return float(reading.energy_millijoules)
-    seconds = reading.clocks_event_nanoseconds
-    return float(sum(seconds.values())) if seconds else None
+        counters[_ENERGY] = float(reading.energy_millijoules)
+    return counters
 
 
 class FaultFile:
@@ -195,7 +223,8 @@ class FaultFile:
 
 def _facts(gpu: _Gpu) -> dict[str, Any]:
     xids = {str(xid): error.at for xid, error in gpu.xids.items()}
-    return {"xids": xids, "repaired": gpu.repaired, "counter": gpu.counter}
+    counters = {name: counter.value for name, counter in gpu.counters.items()}
+    return {"xids": xids, "repaired": gpu.repaired, "counters": counters}
 
 
 def _gpu(facts: Any) -> _Gpu:
@@ -204,8 +233,11 @@ def _gpu(facts: Any) -> _Gpu:
         case {
             "xids": dict(xids),
             "repaired": float() | int() as repaired,
-            "counter": float() | int() | None as counter,
+            "counters": dict(counters),
         }:
             times = {int(xid): float(at) for xid, at in xids.items() if isinstance(at, (int, float))}
-            return _Gpu({xid: _Open(at) for xid, at in times.items() if xid in LASTING}, float(repaired), counter)
+            opened = {xid: _Open(at) for xid, at in times.items() if xid in LASTING}
+            if all(isinstance(value, (int, float)) for value in counters.values()):
+                known = {name: _Counter(float(value)) for name, value in counters.items()}
+                return _Gpu(opened, float(repaired), known)
     raise ValueError(f"wrong facts of a GPU: {str(facts)[:60]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from gpugauge.driver.codes import (
@@ -54,7 +54,7 @@ class Device:
         self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
         self._links = Links(call, handle)
         self._samples = Samples(clock)
-        self._counters: defaultdict[str, Rising] = defaultdict(Rising)
+        self._counters: defaultdict[Hashable, Rising] = defaultdict(Rising)
         self._gpm: Gpm | None = Gpm(call, handle)
         self._gpm_supported: bool | None = None
         self._mig: Mig | None = Mig(call, handle)
@@ -111,10 +111,13 @@ class Device:
         """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
         if value is None:
             return
-        if check(value) and (check is not COUNTER or self._counters[field].plausible(value)):
+        if self._plausible(field, value, check):
             found[field] = value
         else:
             errors[field] = IMPLAUSIBLE
+
+    def _plausible(self, name: Hashable, value: Any, check: Check) -> bool:
+        return check(value) and (check is not COUNTER or self._counters[name].plausible(value))
 
     def read_links(self, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Read the states of the NVLinks. Called before `read_field_values`, which reads the values of these links."""
@@ -160,7 +163,10 @@ class Device:
                 continue
             answered.add(name)
             self._proven.add(row)
-            keep(row, value, values[row.group], errors)
+            if self._plausible(name, value, row.check):
+                keep(row, value, values[row.group])
+            else:
+                errors[row.field] = IMPLAUSIBLE
         # A failed row is not a failure of its field if another row of the field has a value.
         fields = {field for field, _ in answered}
         errors |= {field: code for field, code in failures.items() if field not in fields}

@@ -11,9 +11,19 @@ from collections.abc import Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
-from gpugauge.driver.codes import IMPLAUSIBLE, SUCCESS, DriverError, Group
+from gpugauge.driver.codes import SUCCESS, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.plausible import CELSIUS, COUNTER, FLAG, MAX_LINKS, MILLIWATTS, MODE, NOT_AVAILABLE, Check
+from gpugauge.driver.nvidia.plausible import (
+    CELSIUS,
+    COUNTER,
+    FLAG,
+    MAX_LINKS,
+    MEGABYTES_PER_SECOND,
+    MILLIWATTS,
+    MODE,
+    NOT_AVAILABLE,
+    Check,
+)
 
 _FUNCTION = "nvmlDeviceGetFieldValues"
 UNSIGNED_INT = 1  # of nvmlValueType_t
@@ -143,12 +153,14 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         _ALL_LINKS,
     ),
     *(
-        FieldValue("slow", "nvlink_speed_megabytes_per_second", COUNTER, 164, link, str(link), link=link)
+        FieldValue("slow", "nvlink_speed_megabytes_per_second", MEGABYTES_PER_SECOND, 164, link, str(link), link=link)
         for link in range(MAX_LINKS)
     ),
     # The same before R515, with an id for each link.
     *(
-        FieldValue("slow", "nvlink_speed_megabytes_per_second", COUNTER, first + link, key=str(link), link=link)
+        FieldValue(
+            "slow", "nvlink_speed_megabytes_per_second", MEGABYTES_PER_SECOND, first + link, key=str(link), link=link
+        )
         for first, links in ((84, range(6)), (126, range(6, 12)))
         for link in links
     ),
@@ -184,11 +196,8 @@ class FieldValueRequest:
         return [(row, code, 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
 
 
-def keep(row: FieldValue, value: int | float, found: dict[str, Any], errors: dict[str, int]) -> None:
-    """Add a value to `found` under the name of its field, or IMPLAUSIBLE to `errors`."""
-    if not row.check(value):
-        errors[row.field] = IMPLAUSIBLE
-        return
+def keep(row: FieldValue, value: int | float, found: dict[str, Any]) -> None:
+    """Add a value to `found` under the name of its field."""
     plain = bool(value) if row.flag else value * row.factor
     if row.key is None:
         found[row.field] = plain
