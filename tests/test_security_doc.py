@@ -86,7 +86,7 @@ def test_every_variable_that_is_read_is_listed() -> None:
     in_proc = set(re.findall(r'b"([A-Z_]+)="', Path(processfiles.__file__).read_text()))
     read = {name.decode() for name in environ.VARIABLES} | in_proc
     _, _, section = TEXT.partition("it reads only these variables")
-    listed = set(re.findall(r"`([A-Z][A-Za-z_*]+)`", section.partition("No message contains")[0]))
+    listed = set(re.findall(r"`([A-Z][A-Za-z0-9_*]+)`", section.partition("No message contains")[0]))
 
     assert len(in_proc) == 4
     assert listed == read | {"VC_*_HOSTS"}

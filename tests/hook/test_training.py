@@ -10,6 +10,7 @@ import pytest
 
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
+from gpugauge.workload.procfs import Procfs
 
 from .conftest import Run, finished, until
 
@@ -84,6 +85,7 @@ def test_steps_and_batches_are_those_of_the_program(context: str, listener: Sess
     assert session.snap.devices == ()
     assert session.end_reason == "finished"
     assert (session.hello.facts["rank"], session.hello.facts["world_size"]) == ("3", "8")
+    assert session.hello.facts["init_start"] == str(Procfs().start_time(1))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import hashlib
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,23 @@ PEOPLE = ("ann", "bob")
 FORGER = "mallory"  # copies what others' processes say about their jobs
 _FORGED = frozenset({"slurm", "declared", "distributed", "mpi", "ray", "container"})
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+# What some call a separator of lines. The kernel allows them in the names of cgroups, and escapes only "\n".
+_SEPARATORS = ("\x0b", "\x0c", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+# Services that start what one of their users submits, and where they put it.
+_BATCH = (
+    ("pbs_mom", "/pbs_jobs.service/jobs/{}.pbs"),
+    ("pbs_mom", "/pbs_jobs.service/jobid/{}.pbs"),
+    ("pbs_mom", "/system.slice/pbs.service"),
+    ("res", "/system.slice/lsfd.service"),
+    ("condor_starter", "/system.slice/condor.service/slot_{}"),
+    ("sge_shepherd", "/system.slice/sge_execd.service"),
+    ("rsession", "/system.slice/rstudio-server.service"),
+    ("Runner.Worker", "/system.slice/actions.runner.lab-gpu.{}.service"),
+    ("konsole", "/user.slice/user-1000.slice/user@1000.service/app.slice/app-org.kde.konsole@{}.service"),
+    ("gnome-terminal-", "/user.slice/user-1000.slice/user@1000.service/app.slice/gnome-terminal-server.service"),
+)
+# Programs of trainings, also such as have the name of a display server.
+_PROGRAMS = (["python3", "train.py"], ["python3", "-m", "river"], ["Xorg", "train.py"])
 _LATEST_NAME_SECONDS = 50.0
 
 
@@ -80,10 +97,11 @@ class Fleet:
         self._restarts: list[Callable[[], object]] = []
         self._said: dict[int, tuple[Mapping[str, str], str]] = {}  # by job, environment and cgroup of a process
         self._forged: set[int] = set()
+        self._submitters: list[Mapping[str, str]] = [{}]  # environments from which Slurm jobs are submitted
 
     def draw(self, count: int) -> None:
         """Add jobs of every kind, in a random order."""
-        makers = [*self._makers().items()] * (count // len(self._makers()) + 1)
+        makers = [*self._makers()] * (count // len(self._makers()) + 1)
         self.random.shuffle(makers)
         for kind, maker in makers[:count]:
             number = len(self.kinds)
@@ -103,6 +121,7 @@ class Fleet:
         name = self.random.choice(("ubuntu", "gpu01", "gpu02"))
         (random_files.parent / "hostname").write_text(f"{name}\n")
         made = Made(root / "proc")
+        made.process(1, ["init"], comm="systemd", uid=0, parent=0, network="host")
         made.process(2, ["sshd"], comm="sshd")
         local = self._names_known and self.random.random() < 0.5
         numbers = dict(zip(PEOPLE, (1001, 1000) if local and number % 2 else (1000, 1001), strict=True))
@@ -117,32 +136,36 @@ class Fleet:
         )
         return host
 
-    def _makers(self) -> Mapping[str, Callable[[int], bool]]:
-        pods = {
-            "pytorchjob": self._pytorchjob,
-            "jobset": self._jobset,
-            "job": self._indexed_job,
-            "mpijob": self._mpijob,
-            "volcano": self._volcano,
-            "raycluster": self._raycluster,
-            "leaderworkerset": self._leader_worker_set,
-            "statefulset": self._stateful_set,
-            "deployment": self._deployment,
-            "pod": self._pod_alone,
-        }
-        hosts = {
-            "slurm": self._slurm_job,
-            "declared": self._declared,
-            "distributed": self._torchrun,
-            "mpi": self._mpi,
-            "ray": self._ray,
-            "container": self._container,
-            "unit": self._unit,
-            "launch": self._launch,
-            "": self._display,
-            "forged": self._forgery,
-        }
-        return pods | hosts
+    def _makers(self) -> Sequence[tuple[str, Callable[[int], bool]]]:
+        pods = [
+            ("pytorchjob", self._pytorchjob),
+            ("jobset", self._jobset),
+            ("job", self._indexed_job),
+            ("mpijob", self._mpijob),
+            ("volcano", self._volcano),
+            ("raycluster", self._raycluster),
+            ("leaderworkerset", self._leader_worker_set),
+            ("statefulset", self._stateful_set),
+            ("deployment", self._deployment),
+            ("distributed", self._pods_that_meet),
+            ("pod", self._pod_alone),
+        ]
+        hosts = [
+            ("slurm", self._slurm_job),
+            ("slurm", self._slurm_job),
+            ("declared", self._declared),
+            ("distributed", self._torchrun),
+            ("mpi", self._mpi),
+            ("ray", self._ray),
+            ("container", self._container),
+            ("unit", self._unit),
+            ("launch", self._launch),
+            ("launch", self._batch),
+            ("launch", self._system_container),
+            ("", self._display),
+            ("forged", self._forgery),
+        ]
+        return pods + hosts
 
     # Pods.
 
@@ -220,6 +243,16 @@ class Fleet:
         pods = [f"{name}-{template}-{self._suffix()}" for _ in range(self.random.randint(1, 3))]
         return self._place(job, namespace, {pod: {} for pod in pods}, again=True)
 
+    def _pods_that_meet(self, job: int) -> bool:
+        """Return whether there was place for pods without a controller that meet at the address of the first one."""
+        name, namespace = self.random.choice(NAMES), self.random.choice(NAMESPACES)
+        pods = [f"{name}-{self._suffix()}" for _ in range(self.random.randint(2, 3))]
+        address = self.random.choice((f"{pods[0]}.train.{namespace}.svc.cluster.local", f"10.244.{job}.7"))
+        world = {"WORLD_SIZE": str(8 * len(pods)), "LOCAL_WORLD_SIZE": "8"}
+        return self._place(
+            job, namespace, dict.fromkeys(pods, world | {"MASTER_ADDR": address, "MASTER_PORT": "29500"})
+        )
+
     def _pod_alone(self, job: int) -> bool:
         """Return whether there was place for a pod by hand, with `generateName`, or numbered in a sweep."""
         name, namespace = self.random.choice(NAMES), self.random.choice(NAMESPACES)
@@ -231,19 +264,26 @@ class Fleet:
     # Hosts.
 
     def _slurm_job(self, job: int) -> bool:
+        """A job may be submitted from within another one, whose environment it inherits. Slurm replaces only what it
+        sets for the new job.
+        """
         number, person = next(self._slurm), self.random.choice(PEOPLE)
-        environment, in_cgroups = {"SLURM_JOB_ID": str(number)}, self.random.random() < 0.7
+        hosts, in_cgroups = self._some_hosts(), self.random.random() < 0.7
         shape = self.random.choice(("plain", "array", "het"))
+        numbers = [number if shape != "het" or part == 0 else next(self._slurm) for part in range(len(hosts))]
+        environment = dict(self.random.choice(self._submitters)) | {"SLURM_JOB_ID": str(number)}
         if shape == "array":
-            environment |= {"SLURM_ARRAY_JOB_ID": str(number), "SLURM_ARRAY_TASK_ID": str(self.random.randint(0, 3))}
-        for part, host in enumerate(self._some_hosts()):
-            own = environment
-            if shape == "het":  # each part has an id of its own
-                own = {"SLURM_JOB_ID": str(number if part == 0 else next(self._slurm)), "SLURM_HET_JOB_ID": str(number)}
-            path = f"/system.slice/slurmstepd.scope/job_{own['SLURM_JOB_ID']}/step_0"
-            old = f"/slurm/uid_1000/job_{own['SLURM_JOB_ID']}/step_0"
+            array = self.random.choice((number, max(70, number - 1)))
+            environment |= {"SLURM_ARRAY_JOB_ID": str(array), "SLURM_ARRAY_TASK_ID": str(self.random.randint(0, 3))}
+        if shape == "het":
+            # Each part has an id and a cgroup of its own. Its tasks see the id of the leader.
+            environment |= {f"SLURM_JOB_ID_HET_GROUP_{part}": str(own) for part, own in enumerate(numbers)}
+        self._submitters.append(environment)
+        for host, own in zip(hosts, numbers, strict=True):
+            path, old = f"/system.slice/slurmstepd.scope/job_{own}/step_0", f"/slurm/uid_1000/job_{own}/step_0"
             group = self.random.choice((v2(path), v1(old))) if in_cgroups else v2("/system.slice/slurmd.service")
-            self._process(job, host, own, group, uid=host.accounts.numbers[person])
+            argv = self.random.choice(_PROGRAMS) if in_cgroups else _PROGRAMS[0]
+            self._process(job, host, environment, group, uid=host.accounts.numbers[person], argv=argv)
         return True
 
     def _declared(self, job: int) -> bool:
@@ -334,6 +374,44 @@ class Fleet:
             self._process(job, host, single, v2(service), uid=uid, parent=agent)
         return True
 
+    def _batch(self, job: int) -> bool:
+        """A job of a batch system, or a command in a terminal of a desktop."""
+        host, (starter, place) = self.random.choice(self.hosts), self.random.choice(_BATCH)
+        uid = host.accounts.numbers[self.random.choice(PEOPLE)]
+        group = v2(place.format(1000 + job % 3))
+        manager = self._quiet(host, [starter], self.random.choice((0, uid)), 1, comm=starter)
+        script = self._quiet(host, ["bash", "/var/spool/job.sh"], uid, manager, comm="bash")
+        for _ in range(2):
+            self._process(job, host, {}, group, uid=uid, parent=script, argv=_PROGRAMS[0])
+        return True
+
+    def _system_container(self, job: int) -> bool:
+        """A command in a container that has a system of its own, with names that its root chooses."""
+        host, uid = self.random.choice(self.hosts), 100_000 + self.random.choice((0, 1000))
+        machine = f"c{self.random.randint(1, 2)}"
+        top = self.random.choice(
+            (
+                f"/lxc.payload.{machine}",
+                f"/lxc/{machine}/ns",
+                f"/machine.slice/systemd-nspawn@{machine}.service/payload",
+                f"/machine.slice/machine-{machine}.scope/payload",
+            )
+        )
+        places = [
+            "/system.slice/train.service",
+            "/user.slice/user-1000.slice/session-3.scope",
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service",
+            "/system.slice/slurmstepd.scope/job_70/step_0",
+            f"/kubepods/pod{uuid.UUID(int=7)}/{'7' * 64}",
+            f"/docker/{'8' * 64}",
+        ]
+        init = self._quiet(host, ["/sbin/init"], 100_000, 1, comm="systemd")
+        agent = self._quiet(host, ["torchrun", "train.py"], uid, init)
+        group = self.random.choice((v1, v2))(top + self.random.choice(places))
+        for _ in range(2):
+            self._process(job, host, {}, group, uid=uid, parent=agent, network=machine)
+        return True
+
     def _display(self, job: int) -> bool:
         host = self.random.choice(self.hosts)
         pid = next(host.pids)
@@ -356,8 +434,11 @@ class Fleet:
         )
         parent = self._quiet(host, argv, uid, 1, comm=comm)
         identity = re.search("[0-9a-f]{64}", group)
+        # A folder whose name has what looks like the end of a line, and the copied path below it.
+        below = f"/x{self.random.choice(_SEPARATORS)}0::{group.splitlines()[-1].split(':', 2)[2]}"
         place += f"/user@1002.service/libpod-{identity[0]}.scope" if identity else "/session-3.scope"
         self.kinds[job] = kind
+        place += self.random.choice(("", below))
         self._process(job, host, environment, v2(place), uid=uid, parent=parent)
         self._said.pop(job, None)
         return True
@@ -380,7 +461,9 @@ class Fleet:
         def start() -> None:
             for pod, environment in pods.items():
                 name = f"{pod[:-5]}{self._suffix()}" if again else pod
-                self._start_pod(job, places[pod], namespace, name, {"HOSTNAME": pod} | dict(environment))
+                # A variable that was in the image, or in what a user copied into the manifest.
+                copied = self.random.choice(({}, {}, {"SLURM_JOB_ID": "70"}))
+                self._start_pod(job, places[pod], namespace, name, {"HOSTNAME": pod} | dict(environment) | copied)
 
         start()
         self._restarts.append(start)
@@ -397,8 +480,10 @@ class Fleet:
                 v1(f"/kubepods/burstable/pod{identity}/{container}"),
             )
         )
+        network, argv = self.random.choice(("host", identity)), self.random.choice(_PROGRAMS)
         for _ in range(self.random.randint(1, 2)):
-            self._process(job, host, environment, group, uid=self.random.choice((0, 1000)))
+            uid = self.random.choice((0, 1000))
+            self._process(job, host, environment, group, uid=uid, network=network, argv=argv)
         containers = {"main": container} if self.random.random() < 0.7 else {}
         due = self.now + self.random.random() * _LATEST_NAME_SECONDS
         log = host.made.root.parent / "log"
@@ -412,11 +497,15 @@ class Fleet:
         group: str = "0::/user.slice/user-1000.slice/session-2.scope\n",
         uid: int = 1000,
         parent: int = 1,
+        network: str = "host",
+        argv: list[str] = _PROGRAMS[0],
     ) -> None:
         pid = next(host.pids)
-        host.made.process(pid, cgroup=group, environ=environment, uid=uid, parent=parent, session=pid)
+        host.made.process(
+            pid, argv, cgroup=group, environ=environment, uid=uid, parent=parent, session=pid, network=network
+        )
         self.drawn.append(Drawn(host, pid, job))
-        if self.kinds[job] in _FORGED:
+        if self.kinds[job] in _FORGED and "kubepods" not in group:
             self._said[job] = environment, group
 
     def _quiet(self, host: Host, argv: list[str], uid: int, parent: int, comm: str = "") -> int:

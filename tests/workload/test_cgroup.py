@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpugauge.workload.cgroup import Cgroup, directory, parse
 from tests.workload.trees import ID, OTHER_ID, STATIC_UID, UID, UID_, v1, v2
@@ -39,6 +41,7 @@ CASES = {
     "Podman": (v2(f"/machine.slice/libpod-{ID}.scope"), Cgroup(container_id=ID)),
     "Podman, split": (v2(f"/machine.slice/libpod-{ID}.scope/container"), Cgroup(container_id=ID)),
     "Podman, cgroupfs": (v1(f"/libpod_parent/libpod-{ID}"), Cgroup(container_id=ID)),
+    "Podman, in a pod": (v1(f"/libpod_parent/{OTHER_ID}/libpod-{ID}"), Cgroup(container_id=ID)),
     "Podman, rootless": (
         v2(f"{USER}/user@1000.service/user.slice/libpod-{ID}.scope/container"),
         Cgroup(container_id=ID, owner=1000),
@@ -66,6 +69,20 @@ CASES = {
     "session, hybrid": (v1("/", systemd=f"{USER}/session-3.scope") + v2(f"{USER}/session-3.scope"), Cgroup(owner=1000)),
     "terminal of a desktop": (v2(f"{USER}/user@1000.service/app.slice/vte-spawn-1.scope"), Cgroup(owner=1000)),
     "session seen from another cgroup namespace": (v2(f"/../..{USER}/session-3.scope"), Cgroup(owner=1000)),
+    "program of a desktop": (
+        v2(f"{USER}/user@1000.service/app.slice/app-org.kde.konsole@1f.service"),
+        Cgroup(owner=1000),
+    ),
+    "LXC, LXD, Incus": (v2("/lxc.payload.c1/system.slice/train.service"), Cgroup(system="c1")),
+    "Proxmox": (v2("/lxc/101/ns/user.slice/user-0.slice/session-1.scope"), Cgroup(system="101")),
+    "LXC, v1": (v1("/lxc/c1", systemd="/lxc/c1/system.slice/train.service"), Cgroup(system="c1")),
+    "a job in LXC": (v2("/lxc.payload.c1/slurmstepd.scope/job_1/step_0"), Cgroup(system="c1")),
+    "systemd-nspawn": (v2("/machine.slice/systemd-nspawn@c1.service/payload/init.scope"), Cgroup(system="c1")),
+    "machinectl": (v2("/machine.slice/machine-c1.scope/payload/system.slice/a.service"), Cgroup(system="c1")),
+    "virtual machine": (
+        v2("/machine.slice/machine-qemu-1-vm.scope/libvirt/emulator"),
+        Cgroup(unit="machine-qemu-1-vm.scope"),
+    ),
     "init": (v2("/init.scope"), Cgroup()),
     "root": (v2("/"), Cgroup()),
     "nothing": ("", Cgroup()),
@@ -83,6 +100,19 @@ def test_users_cannot_forge_pods_or_jobs(name: str) -> None:
     found = parse(v2(f"{USER}/user@1000.service/app.slice/{name}/{ID}"))
 
     assert (found.pod_uid, found.slurm_job, found.owner) == ("", "", 1000)
+
+
+@given(
+    st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=8),
+    st.sampled_from(["0::", "1:name=systemd:", "4:cpu,cpuacct:", ""]),
+    st.sampled_from([f"/kubepods/pod{UID}", "/system.slice/slurmstepd.scope/job_1/step_0", "/lxc.payload.c1"]),
+    st.sampled_from([f"{USER}/session-3.scope", "/lxc.payload.other"]),
+)
+def test_no_name_of_a_cgroup_forges_another_line(name: str, line: str, path: str, own: str) -> None:
+    """The kernel writes each byte of a name but the end of a line as it is."""
+    forged = parse(v2(f"{own}/{name}{line}{path}"))
+
+    assert forged == parse(v2(own))
 
 
 @pytest.mark.parametrize(

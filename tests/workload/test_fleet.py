@@ -40,14 +40,14 @@ class Observed:
             fleet.now += 5.0
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_the_grouping_is_that_of_the_drawn_jobs(tmp_path: Path, seed: int) -> None:
     fleet = Fleet(tmp_path, seed, hosts=5)
     observed = Observed(fleet)
-    fleet.draw(54)
+    fleet.draw(72)
     observed.run(60.0)
     fleet.restart()
-    fleet.draw(9)
+    fleet.draw(12)
     observed.run(60.0)
 
     groups: defaultdict[Identity, set[int | None]] = defaultdict(set)

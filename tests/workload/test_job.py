@@ -280,24 +280,35 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
         JobFacts(
             {"SLURM_JOB_ID": "71", "SLURM_ARRAY_JOB_ID": "64", "SLURM_ARRAY_TASK_ID": "7"}, user="ann", slurm_job="71"
         ),
-        ("slurm", "ann/64_7", "slurm"),
+        ("slurm", "71", "slurm"),
     ),
     (
         "Slurm, part of a heterogeneous job",
-        JobFacts({"SLURM_JOB_ID": "72", "SLURM_HET_JOB_ID": "71", "SLURM_HET_SIZE": "2"}, user="ann", slurm_job="72"),
+        JobFacts({"SLURM_JOB_ID": "71", "SLURM_JOB_ID_HET_GROUP_0": "71"}, user="ann", slurm_job="72"),
         ("slurm", "ann/71", "slurm"),
+    ),
+    (
+        "Slurm, leader of a heterogeneous job before 20.02",
+        JobFacts({"SLURM_JOB_ID": "71", "SLURM_JOB_ID_PACK_GROUP_0": "71"}, user="ann", slurm_job="71"),
+        ("slurm", "ann/71", "slurm"),
+    ),
+    (
+        "Slurm, submitted from within a heterogeneous job",
+        JobFacts({"SLURM_JOB_ID": "90", "SLURM_JOB_ID_HET_GROUP_0": "71"}, user="ann", slurm_job="90"),
+        ("slurm", "90", "slurm"),
     ),
     ("Slurm without cgroups", JobFacts({"SLURM_JOB_ID": "71"}, user="ann"), ("slurm", "ann/71", "environment")),
     (
         "Slurm without cgroups, task of an array",
         JobFacts({"SLURM_JOB_ID": "71", "SLURM_ARRAY_JOB_ID": "64", "SLURM_ARRAY_TASK_ID": "7"}, user="ann"),
-        ("slurm", "ann/64_7", "environment"),
+        ("slurm", "ann/71", "environment"),
     ),
     (
         "Slurm, the environment of another job",
         JobFacts({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"}, slurm_job="71"),
         ("slurm", "71", "slurm"),
     ),
+    ("Slurm, the name of a display server", JobFacts({}, slurm_job="71", display=True), ("slurm", "71", "slurm")),
     ("Slurm in a container", JobFacts({}, slurm_job="71", container_id=ID), ("slurm", "71", "slurm")),
     (
         "declared in Slurm",

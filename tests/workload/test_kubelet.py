@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.kubelet import Kubelet, KubeletError, decode
 from tests.workload.kubelet import Service, field, listing, serving
+from tests.workload.trees import UID
 
 NVIDIA = ("nvidia.com/",)
 A, B = Workload("pod", "research", "a", "main"), Workload("pod", "research", "b", "main")
@@ -26,6 +27,9 @@ def one(resource: str, *devices: str) -> bytes:
         ("nvidia.com/gpu.shared", "GPU-4b6c1e52-9f0a::3", "GPU-4b6c1e52-9f0a"),
         ("nvidia.com/mig-1g.10gb", "MIG-4b6c1e52-9f0a", "MIG-4b6c1e52-9f0a"),
         ("nvidia.com/mig-1g.10gb", "MIG-GPU-4b6c/7/0", "MIG-GPU-4b6c/7/0"),
+        ("nvidia.com/gpu", f"GPU-{UID}", f"GPU-{UID}"),
+        ("nvidia.com/gpu.shared", f"GPU-{UID}::12", f"GPU-{UID}"),
+        ("nvidia.com/gpu", f"GPU-{UID}-3", f"GPU-{UID}"),  # HAMi
         ("nvidia.com/gpu", "nvidia0", "nvidia0"),
         ("nvidia.com/gpu", "nvidia0/vgpu1", "nvidia0"),
         ("nvidia.com/gpu", "nvidia0/gi2", "nvidia0/gi2"),

@@ -9,7 +9,7 @@ import pytest
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.kubelet import Kubelet
 from gpugauge.workload.orchestrators import Orchestrators
-from gpugauge.workload.podlogs import Place
+from gpugauge.workload.podinfo import Place
 from tests.workload.kubelet import Service, listing, serving
 from tests.workload.trees import ID, UID, pod_logs
 
@@ -87,6 +87,17 @@ def test_unknown_devices_are_counted_once(tmp_path: Path) -> None:
             made.refresh()
 
     assert made.counters["devices_ignored"] == 3
+
+
+def test_whether_all_devices_are_known_is_that_of_the_last_reply(tmp_path: Path) -> None:
+    made, found = orchestrators(tmp_path, Clock()), []
+    with serving(tmp_path / "kubelet.sock", Service(b"")) as service:
+        for devices in (["?", "GPU-1"], ["GPU-1"], ["?"], []):
+            service.reply = listing({("research", "a"): {"main": {"nvidia.com/gpu": devices}}})
+            made.refresh()
+            found.append(made.ignored)
+
+    assert found == [1, 0, 1, 0]
 
 
 def test_job_files(tmp_path: Path) -> None:

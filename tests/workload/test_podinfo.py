@@ -56,6 +56,8 @@ PROJECT, SERVICE = "com.docker.compose.project", "com.docker.compose.service"
             {"Config": {"Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": "fit"}}},
             "shop/fit",
         ),
+        ({"Config": {"Labels": {PROJECT: "shop", SERVICE: "fit", "com.docker.compose.oneoff": "False"}}}, "shop/fit"),
+        ({"Config": {"Labels": {PROJECT: "shop", SERVICE: "fit", "com.docker.compose.oneoff": "True"}}}, ""),
         ({"Config": {"Labels": {"com.docker.compose.project": "shop"}}}, ""),
         ({"Config": {"Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": ""}}}, ""),
         ({"Config": {"Labels": {"com.docker.compose.project": 1, "com.docker.compose.service": "fit"}}}, ""),

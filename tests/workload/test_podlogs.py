@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.workload.podlogs import Place, read_names
+from gpugauge.workload.podinfo import Place, read_names
 from tests.workload.trees import ID, OTHER_ID, UID, pod_logs
 
 

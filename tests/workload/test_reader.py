@@ -71,14 +71,44 @@ def test_facts_of_a_pod(tmp_path: Path) -> None:
 
 
 def test_job_of_the_environment_where_slurm_has_no_cgroups(tmp_path: Path) -> None:
+    """The kind is the kernel's word."""
     made = proc(tmp_path)
     made.process(41, cgroup=v2("/system.slice/slurmd.service"), environ={"SLURM_JOB_ID": "9"})
     made.process(42, cgroup=v2("/system.slice/slurmstepd.scope/job_7/step_0"), environ={"SLURM_JOB_ID": "9"})
 
     assert [(read(made, pid).workload.kind, read(made, pid).workload.job_id) for pid in (41, 42)] == [
-        ("slurm", "9"),
+        ("systemd", "9"),
         ("slurm", "7"),
     ]
+
+
+def test_a_pod_stays_a_pod_whatever_its_environment_says(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    made.process(41, cgroup=v2(f"/kubepods/pod{UID}/{ID}"), environ={"SLURM_JOB_ID": "9"})
+
+    assert (read(made).workload.kind, read(made).workload.job_id) == ("pod", UID)
+
+
+def test_a_container_with_a_system_of_its_own(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    made.process(41, cgroup=v2("/lxc.payload.c1/system.slice/train.service"), uid=101000)
+
+    facts = read(made)
+    assert facts.workload == Workload("container", container="c1", user="101000", command="train.py")
+    assert (facts.job.unit, facts.job.container_id, facts.job.launch[:9]) == ("", "", "train.py-")
+
+
+@pytest.mark.parametrize(
+    ("argv", "display"),
+    [(["/usr/lib/xorg/Xorg", ":0"], True), (["python3", "-m", "river"], False), (["/usr/bin/river"], True)],
+)
+def test_a_python_program_with_the_name_of_a_display_server_is_none(
+    tmp_path: Path, argv: list[str], display: bool
+) -> None:
+    made = proc(tmp_path)
+    made.process(41, argv)
+
+    assert read(made).job.display == display
 
 
 def test_a_user_cannot_have_the_compose_service_of_another(tmp_path: Path) -> None:

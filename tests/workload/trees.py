@@ -44,8 +44,12 @@ class Made:
         container_pid: int | None = None,
         session: int = 0,
         terminal: int = 0,
+        group: int = 0,
+        network: str = "",
     ) -> None:
-        """Write or overwrite a process. `session` is the pid of its session's leader, `terminal` that of a terminal."""
+        """Write or overwrite a process. `session` is the pid of its session's leader, `terminal` that of a terminal,
+        `group` that of the leader of its process group, by default itself, and `network` a network namespace.
+        """
         folder = self.root / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
         words = [word.encode() if isinstance(word, str) else word for word in argv]
@@ -53,7 +57,20 @@ class Made:
         (folder / "comm").write_text(f"{comm}\n")
         (folder / "cgroup").write_text(cgroup)
         (folder / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in (environ or {}).items()))
-        fields = ["S", str(parent), str(pid), str(session), str(terminal), *["0"] * 14, str(start), *["0"] * 30]
+        if network:
+            (folder / "ns").mkdir(exist_ok=True)
+            (folder / "ns/net").unlink(missing_ok=True)
+            (folder / "ns/net").symlink_to(f"net:[{network}]")
+        fields = [
+            "S",
+            str(parent),
+            str(group or pid),
+            str(session),
+            str(terminal),
+            *["0"] * 14,
+            str(start),
+            *["0"] * 30,
+        ]
         (folder / "stat").write_text(f"{pid} ({comm}) {' '.join(fields)}\n")
         pids = f"{pid}" if container_pid is None else f"{pid}\t{container_pid}"
         ids = "\t".join([str(uid)] * 4)

@@ -38,7 +38,7 @@ END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
 # hook sends them as facts of hello, for a daemon that cannot see the process in /proc.
 JOB_VARIABLES = (
     *("GPUGAUGE_JOB", "HOSTNAME", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES"),
-    *("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_HET_JOB_ID", "SLURM_PACK_JOB_ID"),
+    *("SLURM_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID_PACK_GROUP_0"),
     *("TORCHELASTIC_RUN_ID", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_NNODES", "JOB_COMPLETION_INDEX"),
     *(
         "OMPI_COMM_WORLD_SIZE",
@@ -50,6 +50,9 @@ JOB_VARIABLES = (
     *("LWS_LEADER_ADDRESS", "VC_TASK_INDEX", "VK_TASK_INDEX"),
     *("RAY_CLUSTER_NAME", "RAY_USAGE_STATS_KUBERAY_IN_USE", "RAY_JOB_ID"),
 )
+
+# A fact of hello: the start of the first process of the pid namespace. The number of the namespace is used again.
+INIT_START = "init_start"
 
 # Sources of the step count: the hooks of optimizers, the batches before which parameters have changed (for compiled
 # optimizers, which call no hooks), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.

@@ -12,9 +12,14 @@ from pathlib import Path
 _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=[/:]|$)")
 # Container: `/<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`, `crio-<id>.scope`, `libpod-<id>.scope`, and
 # `….slice:cri-containerd:<id>` if containerd and the kubelet use different cgroup drivers.
-_CONTAINER = re.compile(r"[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+# Podman's pods have an id, too: `/libpod_parent/<id>/libpod-<id>`.
+_CONTAINER = re.compile(r"(?<!/libpod_parent)[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 # Slurm job: `/system.slice/[<node>_]slurmstepd.scope/job_<id>` with v2, `/slurm[_<node>]/uid_<uid>/job_<id>` with v1.
 _SLURM = re.compile(r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_([0-9]{1,20})(?=/|$)")
+# The system in a container of LXC (LXD, Incus, Proxmox) or systemd-nspawn has users and services of its own.
+_SYSTEM = re.compile(
+    r"^(?:/lxc\.payload\.|/lxc/|/machine\.slice/(?:systemd-nspawn@|machine-)(?=[^/]+/payload(?:/|$)))([^/]+?)(?:\.service|\.scope)?(?=/|$)"
+)
 _OWNER = re.compile(r"^/user\.slice/user-([0-9]{1,10})\.slice(?=/|$)")
 # Paths outside of this process's cgroup namespace, see cgroup_namespaces(7).
 _OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
@@ -30,11 +35,15 @@ class Cgroup:
     slurm_job: str = ""
     unit: str = ""  # systemd unit, except those of containers, sessions and desktop programs
     owner: int | None = None  # uid of the user whose slice it is in
+    system: str = ""  # name of the container with a system of its own
 
 
 def parse(text: str) -> Cgroup:
     """Parse the content of /proc/PID/cgroup, v1, v2 or both; of several lines with the same fact the first counts."""
     read = [_parse_path(path) for path in dict.fromkeys(path for _, path in _lines(text))]
+    system = next((r for r in read if r.system), None)
+    if system:
+        return system
     placed = next((r for r in read if r.pod_uid), None) or next((r for r in read if r.container_id), Cgroup())
     return Cgroup(
         pod_uid=placed.pod_uid,
@@ -70,7 +79,7 @@ def _is_directory(path: Path) -> bool:
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
     """Yield controllers (empty for v2) and path of each line `hierarchy:controllers:path`, see cgroups(7)."""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # the kernel escapes no other separator of lines, and users may choose names with one
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if colon and path.startswith("/"):
@@ -79,6 +88,9 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 def _parse_path(path: str) -> Cgroup:
     path = _OUTSIDE.sub("", path)
+    system = _SYSTEM.match(path)
+    if system:  # its root chooses the names below
+        return Cgroup(system=system[1])
     owner = _OWNER.match(path)
     # Below a user's slice the user chooses the names, so that they do not prove a pod or a job.
     pod = None if owner else _POD.search(path)
@@ -96,6 +108,8 @@ def _parse_path(path: str) -> Cgroup:
 def _unit(path: str, in_user_slice: bool) -> str:
     units = [u for u in _UNIT.findall(path) if u != "init.scope"]
     if in_user_slice:
-        # user@1000.service is the user's manager. Scopes are sessions, terminals and desktop programs.
-        units = [u for u in units if u.endswith(".service") and not u.startswith("user@")]
+        # user@1000.service is the user's manager. Scopes are sessions, terminals and desktop programs. Desktops start
+        # programs as services, too: `app-<launcher>-<id>@<random>.service`, and terminals over D-Bus.
+        units = [u for u in units if u.endswith(".service") and not u.startswith(("user@", "app-", "dbus-"))]
+        units = [u for u in units if not u.endswith("-terminal-server.service")]
     return units[-1] if units else ""

@@ -27,11 +27,13 @@ MAX_NAME_BYTES = 128
 
 # Services that start the programs of many users: the unit is not what one of them submitted.
 _SHARED_UNITS = re.compile(
-    r"(?:ssh|sshd|cron|crond|atd|slurmd|docker|containerd|kubelet|podman|jupyterhub|getty|rserver|code-server)"
-    r"(?:@[^/]*)?\.service"
+    r"(?:(?:ssh|sshd|cron|crond|atd|slurmd|slurmstepd|pbs|pbs_jobs|pbs_mom|torque-mom|lsf|lsfd|condor|sge_execd|gridengine-exec|"
+    r"docker|containerd|kubelet|podman|nomad|jupyterhub|getty|rserver|rstudio-server|code-server|gitlab-runner)(?:@[^/]*)?"
+    r"|jupyter-[^/]+|actions\.runner\.[^/]+)\.service"
 )
 _PROVEN = ("metadata", "downward_api", "pod_name", "pod")  # sources that a process cannot change
 _LOOPBACK = re.compile(r"(?:localhost(?:\..*)?|ip6-localhost|127(?:\.\d+){0,3}|::1|0(?:\.0){0,3}|::)?")
+_HET_LEADERS = ("SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID_PACK_GROUP_0")  # the second one before Slurm 20.02
 # PRRTE, the launcher of Open MPI 5: `prterun-<host>-<pid>@<number>`.
 _PRRTE = re.compile(r"prterun-(.+-\d+@\d+)")
 # The launcher of Open MPI up to 4: `<job family>.0;tcp://<address>[,<address>…]:<port>`.
@@ -70,13 +72,13 @@ class JobFacts:
 
 
 def resolve(facts: JobFacts) -> Job:
-    """Return the job of a process; the first source that knows decides. An empty one for a display server.
+    """Return the job of a process; the first source that knows decides. An empty one for a display server of the host.
 
     Call it for a process of a pod only when the pod is known, or when its name will never be known.
     """
-    if facts.display:
-        return Job()
     in_pod = bool(facts.pod_uid or facts.pod)
+    if facts.display and not in_pod and not facts.slurm_job:
+        return Job()
     sources = (_declared, _slurm, *((_of_pod,) if in_pod else (_mpi, _distributed, _ray, _of_host)))
     found = next((job for source in sources if (job := source(facts)) is not None), Job())
     claimed = facts.claimed and found.source not in _PROVEN
@@ -96,18 +98,12 @@ def bounded(name: str) -> str:
     return name.encode(errors="replace")[: MAX_NAME_BYTES - 9].decode(errors="ignore") + "~" + digest
 
 
-def slurm_name(job_id: str, environment: Mapping[str, str]) -> str:
-    """Return a Slurm job as Slurm names it in an environment: `A_T` for a task of an array, the leader's id for a
-    heterogeneous job. Empty if the job is none of them, or the environment is that of another job.
+def _leader(environment: Mapping[str, str]) -> str:
+    """Return the id of the heterogeneous job: all its parts have that of its leader in their environments. Empty if the
+    process is in none. A job that is submitted from within it inherits the ids of the parts, but not that of the job.
     """
-    if environment.get("SLURM_JOB_ID", job_id) == job_id:
-        leader = environment.get("SLURM_HET_JOB_ID") or environment.get("SLURM_PACK_JOB_ID") or ""
-        array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
-        if _is_id(leader):
-            return leader
-        if _is_id(array) and _is_id(task):
-            return f"{array}_{task}"
-    return ""
+    job = environ.slurm_job(environment)
+    return job if job in {environment.get(name) for name in _HET_LEADERS} else ""
 
 
 def _is_id(value: str) -> bool:
@@ -120,11 +116,13 @@ def _declared(f: JobFacts) -> Job | None:
 
 
 def _slurm(f: JobFacts) -> Job | None:
-    job_id = f.slurm_job or environ.slurm_job(f.environment)
+    in_pod = bool(f.pod_uid or f.pod)
+    job_id = f.slurm_job or ("" if in_pod else environ.slurm_job(f.environment))
     if not job_id:
         return None
-    # What only the environment says may be the id of another user's job.
-    claimed = slurm_name(job_id, f.environment) or ("" if f.slurm_job else job_id)
+    # What only the environment says may be the id of another user's job. The number of an array and of its task are not
+    # used: a job that is submitted from within the task inherits them.
+    claimed = _leader(f.environment) or ("" if f.slurm_job else job_id)
     return Job("slurm", f"{f.user}/{claimed}" if claimed else job_id, source="slurm" if f.slurm_job else "environment")
 
 
@@ -150,8 +148,10 @@ def _distributed(f: JobFacts) -> Job | None:
     if f.pod is None:
         # Two users may use an address one after the other. Names of users are equal on hosts whose numbers differ.
         name = f"{f.user}/{name}"
-    # In a container with a network of its own, the address is known on this host only.
-    return Job("distributed", name if f.host_network else f"{f.host}/{name}", source="rendezvous")
+    # Addresses of pods are those of the cluster. In another container with a network of its own, the address is known
+    # on this host only.
+    local = f.pod is None and not f.host_network
+    return Job("distributed", f"{f.host}/{name}" if local else name, source="rendezvous")
 
 
 def _mpi(f: JobFacts) -> Job | None:

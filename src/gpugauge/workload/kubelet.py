@@ -19,8 +19,13 @@ from gpugauge.workload.identity import Workload, clean
 _METHOD = "/v1.PodResourcesLister/List"
 _MAX_REPLY_BYTES = 16 << 20
 _MAX_DEVICES = 65536
-# `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`; on GKE `nvidia0`, `nvidia0/gi2`, shared `nvidia0/vgpu1`.
-_DEVICE = re.compile(r"((?:GPU|MIG)-[0-9A-Za-z/-]{1,80})(?:::\d+)?|(nvidia\d{1,4}(?:/gi\d{1,4})?)(?:/vgpu\d+)?")
+# `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`, by HAMi `GPU-uuid-3`; on GKE `nvidia0`, `nvidia0/gi2`, shared
+# `nvidia0/vgpu1`.
+_DEVICE = re.compile(
+    r"((?:GPU|MIG)-[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?:(?:::|-)\d+)?"
+    r"|((?:GPU|MIG)-[0-9A-Za-z/-]{1,80})(?:::\d+)?"
+    r"|(nvidia\d{1,4}(?:/gi\d{1,4})?)(?:/vgpu\d+)?"
+)
 # NVIDIA's driver for dynamic resource allocation names a whole GPU by its minor number.
 _DRA_DRIVER, _DRA_DEVICE = "gpu.nvidia.com", re.compile(r"gpu-(\d{1,4})")
 
@@ -84,7 +89,7 @@ def decode(reply: bytes, resources: tuple[str, ...]) -> Allocations:
         if match is None or count > _MAX_DEVICES:
             ignored += 1
             continue
-        devices.setdefault(match[1] or match[2], {})[workload] = None
+        devices.setdefault(next(filter(None, match.groups())), {})[workload] = None
     return Allocations({name: tuple(holders) for name, holders in devices.items()}, ignored)
 
 

@@ -15,10 +15,12 @@ _MAX_CMDLINE_BYTES = 8192
 _SHELLS = frozenset(
     {"sh", "bash", "zsh", "fish", "dash", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu", "xonsh"}
 )
+_SHELL_VALUES = frozenset({b"--rcfile", b"--init-file", b"-O", b"+O", b"-o", b"+o"})  # options with a value
 # Programs that start the launches of a user, by the name that the kernel keeps (at most 15 characters).
 _STARTERS = re.compile(
     r"systemd|\(sd-pam\)|init|sshd.*|dropbear|mosh-server|login|su|sudo|tmux.*|screen|SCREEN|zellij|dtach|abduco|"
-    r"cron|crond|CRON|atd|slurmstepd|slurmd|dockerd|containerd-shim.*|conmon|gnome-.*|konsole|xterm|kitty|alacritty|"
+    r"cron|crond|CRON|atd|slurmstepd|slurmd|pbs_mom|sbatchd|res|condor_starter|sge_execd|sge_shepherd|nomad|gitlab-runner|"
+    r"Runner\.Worker|dockerd|containerd-shim.*|conmon|gnome-.*|konsole|xterm|kitty|alacritty|"
     r"xfce4-terminal|xrdp.*|code|code-server|node|electron|java|pycharm|idea|rsession|raylet|jupyterhub.*"
 )
 _NOTEBOOKS = frozenset({b"ipykernel_launcher", b"ipykernel", b"colab_kernel_launcher", b"colab_kernel_launcher.py"})
@@ -65,7 +67,7 @@ def launch_of(procfs: Procfs, pid: int, uid: int) -> Launch:
             raylet = _ray_session(procfs, stat.parent)
         if parent is None or status is None or status.uid != uid or _STARTERS.fullmatch(name):
             break
-        if parent.terminal and parent.session == stat.parent and name.lstrip("-") in _SHELLS:
+        if parent.terminal and stat.group != parent.group and _is_interactive(name, _argv(procfs, stat.parent)):
             break
         if stat.terminal and stat.session == top:  # a program that a terminal runs instead of a shell
             break
@@ -77,6 +79,19 @@ def launch_of(procfs: Procfs, pid: int, uid: int) -> Launch:
         return Launch(raylet=raylet)
     program = clean(_program(_argv(procfs, top)) or _comm(procfs, top).encode())[:_MAX_PROGRAM]
     return Launch(f"{program}-{process_hash(procfs.boot_id, str(top), str(start))[:8]}", raylet)
+
+
+def _is_interactive(name: str, argv: list[bytes]) -> bool:
+    """Return whether a program is a shell that reads commands, not a script. It starts each in a group of its own."""
+    if name.lstrip("-") not in _SHELLS:
+        return False
+    words = iter(word for word in argv[1:] if word)
+    for word in words:
+        if word in _SHELL_VALUES:
+            next(words, None)
+        elif not word.startswith((b"-", b"+")) or (not word.startswith(b"--") and b"c" in word):
+            return False  # a script, or commands as an argument
+    return True
 
 
 def _program(argv: list[bytes]) -> bytes:

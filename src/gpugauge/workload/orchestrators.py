@@ -15,7 +15,7 @@ from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.jobfiles import read_jobs
 from gpugauge.workload.kubelet import Kubelet, KubeletError
-from gpugauge.workload.podlogs import Place, PodNames, read_names
+from gpugauge.workload.podinfo import Place, PodNames, read_names
 from gpugauge.workload.sources import Source
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Orchestrators:
         self._kubelet, self._job_mapping_dir, self._pod_logs = kubelet, job_mapping_dir, pod_logs
         self._user_name, self._poll_seconds, self._clock = user_name, poll_seconds, clock
         self._answered: float | None = None
-        self._ignored = 0
+        self.ignored = 0  # devices in the last reply of the kubelet
         self._pods_seen = False
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -154,8 +154,8 @@ class Orchestrators:
             return self.view.kubelet if recent else {}
         source.set_up()
         self._answered = self._clock()
-        self.counters["devices_ignored"] += max(0, allocations.ignored - self._ignored)
-        self._ignored = allocations.ignored
+        self.counters["devices_ignored"] += max(0, allocations.ignored - self.ignored)
+        self.ignored = allocations.ignored
         return allocations.devices
 
     def _read_jobs(self) -> Mapping[str, tuple[Workload, ...]]:

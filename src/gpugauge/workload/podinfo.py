@@ -1,13 +1,19 @@
-"""What runtimes write about containers: the pod of a sidecar, and the Compose service of a Docker container.
+"""What Kubernetes and runtimes write about containers: names of pods, and the Compose service of a Docker container.
 
-Kubernetes writes one file for each field of a downward API volume: `namespace`, `name`, `uid`, and `labels` with a line
-`key="value"` for each label (https://kubernetes.io/docs/concepts/workloads/pods/downward-api/). Docker keeps a JSON
-file for each container, which root can read.
+Names of pods are those of their log files. Without an API server this is the only place on a node that joins pod uid
+and container id to names. Two folders are listed; no file is opened. For a sidecar, Kubernetes writes one file for each
+field of a downward API volume: `namespace`, `name`, `uid`, and `labels` with a line `key="value"` for each label
+(https://kubernetes.io/docs/concepts/workloads/pods/downward-api/). Docker keeps a JSON file for each container, which
+root can read.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from gpugauge.workload.controllers import Pod
@@ -16,6 +22,12 @@ from gpugauge.workload.identity import clean
 _MAX_BYTES = 65536
 _MAX_DOCKER_BYTES = 1 << 20
 _COMPOSE = ("com.docker.compose.project", "com.docker.compose.service")
+_ONE_OFF = "com.docker.compose.oneoff"
+_MAX_LOG_FILES = 20000
+# The kubelet writes `<pod>_<namespace>_<container>-<id>.log`; names contain no underscore. Long file names are cut and
+# then have no id.
+_CONTAINER = re.compile(r"([^_]+)_([^_]+)_([^_]+)-([0-9a-f]{64})\.log")
+_POD = re.compile(r"([^_]+)_([^_]+)_([0-9a-f-]{32,36})")
 
 
 class PodInfoError(Exception):
@@ -42,9 +54,10 @@ def compose_service(containers: Path, container_id: str) -> str:
         text = _read(containers / container_id / "config.v2.json", _MAX_DOCKER_BYTES)
         labels = json.loads(text)["Config"]["Labels"]
         names = [labels[label] for label in _COMPOSE]
+        alone = labels.get(_ONE_OFF) == "True"  # each `docker compose run` is a launch of its own
     except (OSError, ValueError, LookupError, TypeError):
         return ""
-    return "/".join(map(clean, names)) if all(isinstance(name, str) and name for name in names) else ""
+    return "/".join(map(clean, names)) if not alone and all(isinstance(n, str) and n for n in names) else ""
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -71,3 +84,43 @@ def _optional(path: Path) -> str:
 def _read(path: Path, limit: int = _MAX_BYTES) -> str:
     with path.open("rb") as file:
         return file.read(limit).decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A pod, or one of its containers if its name is known."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNames:
+    """Places by container id and by pod uid."""
+
+    containers: dict[str, Place] = field(default_factory=dict)
+    pods: dict[str, Place] = field(default_factory=dict)
+
+
+def read_names(log: Path) -> PodNames:
+    """Return the names in the folders `containers` and `pods` below `log`. Raises OSError if neither can be listed."""
+    names, errors = PodNames(), []
+    try:
+        for match in filter(None, map(_CONTAINER.fullmatch, _entries(log / "containers"))):
+            names.containers[match[4]] = Place(clean(match[2]), clean(match[1]), clean(match[3]))
+    except OSError as error:
+        errors.append(error)
+    try:
+        for match in filter(None, map(_POD.fullmatch, _entries(log / "pods"))):
+            names.pods[match[3]] = Place(clean(match[1]), clean(match[2]))
+    except OSError as error:
+        errors.append(error)
+    if len(errors) == 2:
+        raise errors[1]
+    return names
+
+
+def _entries(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in islice(entries, _MAX_LOG_FILES)]

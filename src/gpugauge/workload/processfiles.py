@@ -69,7 +69,7 @@ class Bounds:
 
 def bounds(procfs: Procfs, pid: int) -> Bounds:
     """Return the CPUs and the swapped memory of a process."""
-    lines = (line.partition(":") for line in _text(procfs, pid, "status").splitlines())
+    lines = (line.partition(":") for line in _text(procfs, pid, "status").split("\n"))
     found = {name: value.strip() for name, _, value in lines}
     try:
         cpus = int(found.get("Cpus_allowed", "").replace(",", ""), 16).bit_count() or None

@@ -42,6 +42,7 @@ class Stat(NamedTuple):
     threads: int
     start: int  # clock ticks after boot
     resident: int  # bytes
+    group: int  # pid of the leader of its process group
     session: int  # pid of the leader of its session
     terminal: bool  # whether its session has one
 
@@ -87,6 +88,7 @@ class Procfs:
                 threads=int(f[17]),
                 start=int(f[19]),
                 resident=int(f[21]) * PAGE_BYTES,
+                group=int(f[2]),
                 session=int(f[3]),
                 terminal=f[4] != b"0",
             )
@@ -104,7 +106,7 @@ class Procfs:
         """Return user, parent and pid in the container; None without such a process."""
         try:
             # Name comes first and the kernel escapes a newline in it, so no process can forge another line.
-            lines = dict(line.partition(b":")[::2] for line in self.read(pid, "status").splitlines())
+            lines = dict(line.partition(b":")[::2] for line in self.read(pid, "status").split(b"\n"))
             pids = lines.get(b"NSpid", b"").split()
             return Status(
                 uid=int(lines[b"Uid"].split()[0]),

@@ -60,20 +60,20 @@ class Reader:
         groups = self._cgroup(pid)
         environment = self._environ(pid, status.uid)
         command = self._command(pid, status)
-        job = groups.slurm_job or environ.slurm_job(environment)
-        contained = bool(groups.pod_uid or groups.container_id)
+        job = groups.slurm_job or ("" if groups.pod_uid else environ.slurm_job(environment))
+        contained = bool(groups.pod_uid or groups.container_id or groups.system)
         owner = groups.owner if contained and groups.owner is not None else status.uid
         numbered = contained and groups.owner is None  # containers have their own users
         user = self._clean(self._users.number(owner) if numbered else self._users.name(owner))
         workload = Workload(
-            kind=_kind(groups, job),
-            container="" if groups.pod_uid else groups.container_id[:12],
+            kind=_kind(groups),
+            container="" if groups.pod_uid else self._clean(groups.container_id[:12] or groups.system),
             job_id=self._clean(job or groups.pod_uid or ("" if contained else groups.unit)),
             user=user,
             command=self._clean(command),
             run_id=self._clean(environ.run_identity(environment)),
         )
-        display = is_display(workload.command)
+        display = is_display(workload.command) and not is_python(self._argv(pid))
         launch = Launch() if job or groups.pod_uid or display else launch_of(self._procfs, pid, status.uid)
         parent = self._process(status.parent, status.uid)
         if self._procfs.start_time(pid) != start:
@@ -173,13 +173,13 @@ class Reader:
         return label
 
 
-def _kind(groups: cgroup.Cgroup, job: str) -> str:
-    """Return the manager of the process; the inner one of two nested managers."""
-    if job:
+def _kind(groups: cgroup.Cgroup) -> str:
+    """Return the manager of the process by the kernel's word; the inner one of two nested managers."""
+    if groups.slurm_job:
         return "slurm"
     if groups.pod_uid:
         return "pod"
-    if groups.container_id:
+    if groups.container_id or groups.system:
         return "container"
     if groups.unit:
         return "systemd"

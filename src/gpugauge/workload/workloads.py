@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
+from gpugauge.wire.messages import INIT_START
 from gpugauge.workload import cgroup, environ
 from gpugauge.workload.controllers import Pod
+from gpugauge.workload.holders import Holders, Key, pod_key, slurm_key
 from gpugauge.workload.identity import Workload, clean
 from gpugauge.workload.job import Job, JobFacts, resolve
 from gpugauge.workload.kubelet import Kubelet
 from gpugauge.workload.orchestrators import Metadata, Orchestrators, View
-from gpugauge.workload.podlogs import Place
+from gpugauge.workload.podinfo import Place
 from gpugauge.workload.procfs import Procfs, process_hash
 from gpugauge.workload.reader import Facts, Reader
 from gpugauge.workload.sources import Source
@@ -44,6 +45,7 @@ class _Known:
     workload: Workload
     found: float  # monotonic time
     settled: bool = False  # whether its job is resolved; it is resolved once
+    held: tuple[tuple[Key, Job], ...] = ()  # its job by the keys of those to whom devices may be allocated
     devices: tuple[str, ...] = ()
     tried: tuple[View, tuple[str, ...]] | None = None  # input of the last attempt to find the names of the pod
 
@@ -84,9 +86,8 @@ class Workloads:
         self._cache: OrderedDict[int, _Known] = OrderedDict()
         self._lock = threading.Lock()
         self._own_pod, self._host = own_pod, procfs.host()
-        self._jobs: OrderedDict[tuple[str, ...], Job] = OrderedDict()  # of processes, by pod or Slurm job
+        self._holders = Holders(clock)
         self._agents: OrderedDict[str, Job] = OrderedDict()  # by the `process` label of a torchrun
-        self._changes = 0  # of `_jobs`
         self._allocations: Mapping[str, tuple[Workload, ...]] = MappingProxyType({})
         self._allocated_at = (View(), 0)  # their input: the view, and the number of changes
 
@@ -117,16 +118,19 @@ class Workloads:
             self._name(known, devices)
             if not known.settled:
                 self._settle(known)
+            for key, job in known.held:
+                self._holders.found(key, job, known.workload.job_id, known.start)
             return known.workload
 
     def claimed(self, environment: Mapping[str, str], session: str, uid: int, namespace: int | None) -> Workload:
         """Return the workload of a process that /proc does not show, from what its hook sent: variables of the job, the
-        session's id and the pid namespace. `uid` comes from the kernel.
+        session's id, the pid namespace and its start. `uid` comes from the kernel.
         """
         on_host = namespace is None or namespace == _INITIAL_PID_NAMESPACE
         # Ranks without a launcher that is visible here share the port at which they meet.
         port = environment.get("MASTER_PORT", "") if environment.get("WORLD_SIZE", "1") != "1" else ""
-        launch = process_hash(str(namespace), port) if port else process_hash(session)
+        place = str(namespace), environment.get(INIT_START, "")
+        launch = process_hash(*place, port) if port else process_hash(session)
         facts = JobFacts(
             {name: value for name, value in environment.items() if name.encode() in environ.VARIABLES},
             claimed=True,
@@ -158,13 +162,23 @@ class Workloads:
 
         The keys are names as in `identity.device_names`; each orchestrator uses one of them.
         """
-        view, changes = self._orchestrators.view, self._changes
-        if self._allocated_at[0] is not view or self._allocated_at[1] != changes:
-            self._allocated_at = (view, changes)
+        view = self._orchestrators.view
+        if self._allocated_at != (view, self._holders.changes):
+            if self._allocated_at[0] is not view:
+                with self._lock:
+                    self._holders.forget(view)
+            self._allocated_at = (view, self._holders.changes)
             names = dict.fromkeys([*view.kubelet, *view.jobs])
             merged = {name: (*view.kubelet.get(name, ()), *view.jobs.get(name, ())) for name in names}
             self._allocations = MappingProxyType({k: tuple(map(self._allocated, v)) for k, v in merged.items()})
         return self._allocations
+
+    def lists_all(self) -> bool:
+        """Return whether a device without an allocation is free: a source that lists all of them works, and each name
+        that it uses is known.
+        """
+        listing = (self._orchestrators.sources[name].up for name in ("kubelet", "slurm"))
+        return any(listing) and not self._orchestrators.ignored
 
     def sources(self) -> Mapping[str, bool]:
         """Return the state of the sources by name, without those that do not apply or were not read yet."""
@@ -249,13 +263,15 @@ class Workloads:
                 user = name or user
                 job = resolve(replace(facts, pod=pod, user=user))
         if agent:
-            _remember(self._agents, agent, job)
+            self._agents.setdefault(agent, job)
+            if len(self._agents) > _MAX_PROCESSES:
+                self._agents.popitem(last=False)
         known.settled, known.workload = True, _with_job(workload, job)
         if job.kind:
-            keys: list[tuple[str, ...]] = [("pod", pod.namespace, pod.name)] if pod else []
+            keys = [pod_key(pod.namespace, pod.name)] if pod else []
             if job.kind == "slurm":
-                keys.append(("slurm", workload.job_id, "" if job.source == "slurm" else user))
-            self._changes += sum(_remember(self._jobs, key, job) for key in keys)
+                keys.append(slurm_key(workload.job_id, "" if job.source == "slurm" else user))
+            known.held = tuple((key, job) for key in keys)
 
     def _pod(self, known: _Known) -> Pod | None:
         """Return the pod of a process if its name is known."""
@@ -273,27 +289,8 @@ class Workloads:
 
     def _allocated(self, workload: Workload) -> Workload:
         """Return the holder of a device with its job. A pod has one when one of its processes was found."""
-        if workload.kind == "slurm":
-            keys = [("slurm", workload.job_id, user) for user in dict.fromkeys(("", workload.user))]
-            known = (self._jobs[key] for key in keys if key in self._jobs)
-            job = next(known, Job("slurm", workload.job_id, source="slurm"))
-        else:
-            job = self._jobs.get(("pod", workload.namespace, workload.pod), Job())
-        return _with_job(workload, job)
+        return _with_job(workload, self._holders.job(workload))
 
 
 def _with_job(workload: Workload, job: Job) -> Workload:
     return replace(workload, job_kind=job.kind, job=job.name, job_source=job.source)
-
-
-_Key = TypeVar("_Key")
-
-
-def _remember(jobs: OrderedDict[_Key, Job], key: _Key, job: Job) -> bool:
-    """Keep the first job of a key; return whether it is new."""
-    if key in jobs:
-        return False
-    jobs[key] = job
-    if len(jobs) > _MAX_PROCESSES:
-        jobs.popitem(last=False)
-    return True

@@ -16,13 +16,16 @@ class FixedWorkloads(Workloads):
 
     def __init__(self, given: Mapping[str, tuple[Workload, ...]], sources: Mapping[str, bool]) -> None:
         super().__init__(Procfs(str(Path("/nonexistent"))))
-        self.given, self.up = given, sources
+        self.given, self.up, self.all_known = given, sources, True
 
     def allocations(self) -> Mapping[str, tuple[Workload, ...]]:
         return self.given
 
     def sources(self) -> Mapping[str, bool]:
         return self.up
+
+    def lists_all(self) -> bool:
+        return self.up.get("kubelet", False) and self.all_known
 
     def counters(self) -> Mapping[str, int]:
         return {"kubelet_failures": 2}
@@ -70,6 +73,21 @@ def test_state_is_absent_without_a_scheduler() -> None:
     assert "gpu_allocation_state" not in found
     assert found["gpugauge_attribution_source_up"] == {("procfs",): 1, ("kubelet",): 0}
     assert found["gpugauge_attribution_problems_total"] == {("kubelet_failures",): 2}
+
+
+def test_no_device_is_free_while_an_unknown_name_is_allocated() -> None:
+    """The device may be the one with that name."""
+    workloads = FixedWorkloads({"GPU-0": (TRAINER,)}, {"kubelet": True})
+    collector = AllocationCollector(workloads)
+    found = []
+    for workloads.all_known in (True, False, True):
+        found.append(states(exported(collector, device(0), device(1))))
+
+    assert found == [
+        {"GPU-0": "allocated", "GPU-1": "unallocated"},
+        {"GPU-0": "allocated"},
+        {"GPU-0": "allocated", "GPU-1": "unallocated"},
+    ]
 
 
 def test_mig_devices_are_allocated_instead_of_their_gpu() -> None:

@@ -13,8 +13,6 @@ from gpugauge.workload.identity import LABELS, Workload, device_names
 from gpugauge.workload.workloads import Workloads
 
 STATES = ("allocated", "shared", "unallocated")
-# Sources that list every assigned device: a device that they do not list is free.
-_COMPLETE_SOURCES = ("kubelet", "slurm")
 
 _device = Table("uuid")
 _exporter = Table()
@@ -97,12 +95,11 @@ class AllocationCollector(RegisteredCollector):
     def collect(self, tick: Tick) -> Section:
         """Return the assignment of each device; the same section until it changes."""
         allocations = self._workloads.allocations()
-        sources, counters = self._workloads.sources(), self._workloads.counters()
+        sources, counters, complete = self._workloads.sources(), self._workloads.counters(), self._workloads.lists_all()
         devices = tick.driver.devices
         inventory = [(d.uuid, d.up, d.generations.get("static", 0), d.generations.get("mig", 0)) for d in devices]
-        seen = (dict(allocations), dict(sources), dict(counters), inventory)
+        seen = (dict(allocations), dict(sources), dict(counters), complete, inventory)
         if seen != self._seen:
-            complete = any(sources.get(name) for name in _COMPLETE_SOURCES)
             subjects = [*self._subjects(devices, allocations, complete)]
             found = families(DEVICES, subjects) + families(SOURCES, [((), self._workloads)])
             self._section, self._seen = Section(self.name, found), seen

@@ -33,6 +33,7 @@ def hello(session: str) -> wire.Hello:
         "run_id": next((run for run in map(os.environ.get, _RUN_IDS) if run and run != "none"), None),
         **_ranks(),
         **{name: os.environ.get(name) for name in wire.JOB_VARIABLES},
+        wire.INIT_START: _init_start(),
     }
     return wire.Hello(
         session=session,
@@ -163,6 +164,14 @@ def loader(iterator: Any) -> dict[str, str | None]:
         "loader_pin_memory": "yes" if getattr(iterator, "_pin_memory", False) else "no",
         "loader_prefetch": str(prefetch) if prefetch is not None else None,
     }
+
+
+def _init_start() -> str | None:
+    """Return when the first process of the pid namespace started, in clock ticks after boot, see proc_pid_stat(5)."""
+    try:
+        return Path("/proc/1/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _pid_namespace() -> int | None:

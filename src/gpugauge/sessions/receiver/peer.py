@@ -110,7 +110,7 @@ def cgroup_of(text: str) -> str:
     """Return the cgroup from the text of /proc/PID/cgroup. All below the slice of a login user is one cgroup: users
     may create more there.
     """
-    unified = [line[3:] for line in text.splitlines() if line.startswith("0::")]
+    unified = [line[3:] for line in text.split("\n") if line.startswith("0::")]
     path = unified[0] if unified and unified[0] != "/" else text.strip()
     parts = path.split("/")
     if len(parts) > 3 and parts[1] == "user.slice":

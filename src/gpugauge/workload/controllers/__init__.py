@@ -24,7 +24,7 @@ _OPERATORS = {"mpi-operator": "mpijob"} | {f"{kind}-controller": kind for kind i
 # The alphabet of names that Kubernetes makes up, without vowels. The hash of a Deployment's template is a decimal
 # number in it, and so has ten of its characters only.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]{5}"
-_DEPLOYMENT = re.compile(rf"(.+)-[4-9bcdf]{{6,10}}-{_RANDOM}")
+_DEPLOYMENT = re.compile(rf"(.+)-[4-9bcdf]{{8,10}}-{_RANDOM}")
 _KUBEFLOW = re.compile(r"(.+)-(?:master|worker)-\d+")
 _MPI = re.compile(rf"(.+)-(?:worker-\d+|launcher(?:-{_RANDOM})?)")
 _NUMBERED = re.compile(r"(.+)-\d+")
