@@ -80,7 +80,7 @@ def test_an_allocation_has_a_job_that_runs_in_that_pod(tmp_path: Path, seed: int
                 workloads.refresh()
                 workloads.allocations()
                 for pid in life.trainings:
-                    workloads.resolve(pid, ("GPU-1",))
+                    workloads.resolve(pid, (("GPU-1",),))
             found = workloads.allocations().get("GPU-1", ())
             shown = [holder.job.removeprefix("root/") for holder in found]
 

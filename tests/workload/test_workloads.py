@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs
-from gpugauge.workload.workloads import Workloads
+from gpugauge.workload.workloads import DeviceNames, Workloads
 from tests.needs import give_up
 from tests.workload.kubelet import Pods, Service, listing, serving
 from tests.workload.trees import ID, OTHER_ID, UID, Made, pod_logs, proc, v2
@@ -347,20 +347,21 @@ def test_name_is_kept_when_the_log_files_are_removed(made: Made, tmp_path: Path)
 @pytest.mark.parametrize(
     ("hostname", "devices", "expected"),
     [
-        ("trainer-0", ("GPU-1",), (*NAMED, "main")),
-        ("trainer-0", ("GPU-1", "nvidia1"), (*NAMED, "main")),
-        ("trainer-0", ("GPU-2",), (*NAMED, "helper")),
-        ("trainer-0", ("GPU-1", "GPU-2"), ("", "", "")),  # no container has both devices
-        ("trainer-0", ("GPU-3",), ("", "", "")),
+        ("trainer-0", (("GPU-1",),), (*NAMED, "main")),
+        ("trainer-0", (("GPU-1", "nvidia1"),), (*NAMED, "main")),
+        ("trainer-0", (("GPU-2",),), (*NAMED, "helper")),
+        ("trainer-0", (("GPU-1",), ("GPU-2",)), ("", "", "")),  # no container has both devices
+        ("trainer-0", (("GPU-1",), ("GPU-3",)), ("", "", "")),  # nobody has the second one
+        ("trainer-0", (("GPU-3",),), ("", "", "")),
         ("trainer-0", (), ("", "", "")),
-        ("server-0", ("GPU-1",), ("prod", "server-0", "main")),
-        ("server-0", ("GPU-2",), ("", "", "")),  # a device of another pod
-        ("node-7", ("GPU-1",), ("", "", "")),  # host network, or a pod without a device
-        ("", ("GPU-2",), ("", "", "")),
+        ("server-0", (("GPU-1",),), ("prod", "server-0", "main")),
+        ("server-0", (("GPU-2",),), ("", "", "")),  # a device of another pod
+        ("node-7", (("GPU-1",),), ("", "", "")),  # host network, or a pod without a device
+        ("", (("GPU-2",),), ("", "", "")),
     ],
 )
 def test_pod_by_the_kubelet(
-    made: Made, tmp_path: Path, hostname: str, devices: tuple[str, ...], expected: tuple[str, str, str]
+    made: Made, tmp_path: Path, hostname: str, devices: DeviceNames, expected: tuple[str, str, str]
 ) -> None:
     made.process(41, cgroup=POD, environ={"HOSTNAME": hostname})
     made.process(42, environ={"HOSTNAME": hostname})
@@ -381,7 +382,7 @@ def test_container_by_the_kubelet_for_a_pod_known_by_its_log_files(made: Made, t
     with serving(tmp_path / "s", Service(listing(SHARED))):
         workloads.refresh()
 
-    assert names(workloads.resolve(41, ("GPU-2",))) == (*NAMED, "helper")
+    assert names(workloads.resolve(41, (("GPU-2",),))) == (*NAMED, "helper")
 
 
 def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:

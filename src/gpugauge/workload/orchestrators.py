@@ -36,9 +36,10 @@ class View:
     pods: Mapping[str, Pod] = field(default_factory=dict)
 
     def place(
-        self, container_id: str, pod_uid: str, hostname: str, devices: Sequence[str], named: Place | None
+        self, container_id: str, pod_uid: str, hostname: str, devices: Sequence[Sequence[str]], named: Place | None
     ) -> Place | None:
-        """Return pod and container of a process, None if they are not certain. `named` is its pod if that is known.
+        """Return pod and container of a process, None if they are not certain. `named` is its pod if that is known,
+        `devices` the names of each device that it uses.
 
         The log folders contain them by id. The kubelet reports only the allocations, and a process may use a device
         that is allocated to another pod: its reply counts only for a pod whose name is the host name of the process.
@@ -47,7 +48,7 @@ class View:
             return self.names.containers[container_id]
         listed = self.pods.get(pod_uid)
         named = Place(listed.namespace, listed.name) if listed else self.names.pods.get(pod_uid) or named
-        holders = [set(self.kubelet[name]) for name in devices if name in self.kubelet]
+        holders = [{w for name in names for w in self.kubelet.get(name, ())} for names in devices]
         common = set.intersection(*holders) if holders else set()
         if named:
             common = {w for w in common if (w.namespace, w.pod) == (named.namespace, named.pod)}

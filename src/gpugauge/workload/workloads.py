@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 from gpugauge.wire.messages import INIT_START
 from gpugauge.workload import cgroup, environ
@@ -26,6 +27,8 @@ from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users, shares_host_users
 
 log = logging.getLogger(__name__)
+
+DeviceNames: TypeAlias = tuple[tuple[str, ...], ...]  # of several devices
 
 _UNKNOWN = Workload()
 _MAX_PROCESSES = 4096
@@ -46,8 +49,8 @@ class _Known:
     found: float  # monotonic time
     settled: bool = False  # whether its job is resolved; it is resolved once
     held: tuple[tuple[Key, Job], ...] = ()  # its job by the keys of those to whom devices may be allocated
-    devices: tuple[str, ...] = ()
-    tried: tuple[View, tuple[str, ...]] | None = None  # input of the last attempt to find the names of the pod
+    devices: DeviceNames = ()
+    tried: tuple[View, DeviceNames] | None = None  # input of the last attempt to find the names of the pod
 
 
 class Workloads:
@@ -105,10 +108,10 @@ class Workloads:
         """
         self._orchestrators.refresh()
 
-    def resolve(self, pid: int, devices: tuple[str, ...] = (), *, start: int | None = None) -> Workload:
+    def resolve(self, pid: int, devices: DeviceNames = (), *, start: int | None = None) -> Workload:
         """Return the workload of a process, an empty one if it ended.
 
-        `devices` are the names (`identity.device_names`) of the devices that it uses; they identify a pod whose name is
+        `devices` has the names (`identity.device_names`) of each device that it uses; they identify a pod whose name is
         in no log folder. `start` is the start time of the process; it is read if not given.
         """
         with self._lock:
@@ -226,7 +229,7 @@ class Workloads:
             return facts.workload
         return replace(facts.workload, kind="pod", namespace=own.namespace, pod=own.name, container="", job_id=own.uid)
 
-    def _name(self, known: _Known, devices: tuple[str, ...]) -> None:
+    def _name(self, known: _Known, devices: DeviceNames) -> None:
         """Add the names of pod and container, as far as they are known."""
         if not known.facts.job.pod_uid or (known.workload.pod and known.workload.container):
             return

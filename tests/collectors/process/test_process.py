@@ -1,5 +1,6 @@
 """Memory and busy seconds of processes over generated histories with reused pids."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import DeviceReading, MigReading, ProcessReading
 from gpugauge.workload.identity import Workload
-from gpugauge.workload.procfs import process_hash
+from gpugauge.workload.procfs import Procfs, process_hash
+from gpugauge.workload.workloads import DeviceNames, Workloads
 from tests.collectors.machine import UUID, Machine, Proc, Process, values
 
 GIB = 1 << 30
@@ -190,6 +192,36 @@ def test_memory_by_mig_device(seed: int, tmp_path: Path) -> None:
     seen = values(collector(machine, tmp_path), machine.tick())
 
     assert seen.get("gpu_mig_process_memory_used_bytes", {}) == truth
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_kubelet_is_asked_for_the_mig_devices_of_each_process(seed: int, tmp_path: Path) -> None:
+    """And for the whole GPU where the MIG device is not known."""
+    dice = Random(seed)
+    machine = Machine([long(10 + number, 0.1) for number in range(5)])
+    machine.generation = 1
+    machine.instances = tuple(MigReading(f"MIG-{gpu}", gpu, 0) for gpu in range(1, 4))
+    truth, listed = {}, []
+    for process in machine.processes:
+        used = dice.sample([1, 2, 3], dice.randint(0, 2))
+        listed += [ProcessReading(process.pid, "compute", 1, gpu, 0) for gpu in used]
+        listed += [] if used else [ProcessReading(process.pid, "compute", 1)]
+        truth[process.pid] = {f"MIG-{gpu}" for gpu in used} or {UUID}
+    machine.listed = tuple(listed)
+    asked: dict[int, set[str]] = {}
+
+    class Asked(Workloads):
+        def resolve(self, pid: int, devices: DeviceNames = (), *, start: int | None = None) -> Workload:
+            asked[pid] = {names[0] for names in devices}
+            return super().resolve(pid, devices, start=start)
+
+    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, Asked(Procfs(str(tmp_path))))
+    end = time.monotonic() + 20
+    while asked.keys() != truth.keys():  # in the background
+        values(watched, machine.tick())
+        assert time.monotonic() < end, asked
+
+    assert asked == truth
 
 
 def test_same_section_until_something_is_new(tmp_path: Path) -> None:

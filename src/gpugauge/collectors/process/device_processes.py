@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpugauge.collectors.process.busy_split import BusySplit
 from gpugauge.collectors.process.limit import choose_shown
-from gpugauge.driver.api import MigReading, ProcessReading
+from gpugauge.driver.api import DeviceReading, MigReading, ProcessReading
 
 OTHER = "other"  # the `process` label of the sum of the hidden processes
 KINDS = ("compute", "mps", "graphics")  # the first of these counts if a process is listed with several kinds
@@ -24,6 +24,14 @@ class Use:
     seen: float = 0.0  # monotonic time of the last list or sample
 
 
+@dataclass(slots=True)
+class MigUse:
+    """Use of a MIG device by one process: bytes, and the number of the GPU instance."""
+
+    memory: int | None
+    instance: int | None
+
+
 class DeviceProcesses:
     """The processes of one GPU, and their accounts of busy seconds."""
 
@@ -34,7 +42,7 @@ class DeviceProcesses:
         self.shown: set[str] = set()
         self.other_busy: float | None = None
         self.listed = False  # whether the driver lists processes
-        self.on_mig: dict[tuple[str, str], int] = {}  # bytes by process and uuid of the MIG device
+        self.on_mig: dict[tuple[str, str], MigUse] = {}  # by process and uuid of the MIG device
         self.reading: object = None
 
     def set_list(self, uses: dict[str, Use], now: float, max_shown: int) -> None:
@@ -118,6 +126,18 @@ def merge(processes: Iterable[ProcessReading]) -> list[ProcessReading]:
     for process in processes:
         by_pid.setdefault(process.pid, []).append(process)
     return [found[0] if len(found) == 1 else _merged(found) for found in by_pid.values()]
+
+
+def on_mig(reading: DeviceReading, process_of: Callable[[int], str]) -> dict[tuple[str, str], MigUse]:
+    """Return what each process uses of each MIG device of a GPU. `process_of` returns the `process` label of a pid."""
+    found: dict[tuple[str, str], MigUse] = {}
+    for listed in (reading.processes or ()) if reading.mig_instances else ():
+        uuid = mig_device(listed, reading.mig_instances or ())
+        if uuid is not None:
+            use = found.setdefault((process_of(listed.pid), uuid), MigUse(None, listed.gpu_instance_id))
+            if listed.used_memory_bytes is not None:
+                use.memory = max(use.memory or 0, listed.used_memory_bytes)
+    return found
 
 
 def mig_device(process: ProcessReading, devices: Iterable[MigReading]) -> str | None:

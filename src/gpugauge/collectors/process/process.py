@@ -9,15 +9,15 @@ from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
-from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge, mig_device
-from gpugauge.driver.api import Device, DeviceReading
+from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge, on_mig
+from gpugauge.driver.api import Device
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, LabelValues, Metric, Table, families
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS, Workload, device_names
 from gpugauge.workload.pids import PidOwner, PidTable
 from gpugauge.workload.procfs import Procfs
-from gpugauge.workload.workloads import Workloads
+from gpugauge.workload.workloads import DeviceNames, Workloads
 
 _IDENTITY_SECONDS = 60.0  # for which the identity of a process without a series is kept
 _RESOLVE_SECONDS = 60.0  # after which the workloads of the same processes are resolved again
@@ -134,7 +134,10 @@ class ProcessCollector(RegisteredCollector):
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
-        self._resolved: tuple[dict[str, list[str]], object] = ({}, None)  # processes with GPUs, and the allocations
+        self._resolved: tuple[dict[str, list[tuple[str, ...]]], object] = (
+            {},
+            None,
+        )  # processes with GPUs, and the allocations
         self._resolved_at = 0.0
         self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
         self._process_families: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())  # processes, families
@@ -221,26 +224,20 @@ class ProcessCollector(RegisteredCollector):
                 identity.kind = min(listed.kind, identity.kind or listed.kind, key=KINDS.index)
                 uses[identity.owner.process] = Use(listed.used_memory_bytes, seen=tick.monotonic)
             state.set_list(uses, tick.monotonic, self.max_per_device)
-            state.on_mig = self._on_mig(device.reading)
+            state.on_mig = on_mig(device.reading, lambda pid: self._pids.owner(pid).process)
         return changed
-
-    def _on_mig(self, reading: DeviceReading) -> dict[tuple[str, str], int]:
-        """Return the memory that each process holds on each MIG device of a GPU."""
-        found: dict[tuple[str, str], int] = {}
-        for listed in (reading.processes or ()) if reading.mig_instances else ():
-            uuid = mig_device(listed, reading.mig_instances or ())
-            if uuid is not None and listed.used_memory_bytes is not None:
-                key = self._pids.owner(listed.pid).process, uuid
-                found[key] = max(found.get(key, 0), listed.used_memory_bytes)
-        return found
 
     def _resolve_workloads(self, devices: Sequence[Device]) -> None:
         """Start to resolve the workloads of the processes on the GPUs, and drop identities without a series."""
-        names: dict[str, list[str]] = {}
+        names: dict[str, list[tuple[str, ...]]] = {}
         for device in devices:
-            on_device = device_names(device.uuid, minor=device.reading.minor_number)
-            for process in self._states[device.uuid].present:
-                names.setdefault(process, []).extend(on_device)
+            state = self._states[device.uuid]
+            minor = device.reading.minor_number
+            parts = {process for process, _ in state.on_mig}
+            for process in (process for process in state.present if process not in parts):
+                names.setdefault(process, []).append(device_names(device.uuid, minor=minor))
+            for (process, uuid), use in state.on_mig.items():
+                names.setdefault(process, []).append(device_names(uuid, minor=minor, gpu_instance=use.instance))
         lasting = names.keys() | {process for state in self._states.values() for process in state.gone}
         for process in [
             p for p, i in self._identities.items() if p not in lasting and self._now - i.seen > _IDENTITY_SECONDS
@@ -272,11 +269,11 @@ class ProcessCollector(RegisteredCollector):
     def _families(self, devices: Sequence[Device], *, changed: bool) -> tuple[Family, ...]:
         """Return all families; those of PROCESSES are reused unless `changed`, or the processes are others."""
         uses = [((process, uuid), use) for uuid, state in self._states.items() for process, use in state.rows()]
-        on_mig = [
-            (key, used)
+        parts = [
+            (key, use.memory)
             for state in self._states.values()
-            for key, used in state.on_mig.items()
-            if key[0] in state.shown
+            for key, use in state.on_mig.items()
+            if key[0] in state.shown and use.memory is not None
         ]
         names = dict.fromkeys(process for (process, _), _ in uses)
         names.pop(OTHER, None)
@@ -284,10 +281,10 @@ class ProcessCollector(RegisteredCollector):
             subjects: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
             self._process_families = (names.keys(), families(PROCESSES, subjects))
         states: list[tuple[LabelValues, DeviceProcesses]] = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
-        return families(USES, uses) + families(ON_MIG, on_mig) + self._process_families[1] + families(DEVICES, states)
+        return families(USES, uses) + families(ON_MIG, parts) + self._process_families[1] + families(DEVICES, states)
 
 
-def _resolve(workloads: Workloads, owner: PidOwner, devices: tuple[str, ...]) -> tuple[str, Workload, int | None]:
+def _resolve(workloads: Workloads, owner: PidOwner, devices: DeviceNames) -> tuple[str, Workload, int | None]:
     """Return process, workload and container pid; runs in the background. A pid that /proc does not show is resolved as
     pid 0: in this pid namespace the number may belong to another process.
     """
