@@ -310,3 +310,53 @@ def test_functions_of_time_may_be_replaced_in_all_modules(listener: Sessions, ru
     assert 0.6 <= session.snap.waits["training"] < 0.8
     assert session.record is not None
     assert 0.6 <= session.record.seconds["loading"] < 0.8
+
+
+@pytest.mark.torch
+def test_evaluations_beside_a_part_that_stays_in_eval_mode(listener: Sessions, run: Run) -> None:
+    """Its statistics are frozen: train() of the model calls eval() of that part."""
+    program = """
+    import time, torch
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        def train(self, mode=True):
+            super().train(mode)
+            if mode:
+                self.backbone.eval()
+            return self
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for _ in range(3):
+        model.train()
+        for _ in range(5):
+            model.head(model.backbone(torch.ones(2, 8))).sum().backward()
+            optimizer.step()
+        model.eval()
+        time.sleep(0.3)
+    """
+    finished(run(program))
+    session = ended(listener)
+
+    assert steps_of(session) == 15
+    assert 0.85 < seconds(session, "evaluating") < 1.5
+
+
+@pytest.mark.torch
+def test_parameters_without_a_shape_yet(listener: Sessions, run: Run) -> None:
+    program = """
+    import torch
+    from torch.utils.data import DataLoader
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for batch in DataLoader([torch.ones(8)] * 40, batch_size=2):
+        model(batch).sum().backward()
+        optimizer.step()
+    """
+    finished(run(program))
+    session = ended(listener)
+
+    assert steps_of(session) == 20
+    assert session.snap is not None
+    assert (session.snap.samples, session.snap.errors) == (40, 0)

@@ -19,6 +19,19 @@ def test_the_environment_is_the_callers_with_the_hook_first() -> None:
     }
 
 
+@pytest.mark.parametrize("before", ["", ":", "a", ":a", "a:", "a::b", "/nowhere:."])
+def test_the_module_path_of_the_program_stays(before: str, tmp_path: Path) -> None:
+    """An empty entry is the current folder."""
+    command = [sys.executable, "-c", "import sys; print(sys.path)"]
+    plain = {"PATH": os.environ["PATH"], "PYTHONPATH": before}
+    paths = [
+        subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for environ in (plain, launch.environment(plain))
+    ]
+
+    assert paths[1] == paths[0]
+
+
 def test_nested_runs_add_nothing() -> None:
     once = launch.environment({})
     assert once == {"PYTHONPATH": launch.BOOTSTRAP}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,18 @@ def test_short_fetches_are_measured_by_sample(monkeypatch: pytest.MonkeyPatch) -
     assert len(reads) <= 44
 
 
+def measured(
+    function: Callable[[int], int], meter_of: Callable[[], Meter | None], failed: Callable[[], object]
+) -> Callable[[int], int]:
+    """Return the function as that of a fetcher which is measured."""
+    meter = fetches.FetchMeter(meter_of, failed)
+    return lambda index: meter.fetch(lambda _, at: function(at), None, index)
+
+
 def test_the_first_fetch_is_a_start_and_errors_end_the_measurement() -> None:
     words, errors = [0] * SLOT_WORDS, []
     meter = Meter(words)
-    fetch = fetches.MeasuredFetch(lambda index: index + 1, lambda: meter, lambda: errors.append(1))
+    fetch = measured(lambda index: index + 1, lambda: meter, lambda: errors.append(1))
 
     assert [fetch(1), fetch(2), fetch(3)] == [2, 3, 4]
     assert (words[FETCHED], words[COUNT], errors) == (3, 1, [])
@@ -126,7 +135,7 @@ def test_the_first_fetch_is_a_start_and_errors_end_the_measurement() -> None:
     def broken() -> Meter:
         raise OSError("no memory")
 
-    fetch = fetches.MeasuredFetch(lambda index: index + 1, broken, lambda: errors.append(1))
+    fetch = measured(lambda index: index + 1, broken, lambda: errors.append(1))
     assert [fetch(1), fetch(2)] == [2, 3]
     assert errors == [1]
 
@@ -140,7 +149,7 @@ def test_an_error_of_the_dataset_reaches_the_program() -> None:
             raise StopIteration
         return index
 
-    fetch = fetches.MeasuredFetch(dataset, lambda: meter, lambda: None)
+    fetch = measured(dataset, lambda: meter, lambda: None)
     assert (fetch(0), fetch(1)) == (0, 1)
     with pytest.raises(StopIteration):
         fetch(2)
@@ -151,8 +160,8 @@ def test_an_error_of_the_dataset_reaches_the_program() -> None:
 def test_a_loader_inside_a_dataset_is_a_part_of_the_outer_one() -> None:
     inner_words, outer_words = [0] * SLOT_WORDS, [0] * SLOT_WORDS
     inner_meter, outer_meter = Meter(inner_words), Meter(outer_words)
-    inner = fetches.MeasuredFetch(lambda index: index, lambda: inner_meter, lambda: None)
-    outer = fetches.MeasuredFetch(lambda index: inner(index) + inner(index), lambda: outer_meter, lambda: None)
+    inner = measured(lambda index: index, lambda: inner_meter, lambda: None)
+    outer = measured(lambda index: inner(index) + inner(index), lambda: outer_meter, lambda: None)
 
     assert [outer(1), outer(2), outer(3)] == [2, 4, 6]
     assert (outer_words[FETCHED], inner_words[FETCHED]) == (3, 0)

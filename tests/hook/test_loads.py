@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ class Iterator:
     """An iterator of a loader without workers, which has loaded some batches."""
 
     def __init__(self, batches: int = 0) -> None:
-        self.words = [0] * SLOT_WORDS
+        self.words, self.process = [0] * SLOT_WORDS, os.getpid()
         self.words[FETCHED] = self.words[COUNT] = batches
         self.words[CPU] = batches * 1_000_000
-        self._dataset_fetcher: Any = type("Fetcher", (), {"fetch": self}) if batches else None
+        self._dataset_fetcher: Any = type("Fetcher", (), {"gpugauge_meter": self}) if batches else None
 
 
 def in_thread(loads: Loads) -> None:
@@ -61,6 +62,16 @@ def test_epochs_of_one_loader_add_up() -> None:
         assert count(loads) == 10 * pids[0]
         del iterator
         gc.collect()
+
+
+def test_a_forked_child_does_not_report_the_batches_of_its_parent() -> None:
+    loads, iterator = Loads(), Iterator(10)
+    iterator.process -= 1
+    loads.train(iterator)
+    before = count(loads)
+    iterator.words[FETCHED] = iterator.words[COUNT] = 3
+
+    assert (before, count(loads)) == (None, 3)
 
 
 def test_loaders_by_turns_are_not_one_loader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gpugauge.hook.counts import phases
-from gpugauge.hook.counts.phases import EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
+from gpugauge.hook.counts.phases import CHECKPOINTING, EVALUATING, LOADING, OTHER, STARTING, TRAINING, Phases
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import PHASES
@@ -36,7 +36,7 @@ def test_phases_nest_and_add_up(record: RecordMemory) -> None:
     assert shown(record)[:2] == (LOADING, 70)
     found.end_wait(TRAINING, EVALUATING, 75)
     assert shown(record)[:2] == (EVALUATING, 75)
-    found.leave(100)
+    found.leave(EVALUATING, 100)
     spent = {STARTING: 10, LOADING: 25, TRAINING: 30, EVALUATING: 35}
     assert shown(record) == (TRAINING, 100, [spent.get(phase, 0) for phase in range(len(PHASES))])
     assert shown(record, 110)[2][TRAINING] == 40
@@ -76,3 +76,17 @@ def test_the_thread_that_steps_is_followed() -> None:
 )
 def test_the_names_of_phases(name: str, phase: int) -> None:
     assert phase == phases.phase_index(name)
+
+
+def test_coroutines_leave_their_own_phase_in_any_order(record: RecordMemory) -> None:
+    found = tracked(record)
+    found.switch(TRAINING, 10)
+    found.live.base = TRAINING
+    found.enter(CHECKPOINTING, 20)
+    found.enter(EVALUATING, 30)
+    found.leave(CHECKPOINTING, 40)
+    assert shown(record)[:2] == (EVALUATING, 30)
+    found.leave(EVALUATING, 50)
+
+    spent = {STARTING: 10, TRAINING: 60, CHECKPOINTING: 10, EVALUATING: 20}
+    assert shown(record) == (TRAINING, 50, [spent.get(phase, 0) for phase in range(len(PHASES))])

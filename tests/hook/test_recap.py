@@ -29,7 +29,7 @@ def errors_of(
 ) -> str:
     (folder / "train.py").write_text(program)
     environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONPATH": str(site), **(variables or {})}
-    environ = launch.environment(environ, str(folder / "hook.sock"), recap)
+    environ = launch.environment(environ, str(folder / "hook.sock")) | ({"GPUGAUGE_HOOK_RECAP": "1"} if recap else {})
     command = [sys.executable, str(folder / "train.py")]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == ""
@@ -92,6 +92,52 @@ def test_other_processes_print_nothing(
     program: str, variables: dict[str, str], tmp_path: Path, fake_torch: Path
 ) -> None:
     assert errors_of(f"{TRAIN}\n{program}", tmp_path, fake_torch, variables) == ""
+
+
+def test_the_line_is_printed_once(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:
+    """And not a second time by a function of atexit that ends the process at once."""
+    program = f"import atexit, os\natexit.register(os._exit, 0)\n{TRAIN}\ntrain(2)"
+    line = errors_of(program, tmp_path, fake_torch)
+
+    assert line.count("gpugauge:") == 1
+    assert "no daemon" not in line
+
+
+def test_what_a_program_reads_from_its_child_has_no_line(tmp_path: Path, fake_torch: Path) -> None:
+    """Only the stderr of `gpugauge run` has it."""
+    (tmp_path / "trial.py").write_text(f"{TRAIN}\ntrain(2)\nprint('result')")
+    (tmp_path / "train.py").write_text(
+        f"{TRAIN}\nimport subprocess, sys\ntrain(3)\n"
+        f"read = subprocess.run([sys.executable, {str(tmp_path / 'trial.py')!r}], stdout=-1, stderr=-2, text=True)\n"
+        "print(read.stdout)"
+    )
+    command = [sys.executable, "-m", "gpugauge", "run", "--", sys.executable, str(tmp_path / "train.py")]
+    environ = {**os.environ, "PYTHONPATH": f"{fake_torch}:{os.environ.get('PYTHONPATH', '')}", "GPUGAUGE_HOOK": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.stdout == "result\n\n"
+    assert done.stderr.count(" steps, ") == 1
+    assert "train.py: 3 steps, " in done.stderr
+
+
+def test_children_of_a_rank_print_nothing(tmp_path: Path, fake_torch: Path) -> None:
+    program = f"{TRAIN}\ntrain(3)\nimport multiprocessing\nforked = multiprocessing.get_context('fork')\n"
+    program += "child = forked.Process(target=train, args=(2,))\nchild.start()\nchild.join()"
+    errors = errors_of(program, tmp_path, fake_torch, {"RANK": "0"})
+
+    assert errors.count("gpugauge:") == 1
+    assert "3 steps" in errors
+
+
+def test_the_first_rank_that_a_program_starts_prints_the_line(tmp_path: Path, fake_torch: Path) -> None:
+    program = f"{TRAIN}\nimport multiprocessing, os\nforked = multiprocessing.get_context('fork')\n"
+    program += "def rank(number):\n    os.environ['RANK'] = str(number)\n    train(number + 2)\n"
+    program += "ranks = [forked.Process(target=rank, args=(number,)) for number in range(2)]\n"
+    program += "for each in ranks: each.start()\nfor each in ranks: each.join()"
+    errors = errors_of(program, tmp_path, fake_torch)
+
+    assert errors.count("gpugauge:") == 1
+    assert "2 steps" in errors
 
 
 @pytest.mark.parametrize(

@@ -80,17 +80,18 @@ class phase:  # noqa: N801 - used as a statement: with phase("eval")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._entered: list[Observer | None] = []
+        self._entered: list[tuple[Observer, int] | None] = []
 
     def __enter__(self) -> None:
         observer = current_observer()
-        entered = observer is not None and observer.enter_named_phase(self._name)
-        self._entered.append(observer if entered else None)
+        entered = None if observer is None else observer.enter_named_phase(self._name)
+        self._entered.append(None if observer is None or entered is None else (observer, entered))
 
     def __exit__(self, *_: object) -> None:
-        observer = self._entered.pop() if self._entered else None
-        if observer is not None:
-            observer.leave_phase()
+        entered = self._entered.pop() if self._entered else None
+        if entered is not None:
+            observer, phase = entered
+            observer.leave_phase(phase)
 
     def __call__(self, function: Function) -> Function:
         """Return a wrapper of the function whose time counts as the phase; also of coroutines and generators."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from gpugauge.hook import collectives
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
-from gpugauge.hook.listeners import evaluating
 from gpugauge.hook.loading import counted_iteration
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, replace, within
@@ -24,6 +24,7 @@ def install(observer: Observer) -> None:
     adapters: dict[str, Callable[[Any], None]] = {
         "torch._dynamo.callback": functools.partial(_dynamo, observer),
         "torch._dynamo": functools.partial(_dynamo_without_callbacks, observer),
+        "torch._dynamo.decorators": _skip,
         "torch.distributed.checkpoint.state_dict_saver": functools.partial(_checkpoint, observer),
         "safetensors.torch": functools.partial(_safetensors, observer),
         "transformers.generation.utils": functools.partial(_generation, observer),
@@ -60,7 +61,7 @@ def _dynamo(observer: Observer, module: Any) -> None:
 
     def end(_: Any = None) -> None:
         if entered and entered.pop():
-            observer.leave_phase()
+            observer.leave_phase(phases.COMPILING)
 
     module.callback_handler.register_start_callback(start)
     module.callback_handler.register_end_callback(end)
@@ -70,6 +71,31 @@ def _dynamo_without_callbacks(observer: Observer, _: Any) -> None:
     """Mark compilations as unknown if dynamo has loaded no callbacks (torch 2.1)."""
     if "torch._dynamo.callback" not in sys.modules:
         observer.state.compilations = None
+
+
+def _skip(module: Any) -> None:
+    """Have dynamo run the functions of the hook as they are, where a compiled function calls them after a graph break.
+    Where it traces one of them into a graph, that returns at once.
+    """
+    for name, loaded in tuple(sys.modules.items()):
+        if name.startswith("gpugauge."):
+            codes = [code for value in vars(loaded).values() for code in _codes(value, name)]
+            while codes:
+                code = codes.pop()
+                module.skip_code(code)
+                codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+
+
+def _codes(value: Any, module: str) -> Iterator[CodeType]:
+    """Yield the code of a function, or of the methods of a class, that a module defines."""
+    if getattr(value, "__module__", None) != module:
+        return
+    members = vars(value).values() if isinstance(value, type) else (value,)
+    for member in members:
+        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
 
 
 def _checkpoint(observer: Observer, module: Any) -> None:
@@ -83,8 +109,10 @@ def _safetensors(observer: Observer, module: Any) -> None:
 
 def _pretrained(observer: Observer, module: Any) -> None:
     model = getattr(module, "PreTrainedModel", object)
-    if "eval" in vars(model):  # since version 5 the class has its own method, which does not call that of torch
-        replace(model, "eval", lambda f: evaluating(observer, f))
+    # Since version 5 the class has its own methods, which do not call those of torch.
+    for name, listener in (("eval", observer.on_eval), ("train", observer.on_train)):
+        if name in vars(model):
+            replace(model, name, lambda f, listener=listener: after(observer, f, listener))  # type: ignore[misc]  # the lambda has a default
     replace(model, "__init__", lambda f: after(observer, f, observer.state.models.add))
 
 

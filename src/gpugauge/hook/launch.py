@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,15 @@ def environment(environ: Mapping[str, str], socket: str | None = None, recap: bo
     """Return a copy of `environ` that loads the hook into every Python. `socket` is the path of the daemon's socket;
     with `recap` the hook prints one line at the end of the training.
     """
-    kept = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != BOOTSTRAP]
+    # An empty entry is the current folder, but an empty variable is none.
+    before = environ.get("PYTHONPATH")
+    kept = [entry for entry in before.split(os.pathsep) if entry != BOOTSTRAP] if before else []
     result = {**environ, "PYTHONPATH": os.pathsep.join((BOOTSTRAP, *kept))}
     if socket is not None:
         result[wire.SOCKET_VARIABLE] = socket
     if recap:
-        result[wire.RECAP_VARIABLE] = "1"
+        with contextlib.suppress(OSError):  # stderr is closed
+            result[wire.RECAP_VARIABLE] = wire.recap_on(os.fstat(2))
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,8 @@ def install(observer: Observer) -> None:
     register, module = observer.state.register_optimizer, getattr(getattr(torch, "nn", None), "Module", None)
     optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
         (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, register)),
-        (module, "eval", lambda f: evaluating(observer, f)),
+        (module, "eval", lambda f: after(observer, f, observer.on_eval)),
+        (module, "train", lambda f: after(observer, f, observer.on_train)),
         (module, "to", lambda f: after(observer, f, observer.state.models.add)),
         (module, "cuda", lambda f: after(observer, f, observer.state.models.add)),
         (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
@@ -32,21 +32,6 @@ def install(observer: Observer) -> None:
     for owner, name, wrap in optional:
         replace(owner, name, wrap)
     _listen_to_wrappers(observer)
-
-
-def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of the method eval of a module that records the call, and later that of its method train."""
-    wrapped = weakref.WeakSet[type]()
-
-    def called(module: Any) -> None:
-        observer.on_eval(module)
-        owner = type(module)
-        # Only of the classes of whole models: the method runs for every part of a model.
-        if owner not in wrapped and observer.evaluates(module):
-            wrapped.add(owner)
-            replace(owner, "train", lambda train: after(observer, train, observer.on_train))
-
-    return after(observer, function, called)
 
 
 def _listen_to_wrappers(observer: Observer) -> None:

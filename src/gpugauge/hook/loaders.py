@@ -18,13 +18,13 @@ from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.counts.loads import worker_meter
 from gpugauge.hook.loading import counted_iteration
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.wrappers import after, replace
+from gpugauge.hook.wrappers import after, is_compiling, replace
 
 
 def install(observer: Observer) -> None:
     """Wrap the calls of DataLoader and of its iterators, once in a process."""
     _BaseDataLoaderIter.gpugauge_size = None  # an iterator has its own reader from its first batch on
-    _BaseDataLoaderIter.__next__ = hot.batch_wrapper(observer, _BaseDataLoaderIter.__next__)
+    _BaseDataLoaderIter.__next__ = hot.batch_wrapper(observer, _BaseDataLoaderIter.__next__, is_compiling)
     _listen_to_iterators(observer)
     _listen_to_subclasses(observer)
     _listen_to_workers(observer)
@@ -36,6 +36,8 @@ def _listen_to_iterators(observer: Observer) -> None:
 
     @functools.wraps(iterate)
     def iterator(self: Any) -> Any:
+        if is_compiling():
+            return iterate(self)
         begun = observer.begin_wait()
         if begun is None:
             return elsewhere.start(observer, iterate, self)
@@ -79,12 +81,21 @@ def _listen_to_workers(observer: Observer) -> None:
 
 
 def _fetchers(observer: Observer, function: Any) -> Any:
+    measured = weakref.WeakSet[type]()
+
     @functools.wraps(function)
     def create_fetcher(*args: Any, **kwargs: Any) -> Any:
         fetcher = function(*args, **kwargs)
+        if is_compiling():
+            return fetcher
         try:
             if not observer.off:
-                _measure(observer, fetcher)
+                owner: Any
+                for owner in type(fetcher).__mro__:
+                    if "fetch" in vars(owner) and owner not in measured:
+                        measured.add(owner)
+                        owner.fetch = _measured(owner.fetch)
+                fetcher.gpugauge_meter = _meter(observer)
         except Exception:
             observer.count_error()
         return fetcher
@@ -92,15 +103,23 @@ def _fetchers(observer: Observer, function: Any) -> Any:
     return create_fetcher
 
 
-def _measure(observer: Observer, fetcher: Any) -> None:
+def _measured(function: Any) -> Any:
+    @functools.wraps(function)
+    def fetch(self: Any, index: Any) -> Any:
+        meter = getattr(self, "gpugauge_meter", None)
+        return function(self, index) if meter is None else meter.fetch(function, self, index)
+
+    return fetch
+
+
+def _meter(observer: Observer) -> fetches.FetchMeter:
     loads, failed = observer.state.loads, observer.count_error
     if torch.utils.data.get_worker_info() is not None:
         parent = getattr(multiprocessing.parent_process(), "pid", None)
         once = functools.lru_cache(lambda: worker_meter(loads.inherited, parent))
-        fetcher.fetch = fetches.MeasuredFetch(fetcher.fetch, once, failed)
-        return
+        return fetches.FetchMeter(once, failed)
     meter, on_thread = fetches.Meter([0] * fetches.SLOT_WORDS), observer.phases.on_training_thread
-    fetcher.fetch = fetches.MeasuredFetch(fetcher.fetch, lambda: meter if on_thread() else None, failed, meter.words)
+    return fetches.FetchMeter(lambda: meter if on_thread() else None, failed, meter.words)
 
 
 def _starts(observer: Observer, function: Any) -> Any:

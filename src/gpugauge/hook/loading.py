@@ -68,22 +68,53 @@ def _iterate(function: Callable[[Any], Iterator[Any]], iterable: Any) -> Iterato
     finally:
         if observer is not None and begun is not None:
             observer.end_wait(*begun)
-    # The iterators of DataLoader are counted themselves.
-    return iterator if hasattr(iterator, "_num_workers") else _CountedIterator(iterator)
+    if hasattr(iterator, "_num_workers"):
+        return iterator  # the iterators of DataLoader are counted themselves
+    counted = _CountedSizedIterator if hasattr(iterator, "__len__") else _CountedIterator
+    return counted(iterator)
 
 
 class _CountedIterator:
+    """To the program, it is the iterator: an instance of its class, with its attributes. Copies and pickles are those
+    of the iterator, and are not counted.
+    """
+
+    __slots__ = ("__weakref__", "_gpugauge_iterator", "_gpugauge_read")
+
     def __init__(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
-        self._read: Callable[[Any, Any], None] | None = None  # of the size of its batches
+        object.__setattr__(self, "_gpugauge_iterator", iterator)
+        object.__setattr__(self, "_gpugauge_read", None)  # the reader of the size of its batches
+
+    @property  # type: ignore[misc]  # for isinstance()
+    def __class__(self) -> type:
+        return type(self._gpugauge_iterator)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_iterator":
-            raise AttributeError(name)
-        return getattr(self._iterator, name)
+        return getattr(self._gpugauge_iterator, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._gpugauge_iterator, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._gpugauge_iterator, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._gpugauge_iterator)
+
+    def __repr__(self) -> str:
+        return repr(self._gpugauge_iterator)
+
+    def __copy__(self) -> Any:
+        return copied(self._gpugauge_iterator)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return copied(self._gpugauge_iterator, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._gpugauge_iterator.__reduce_ex__(protocol)
 
     def __next__(self) -> Any:
         observer = current_observer()
@@ -94,18 +125,35 @@ class _CountedIterator:
         loads = observer.state.loads
         loads.begin_own(begun[1])
         try:
-            batch = next(self._iterator)
+            batch = next(self._gpugauge_iterator)
         except BaseException:
             observer.end_wait(*begun, ended=True)
             raise
         loads.end_own(begun[1], observer.live.base)
         # The batches of an iterator around a DataLoader are made of those of the loader.
-        self._read = observer.inner_reader or self._read
-        observer.end_wait_with_batch(*begun, batch, self._read)
+        read = observer.inner_reader or self._gpugauge_read
+        object.__setattr__(self, "_gpugauge_read", read)
+        observer.end_wait_with_batch(*begun, batch, read)
         return batch
 
     def _next_elsewhere(self, observer: Observer | None) -> Any:
         """Return the next batch on a thread that does not train, inside another wait, or in an unwatched process."""
         if observer is None:
-            return next(self._iterator)
-        return observer.take_elsewhere(next, self._iterator)
+            return next(self._gpugauge_iterator)
+        return observer.take_elsewhere(next, self._gpugauge_iterator)
+
+
+class _CountedSizedIterator(_CountedIterator):
+    """An iterator that has a length, by which it is also true or false."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self._gpugauge_iterator)
+
+
+def copied(iterator: Any, memo: Any = None) -> Any:
+    """Return a copy of an iterator, a deep one with a memo."""
+    import copy  # noqa: PLC0415  (loaded by programs that copy, not for those that declare a loader)
+
+    return copy.copy(iterator) if memo is None else copy.deepcopy(iterator, memo)

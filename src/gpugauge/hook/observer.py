@@ -6,6 +6,7 @@ at most once a second, on the thread that steps or loads.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from gpugauge.hook import elsewhere
 from gpugauge.hook.client import NS_PER_SECOND, Client
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.handlers import raised_by_handler
 from gpugauge.hook.counts.recorder import DEEPSPEED, TICK
 from gpugauge.hook.counts.rounds import inside_another_step
 from gpugauge.hook.counts.sizes import Reader, unknown_size
@@ -41,13 +43,11 @@ class Observer:
         self.client = client
         self._clock = CLOCKS[0]
         self.state = TrainingState()
-        self.recorder = self.state.recorder
-        self.phases = self.state.phases
-        self.live = self.state.live
+        self.recorder, self.phases, self.live = self.state.recorder, self.state.phases, self.state.live
         self.errors = 0
         self.off = False
         self._evaluated: weakref.ref[Any] | None = None
-        self._trains_in_eval_mode = False
+        self._trains_in_eval_mode: Callable[[], Any] = lambda: None  # later a weak reference
         self.step_counter: StepCounter | None = None  # only if the environment asks for it
         self.reset()
 
@@ -69,7 +69,9 @@ class Observer:
         self.live.step_due = self.live.batch_due = self.publish_due = 0
 
     def count_error(self) -> None:
-        """Count an error of the hook. MAX_ERRORS of them switch the hook off and end the session."""
+        """Count the error of the hook that is being handled. MAX_ERRORS of them switch the hook off."""
+        if raised_by_handler(sys.exc_info()[1]):
+            raise  # noqa: PLE0704 - the program's own error; this is called in an except clause
         self.errors += 1
         self.live.step_due = 0  # the next step corrects the phase, which the error may have left wrong
         if self.errors >= MAX_ERRORS:
@@ -84,7 +86,7 @@ class Observer:
     def on_eval(self, module: Any) -> None:
         """Record a call of module.eval(): until the next step the program may be evaluating."""
         trained = self.state.trains(module)
-        if self._trains_in_eval_mode or (self.state.stepping and not trained):
+        if self._trains_in_eval_mode() is module or (self.state.stepping and not trained):
             return
         self._interrupt()
         self._evaluated = weakref.ref(module)
@@ -92,13 +94,9 @@ class Observer:
         if trained and self.phases.on_training_thread() and self.live.base == phases.TRAINING:
             self.phases.set_base(phases.EVALUATING, self._clock())
 
-    def evaluates(self, module: Any) -> bool:
-        """Return whether the last call of eval() that counts was that of this module."""
-        return self._evaluated is not None and self._evaluated() is module
-
     def on_train(self, module: Any) -> None:
         """End the evaluation of a module by module.train()."""
-        if self.evaluates(module) and module.training:
+        if self._evaluated is not None and self._evaluated() is module and getattr(module, "training", False):
             self._evaluated = None
             if self.phases.on_training_thread() and self.live.base == phases.EVALUATING:
                 self.phases.set_base(phases.TRAINING, self._clock())
@@ -205,7 +203,8 @@ class Observer:
         """Set the phase after a step: whatever the program did before, it trains. `point` is what has stepped."""
         if self._evaluated is not None:
             module, self._evaluated = self._evaluated(), None
-            self._trains_in_eval_mode = module is not None and not module.training and self.state.trains(module)
+            if module is not None and not module.training and self.state.trains(module):
+                self._trains_in_eval_mode = weakref.ref(module)
         if self.phases.on_training_thread():
             self.phases.set_base(phases.TRAINING, now)
             self.live.step_due = self.publish_due
@@ -244,9 +243,10 @@ class Observer:
         except Exception:
             self.count_error()
 
-    def enter_named_phase(self, name: str) -> bool:
-        """Enter a phase by the program's name for it; return whether the caller has a phase to leave."""
-        return self.enter_phase(phases.phase_index(name))
+    def enter_named_phase(self, name: str) -> int | None:
+        """Enter a phase by the program's name for it; return the phase that the caller has to leave, None for none."""
+        phase = phases.phase_index(name)
+        return phase if self.enter_phase(phase) else None
 
     def enter_phase(self, phase: int) -> bool:
         """Enter a phase on the training thread; return whether the caller has a phase to leave."""
@@ -260,13 +260,13 @@ class Observer:
             return False
         return True
 
-    def leave_phase(self) -> None:
-        """Leave the innermost phase."""
+    def leave_phase(self, phase: int) -> None:
+        """Leave a phase that was entered."""
         try:
             now = self._clock()
-            if self.live.phase == phases.LOADING:
+            if self.live.phase == phase == phases.LOADING:
                 self.recorder.add_wait(now - self.live.since, self._served_phase())
-            self.phases.leave(now)
+            self.phases.leave(phase, now)
         except Exception:
             self.count_error()
 

@@ -17,29 +17,40 @@ if TYPE_CHECKING:
 
 _MIN_START_SECONDS = 0.5  # a shorter start-up is not named
 _PID = os.getpid()  # of the process that has loaded the hook
+_printed = False
 
 
 def print_recap(state: TrainingState, connected: bool) -> None:
-    """Print the line, if `gpugauge run` asks for it and this process is the one to print it. Never raises."""
+    """Print the line once, if `gpugauge run` asks for it and this process is the one to print it. Never raises."""
+    global _printed  # noqa: PLW0603 - a process ends once, by one or several of the ways that call this
     try:
-        if (
-            os.environ.get(wire.RECAP_VARIABLE) == "1"
-            and _prints(state.rank or os.environ.get("RANK"))
-            and (line := recap(state))
-        ):
+        if _printed or not _asked() or not _prints(state.rank or os.environ.get("RANK")):
+            return
+        _printed = True
+        if line := recap(state):
             sys.stderr.write(f"gpugauge: {line}{'' if connected else '; no daemon was found'}\n")
     except Exception:
         pass  # stderr is closed
 
 
+def _asked() -> bool:
+    """Return whether the line is wanted on this stderr: not where a program reads what this process writes."""
+    asked, file = os.environ.get(wire.RECAP_VARIABLE), os.fstat(2)
+    return asked in ("1", wire.recap_on(file))
+
+
 def _prints(rank: str | None) -> bool:
     """Return whether this is the first rank, or a process of its own, neither forked nor a child of multiprocessing."""
-    if rank is not None:
-        return rank == "0"
-    if os.getpid() != _PID:
-        return False
     multiprocessing = sys.modules.get("multiprocessing.process")
-    return multiprocessing is None or multiprocessing.parent_process() is None
+    child = multiprocessing is not None and multiprocessing.parent_process() is not None
+    if os.getpid() != _PID or child:
+        # A rank that torch.multiprocessing has started, not a child of a rank, which has inherited its variables.
+        return rank == "0" and not any(entry.startswith(b"RANK=") for entry in _first_environment())
+    return rank in (None, "0")
+
+
+def _first_environment() -> list[bytes]:
+    return Path("/proc/self/environ").read_bytes().split(b"\0")
 
 
 def recap(state: TrainingState) -> str | None:

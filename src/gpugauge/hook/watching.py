@@ -83,8 +83,7 @@ def within_phase(function: Any, phase: Callable[[], Any]) -> Any:
 
         @functools.wraps(function)
         def generator(*args: Any, **kwargs: Any) -> Any:
-            with phase():
-                return (yield from function(*args, **kwargs))
+            return (yield from _resumed_within(function(*args, **kwargs), phase))
 
         return generator
 
@@ -94,3 +93,23 @@ def within_phase(function: Any, phase: Callable[[], Any]) -> Any:
             return function(*args, **kwargs)
 
     return wrapper
+
+
+def _resumed_within(inner: Any, phase: Callable[[], Any]) -> Any:
+    """Yield what a generator yields. Only the time in it is in the phase, not that of its caller in between."""
+    resume, given = inner.send, None
+    try:
+        while True:
+            with phase():
+                value = resume(given)
+            try:
+                resume, given = inner.send, (yield value)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # that the caller throws into the generator
+                resume, given = inner.throw, error
+    except StopIteration as end:
+        return end.value
+    finally:
+        with phase():
+            inner.close()

@@ -31,7 +31,7 @@ def within(observer: Observer, phase: int, function: Callable[..., Any]) -> Call
         try:
             return function(*args, **kwargs)
         finally:
-            observer.leave_phase()
+            observer.leave_phase(phase)
 
     return wrapper
 

@@ -29,7 +29,8 @@ LOG2_BUCKETS = 34
 
 SYSTEM_SOCKET = "/run/gpugauge/hook.sock"
 SOCKET_VARIABLE = "GPUGAUGE_HOOK_SOCKET"
-RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"  # 1: the hook prints one line at the end of the training
+# The hook prints one line on stderr at the end of the training: always with 1, or on the file that `recap_on` states.
+RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"
 COUNT_FLOPS_VARIABLE = "GPUGAUGE_HOOK_COUNT_FLOPS"  # 1: the hook counts the FLOPs of one step
 
 END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
@@ -53,6 +54,12 @@ JOB_VARIABLES = (
 
 # A fact of hello: the start of the first process of the pid namespace. The number of the namespace is used again.
 INIT_START = "init_start"
+
+
+def recap_on(file: os.stat_result) -> str:
+    """Return the value of RECAP_VARIABLE that asks for the line on this file alone."""
+    return f"{file.st_dev}:{file.st_ino}"
+
 
 # Sources of the step count: the hooks of optimizers, the batches before which parameters have changed (for compiled
 # optimizers, which call no hooks), calls of gpugauge.hook.tick(), or the engine of DeepSpeed.

@@ -161,36 +161,36 @@ def private_bytes() -> int:
         os.close(descriptor)
 
 
-class MeasuredFetch:
-    """A function that fetches a batch, measured. `meter_of` returns the meter of the calling thread; it is asked again
-    while that is None. The first fetch is the start of a loader and not measured. An error of the measurement ends it,
-    and calls `failed`.
+class FetchMeter:
+    """Measures the fetches of one fetcher. `meter_of` returns the meter of the calling thread; it is asked again while
+    that is None. The first fetch is the start of a loader and not measured. An error of the measurement ends it, and
+    calls `failed`. It has no reference to the fetcher: the program expects that this ends with its iterator.
     """
 
     _fetching: ClassVar[set[int]] = set()  # threads
 
     def __init__(
         self,
-        fetch: Callable[[Any], Any],
         meter_of: Callable[[], Meter | None],
         failed: Callable[[], object],
         words: Words | None = None,
     ) -> None:
         """`words` are those of the meter, if it belongs to this function alone."""
-        self._fetch, self._meter_of, self._failed = fetch, meter_of, failed
+        self._meter_of, self._failed = meter_of, failed
         self.words = words
+        self.process = os.getpid()
         self._meter: Meter | None = None
         self._first = True
 
-    def __call__(self, index: Any) -> Any:
-        """Return the batch of an index."""
+    def fetch(self, function: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
+        """Return the batch of an index, which `function` fetches."""
         thread = get_ident()
         if thread in self._fetching:
-            return self._fetch(index)  # a loader inside a dataset is a part of the outer one
+            return function(fetcher, index)  # a loader inside a dataset is a part of the outer one
         self._fetching.add(thread)
         try:
             meter, began = self._begin()
-            batch = self._fetch(index)
+            batch = function(fetcher, index)
             if meter is not None:
                 self._end(meter, began)
             return batch

@@ -57,14 +57,18 @@ def step_hook(observer: Observer, is_compiling: Callable[[], bool]) -> Callable[
 
 
 def batch_wrapper(  # noqa: C901, PLR0915 - with the function in it
-    observer: Observer, wait: Callable[[Any], Any]
+    observer: Observer, wait: Callable[[Any], Any], is_compiling: Callable[[], bool]
 ) -> Callable[[Any], Any]:
-    """Return a wrapper of the method that waits for the next batch of an iterator of DataLoader."""
+    """Return a wrapper of the method that waits for the next batch of an iterator of DataLoader. `is_compiling` is that
+    of torch.
+    """
     (clock, _), live, thread, grad_enabled = CLOCKS, observer.live, threading.get_ident, torch.is_grad_enabled
     ended, work = observer.recorder.waits.append, observer.recorder.work
 
     @functools.wraps(wait)
     def next_batch(self: Any) -> Any:  # noqa: C901, PLR0912 - one function: each call would cost
+        if is_compiling():
+            return wait(self)  # dynamo finds nothing to trace
         before, exposed = live.phase, live.exposed
         if thread() != live.thread or (before == LOADING and not observer.phases.declared):
             return observer.take_elsewhere(wait, self)

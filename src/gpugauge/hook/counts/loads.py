@@ -96,9 +96,11 @@ class Loads:
         """Report an iterator: its batches are for the training."""
         self._fold()
         known = self._find(iterator)
-        words = getattr(getattr(getattr(iterator, "_dataset_fetcher", None), "fetch", None), "words", None)
-        if known is None and words is not None:
-            known = _Iterator(iterator, words, (0,))
+        meter = getattr(getattr(iterator, "_dataset_fetcher", None), "gpugauge_meter", None)
+        if known is None and meter is not None and meter.words is not None:
+            if meter.process != os.getpid():  # this is a forked child: the counts so far are those of its parent
+                meter.process, meter.words[:] = os.getpid(), [0] * len(meter.words)
+            known = _Iterator(iterator, meter.words, (0,))
             known.epochs = 1
             self._iterators.append(known)
         if known is not None:

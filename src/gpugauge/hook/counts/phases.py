@@ -84,11 +84,11 @@ class Phases:
         self.live.within = True
         self.switch(phase, now)
 
-    def leave(self, now: int) -> None:
-        """Leave the innermost phase."""
+    def leave(self, phase: int, now: int) -> None:
+        """Leave a phase: the innermost one of its kind. Coroutines enter and leave phases in any order."""
         entered = self.live.entered
-        if entered:
-            entered.pop()
+        if phase in entered:
+            del entered[len(entered) - 1 - entered[::-1].index(phase)]
         self.live.within = bool(entered)
         self.switch(entered[-1] if entered else self.live.base, now)
 

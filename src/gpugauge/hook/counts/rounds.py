@@ -18,6 +18,23 @@ import sys
 from collections import Counter
 
 
+class _Round:
+    """The optimizers of a round in the order of their steps. `debtors` are those that are owed a step until an earlier
+    one of the round steps again.
+    """
+
+    __slots__ = ("debtors", "members", "places")
+
+    def __init__(self) -> None:
+        self.members: list[int] = []  # one that no longer exists has a negative key
+        self.places: dict[int, int] = {}
+        self.debtors: list[int] = []
+
+    def add(self, optimizer: int) -> None:
+        self.places[optimizer] = len(self.members)
+        self.members.append(optimizer)
+
+
 class Rounds:
     """The rounds of a training; optimizers are known by keys. `loop` has the optimizers of the present loop."""
 
@@ -27,11 +44,12 @@ class Rounds:
     def clear(self) -> None:
         """Start from zero."""
         self.loop: set[int] = set()
-        self._round: set[int] = set()
+        self._round = _Round()
+        self._rounds: dict[int, list[_Round]] = {}  # by optimizer: those in which it has stepped last
         self._created: set[int] = set()  # since the last step
         self._steps: Counter[int] = Counter()  # by optimizer
         self._returned: tuple[int, int] | None = None  # the last optimizer to step again, and the steps it can cost
-        self._owed: dict[int, set[int]] = {}  # by optimizer: the others of its first round
+        self._owed: dict[int, _Round] = {}  # by optimizer: the round in which it is owed a step
         self._given: dict[int, set[int]] = {}  # by optimizer: of those others, the ones without a step since
         self._surplus = 0  # counted steps that have turned out to be none
         self._gone = 0  # number of optimizers that no longer exist; their places have negative keys
@@ -49,10 +67,12 @@ class Rounds:
         self._owed.pop(optimizer, None)
         self._given.pop(optimizer, None)
         self._gone += 1
-        for keys in (self._round, *self._given.values(), *self._owed.values()):
+        for keys in self._given.values():
             if optimizer in keys:
                 keys.remove(optimizer)
                 keys.add(-self._gone)
+        for known in self._rounds.pop(optimizer, ()):
+            known.members[known.places.pop(optimizer)] = -self._gone
 
     def step(self, optimizer: int) -> int:
         """Return the number of training steps to count at a step of this optimizer."""
@@ -70,42 +90,54 @@ class Rounds:
         return counted - spent
 
     def _first_step(self, optimizer: int) -> int:
-        if not self._round:
-            self._round = {optimizer}
+        if not self._round.members:
+            self._begin_round(optimizer)
             return 1
         if optimizer in self._created:
-            self._begin_loop(optimizer, self._round)
+            self._begin_loop(optimizer, set(self._round.members))
             return 1
         return self._join(optimizer)
 
-    def _join(self, optimizer: int) -> int:
-        self._owed[optimizer] = set(self._round)
+    def _begin_round(self, optimizer: int) -> None:
+        self._round = _Round()
+        self._add(optimizer)
+
+    def _add(self, optimizer: int) -> None:
         self._round.add(optimizer)
+        self._rounds.setdefault(optimizer, []).append(self._round)
+
+    def _join(self, optimizer: int) -> int:
+        self._owed[optimizer] = self._round
+        self._add(optimizer)
+        self._round.debtors.append(optimizer)
         return 0
 
     def _later_step(self, optimizer: int) -> int:
         """Count a new round, and decide about the steps that its optimizer has to do with."""
-        for other in [other for other, earlier in self._owed.items() if optimizer in earlier]:
-            del self._owed[other]
+        for known in self._rounds.pop(optimizer, ()):
+            while known.debtors and known.places.get(known.debtors[-1], -1) > known.places[optimizer]:
+                other = known.debtors.pop()
+                if self._owed.get(other) is known:
+                    del self._owed[other]
         for other, waiting in tuple(self._given.items()):
             waiting.discard(optimizer)
             if not waiting:
                 del self._given[other]
                 self._returned = (optimizer, (self._returned[1] if self._returned else 0) + 1)
-        earlier = self._owed.pop(optimizer, None)
-        if optimizer not in self._round:
+        owing = self._owed.pop(optimizer, None)
+        if optimizer not in self._round.places:
             return self._join(optimizer)
-        self._round = {optimizer}
-        if earlier is None:
+        self._begin_round(optimizer)
+        if owing is None:
             if self._often(self._given.get(optimizer, set())):
                 del self._given[optimizer]
             return 1
-        self._begin_loop(optimizer, earlier)
+        self._begin_loop(optimizer, set(owing.members[: owing.places[optimizer]]))
         return 2
 
     def _begin_loop(self, optimizer: int, others: set[int]) -> None:
         self.loop = {optimizer}
-        self._round = {optimizer}
+        self._begin_round(optimizer)
         self._given.pop(optimizer, None)
         if self._steps[optimizer] == 0 or not self._often(others):
             self._given[optimizer] = set(others)

@@ -92,6 +92,8 @@ def _totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
         seen.add(id(tensor))
         # Of a DTensor (FSDP2) the shard of this process counts.
         local = getattr(tensor, "_local_tensor", tensor)
+        if torch.nn.parameter.is_lazy(local):
+            continue  # it has no shape before the first batch
         total = totals.setdefault((str(local.device), str(local.dtype).replace("torch.", "")), [0, 0, 0])
         elements = local.numel()
         total[0] += 1
