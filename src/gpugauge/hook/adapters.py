@@ -14,6 +14,7 @@ from gpugauge.hook import collectives
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
+from gpugauge.hook.listeners import evaluating
 from gpugauge.hook.loading import counted_iteration
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, replace, within
@@ -109,10 +110,8 @@ def _safetensors(observer: Observer, module: Any) -> None:
 
 def _pretrained(observer: Observer, module: Any) -> None:
     model = getattr(module, "PreTrainedModel", object)
-    # Since version 5 the class has its own methods, which do not call those of torch.
-    for name, listener in (("eval", observer.on_eval), ("train", observer.on_train)):
-        if name in vars(model):
-            replace(model, name, lambda f, listener=listener: after(observer, f, listener))  # type: ignore[misc]  # the lambda has a default
+    if "eval" in vars(model):  # since version 5 the class has its own method, which does not call that of torch
+        replace(model, "eval", lambda f: evaluating(observer, f))
     replace(model, "__init__", lambda f: after(observer, f, observer.state.models.add))
 
 

@@ -22,8 +22,7 @@ def install(observer: Observer) -> None:
     register, module = observer.state.register_optimizer, getattr(getattr(torch, "nn", None), "Module", None)
     optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
         (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, register)),
-        (module, "eval", lambda f: after(observer, f, observer.on_eval)),
-        (module, "train", lambda f: after(observer, f, observer.on_train)),
+        (module, "eval", lambda f: evaluating(observer, f)),
         (module, "to", lambda f: after(observer, f, observer.state.models.add)),
         (module, "cuda", lambda f: after(observer, f, observer.state.models.add)),
         (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
@@ -32,6 +31,29 @@ def install(observer: Observer) -> None:
     for owner, name, wrap in optional:
         replace(owner, name, wrap)
     _listen_to_wrappers(observer)
+
+
+def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrapper of the method eval of a module that records the call, and the next call of its method train."""
+    kind: Any = torch.nn.Module
+
+    def called(module: Any) -> None:
+        observer.on_eval(module)
+        if observer.evaluated is not None and not hasattr(kind.train, "gpugauge_original"):
+            kind.train = listening(kind.train)
+
+    def listening(original: Callable[..., Any]) -> Callable[..., Any]:
+        # Only from an evaluation on: train() runs for each part of a model, in some programs before each step.
+        def trained(module: Any) -> None:
+            observer.on_train(module)
+            if observer.evaluated is None and kind.train is wrapper:
+                kind.train = original
+
+        wrapper: Any = after(observer, original, trained)
+        wrapper.gpugauge_original = original
+        return wrapper  # type: ignore[no-any-return]  # a function with an attribute
+
+    return after(observer, function, called)
 
 
 def _listen_to_wrappers(observer: Observer) -> None:

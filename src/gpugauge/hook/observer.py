@@ -46,7 +46,7 @@ class Observer:
         self.recorder, self.phases, self.live = self.state.recorder, self.state.phases, self.state.live
         self.errors = 0
         self.off = False
-        self._evaluated: weakref.ref[Any] | None = None
+        self.evaluated: weakref.ref[Any] | None = None  # the module of the last eval() that counts
         self._trains_in_eval_mode: Callable[[], Any] = lambda: None  # later a weak reference
         self.step_counter: StepCounter | None = None  # only if the environment asks for it
         self.reset()
@@ -89,28 +89,28 @@ class Observer:
         if self._trains_in_eval_mode() is module or (self.state.stepping and not trained):
             return
         self._interrupt()
-        self._evaluated = weakref.ref(module)
+        self.evaluated = weakref.ref(module)
         self.live.step_due = self.live.batch_due = 0
         if trained and self.phases.on_training_thread() and self.live.base == phases.TRAINING:
             self.phases.set_base(phases.EVALUATING, self._clock())
 
     def on_train(self, module: Any) -> None:
         """End the evaluation of a module by module.train()."""
-        if self._evaluated is not None and self._evaluated() is module and getattr(module, "training", False):
-            self._evaluated = None
+        if self.evaluated is not None and self.evaluated() is module and getattr(module, "training", False):
+            self.evaluated = None
             if self.phases.on_training_thread() and self.live.base == phases.EVALUATING:
                 self.phases.set_base(phases.TRAINING, self._clock())
 
     def is_training_batch(self, iterator: Any = None) -> bool:
         """Return whether the program probably trains on a batch, and record the loader of an iterator of DataLoader."""
-        module = self._evaluated() if self._evaluated is not None else None
+        module = self.evaluated() if self.evaluated is not None else None
         # Programs call eval() on frozen parts of a model before the step: only a module still in that mode counts.
         training = torch.is_grad_enabled() and (module is None or module.training or not self.state.trains(module))
         loader = self._loader() if self._loader is not None else None
         if training and iterator is not loader and hasattr(iterator, "_num_workers"):
             self._loader = weakref.ref(iterator)
             self.state.use_loader(iterator)
-        if self._evaluated is None and not self.state.may_step_unreported:
+        if self.evaluated is None and not self.state.may_step_unreported:
             self.live.batch_due = self.publish_due
         return training
 
@@ -201,8 +201,8 @@ class Observer:
 
     def _set_training(self, now: int, point: int | str) -> None:
         """Set the phase after a step: whatever the program did before, it trains. `point` is what has stepped."""
-        if self._evaluated is not None:
-            module, self._evaluated = self._evaluated(), None
+        if self.evaluated is not None:
+            module, self.evaluated = self.evaluated(), None
             if module is not None and not module.training and self.state.trains(module):
                 self._trains_in_eval_mode = weakref.ref(module)
         if self.phases.on_training_thread():
