@@ -13,7 +13,7 @@ EXPECTED: Mapping[str, tuple[str, str, str]] = {
     "pytorchjob": ("pytorchjob", "bert", "ml"),
     "jobset": ("jobset", "llm", "ml"),
     "job": ("job", "sweep", "ml"),
-    "slurm": ("slurm", "1000/88_3", ""),
+    "slurm": ("slurm", "91", ""),
     "distributed": ("distributed", "1000/exp@10.0.0.7:29500", ""),
 }
 _XORG = (

@@ -56,7 +56,7 @@ def test_a_program_does_not_notice_the_hook(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_compiled_loop_has_the_same_graphs(tmp_path: Path) -> None:
-    command = ["-W", "error::UserWarning", "-c", COMPILED]
+    command = ["-W", "error:Dynamo does not know:UserWarning", "-c", COMPILED]
     plain, hooked = (output(command, hooked, tmp_path) for hooked in (False, True))
 
     assert plain[0] == 0, plain
