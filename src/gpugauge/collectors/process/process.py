@@ -134,10 +134,7 @@ class ProcessCollector(RegisteredCollector):
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
-        self._resolved: tuple[dict[str, list[tuple[str, ...]]], object] = (
-            {},
-            None,
-        )  # processes with GPUs, and the allocations
+        self._resolved: tuple[object, object] = ({}, None)  # names of devices by process, and the allocations
         self._resolved_at = 0.0
         self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
         self._process_families: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())  # processes, families
@@ -234,8 +231,9 @@ class ProcessCollector(RegisteredCollector):
             state = self._states[device.uuid]
             minor = device.reading.minor_number
             parts = {process for process, _ in state.on_mig}
-            for process in (process for process in state.present if process not in parts):
-                names.setdefault(process, []).append(device_names(device.uuid, minor=minor))
+            for process in state.present:
+                if process not in parts:
+                    names.setdefault(process, []).append(device_names(device.uuid, minor=minor))
             for (process, uuid), use in state.on_mig.items():
                 names.setdefault(process, []).append(device_names(uuid, minor=minor, gpu_instance=use.instance))
         lasting = names.keys() | {process for state in self._states.values() for process in state.gone}
