@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import time
@@ -48,6 +49,16 @@ def test_what_is_no_whole_request_without_a_body_is_read_each_time(received: byt
     assert repeated == {}
 
 
+@pytest.mark.parametrize("blank", [b"", b"\n", b"\r\n", b"\r\n\r\n", b"\n\r\n\r\n"])
+def test_no_part_of_a_request_is_remembered(blank: bytes) -> None:
+    """Whoever sends that part alone would get the answer of a client that has a login."""
+    whole, repeated = blank + HEAD + b"\r\n", Repeated()
+    for end in range(len(whole)):
+        repeated.add(whole[:end], request())
+
+    assert repeated == {}
+
+
 def test_the_number_is_limited() -> None:
     repeated = Repeated()
     for number in range(100):
@@ -59,17 +70,33 @@ def test_the_number_is_limited() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_repetitions_have_one_answer_each_on_one_connection(seed: int) -> None:
-    """Some requests come in one piece, some in two, some have an empty body that follows."""
-    chance, plain = random.Random(seed), HEAD.replace(b"/metrics", b"/-/healthy")
-    chunked = plain + b"Transfer-Encoding: chunked\r\n\r\n"
+    """Requests come in pieces that are cut anywhere, some after blank lines, some with an empty body that follows."""
+    chance, statuses = random.Random(seed), {b"/-/healthy": b"200", b"/nothing": b"404"}
     with serving(routes()) as address, socket.create_connection(address, timeout=5) as connection:
-        for _ in range(12):
-            pieces = chance.choice(
-                [[plain + b"\r\n"], [plain, b"\r\n"], [chunked, b"0\r\n\r\n"], [plain + b"Content-Length: 0\r\n\r\n"]]
-            )
-            for piece in pieces:
-                connection.sendall(piece)
+        for _ in range(25):
+            path = chance.choice(list(statuses))
+            ends = [b"\r\n", b"Content-Length: 0\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
+            blank = chance.choice([b"", b"", b"\r\n", b"\r\n\r\n"])
+            sent = blank + HEAD.replace(b"/metrics", path) + chance.choice(ends)
+            cuts = sorted(chance.choice([1, 2, 3, 4, chance.randrange(len(sent))]) for _ in range(chance.randrange(3)))
+            for begin, end in itertools.pairwise([0, *cuts, len(sent)]):
+                connection.sendall(sent[begin:end])
                 time.sleep(0.01)
             reply = connection.recv(65536)
-            assert reply.startswith(b"HTTP/1.1 200 ")
-            assert (reply.count(b"HTTP/1.1"), reply.endswith(b"\r\n\r\nhealthy\n")) == (1, True)
+            assert (reply.count(b"HTTP/1.1"), reply[9:12]) == (1, statuses[path])
+
+
+@pytest.mark.parametrize("begin", [b"GET", b"\r\n\r\n", b"\n\r\n\r\n", b"G", b"GET /metrics"])
+def test_the_beginning_of_another_clients_request_gets_no_answer(begin: bytes) -> None:
+    with serving(routes()) as address:
+        with socket.create_connection(address, timeout=5) as connection:
+            connection.sendall(begin)
+            time.sleep(0.05)
+            rest = HEAD + b"\r\n"
+            connection.sendall(rest.removeprefix(begin) if begin.strip() else rest)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        with socket.create_connection(address, timeout=5) as connection:
+            connection.sendall(begin)
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                connection.recv(65536)

@@ -18,7 +18,8 @@ class Repeated(dict[bytes, Request]):
         framed = {"content-length", "transfer-encoding"} & set(request.headers)
         if request.method != "GET" or framed or len(received) > _MAX_BYTES:
             return
-        if received.find(_END) == len(received) - len(_END):
+        # Otherwise `received` is a part of the request, and another client that sends this part would be answered.
+        if received.startswith(b"GET ") and received.find(_END) == len(received) - len(_END):
             self[received] = request
             if len(self) > _MAX_REQUESTS:
                 del self[next(iter(self))]
