@@ -34,7 +34,7 @@ class Web(Section):
     listen_address: Addresses = setting(
         default=(ListenAddress("127.0.0.1", DEFAULT_PORT),),
         min_length=1,
-        description="Address to listen on: `host:port`, `[IPv6]:port`, or `:port` for all interfaces.",
+        description="Address to listen on: `host:port`, `[IPv6]:port`, or `:port` or `[::]:port` for all interfaces.",
     )
     telemetry_path: str = setting(
         default="/metrics", pattern=r"^/[A-Za-z0-9._~/-]*[A-Za-z0-9_~]$", description="Path of the metrics."

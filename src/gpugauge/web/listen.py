@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 # Connections that may queue while the event loop is busy. With a full queue a client retries after one second.
 _BACKLOG = 1024
-_NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
+_ABSENT = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 class ListenError(Exception):
@@ -17,17 +18,16 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a listening socket for each address of the host; without a host, one socket for IPv4 and IPv6.
+    """Yield a listening socket for each address of the host; without a host, or for `::`, one for IPv4 and IPv6.
 
     Raises ListenError. The caller closes the sockets that were yielded before the error.
     """
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        if not host:
+        if host in {"", "::"}:  # the latter as in Go, where it is both
             yield _bind_all_interfaces(port)
-            return
-        for family, _, _, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE):
-            yield socket.create_server(address, family=family, backlog=_BACKLOG)
+        else:
+            yield from _bind_each(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE))
     except socket.gaierror as error:
         raise ListenError(f"cannot listen on {where}: {str(error.strerror).lower()}") from None
     except OSError as error:
@@ -35,11 +35,37 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
         raise ListenError(f"cannot listen on {where}: {os.strerror(error.errno or 0).lower()}{advice}") from None
 
 
+def _bind_each(found: Sequence[tuple[Any, ...]]) -> Iterator[socket.socket]:
+    """Bind the addresses of a name. One that this machine does not have is left out if it has another: /etc/hosts often
+    names `::1` where IPv6 is disabled, and may name an address twice.
+    """
+    bound, absent = 0, None
+    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+        made = _bind(family, address)
+        if isinstance(made, OSError):
+            absent = made
+            continue
+        bound += 1
+        yield made
+    if absent and not bound:
+        raise absent
+
+
+def _bind(family: int, address: Any) -> socket.socket | OSError:
+    """Return a listening socket, or the error of an address that this machine does not have."""
+    try:
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+        return error
+
+
 def _bind_all_interfaces(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
         except OSError as error:
-            if error.errno not in _NO_IPV6:  # in containers IPv6 is often compiled in but disabled
+            if error.errno not in _ABSENT:  # in containers IPv6 is often compiled in but disabled
                 raise
     return socket.create_server(("", port), backlog=_BACKLOG)
