@@ -1,4 +1,6 @@
+import random
 import threading
+import time
 
 import pytest
 
@@ -182,3 +184,25 @@ def test_tick_comes_also_without_the_reading_that_is_to_cause_it() -> None:
     quick.run(stop, lambda: stop.set() if len(published) == 3 else None)
 
     assert len(published) == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_wait_is_reported_in_time(seed: int) -> None:
+    """As systemd sees it: no pause is longer than the watchdog permits, however long the interval is."""
+    chance = random.Random(seed)
+    permitted, interval = chance.uniform(0.1, 0.2), chance.choice([0.05, 0.3, 3600.0])
+    stop, reports = threading.Event(), [time.monotonic()]
+    made = Sampler([Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), lambda _: None, interval)
+
+    def report() -> None:
+        reports.append(time.monotonic())
+
+    thread = threading.Thread(target=made.run, args=[stop, report, report, permitted / 2])
+    thread.start()
+    time.sleep(1.0)
+    stop.set()
+    made.wake()
+    thread.join(10)
+
+    assert len(reports) >= 1.0 / permitted
+    assert not thread.is_alive()

@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import gc
 import logging
+import math
 import os
 import resource
 import signal
@@ -129,9 +130,11 @@ class _Daemon:
         # The objects of a tick are freed by reference counts at the next tick; collections took 10 % of the CPU time.
         gc.set_threshold(*GC_THRESHOLDS)
         self._sampling = True
-        parts.sampler.run(self._stop, self._after_tick)
+        notifier = parts.notifier
+        # A wait may be longer than WatchdogSec= of the unit.
+        parts.sampler.run(self._stop, self._after_tick, notifier.watchdog, notifier.watchdog_interval or math.inf)
         log.info("stopping")
-        parts.notifier.stopping()
+        notifier.stopping()
         return self._exit_code
 
     def _wait_for_driver(self, driver: Supervisor) -> bool:

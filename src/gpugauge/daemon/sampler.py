@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -58,10 +59,16 @@ class Sampler:
         """Use these values from the next tick on. Collectors that were present before keep their health."""
         self._collectors, self._interval, self._idle, self._select = collectors, interval, idle, select
 
-    def run(self, stop: threading.Event, after_tick: Callable[[], None] = lambda: None) -> None:
-        """Tick until `stop` is set, which a call of `wake` must follow; call `after_tick` after each successful tick. A
-        failed tick publishes nothing: the previous snapshot stays, becomes stale if failures continue, and the
-        watchdogs expire.
+    def run(
+        self,
+        stop: threading.Event,
+        after_tick: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
+        every: float = math.inf,
+    ) -> None:
+        """Tick until `stop` is set, which a call of `wake` must follow; call `after_tick` after each successful tick,
+        and `while_waiting` each `every` seconds until the next one. A failed tick publishes nothing: the previous
+        snapshot stays, becomes stale if failures continue, and the watchdogs expire.
         """
         due = time.monotonic()
         while not stop.is_set():
@@ -73,7 +80,8 @@ class Sampler:
             if stop.is_set():
                 break
             due = self._next_tick(due, began)
-            self._wake.wait(due - time.monotonic())
+            while not self._wake.wait(min(every, due - time.monotonic())) and time.monotonic() < due:
+                while_waiting()
 
     def wake(self) -> None:
         """Tick now, in the thread that calls `run`. May be called from any thread, and by a signal handler."""
