@@ -137,8 +137,8 @@ class Soak:
             lambda: self._driver.answer(self._news),
             self._publish,
             float(STEP),
-            Selection([row.name for row in catalog.metrics()], (), ()).of,
         )
+        self._selection = Selection([row.name for row in catalog.metrics()], (), ())
         self._sockets: dict[int, socket.socket] = {}
         self.bytes = 0
         self._template = rank(0, 0.0)
@@ -170,7 +170,7 @@ class Soak:
         return snapshot
 
     def _publish(self, snapshot: Snapshot) -> None:
-        self.exposition.publish(snapshot)
+        self.exposition.publish(self._selection.of(snapshot))
         self._history.feed(snapshot)
         self.bytes += len(self.exposition.respond(ACCEPT, "gzip", self.clock.now).body)
         if self.load.tick % PAGE_TICKS == 0:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import tempfile
 import threading
 import time
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge import catalog
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.process.process import ProcessCollector
@@ -25,6 +28,7 @@ from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import validate
 from gpugauge.settings.model import Settings
 from gpugauge.settings.yaml_text import Document
+from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.routes import FOR_PEOPLE
 
@@ -42,9 +46,30 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def names(parts: Parts) -> tuple[set[str], set[str]]:
-    """Return the names of the collectors and of the metrics in a tick."""
+    """Return the names of the collectors and of the metrics in the scrape after a tick."""
     snapshot = parts.sampler.tick(1.7e9, 100.0)
-    return {s.collector for s in snapshot.sections}, {f.metric.name for s in snapshot.sections for f in s.families}
+    body = parts.exposition.respond(None, None, 100.0).body.decode()
+    return {s.collector for s in snapshot.sections}, set(re.findall("^# TYPE (\\S+)", body, re.MULTILINE))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_left_out_of_the_scrapes_the_page_knows_the_same(
+    seed: int, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    published: list[Snapshot] = []
+    monkeypatch.setattr(parts._history, "feed", published.append)
+
+    known = names(parts)[1]
+    exported = sorted(known & {row.name for row in catalog.metrics()})
+    first, *others = chance.sample(exported, 6)
+    drawn = [first.partition("_")[0] + "_*", *others]
+    parts.configure(settings(tmp_path, metrics={chance.choice(["include", "exclude"]): drawn}))
+    left = names(parts)[1]
+
+    whole, selected = ([f.metric.name for s in each.sections for f in s.families] for each in published)
+    assert left < known
+    assert sorted(whole) == sorted(selected)
 
 
 def test_live_settings_are_applied(parts: Parts, tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_collector_that_is_switched_off_and_on_again_keeps_its_health() -> None:
     name = "gpugauge_collector_failures_total"
 
     before = values(s.tick(1.0, 1.0), name)
-    s.configure([good], 5.0, 5.0, lambda section: section)
+    s.configure([good], 5.0, 5.0)
     off = s.tick(2.0, 2.0)
-    s.configure([bad, good], 5.0, 5.0, lambda section: section)
+    s.configure([bad, good], 5.0, 5.0)
     after = values(s.tick(3.0, 3.0), name)
 
     assert before == after == {("bad",): 1, ("good",): 0}

@@ -22,7 +22,7 @@ SECTION = Section(
 def test_patterns_select_families(
     include: tuple[str, ...], exclude: tuple[str, ...], selected: tuple[str, ...]
 ) -> None:
-    section = Selection(NAMES, include, exclude).of(SECTION)
+    section = Selection(NAMES, include, exclude).of_section(SECTION)
 
     assert tuple(family.metric.name for family in section.families) == selected
 
@@ -35,4 +35,4 @@ def test_unknown_name_is_an_error_with_the_nearest() -> None:
 def test_same_section_stays_the_same_object() -> None:
     selection = Selection(NAMES, include=("gpu_up",))
 
-    assert selection.of(SECTION) is selection.of(SECTION)
+    assert selection.of_section(SECTION) is selection.of_section(SECTION)

@@ -4,6 +4,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from gpugauge.doctor import daemon as daemon_module
 from gpugauge.doctor.daemon import ask_daemon
 
 TEXT = """\
@@ -60,6 +61,13 @@ def test_what_the_daemon_knows(url: str) -> None:
     assert daemon.current("training_state", "state", "new") == "stalled"
     assert daemon.value("training_end_timestamp_seconds", process="old") == 1.7e9
     assert daemon.value("training_end_timestamp_seconds", process="new") is None
+
+
+@pytest.mark.parametrize("name", ["gpugauge_build_info", "gpu_up", "training_state", "torch_process_info"])
+def test_a_daemon_that_leaves_metrics_out_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_module, "request", lambda *_, **__: f"{name} 1\n".encode())
+
+    assert ask_daemon("http://127.0.0.1:1/metrics").problem == ""
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Parts:
     def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader, spawn: Spawn = Worker) -> None:
         self.settings = settings
         self.access = _access(settings.web.config.file) if settings.web.config.file else None
-        selection = _selection(settings)
+        self._selection = _selection(settings)
         scenario = settings.simulate
         machine = simulated_machine(settings, scenario, stack) if scenario else real_machine(settings, stack)
         self._session_sources, self._update_machine = machine.session_sources, machine.update
@@ -87,7 +87,6 @@ class Parts:
             self._read_driver,
             self._publish,
             settings.sampling.interval_seconds,
-            selection.of,
             ExporterCollector(
                 lambda: self.access.last_reload if self.access else None, lambda: reloader.last, self._receiver
             ),
@@ -110,9 +109,8 @@ class Parts:
         selection = _selection(settings)
         self.settings = settings
         self._check_lifecycle()
-        self.sampler.configure(
-            self._enabled(settings), settings.sampling.interval_seconds, _idle_interval(settings), selection.of
-        )
+        self._selection = selection
+        self.sampler.configure(self._enabled(settings), settings.sampling.interval_seconds, _idle_interval(settings))
         self.exposition.stale_after = settings.sampling.stale_after_seconds
         for source in self._session_sources:
             source.linger_seconds = settings.hook.linger_seconds
@@ -177,7 +175,8 @@ class Parts:
 
     def _publish(self, snapshot: Snapshot) -> None:
         first = self.exposition.age(snapshot.monotonic) is None
-        self.exposition.publish(snapshot)
+        # The page and its status need families that an operator may leave out of the scrapes.
+        self.exposition.publish(self._selection.of(snapshot))
         self._refresh.publish(self._read_at, time.monotonic())
         self._snapshot = snapshot
         self._history.feed(snapshot)

@@ -35,7 +35,6 @@ class Sampler:
         driver: Callable[[], tuple[DriverView, tuple[Reply, ...]]],
         publish: Callable[[Snapshot], None],
         interval: float,
-        select: Callable[[Section], Section] = lambda section: section,
         exporter: ExporterCollector | None = None,
         forecast: ScrapeForecast | None = None,
         idle: float = 0.0,
@@ -45,7 +44,6 @@ class Sampler:
         """`after_readings`: `wake` is called after each reading of the driver, so that ticks without it are late."""
         self._collectors, self._driver, self._publish = collectors, driver, publish
         self._interval, self._idle = interval, idle
-        self._select = select
         self._exporter = exporter or ExporterCollector()
         self._forecast = forecast or ScrapeForecast()
         self._health: dict[str, Health] = {}
@@ -53,11 +51,9 @@ class Sampler:
         self._patience = _PATIENCE_INTERVALS if after_readings else 0.0
         self._wake = threading.Event()
 
-    def configure(
-        self, collectors: Sequence[Collector], interval: float, idle: float, select: Callable[[Section], Section]
-    ) -> None:
+    def configure(self, collectors: Sequence[Collector], interval: float, idle: float) -> None:
         """Use these values from the next tick on. Collectors that were present before keep their health."""
-        self._collectors, self._interval, self._idle, self._select = collectors, interval, idle, select
+        self._collectors, self._interval, self._idle = collectors, interval, idle
 
     def run(
         self,
@@ -113,14 +109,14 @@ class Sampler:
         view, replies = self._driver()
         sections: list[Section] = []
         tick = Tick(timestamp, monotonic, view, replies, sections=sections)
-        collectors, select = self._collectors, self._select
+        collectors = self._collectors
         for collector in collectors:
             section = self._collect(collector, tick)
             if section:
                 sections.append(section)
         health = {collector.name: self._health[collector.name] for collector in collectors}
         sections.append(self._exporter.collect(replace(tick, health=health)))
-        snapshot = Snapshot(timestamp, monotonic, tuple(map(select, sections)), health)
+        snapshot = Snapshot(timestamp, monotonic, tuple(sections), health)
         self._publish(snapshot)
         return snapshot
 

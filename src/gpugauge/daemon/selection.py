@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from gpugauge.snapshot import Section
+from gpugauge.snapshot import Section, Snapshot
 
 
 class SelectionError(Exception):
@@ -13,7 +14,7 @@ class SelectionError(Exception):
 
 
 class Selection:
-    """Removes families from sections: keeps those that match `include` and not `exclude`, as shell patterns.
+    """Removes families from snapshots: keeps those that match `include` and not `exclude`, as shell patterns.
 
     An empty `include` matches all. Raises SelectionError for a pattern that matches none of `names`.
     """
@@ -33,7 +34,11 @@ class Selection:
         # exposition reuses its bytes.
         self._last: dict[str, tuple[Section, Section]] = {}
 
-    def of(self, section: Section) -> Section:
+    def of(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the selected families only."""
+        return snapshot if self._all else replace(snapshot, sections=tuple(map(self.of_section, snapshot.sections)))
+
+    def of_section(self, section: Section) -> Section:
         """Return the section with the selected families only."""
         if self._all:
             return section

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpugauge import catalog
 from gpugauge.text import printable
 from gpugauge.web.client import RequestError, request
 
@@ -61,6 +62,7 @@ def ask_daemon(url: str) -> Daemon:
         return Daemon(problem=str(error))
     except (ValueError, KeyError) as error:  # no UTF-8, or no metrics
         return Daemon(problem=printable(f"{url} does not answer as gpugauge does: {error}"))
-    if "gpugauge_build_info" not in samples:
+    # Not gpugauge_build_info alone, which metrics.include may leave out.
+    if not any(row.name in samples for row in catalog.metrics()):
         return Daemon(problem=f"{url} is not gpugauge")
     return Daemon(samples)
