@@ -73,6 +73,27 @@ def test_an_empty_file_and_empty_sections_set_nothing(file: Path) -> None:
     assert load(file, {"GPUGAUGE_LOG_LEVEL": ""}, {}) == Settings()
 
 
+@pytest.mark.parametrize("text", ["[0, 1]", "['0', 1]", "0,1", "[0,'1']"])
+def test_the_indexes_of_gpus_may_be_numbers(text: str, file: Path) -> None:
+    file.write_text(f"driver: {{devices: {text}}}\n".replace("0,1}", "'0,1'}"))
+
+    assert load(file, {}, {}).driver.devices == ("0", "1")
+
+
+def test_the_index_of_one_gpu_may_be_a_number(file: Path) -> None:
+    file.write_text("driver: {devices: 0}\n")
+
+    assert load(file, {}, {}).driver.devices == ("0",)
+
+
+@pytest.mark.parametrize("text", ["[true]", "true", "[1.5]", "[[0]]"])
+def test_what_is_no_index_is_refused(text: str, file: Path) -> None:
+    file.write_text(f"driver: {{devices: {text}}}\n")
+
+    with pytest.raises(ConfigError, match=r"driver\.devices"):
+        load(file, {}, {})
+
+
 def test_off_is_text_and_no_boolean(file: Path) -> None:
     file.write_text("driver:\n  mode: off\ncollector:\n  process: false\n")
 

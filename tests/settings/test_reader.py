@@ -52,6 +52,21 @@ def test_each_read_returns_the_current_settings(file: Path, monkeypatch: pytest.
     assert second.web.listen_address == (("127.0.0.1", 10478),)
 
 
+def test_a_current_folder_that_may_not_be_entered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `cd /root; sudo -u gpugauge gpugauge serve --config.file=/etc/…`."""
+    file.write_text("process: {max_per_device: 3}\n")
+    opened = os.open
+
+    def refuses(path: str, *more: int) -> int:
+        if path == ".":
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, *more)
+
+    monkeypatch.setattr(os, "open", refuses)
+
+    assert SettingsReader(["serve", f"--config.file={file}"]).read().process.max_per_device == 3
+
+
 def test_bad_file_raises_the_error_of_load(file: Path) -> None:
     file.write_text("web:\n  max_connection: 5\n")
     with pytest.raises(ConfigError) as expected:

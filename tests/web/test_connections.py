@@ -222,15 +222,15 @@ def test_a_connection_whose_login_is_checked_is_not_displaced() -> None:
         assert waiting.getresponse().status == 200
 
 
-class NoDescriptors(socket.socket):
-    """A listening socket whose accept() fails twice with EMFILE."""
+class Failing(socket.socket):
+    """A listening socket whose accept() fails twice, by default with EMFILE."""
 
-    refused = 0
+    refused, error = 0, errno.EMFILE
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
         if self.refused < 2:
             self.refused += 1
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise OSError(self.error, os.strerror(self.error))
         return super().accept()
 
 
@@ -269,10 +269,10 @@ def test_replies_are_complete_whether_sent_in_one_call_or_in_two(size: int) -> N
 def test_connection_waits_while_there_are_no_descriptors(
     short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listening: list[NoDescriptors] = []
+    listening: list[Failing] = []
 
     def bind(host: str, port: int) -> list[socket.socket]:
-        listening.append(NoDescriptors(socket.AF_INET))
+        listening.append(Failing(socket.AF_INET))
         listening[0].bind((host, port))
         listening[0].listen()
         return [*listening]
@@ -286,6 +286,27 @@ def test_connection_waits_while_there_are_no_descriptors(
         ("gpugauge.server", "no connection can be accepted, open ones continue"),
         ("gpugauge.server", "connections are accepted again"),
     ]
+
+
+@pytest.mark.parametrize("error", [errno.ECONNABORTED, errno.EPROTO, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EPERM])
+def test_a_connection_that_ended_before_it_was_accepted_holds_up_nobody(
+    error: int, short: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """accept(2) reports pending errors of the new connection: they are none of the listening socket."""
+    short.setattr(server_connections.Listener, "close_overdue", lambda *_: None)  # no sweep would go on
+
+    def bind(host: str, port: int) -> list[socket.socket]:
+        made = Failing(socket.AF_INET)
+        made.error = error
+        made.bind((host, port))
+        made.listen()
+        return [made]
+
+    short.setattr(server, "bind", bind)
+    with caplog.at_level("INFO"), serving() as address:
+        assert fetch(address, "/-/healthy")[0] == 200
+
+    assert not caplog.records
 
 
 def test_slow_connections_never_evict_a_scraper_that_is_nearly_overdue(short: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,16 @@ def ask(headers: Mapping[str, str]) -> int:
 @pytest.mark.parametrize(
     "host",
     [
-        *("127.0.0.1:10478", "10.1.2.3", "[::1]:10478", "[2001:db8::1]", "localhost:10478", "LOCALHOST"),
+        *(
+            "127.0.0.1:10478",
+            "10.1.2.3",
+            "[::1]:10478",
+            "[2001:db8::1]",
+            "localhost:10478",
+            "LOCALHOST",
+            "localhost.",
+            "localhost.:1",
+        ),
         *("gpu7.example.com:443", os.uname().nodename),
     ],
 )

@@ -62,6 +62,17 @@ def split_list(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
+def names(value: object) -> object:
+    """Return the parts of `a,b`, or of a list. In YAML a name such as the index of a GPU is a number."""
+    if isinstance(value, (list, tuple)):
+        return tuple(str(part) if _is_integer(part) else part for part in value)
+    return split_list(str(value) if _is_integer(value) else value)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 class Read:
     """An annotation: pydantic passes a value through `read` before it checks the type."""
 
@@ -74,7 +85,7 @@ class Read:
         return no_info_before_validator_function(self._read, handler(source))
 
 
-Names: TypeAlias = Annotated[tuple[str, ...], Read(split_list)]
+Names: TypeAlias = Annotated[tuple[str, ...], Read(names)]
 Address: TypeAlias = Annotated[ListenAddress, Read(parse_listen_address)]
 Addresses: TypeAlias = Annotated[tuple[Address, ...], Read(split_list)]
 

@@ -246,7 +246,8 @@ class Metrics(Section):
         default=(), description="Metrics to export, by name or shell pattern (`gpu_power_*`); all if empty."
     )
     exclude: Names = setting(
-        default=(), description="Metrics to leave out of the scrapes, by name or shell pattern; takes precedence over include."
+        default=(),
+        description="Metrics to leave out of the scrapes, by name or shell pattern; takes precedence over include.",
     )
 
 

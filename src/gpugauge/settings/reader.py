@@ -48,8 +48,7 @@ class _Child:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._channel, child_end = socket.socketpair()
-        # For relative paths in the settings: the child itself starts elsewhere.
-        folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = _current_folder()
         try:
             with child_end:
                 fds = [child_end.fileno(), folder]
@@ -102,6 +101,17 @@ class _Child:
                 raise _timeout(f"no answer after {seconds:g} s") from None
             except OSError:  # it ended without reading all that was sent
                 return answer
+
+
+def _current_folder() -> int:
+    """Return a descriptor of the current folder, for relative paths in the settings: the child itself starts elsewhere.
+    Of the root where this user may not enter it, as after `cd /root; sudo -u gpugauge`.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(".", flags)
+    except OSError:
+        return os.open("/", flags)
 
 
 def _timeout(reason: str) -> Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
 import socket
@@ -38,6 +39,12 @@ _ACCEPTS_DIVISOR = 16
 # Send buffer of a connection. By default the kernel queues megabytes per client on the loopback device, charges them to
 # the daemon's cgroup and delays other clients.
 _SEND_BUFFER_BYTES = 128 * 1024
+# Errors of a connection that ended before it was accepted (accept(2)), EPERM by a rule of a firewall. They cost this
+# connection alone; others are those of the listening socket, or of the whole machine.
+_GONE = {
+    *(errno.ECONNABORTED, errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET),
+    *(errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH, errno.EPERM, errno.ETIMEDOUT, errno.EINTR),
+}
 
 Answer: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
@@ -144,9 +151,11 @@ class Listener:
         for _ in range(max(1, self._limit // _ACCEPTS_DIVISOR)):
             try:
                 connection, address = listening.accept()
-            except (BlockingIOError, ConnectionAbortedError):
+            except BlockingIOError:
                 return
             except OSError as error:
+                if error.errno in _GONE:
+                    continue
                 self._refusals.failing("no connection can be accepted, open ones continue", error=error.strerror)
                 asyncio.get_running_loop().remove_reader(listening)
                 self._paused.append(listening)

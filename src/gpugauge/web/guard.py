@@ -73,13 +73,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _host_name(host: str) -> str | None:
-    """Return the name or address in a Host header, in lower case and without port; None if it is malformed."""
+    """Return the name or address in a Host header, in lower case, without port and the dot after a full name; None if
+    it is malformed.
+    """
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None
-    return parts.hostname if parts.netloc == host and "@" not in host else None
+    return (parts.hostname or "").removesuffix(".") or None if parts.netloc == host and "@" not in host else None
 
 
 def _is_address(name: str) -> bool:

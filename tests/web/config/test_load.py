@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import ssl
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpugauge.settings.kinds import ConfigError
+from gpugauge.web.config import tls as tls_module
 from gpugauge.web.config.load import WebConfig, load_web_config
 from tests.certificates import Authority, key_pem, new_key
 
@@ -95,6 +97,40 @@ def test_all_keys_of_tls(folder: Path) -> None:
 )
 def test_client_certificates(folder: Path, text: str, verify: ssl.VerifyMode) -> None:
     assert context(folder, text).verify_mode == verify
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_empty_values_are_as_absent_ones(folder: Path, seed: int) -> None:
+    """Templates write every key, as the configuration of Prometheus' exporters allows."""
+    chance = random.Random(seed)
+    empty = [f'  {key}: ""\n' for key in ("cert", "key", "client_ca", "client_ca_file", "client_auth_type")]
+    with_tls = read(folder, TLS + "".join(chance.sample(empty, chance.randint(1, 5))))
+    assert with_tls.tls is not None
+    assert with_tls.tls.verify_mode == ssl.CERT_NONE
+    empty += ['  cert_file: ""\n', '  key_file: ""\n']
+    assert read(folder, "tls_server_config:\n" + "".join(chance.sample(empty, chance.randint(1, 7)))).tls is None
+
+
+@pytest.mark.parametrize(("written", "sent"), [("0", "0"), ("'0'", "0"), ("1; mode=block", "1; mode=block")])
+def test_a_header_that_is_a_number_in_yaml(folder: Path, written: str, sent: str) -> None:
+    config = read(folder, f"http_server_config:\n  headers:\n    X-XSS-Protection: {written}\n")
+
+    assert config.headers == (("X-XSS-Protection", sent),)
+
+
+def test_a_bundle_with_comments_in_any_language(folder: Path) -> None:
+    bundle = "# F\u0151tan\u00fas\u00edtv\u00e1ny\n" + (folder / "ca.pem").read_text()
+    (folder / "bundle.pem").write_text(bundle, encoding="utf-8")
+    text = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: bundle.pem\n"
+
+    assert len(context(folder, text).get_ca_certs()) == 1
+
+
+def test_tls_without_proc_is_refused_in_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_module, "_PROC", str(folder / "none"))
+
+    with pytest.raises(ConfigError, match=r"cert_file: TLS needs /proc, which is not mounted"):
+        context(folder, "")
 
 
 @pytest.mark.parametrize("name", ["CurveP256", "CurveP384", "CurveP521", "X25519"])

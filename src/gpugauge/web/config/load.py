@@ -43,8 +43,8 @@ def load_web_config(path: Path) -> WebConfig:
     _refuse_users_without_hash(document)
     file = _FILE.validate(document)
     server = file.tls_server_config
-    if server is not None and not server.model_fields_set:
-        server = None  # configuration management writes `tls_server_config: {}` for "no TLS"
+    if server is not None and server == TlsServer():
+        server = None  # configuration management writes `tls_server_config: {}`, or empty values, for "no TLS"
     try:
         tls = tls_context(server, path.parent) if server else None
     except TlsConfigError as error:

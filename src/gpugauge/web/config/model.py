@@ -33,13 +33,22 @@ def _hash(value: object) -> object:
 
 
 def _header(value: object) -> object:
+    """Return the text of a header; `0` is a number in YAML. Raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
     if not isinstance(value, str) or not value.isascii() or not all(c.isprintable() for c in value):
         raise ValueError("expected one line of plain ASCII text")
     return value
 
 
+def _unless_empty(value: object) -> object:
+    """Return None for "", which templates write for a key that is not set."""
+    return None if value == "" else value
+
+
 HashText = Annotated[str, BeforeValidator(_hash)]
 HeaderText = Annotated[str, BeforeValidator(_header)]
+PemFile = Annotated[Path | None, BeforeValidator(_unless_empty)]
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 ClientAuth = Literal[
     "NoClientCert",
@@ -63,10 +72,10 @@ class TlsServer(Section):
     cert: str = ""
     key: str = ""
     client_ca: str = ""
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    client_ca_file: Path | None = None
-    client_auth_type: ClientAuth = "NoClientCert"
+    cert_file: PemFile = None
+    key_file: PemFile = None
+    client_ca_file: PemFile = None
+    client_auth_type: Annotated[ClientAuth, BeforeValidator(lambda value: value or "NoClientCert")] = "NoClientCert"
     client_allowed_sans: tuple[str, ...] | None = None
     min_version: Version = "TLS12"
     max_version: Version = "TLS13"

@@ -43,6 +43,9 @@ _VERIFY = {
 }
 
 
+_PROC = "/proc"
+
+
 class TlsConfigError(Exception):
     """A key of `tls_server_config` that cannot be used, and the reason."""
 
@@ -123,7 +126,8 @@ def _set_client_auth(context: ssl.SSLContext, config: TlsServer, folder: Path) -
     verify = _VERIFY[kind]
     if verify == ssl.CERT_NONE and authority:
         raise TlsConfigError(
-            "client_auth_type", f"with {kind}, client_ca_file has no effect; use RequireAndVerifyClientCert"
+            "client_auth_type",
+            f"with {kind}, client_ca_file has no effect; use RequireAndVerifyClientCert",
         )
     if config.client_allowed_sans is not None and verify != ssl.CERT_REQUIRED:
         raise TlsConfigError("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
@@ -137,7 +141,8 @@ def _set_client_auth(context: ssl.SSLContext, config: TlsServer, folder: Path) -
     # As in Go, an authority in the file need not be a root.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
-        context.load_verify_locations(cadata=authority.decode("ascii"))
+        # Bundles have comments between the certificates, in any language.
+        context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))
     except (ValueError, ssl.SSLError):
         raise TlsConfigError(_given(config, "client_ca"), "expected certificates in PEM form") from None
 
@@ -162,6 +167,8 @@ def _load_certificate(context: ssl.SSLContext, config: TlsServer, folder: Path) 
                 raise TlsConfigError(_given(config, "key"), "this is not the key of the certificate") from None
             reason = (error.reason or "not readable").lower().replace("_", " ")
             raise TlsConfigError(_given(config, "cert"), f"certificate and key cannot be used: {reason}") from None
+        except OSError:
+            raise TlsConfigError(_given(config, "cert"), "TLS needs /proc, which is not mounted here") from None
 
 
 def _given(config: TlsServer, name: str) -> str:
@@ -194,6 +201,6 @@ def _as_file(content: bytes) -> Iterator[str]:
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)
-        yield f"/proc/self/fd/{descriptor}"
+        yield f"{_PROC}/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
