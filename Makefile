@@ -10,6 +10,8 @@ export TORCH
 # How many tests run beside each other. Those marked `alone` come after the others.
 JOBS   ?= 2
 BESIDE  = --numprocesses=$(JOBS) --dist=loadfile
+# More of the end-to-end tests, which wait for other programs most of the time.
+e2e: JOBS = 4
 # In CI a few failed tests are run once more, alone (tests/again.py); whoever works on the code sees each failure at once.
 PYTEST  = -m $(if $(CI),tests.again,pytest) -q
 
