@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+_UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +13,7 @@ class DeviceEvidence:
     """One GPU that the process uses: means over the window, ratios from 0 to 1."""
 
     busy: float | None = None  # of the GPU, all processes together
+    measured: bool = True  # whether the driver reports its load, which it does not for MIG devices
     own_busy: float | None = None  # of this process, if the driver reports it
     unowned_busy: float = 0.0  # of no known process, for example of one that has just started
     sm_active: float | None = None
@@ -64,3 +67,23 @@ class Evidence:
     host_has_gpu: bool = False
     cpu_throttled: float | None = None  # share of time in which the cgroup was throttled
     memory_pressure: float | None = None  # share of time, PSI of memory or io
+
+    @property
+    def judged_devices(self) -> int:
+        """The number of held GPUs whose load the driver reports. Of the others no loss can be seen."""
+        return sum(device.measured for device in self.devices) + self.unused_devices
+
+
+def used(devices: Sequence[DeviceEvidence]) -> tuple[tuple[DeviceEvidence, ...], int]:
+    """Return the GPUs that a process uses, and the number of those that it holds and nobody uses; all GPUs and 0 if it
+    uses none. A GPU on which it only has a context, as ranks often have on the first, is the others'.
+    """
+    busy = [d for d in devices if d.busy is None or d.busy >= _UNUSED_RATIO]
+    own = [d for d in busy if not _is_of_others(d)] or busy
+    return tuple(own or devices), len(devices) - len(busy) if busy else 0
+
+
+def _is_of_others(d: DeviceEvidence) -> bool:
+    if d.busy is None or d.own_busy is None or d.own_busy >= _UNUSED_RATIO:
+        return False
+    return d.busy - d.own_busy - d.unowned_busy >= 0.5 * d.busy

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpugauge.text import whole
 from gpugauge.verdict import loader_facts
 from gpugauge.verdict.cuda_arch import arch_supported
-from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
 from gpugauge.verdict.shares import phase_seconds, recent_seconds, seconds_in_window, waits
 from gpugauge.verdict.window import Window, WindowFamilies
 from gpugauge.wire.shares import NAMED_PHASES
@@ -44,7 +44,6 @@ FAMILIES = WindowFamilies(
 _THERMAL_REASONS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
 _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
-_UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
@@ -78,8 +77,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     # The load of the GPUs before the training started does not count.
     window = window.since_present("torch_process_info" if inside else "gpu_process_memory_used_bytes", process)
     devices = [device(window, uuid, process if inside else None) for uuid in _uuids(window, process)]
-    used = [d for d in devices if d.busy is None or d.busy >= _UNUSED_RATIO]
-    working, unused = tuple(used or devices), len(devices) - len(used) if used else 0
+    working, unused = used(devices)
     started = window.last("training_start_timestamp_seconds", process)
     if started is None:
         started = window.last("gpu_process_start_timestamp_seconds", process)
@@ -176,8 +174,10 @@ def _load(window: Window, uuid: str) -> DeviceEvidence:
     observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
     busy = window.rise("gpu_busy_seconds_total", uuid, "gpu")
     profiled = window.rise("gpu_profiled_seconds_total", uuid)
+    engines = window.samples("gpu_observed_seconds_total", "uuid", uuid)
     return DeviceEvidence(
         busy=_ratio(busy, observed),
+        measured=any(labels["engine"] == "gpu" for labels, _ in engines),
         sm_active=_ratio(window.rise("gpu_sm_active_seconds_total", uuid), profiled),
     )
 

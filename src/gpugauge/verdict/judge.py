@@ -41,9 +41,7 @@ def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = S
     state = next_state(last, facts_of(e, last, stalled_seconds))
     loss = _loss(e, state)
     causes = {name: round(share, 4) for name, share in loss.shares.items() if share >= LEAST_SHARE}
-    # Without the hook, and with little evidence, the cause "unknown" is counted but not reported as the limit.
-    found = state != "unknown" and (e.window >= MIN_EVIDENCE_SECONDS or "unknown" not in causes)
-    limited_by = _primary(loss.savings, before.limited_by if before else None) if found else None
+    limited_by = _primary(loss.savings, before.limited_by if before else None)
     return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, _undecidable(e, state))
 
 
@@ -63,13 +61,15 @@ def _loss(e: Evidence, state: str) -> Loss:
         return _whole({_why_on_cpu(e): 1.0} if e.host_has_gpu else {})
     if state == "held_idle":
         return _whole({"unused_gpus": 1.0})
-    if (state == "unknown" or (state == "training" and e.window < MIN_EVIDENCE_SECONDS)) and e.devices:
-        idle = [1.0 - device.busy for device in e.devices if device.busy is not None]
-        return _whole({"unknown": sum(idle) / len(e.devices)})
-    if state != "training" or not e.devices:
+    held = e.judged_devices
+    if state not in {"training", "unknown"} or not held:
         return Loss()
-    held = len(e.devices) + e.unused_devices
-    shares: defaultdict[str, float] = defaultdict(float, {"unused_gpus": e.unused_devices / held})
+    unused = {"unused_gpus": e.unused_devices / held}
+    if state == "unknown" or e.window < MIN_EVIDENCE_SECONDS:
+        idle = sum(1.0 - device.busy for device in e.devices if device.busy is not None)
+        # Counted, but not reported as the limit: without the hook, or with little evidence.
+        return Loss(unused | {"unknown": idle / held})
+    shares: defaultdict[str, float] = defaultdict(float, unused)
     savings = shares.copy()
     for loss in (of_device(e, device) for device in e.devices):
         for total, part in ((shares, loss.shares), (savings, loss.savings)):

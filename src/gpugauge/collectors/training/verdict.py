@@ -97,7 +97,7 @@ class VerdictCollector(RegisteredCollector):
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         account.verdict = judge(found, account.verdict, self.stalled_seconds)
-        account.held, account.on_cpu = len(found.devices) + found.unused_devices, trains_on_cpu(found)
+        account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
         elapsed = self._spend(process, account, now, waiting)
         account.live, account.seen, account.began = True, now, begun(found)

@@ -149,7 +149,7 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "training_gpu_held_seconds_total",
-        "GPU time held by the process: number of GPUs times seconds.",
+        "GPU time held by the process: number of GPUs times seconds, of GPUs whose load is known.",
         SECONDS,
         lambda a: a.summary.held,
     ),
