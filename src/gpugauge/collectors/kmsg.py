@@ -62,6 +62,11 @@ class KernelLog:
         """Whether the log is open."""
         return self._file is not None
 
+    @property
+    def has_past(self) -> bool:
+        """Whether `past` has more to return."""
+        return self._past is not None
+
     def close(self) -> None:
         """Close the log."""
         for file in (self._file, self._past):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.collectors.device.faults import FaultFile, Faults
+from gpugauge.collectors.device.faults import Faults
+from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.driver.api import Device, DeviceReading
 
 T = 1.7e9
@@ -125,7 +126,7 @@ def test_the_next_daemon_knows_the_errors_and_the_counter(tmp_path: Path) -> Non
 
     third = Faults(FaultFile(path, "boot"))
     # The kernel log still has the error that was repaired.
-    third.record("GPU-a", UNLINKED, T + 1)
+    third.record("GPU-a", UNLINKED, T + 1, live=False)
     assert third.of("GPU-a") == {}
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Node, RegisteredCollector, Tick
-from gpugauge.collectors.device.faults import FaultFile, Faults
+from gpugauge.collectors.device.faults import Faults
+from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.device.healthlog import HealthLog
+from gpugauge.collectors.device.kernelxids import KernelXids, Placed
 from gpugauge.collectors.device.xids import XID_CLASSES, xid_class, xid_labels, xid_name
-from gpugauge.collectors.kmsg import KernelLog, KernelXid, pci_address
+from gpugauge.collectors.kmsg import KernelLog, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
 from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
 from gpugauge.snapshot import Section
@@ -23,7 +25,8 @@ _DUPLICATE_SECONDS = 10.0
 # An event of a GPU that is not known yet is kept for this time: the GPU may be read for the first time.
 _UNKNOWN_SECONDS = 10.0
 _MAX_STRANGERS = 100
-_MAX_PAST = 1000
+# Names of GPUs whose uuid is not known (driver/missing.py).
+_UNNAMED = ("PCI-", "INDEX-")
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ DEVICE: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_xid_unrepaired_timestamp_seconds",
-        "Unix time of the last Xid error by code, until the fault is repaired: the GPU was reset, the driver was "
+        "Unix time of the first Xid error by code, until the fault is repaired: the GPU was reset, the driver was "
         "loaded again, the machine was rebooted, or the driver requires no recovery action any more. Only codes whose "
         "fault lasts.",
         TIMESTAMP,
@@ -126,12 +129,12 @@ class EventsCollector(RegisteredCollector):
     metrics = DEVICE + SOURCES
 
     def __init__(self, kernel_log: KernelLog | None, faults: Faults | None = None) -> None:
-        self._kernel_log = kernel_log
+        self._kernel = KernelXids(kernel_log) if kernel_log else None
         self._kernel_error = ""
         self._faults = faults or Faults()
         self._states: dict[str, _State] = {}
+        self._unnamed: dict[str, Device] = {}  # GPUs whose uuid was not known at the last tick
         self._waiting: list[_Event] = []  # for their GPU to be known
-        self._past: list[KernelXid] = []  # errors from before the start, which wait for their GPU to be known
         self._health_log = HealthLog(lambda uuid: self._states[uuid].last if uuid in self._states else {})
         self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
         self._sources: dict[str, int] = {}
@@ -145,60 +148,69 @@ class EventsCollector(RegisteredCollector):
     def collect(self, tick: Tick) -> Section:
         """Count the events since the last tick; the same section if there are none."""
         devices = tick.driver.devices
-        new = [d.uuid for d in devices if d.uuid not in self._states]
-        self._states.update((uuid, _State()) for uuid in new)
-        events = [*self._waiting, *self._driver_events(tick), *self._kernel_events(tick)]
+        self._faults.follow_clock(tick.timestamp - tick.monotonic)
+        changed = self._know(devices)
+        events = [*self._waiting, *self._driver_events(tick)]
         self._waiting = []
-        counted = [self._count(event, tick) for event in events]
-        changed = bool(new) | any(counted) | self._recall(tick, new)
+        for event in events:
+            changed |= self._count(event, tick)
+        for placed in self._kernel_events(tick):
+            changed |= self._apply(placed, tick)
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
         self._health_log.record(devices, tick.monotonic, tick.timestamp)
         sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & XID_EVENT for d in devices))}
-        if self._kernel_log:
-            sources["kmsg"] = int(self._kernel_log.up)
+        if self._kernel:
+            sources["kmsg"] = int(self._kernel.log.up)
         if changed or sources != self._sources:
             self._sources = sources
             states = families(DEVICE, [((uuid,), state) for uuid, state in self._states.items()])
             self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
         return self._section
 
+    def _know(self, devices: tuple[Device, ...]) -> bool:
+        """Add the GPUs that are known now, and remove those that are not, as after `gpugauge forget`. One whose uuid
+        has become known keeps its events. Return whether there was a change.
+        """
+        now = {device.uuid: device for device in devices}
+        if now.keys() == self._states.keys() or not now:
+            return False
+        for uuid, device in now.items():
+            if uuid not in self._states:
+                former = next((u for u, d in self._unnamed.items() if u not in now and _same_place(d, device)), "")
+                self._states[uuid] = self._states.pop(former, _State())
+                self._faults.rename(former, uuid)
+        self._states = {uuid: state for uuid, state in self._states.items() if uuid in now}
+        self._unnamed = {uuid: device for uuid, device in now.items() if uuid.startswith(_UNNAMED)}
+        return True
+
     def _update_faults(self, devices: tuple[Device, ...]) -> bool:
         """Take over the errors that are not repaired, of the GPUs that are known. Return whether they have changed."""
-        known = {device.uuid for device in devices}
+        # What was in the log before the start may end the faults of the file, and its own.
+        all_read = not (self._kernel and self._kernel.log.has_past)
+        known = {device.uuid for device in devices} if all_read else set()
         before = [state.faults for state in self._states.values()]
         for uuid, state in self._states.items():
             state.faults = self._faults.of(uuid) if uuid in known else {}
         return before != [state.faults for state in self._states.values()]
 
-    def _recall(self, tick: Tick, new: list[str]) -> bool:
-        """Take over the errors from before the start; `new` are GPUs that are now known. Return whether one had any."""
-        found = self._kernel_log.past() if self._kernel_log else []
-        if not found and not (new and self._past):
-            return False
-        addresses = _addresses(tick.driver.devices)
-        waiting, recalled = [], False
-        for event in (*self._past, *found):
-            uuid = addresses.get(event.address, "")
-            at = tick.timestamp - tick.monotonic + event.seconds
-            if event.xid is None or event.over:
-                self._end(event, uuid, at)
-            if event.xid is not None and uuid:
-                last = self._states[uuid].last
-                last[event.xid] = max(last.get(event.xid, at), at)
-                self._faults.record(uuid, event.xid, at)
-                recalled = True
-            elif event.xid is not None:
-                waiting.append(event)
-        self._past = waiting[-_MAX_PAST:]
-        return recalled
-
-    def _end(self, event: KernelXid, uuid: str, at: float) -> None:
-        """Record that the faults of all GPUs, or of one, are over."""
-        if event.xid is None:
+    def _apply(self, placed: Placed, tick: Tick) -> bool:
+        """Take over an event of the kernel log. Return whether a row has changed."""
+        event, uuid, at, live, ended = placed
+        known = not live and event.seconds <= self._faults.read_until
+        if not known and event.xid is None:
             self._faults.driver_loaded(at)
-        elif uuid:
+        elif not known and event.over:
             self._faults.over(uuid, at)
+        if event.xid is None:
+            return False
+        if not known and not ended:
+            self._faults.record(uuid, event.xid, at, live=live)
+        if live:
+            return self._count(_Event(uuid, event.xid, "kmsg", tick.monotonic), tick)
+        last = self._states[uuid].last
+        last[event.xid] = max(last.get(event.xid, at), at)
+        return True
 
     def _count(self, event: _Event, tick: Tick) -> bool:
         """Count one event. Return whether it was counted."""
@@ -209,7 +221,8 @@ class EventsCollector(RegisteredCollector):
         if not state.count(event.xid, event.source, tick.monotonic, tick.timestamp):
             return False
         if event.xid is not None:
-            self._faults.record(event.uuid, event.xid, tick.timestamp)
+            if event.source != "kmsg":  # whose order is known
+                self._faults.record(event.uuid, event.xid, tick.timestamp)
             named = ", ".join(filter(None, (xid_name(event.xid), xid_class(event.xid))))
             log.warning("Xid %d on %s (%s, from %s)", event.xid, event.uuid, named, event.source)
         return True
@@ -234,24 +247,20 @@ class EventsCollector(RegisteredCollector):
                 elif event.get("type") == "xid" and isinstance(event.get("xid"), int):
                     yield _Event(uuid, event["xid"], source, tick.monotonic)
 
-    def _kernel_events(self, tick: Tick) -> Iterator[_Event]:
-        if self._kernel_log is None:
-            return
-        found = self._kernel_log.read(tick.monotonic)
-        if self._kernel_log.error != self._kernel_error:
-            self._kernel_error = self._kernel_log.error
+    def _kernel_events(self, tick: Tick) -> list[Placed]:
+        if self._kernel is None:
+            return []
+        found = self._kernel.take(tick)
+        if self._kernel.log.error != self._kernel_error:
+            self._kernel_error = self._kernel.log.error
             if self._kernel_error:
                 log.info("kernel log not readable, only Xid errors from the driver are counted: %s", self._kernel_error)
-        addresses = _addresses(tick.driver.devices) if found else {}
-        for event in found:
-            # A GPU at another address may be one that the settings exclude, or that a virtual machine has.
-            uuid = addresses.get(event.address, "")
-            if event.xid is None or event.over:
-                self._end(event, uuid, tick.timestamp)
-            if event.xid is not None and uuid:
-                yield _Event(uuid, event.xid, "kmsg", tick.monotonic)
+        self._faults.processed_until = self._kernel.until
+        return found
 
 
-def _addresses(devices: tuple[Device, ...]) -> dict[str, str]:
-    """Return uuids by PCI address, of lost GPUs as well."""
-    return {pci_address(d.reading.pci_bus_id): d.uuid for d in devices if d.reading.pci_bus_id}
+def _same_place(one: Device, other: Device) -> bool:
+    """Return whether two names are of one GPU: by address, or where none is known by index."""
+    if one.reading.pci_bus_id and other.reading.pci_bus_id:
+        return pci_address(one.reading.pci_bus_id) == pci_address(other.reading.pci_bus_id)
+    return one.reading.index == other.reading.index
