@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpugauge.doctor import machine, process, reported
-from gpugauge.doctor.case import Case
+from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.daemon import Daemon, Labels
 from gpugauge.doctor.finding import Finding
 from tests.doctor.cases import case, findings
@@ -362,3 +362,19 @@ def test_a_living_process_of_this_machine() -> None:
 
     assert process.existence(this).level == "pass"
     assert process.open_devices(this).level in {"pass", "warning", "failure"}
+
+
+@pytest.mark.parametrize(("error", "says"), [(PermissionError, "it exists"), (ProcessLookupError, "no such process")])
+def test_a_process_that_proc_hides(
+    error: type[OSError], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With hidepid=2, /proc has no folder for the processes of other users; kill(2) knows them."""
+
+    def refused(*_: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "kill", refused)
+    case = Case(Options(pid=123), {}, tmp_path)
+    vars(case)["daemon"] = Daemon()
+
+    assert says in process.existence(case).found

@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from gpugauge.status.details import last_use
 from gpugauge.status.words import cause_phrase, digits, duration, factor, quantity, state_words
 from gpugauge.verdict.causes import CAUSES, STATES
 
@@ -51,3 +52,10 @@ def test_no_number_has_an_exponent(seed: int) -> None:
     assert float(text) == pytest.approx(value, rel=0.5001 * 10 ** (1 - count))
     assert len(text.replace(".", "").lstrip("0")) <= max(count, len(str(round(value))))
     assert not re.search("e[+-]", f"{duration(value)} {quantity(value)} {factor(value)}")
+
+
+def test_who_used_a_gpu_last() -> None:
+    known = [{"pid": 7, "command": "train.py", "alive": False}, {"pid": None, "command": "x.py", "alive": True}]
+
+    assert last_use({"last_processes": known}) == "last used by pid 7 train.py (ended), x.py"
+    assert last_use({"last_processes": [{"pid": None, "command": None, "alive": True}]}).endswith("without a pid")

@@ -17,6 +17,8 @@ from gpugauge.driver.client import Worker
 from gpugauge.driver.nvidia import WORKER
 from gpugauge.workload.procfs import Procfs
 
+_NO_LIBRARY = "library_not_found"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -73,6 +75,11 @@ class Case:
         """Whether the doctor runs in a container."""
         return nodes.in_container(self.environ, self.root)
 
+    @cached_property
+    def device_files(self) -> list[nodes.Node]:
+        """NVIDIA's device files, each of which was opened."""
+        return nodes.device_files(self.root / "dev")
+
     @property
     def is_wsl(self) -> bool:
         """Whether this is the Windows Subsystem for Linux (WSL), which has one device file for all GPUs."""
@@ -91,9 +98,16 @@ class Case:
         return not {"NVIDIA", "AMD"} & self.pci.keys() and not nodes.has_gpu_files(self.root / "dev")
 
     @property
+    def by_torch_alone(self) -> bool:
+        """Whether only torch sees a GPU: that of a Jetson is neither on the PCI bus nor known to NVML."""
+        if not self.without_gpu or self.driver.reason != _NO_LIBRARY or self.options.pid is not None:
+            return False
+        return bool(self.torch.facts.get("available"))
+
+    @property
     def is_bare(self) -> bool:
         """Whether nothing on this machine shows that it should have a GPU: there is none, and no driver library."""
-        return self.without_gpu and self.driver.reason == "library_not_found"
+        return self.without_gpu and self.driver.reason == _NO_LIBRARY and not self.by_torch_alone
 
     @property
     def trains_without_gpu(self) -> bool:

@@ -16,6 +16,7 @@ from gpugauge.status.driver_advice import ADVICE
 # The last two are for AMD GPUs; HIP also reads the first.
 _VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NO_GPU_ADVICE = "use a machine with a GPU, or pass a GPU through to this container or virtual machine"
+_TORCH_ALONE = "PyTorch has a GPU that NVML does not know, as on a Jetson: gpugauge cannot read it"
 _EXPECTED = "nothing is wrong if none was expected; otherwise"
 
 
@@ -30,6 +31,8 @@ def graphics_devices(case: Case) -> Finding:
         return ok(title, "WSL: the GPUs of Windows, through /dev/dxg")
     if case.trains_without_gpu:
         return skipped(title, "there is no GPU here: programs train on the CPU")
+    if case.by_torch_alone:
+        return ok(title, _TORCH_ALONE)
     if case.is_bare:
         others = f" ({_shown(case)})" if case.pci else ""
         found = f"none on the PCI bus or in /dev that CUDA or ROCm could use{others}; programs train on the CPU"
@@ -39,6 +42,8 @@ def graphics_devices(case: Case) -> Finding:
 
 def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
     shown = _shown(case)
+    if known and on_bus > known and (others := len(nodes.of_others(_openable(case)))) and on_bus <= known + others:
+        return ok(title, f"{shown} on the PCI bus, {known} for this job: its cgroup denies the others")
     if case.driver.facts and on_bus > known and not case.in_container:
         found = f"{shown} on the PCI bus, but the driver has {known}"
         if missing := _missing(case):
@@ -56,6 +61,12 @@ def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
         return ok(title, f"{shown}: needs a ROCm build of PyTorch")
     found = f"{shown}, not usable by CUDA or ROCm" if shown else "no GPU on the PCI bus"
     return failure(title, found, _NO_GPU_ADVICE)
+
+
+def _openable(case: Case) -> list[nodes.Node]:
+    """Return the device files, unless the driver hangs: then opening one may hang as well."""
+    hangs = case.driver.reason == "timeout" or any(device.reason == HANGS for device in case.driver.devices)
+    return [] if hangs else case.device_files
 
 
 def _shown(case: Case) -> str:
@@ -86,11 +97,16 @@ def driver(case: Case) -> Finding:
         return skipped(title, "not needed: there is no NVIDIA GPU")
     if case.is_bare:
         return skipped(title, "not installed, and not needed: there is no NVIDIA GPU")
+    if case.by_torch_alone:
+        return skipped(title, _TORCH_ALONE)
     facts = case.driver.facts
     if facts is None:
         reason = case.driver.reason
         default = "check the kernel log for messages of the NVIDIA driver"
-        return failure(title, f"not usable: {reason}", ADVICE.get(reason, default))
+        outside = reason == "library_not_found" and nodes.in_apptainer(case.environ, case.root)
+        return failure(
+            title, f"not usable: {reason}", _device_file_advice(case) if outside else ADVICE.get(reason, default)
+        )
     if not case.driver.devices:
         return failure(title, f"{facts.driver_version}, but it finds no GPU", ADVICE["gpu_not_found"])
     parts = [facts.driver_version or "unknown version"]
@@ -154,9 +170,13 @@ def device_files(case: Case) -> Finding:
         return skipped(title, "there is no GPU here")
     if case.driver.reason == "timeout" or any(device.reason == HANGS for device in case.driver.devices):
         return skipped(title, "not opened: the driver hangs")
-    found = nodes.device_files(case.root / "dev")
+    return _opened(case, title, case.device_files)
+
+
+def _opened(case: Case, title: str, found: Sequence[nodes.Node]) -> Finding:
     names = {node.name for node in found}
-    denied = [node for node in found if node.problem]
+    others = nodes.of_others(found) if case.driver.devices else []
+    denied = [node for node in found if node.problem and node not in others]
     if denied:
         listed = "; ".join(f"/dev/{node.name}: {node.problem}" for node in denied)
         return failure(title, listed, denied[0].advice)
@@ -170,6 +190,10 @@ def device_files(case: Case) -> Finding:
     missing = {"nvidiactl", "nvidia-uvm"} - names
     if missing:
         return failure(title, f"{_paths(missing)} missing: CUDA cannot start", _device_file_advice(case))
+    if others:
+        return ok(
+            title, f"{len(names) - len(others)} can be opened; the cgroup denies those of {len(others)} other GPUs"
+        )
     return ok(title, f"all {len(names)} can be opened")
 
 
@@ -178,6 +202,8 @@ def _paths(names: set[str]) -> str:
 
 
 def _device_file_advice(case: Case) -> str:
+    if nodes.in_apptainer(case.environ, case.root):
+        return "start the container with --nv: apptainer exec --nv …"
     if case.in_container:
         return "start the container with GPUs: docker run --gpus all, or the pod with a limit for nvidia.com/gpu"
     return "load the modules and create the files: modprobe nvidia nvidia-uvm; nvidia-modprobe -u -c=0"

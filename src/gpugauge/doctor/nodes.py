@@ -7,34 +7,55 @@ import errno
 import grp
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+# Class 03 is display controllers: 0300 with a screen, 0302 without. 1200 is processing accelerators: AMD's Instinct
+# from MI300 on; other vendors have NPUs there. https://admin.pci-ids.ucw.cz/read/PD
+_DISPLAY = ("0x03",)
+_CLASSES = {"AMD": ("0x03", "0x1200")}
 _NODE = re.compile(r"nvidia(\d+)")
 _CONTAINER_CGROUP = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|garden")
 
 
 def graphics_devices(sysfs: Path) -> dict[str, list[str]]:
-    """Return the addresses of the display controllers and accelerators on the PCI bus, by vendor."""
+    """Return the addresses of the display controllers and accelerators on the PCI bus, by vendor. The virtual functions
+    of a GPU, which are for virtual machines, are no GPUs of this one.
+    """
     found: dict[str, list[str]] = {}
     for device in _listed(sysfs / "bus/pci/devices"):
-        # Class 03 is display controllers: 0300 with a screen, 0302 without. https://admin.pci-ids.ucw.cz/read/PD/03
-        if _text(device / "class").startswith("0x03"):
-            vendor = _VENDORS.get(_text(device / "vendor"))
-            if vendor:
-                found.setdefault(vendor, []).append(device.name)
+        vendor = _VENDORS.get(_text(device / "vendor"))
+        kind = _text(device / "class")
+        if vendor and kind.startswith(_CLASSES.get(vendor, _DISPLAY)) and not (device / "physfn").is_symlink():
+            found.setdefault(vendor, []).append(device.name)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device file. `problem` is the reason for which it cannot be opened, or ""."""
+    """A device file. `problem` is the reason for which it cannot be opened, or ""; `denied` is set if the device rules
+    of the cgroup are the reason.
+    """
 
     name: str
     problem: str = ""
     advice: str = ""
+    denied: bool = False
+
+    @property
+    def of_gpu(self) -> bool:
+        """Whether this is the file of one GPU."""
+        return _NODE.fullmatch(self.name) is not None
+
+
+def of_others(found: Sequence[Node]) -> list[Node]:
+    """Return the files of the GPUs that the cgroup denies while it allows others: they belong to other jobs, as with
+    ConstrainDevices=yes of Slurm.
+    """
+    gpus = [node for node in found if node.of_gpu]
+    return [node for node in gpus if node.denied] if any(not node.problem for node in gpus) else []
 
 
 def device_files(dev: Path) -> list[Node]:
@@ -53,7 +74,8 @@ def _open(path: Path) -> Node:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return Node(path.name, error.strerror or str(error), _ADVICE.get(error.errno or 0, _other_error)(path))
+        advice = _ADVICE.get(error.errno or 0, _other_error)(path)
+        return Node(path.name, error.strerror or str(error), advice, denied=error.errno == errno.EPERM)
     return Node(path.name)
 
 
@@ -89,11 +111,19 @@ _ADVICE = {
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Return whether this process runs in a container, as far as this can be detected from inside."""
-    if any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv")):
+    if any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv")) or in_apptainer(environ, root):
         return True
     if environ.get("container") or environ.get("KUBERNETES_SERVICE_HOST"):
         return True
     return bool(_CONTAINER_CGROUP.search(_text(root / "proc/1/cgroup")))
+
+
+def in_apptainer(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
+    """Return whether this process runs in a container of Apptainer or Singularity."""
+    return (
+        bool(environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"))
+        or (root / ".singularity.d").is_dir()
+    )
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.workload import processfiles
@@ -22,9 +24,23 @@ def existence(case: Case) -> Finding:
     except OSError:
         if process_label(case) is not None:
             return warning(title, f"{pid}: the daemon reports it, but it is not visible in this container")
+        if _exists(pid):
+            advice = "run the doctor as its user or as root"
+            return warning(title, f"{pid}: it exists, but this user may not see it (hidepid of /proc)", advice)
         return failure(title, f"{pid}: there is no such process")
     # Arguments may hold secrets, and reports are passed on: only the program's name is shown.
     return ok(title, f"{pid}: {clean(command_name(words)) or 'no command line'}")
+
+
+def _exists(pid: int) -> bool:
+    """Return whether the kernel knows the process, which /proc may hide (hidepid in proc(5))."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def not_visible(case: Case) -> str:

@@ -87,15 +87,18 @@ def remark(process: Mapping[str, Any]) -> str:
     return f"{process['limited_by_words']}" + (f": {percent(ratio or 0.0)} of its GPU time is lost" if lost else "")
 
 
+def _named(process: Mapping[str, Any]) -> str:
+    pid, command = process["pid"], process["command"] or ""
+    name = f"pid {pid} {command}".strip() if pid is not None else command or "a process without a pid"
+    return name + ("" if process["alive"] else " (ended)")
+
+
 def last_use(gpu: Mapping[str, Any]) -> str:
     """Return who used a GPU that is down when it answered last, "" if that is not known."""
     processes = gpu.get("last_processes")
     if not processes:
         return ""
-    named = [
-        f"pid {p['pid']} {p['command'] or ''}".strip() + ("" if p["alive"] else " (ended)")
-        for p in processes[:_MAX_NAMED]
-    ]
+    named = [_named(process) for process in processes[:_MAX_NAMED]]
     more = len(processes) - len(named)
     return f"last used by {', '.join(named)}" + (f" and {more} more" if more else "")
 
