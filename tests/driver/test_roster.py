@@ -195,3 +195,37 @@ def test_filter_that_matches_no_gpu_is_a_warning_with_the_gpus(run: Any, caplog:
 
     assert one == ["driver.devices: no GPU matches 99, GPU-nosuch; the GPUs are: 0 GPU-a, 1 GPU-b"]
     assert warnings() == []
+
+
+def test_device_that_fails_is_forgotten_and_the_others_are_read_on(run: Any) -> None:
+    node = Node("GPU-a", "GPU-b")
+    supervisor = run(node)
+    until(supervisor, lambda v: len(v.devices) == 2)
+    node.devices[1] = 15
+    until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": False})
+
+    supervisor.forget("GPU-b")
+    until(supervisor, lambda v: up(v) == {"GPU-a": True})
+    time.sleep(0.2)
+
+    assert (supervisor.view().up, up(supervisor.view()), node.ends) == (True, {"GPU-a": True}, [])
+    node.devices[1] = "GPU-b"
+    until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": True})
+
+
+@pytest.mark.parametrize("named", ["0", "GPU-a"])
+def test_devices_that_settings_exclude_are_not_lost_with_the_driver(run: Any, tmp_path: Path, named: str) -> None:
+    state = StateFile(tmp_path / "gpus.json")
+    state.save([Remembered(f"GPU-{name}", i, "H100", None, time.time()) for i, name in enumerate("ab")], ())
+    node = Node("GPU-a", "GPU-b", "GPU-c")
+    node.opening = 28
+    bus = tuple(BusDevice(f"0000:{number}0:00.0", "nvidia", visible=True) for number in range(1, 4))
+    supervisor = run(node, devices=[named], pci=lambda: bus, state_file=StateFile(tmp_path / "gpus.json"))
+
+    before = up(until(supervisor, lambda v: bool(v.devices)))
+    node.opening = None
+    until(supervisor, lambda v: up(v) == {"GPU-a": True})
+    node.opening, node.devices = 28, [28, 28, 28]
+    after = up(until(supervisor, lambda v: not v.up))
+
+    assert before == after == {"GPU-a": False}

@@ -7,17 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from gpugauge.driver.api import (
-    DRIVER_DOWN,
-    NO_UUID,
-    RELEASED,
-    Device,
-    DeviceReading,
-    Group,
-    Reply,
-    code_name,
-    typed,
-)
+from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, Device, DeviceReading, Group, Reply, code_name, typed
 from gpugauge.driver.missing import (
     NOT_ENUMERATED,
     REMOVED,
@@ -62,6 +52,10 @@ class _Entry:
     def address(self) -> str:
         """The PCI address, empty if it is not known."""
         return pci_address(self.values.get("static", {}).get("pci_bus_id") or "")
+
+    def hidden(self, selected: frozenset[str]) -> bool:
+        """Whether the settings select other GPUs only, as far as that is known of one that has not been read."""
+        return self.remembered and bool(selected) and not {self.uuid, str(self.index)} & selected
 
     def set(self, group: str, values: dict[str, Any] | None, now: float) -> None:
         if values is None:
@@ -240,7 +234,7 @@ class Inventory:
             entry = self._devices[gpu.uuid] = _Entry(gpu.uuid)
             identity = {"index": gpu.index, "pci_bus_id": bus_id(gpu.address) if gpu.address else None}
             entry.values["static"] = identity
-        elif entry.remembered and selected and not {gpu.uuid, str(entry.index)} & selected:
+        elif entry.hidden(selected):
             return False
         entry.index = gpu.index if gpu.index >= 0 else entry.index
         entry.values.setdefault("static", {})["index"] = entry.index
@@ -251,17 +245,17 @@ class Inventory:
                 self.fail(gpu.uuid, gpu.reason)
         return True
 
-    def driver_down(self, bus: Collection[BusDevice] | None = None) -> None:
-        """Mark all GPUs as down with the driver, and the GPUs on the bus that were never read."""
+    def driver_down(self, bus: Collection[BusDevice] | None, selected: frozenset[str]) -> None:
+        """Mark all GPUs as down with the driver, and, unless only some are `selected`, those that were never read."""
         self.reset_indexes()
         for entry in self._devices.values():
-            if entry.reason in _GENERAL:
+            if entry.reason in _GENERAL and not entry.hidden(selected):
                 self.fail(entry.uuid, DRIVER_DOWN)
         addresses = {entry.address for entry in self._devices.values()}
         for device in bus or ():
             if device.visible and device.address not in addresses:
                 uuid = unnamed(device.address, -1, self._host)
-                self._mark(Down(uuid, DRIVER_DOWN, address=device.address), frozenset())
+                self._mark(Down(uuid, DRIVER_DOWN, address=device.address), selected)
 
     def release(self) -> None:
         """Mark all GPUs as released; drop their readings."""
@@ -273,6 +267,7 @@ class Inventory:
         """Remove a GPU until it is read again."""
         entry = self._devices.pop(uuid, None)
         if entry:
+            self._by_index = {index: known for index, known in self._by_index.items() if known is not entry}
             self.forgotten |= self._names(entry)
 
     def _names(self, entry: _Entry) -> set[str]:

@@ -98,9 +98,9 @@ class Roster:
         """Mark the GPUs that have failed so far: the worker ended before it was asked for all."""
         self._inventory.settle(count, self._bus, self._enumerable, selected)
 
-    def driver_down(self, reason: str) -> None:
+    def driver_down(self, reason: str, selected: frozenset[str]) -> None:
         """Mark all GPUs as down, because the driver is."""
-        self._inventory.driver_down(None if reason in _NOT_INSTALLED else self._bus)
+        self._inventory.driver_down(None if reason in _NOT_INSTALLED else self._bus, selected)
 
     def forget(self, uuid: str) -> None:
         """Remove a GPU that is down at the next turn. For other threads."""

@@ -277,7 +277,7 @@ class Supervisor:
             self._slot.end(sentence, graceful=graceful)
         self._state.set_down(reason, **failure)
         self._restarts.after_driver_failure(time.monotonic())
-        self._roster.driver_down(reason)
+        self._roster.driver_down(reason, self._devices)
 
     def _publish(self) -> None:
         worker, state, now = self._slot.current, self._state, time.monotonic()
