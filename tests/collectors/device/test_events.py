@@ -144,6 +144,8 @@ def test_sources_that_are_up(kmsg: Path) -> None:
         values(EventsCollector(log), 1.0),
         values(EventsCollector(missing), 1.0, devices=(device(events=0),)),
         values(EventsCollector(None), 1.0, devices=(device(events=None),)),
+        values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", events=0))),
+        values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", events=None))),
     ]
     log.close()
 
@@ -151,6 +153,8 @@ def test_sources_that_are_up(kmsg: Path) -> None:
         {("nvml",): 1, ("kmsg",): 1},
         {("nvml",): 0, ("kmsg",): 0},
         {("nvml",): 0},
+        {("nvml",): 0},
+        {("nvml",): 1},
     ]
 
 

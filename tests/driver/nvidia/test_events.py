@@ -8,6 +8,7 @@ from gpugauge.driver.api import DriverError
 from gpugauge.driver.nvidia.nvml import use_library, used_library
 from gpugauge.simulator.nvml.answers import point
 from gpugauge.simulator.worker import service as simulated_service
+from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import Clock, opened, scenario
 
 SICK = """
@@ -181,7 +182,7 @@ def test_device_without_events_is_read() -> None:
 
     values, errors = nvml.read(0, ["static", "fast"])
 
-    assert values["static"]["event_types"] == 0
+    assert values["static"]["event_types"] is None
     assert errors == {}
 
 
@@ -189,7 +190,21 @@ def test_failed_registration_frees_its_set() -> None:
     nvml = opened("gpus: {model: h100}\nfaults: [{call: nvmlDeviceRegisterEvents, code: no_permission}]")
 
     assert nvml.read(0, ["static"])[0]["static"]["event_types"] == 0
-    assert nvml.take_calls()["nvmlEventSetFree"][0] == 1
+    calls = nvml.take_calls()
+    assert calls["nvmlEventSetFree"][0] == calls["nvmlEventSetCreate"][0]
+
+
+@pytest.mark.parametrize("code", [4, 10, 999])
+def test_failed_registration_is_repeated_with_the_identity(code: int) -> None:
+    nvml, codes = opened("gpus: {model: h100}"), [code, code]
+    register = used_library().nvmlDeviceRegisterEvents  # type: ignore[attr-defined]  # of any library
+    use_library(Driver(nvmlDeviceRegisterEvents=lambda *a: codes.pop() if codes else register(*a)))
+
+    types = [nvml.read(0, [group]) for group in ("static", "fast", "static", "static")]
+
+    assert [values["static"]["event_types"] for values, _ in types if "static" in values] == [0, 0x10A, 0x10A]
+    calls = nvml.take_calls()
+    assert [calls[f"nvml{name}"][0] for name in ("DeviceRegisterEvents", "EventSetFree")] == [3, 2]
 
 
 def test_driver_that_reports_without_end() -> None:

@@ -135,3 +135,18 @@ def test_mode_that_changes_without_an_event() -> None:
     mode[0] = 1
     utilization()
     assert [utilization(), utilization()] == [(False, 3), (False, None)]
+
+
+def test_counters_from_before_a_failure_are_not_read_again() -> None:
+    clock = Clock()
+    nvml, fails = opened(LAYOUT.replace(", end: 5", ""), clock), [False]
+    get = used_library().nvmlGpmMigSampleGet  # type: ignore[attr-defined]  # of any library
+    use_library(Driver(nvmlGpmMigSampleGet=lambda *a: 999 if fails[0] else get(*a)))
+
+    found = []
+    for number, fails[0] in enumerate((False, False, True, False, False, True, True, False, False)):
+        clock.now = 5.0 * number
+        instances = nvml.read(0, ["mig"])[0]["mig"]["mig_instances"]
+        found.append(all("sm_active_percent" in instance for instance in instances))
+
+    assert found == [False, True, False, False, True, False, False, False, True]

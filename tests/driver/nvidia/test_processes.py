@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.codes import IMPLAUSIBLE, INSUFFICIENT_SIZE, SUCCESS
-from gpugauge.driver.nvidia.nvml import Nvml, use_library
+from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import opened
 
@@ -99,3 +99,17 @@ def test_endless_room_is_not_allocated() -> None:
         return INSUFFICIENT_SIZE
 
     assert listed(reader(**{f"{_COMPUTE}_v3": greedy})) == (None, {"processes": INSUFFICIENT_SIZE})
+
+
+@pytest.mark.parametrize("code", [3, 13, 999])
+def test_list_that_has_worked_and_fails_is_not_empty(code: int) -> None:
+    nvml = opened("gpus: {model: h100}\nprocesses: [{pid: 4, gpus: [0], memory: 1GiB, load: 0.5}]")
+    lists, fails = used_library().nvmlDeviceGetComputeRunningProcesses_v3, [False]  # type: ignore[attr-defined]
+    use_library(Driver(nvmlDeviceGetComputeRunningProcesses_v3=lambda *a: code if fails[0] else lists(*a)))
+
+    found = []
+    for fails[0] in (False, True, False):
+        values, errors = nvml.read(0, ["processes"])
+        found.append(([p["pid"] for p in values["processes"].get("processes", ())], errors))
+
+    assert found == [([4], {}), ([], {"processes": code}), ([4], {})]

@@ -159,7 +159,8 @@ class EventsCollector(RegisteredCollector):
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
         self._health_log.record(devices, tick.monotonic, tick.timestamp)
-        sources = {"nvml": int(any(d.up and (d.reading.event_types or 0) & XID_EVENT for d in devices))}
+        masks = {d.reading.event_types for d in devices if d.up} - {None}
+        sources = {"nvml": int(0 not in masks and any((mask or 0) & XID_EVENT for mask in masks))}
         if self._kernel:
             sources["kmsg"] = int(self._kernel.log.up)
         if changed or sources != self._sources:

@@ -44,7 +44,9 @@ class Device:
         self.handle = handle
         self.uuid = ""
         self.events = Events(call)
-        self.event_types = 0
+        self.event_types: int | None = 0
+        """The registered events as a bit mask; 0 while the registration fails, None for a GPU that supports none."""
+        self._events_settled = False
         self.layout_changed = False  # MIG; until the next reading
         self.mode_changed = False  # MIG was enabled or disabled since the last reading
         self._call, self._clock = call, clock
@@ -68,25 +70,33 @@ class Device:
     def replacement(self, rows: Iterable[FieldValue]) -> Device:
         """Return this GPU after a change of its MIG layout, which changes what it supports; free the old one."""
         device = Device(self.handle, self._call, rows, self._clock)
-        device.uuid, device.event_types, device.layout_changed = self.uuid, self.event_types, True
+        device.uuid, device.layout_changed = self.uuid, True
+        device.event_types, device._events_settled = self.event_types, self._events_settled
         # The event set stays: a new one could miss a second change soon after the first.
         device.events, self.events = self.events, device.events
         self.free()
         return device
 
     def register_events(self) -> None:
-        """Register the events of the GPU; without support for events nothing is registered."""
+        """Register the events of the GPU, unless that is done or it supports none; after a failure, call it again."""
+        if self._events_settled:
+            return
         try:
-            self.event_types = self.events.register(self.handle)
+            self.event_types = self.events.register(self.handle) or None
         except DriverError as error:
             _record(error, (), {})
+            if error.code not in UNSUPPORTED:
+                return
+            self.event_types = None
+        self._events_settled = True
 
     def read_calls(self, group: str, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Read the values of a group that have a call of their own."""
         for row in _CALLS_BY_GROUP.get(group, ()):
             self._read_row(row, found, errors)
         if group == "processes":
-            _merge_processes(found, errors)
+            proven = {kind for row in _CALLS_BY_GROUP[group] if row in self._proven for kind in row.fields}
+            _merge_processes(found, errors, proven)
 
     def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, int]) -> None:
         sources = self._sources[row]
@@ -183,7 +193,7 @@ class Device:
             means = self._gpm.read(self._clock())
         except DriverError as error:
             _record(error, PROFILING_FIELDS, errors)
-            if error.code in UNSUPPORTED and not self._gpm.latest:
+            if error.code in UNSUPPORTED and not self._gpm.proven:
                 self._gpm.free()
                 self._gpm = None
             return True
@@ -222,15 +232,15 @@ def _record(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -
     errors.update(dict.fromkeys(fields, error.code))
 
 
-def _merge_processes(found: dict[str, Any], errors: dict[str, int]) -> None:
-    """Replace the lists by kind by one list. An unsupported kind has no processes. If a kind failed there is no list: a
-    partial one would mean that the other processes have ended.
+def _merge_processes(found: dict[str, Any], errors: dict[str, int], proven: set[str]) -> None:
+    """Replace the lists by kind by one list. An unsupported kind has no processes, unless it is `proven`: it has
+    worked. If a kind failed there is no list: a partial one would mean that the other processes have ended.
     """
     lists = dict(found)
     found.clear()
-    codes = [errors.pop(kind) for kind in ("compute", "graphics", "mps") if kind in errors]
-    failures = [code for code in codes if code not in UNSUPPORTED]
+    codes = {kind: errors.pop(kind) for kind in ("compute", "graphics", "mps") if kind in errors}
+    failures = [code for kind, code in codes.items() if code not in UNSUPPORTED or kind in proven]
     if failures or (codes and not lists):
-        errors["processes"] = failures[0] if failures else codes[0]
+        errors["processes"] = (failures or list(codes.values()))[0]
     elif lists:
         found["processes"] = [process for listed in lists.values() for process in listed]

@@ -44,6 +44,8 @@ class Gpm:
         self._samples: list[Any] = []  # the latest one, and the one to fill next
         self._since: float | None = None
         self.latest: dict[str, float] = {}
+        """The means of the last reading; empty after a failed one, until there are two samples again."""
+        self.proven = False  # whether it has worked
 
     def read(self, now: float) -> dict[str, float] | None:
         """Return the means since the last reading; None for the first one, and within 0.9 s of the last one. `now` is
@@ -61,10 +63,10 @@ class Gpm:
         else:
             self._call("nvmlGpmMigSampleGet", self._handle, self._gpu_instance, self._samples[0])
         if since is None:
-            self._since = now
+            self.latest, self._since = {}, now
             return None
         self.latest = {"profiling_seconds": now - since, **self._metrics()}
-        self._since = now
+        self._since, self.proven = now, True
         return self.latest
 
     def free(self) -> None:

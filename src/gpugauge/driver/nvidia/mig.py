@@ -91,7 +91,7 @@ class Mig:
         except DriverError as error:
             if error.code in LIFECYCLE or error.code in DEVICE_GONE:
                 raise
-            self._profiling = error.code not in UNSUPPORTED or bool(gpm.latest)
+            self._profiling = error.code not in UNSUPPORTED or gpm.proven
             return {}
         return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
 

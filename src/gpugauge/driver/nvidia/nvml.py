@@ -82,6 +82,8 @@ class Nvml:
         wanted = dict.fromkeys((*groups, "static", "mig") if device.layout_changed else groups)
         values: dict[str, dict[str, Any]] = {group: {} for group in wanted}
         errors: dict[str, int] = {}
+        if "static" in wanted:
+            device.register_events()
         for group in wanted:
             device.read_calls(group, values[group], errors)
         if "slow" in values:
