@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.api import DriverView
-from gpugauge.driver.client import Worker, WorkerGoneError
+from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
@@ -43,6 +43,20 @@ def test_released_driver_has_no_worker_and_its_devices_are_unknown(run: Any) -> 
     assert {d.reason for d in view.devices} == {"released"}
     assert view.released_until == pytest.approx(before + 60, abs=2)
     assert (view.worker_restarts, view.lost_since) == (0, None)
+
+
+def test_device_that_hung_is_read_at_once_after_a_release(run: Any) -> None:
+    node = Node("GPU-a", "GPU-b")
+    supervisor = running(run, node)
+    node.devices[1] = WorkerHangsError("no reply")
+    until(supervisor, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": False})
+    supervisor.release(60)
+    until(supervisor, lambda v: v.reason == "released")
+    node.devices[1] = "GPU-b"  # it was reset
+
+    supervisor.attach()
+
+    until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": True})
 
 
 def test_release_ends_by_itself(run: Any) -> None:

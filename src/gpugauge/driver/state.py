@@ -22,6 +22,7 @@ class DriverState:
         self.facts: DriverFacts | None = None
         self.lost_since: float | None = None
         self._device_count: int | None = None  # when the driver was opened last
+        self._was_released = False  # since then: GPUs may have been reset or exchanged
         self._failure = Condition(log, logging.ERROR)
 
     @property
@@ -30,9 +31,12 @@ class DriverState:
         return self.reason == RELEASED
 
     def set_up(self, facts: DriverFacts) -> bool:
-        """Record that the driver is open; return whether it has as many GPUs as when it was opened last."""
+        """Record that the driver is open; return whether it has as many GPUs as when it was opened last,
+        unless it was released since.
+        """
         self._failure.recovered("driver opened", version=facts.driver_version, devices=facts.device_count)
-        same_devices = facts.device_count == self._device_count
+        same_devices = facts.device_count == self._device_count and not self._was_released
+        self._was_released = False
         self.facts, self.reason, self.lost_since, self._device_count = facts, "ok", None, facts.device_count
         return same_devices
 
@@ -45,7 +49,7 @@ class DriverState:
 
     def set_released(self, seconds: float) -> None:
         """Record that the driver is released for `seconds`."""
-        self.reason, self.facts, self.lost_since = RELEASED, None, None
+        self.reason, self.facts, self.lost_since, self._was_released = RELEASED, None, None, True
         log.info("driver released", extra=fields(seconds=round(seconds)))
 
     def end_release(self) -> None:
