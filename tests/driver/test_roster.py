@@ -169,6 +169,33 @@ def test_device_that_is_not_listed_is_forgotten_after_a_while(run: Any, caplog: 
     assert [line["uuid"] for line in messages(caplog, "GPU forgotten")] == ["GPU-b"]
 
 
+def test_step_of_the_clock_forgets_no_device_that_was_read(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node("GPU-a", "GPU-b")
+    supervisor = run(node, forget_after=7 * 86400.0)
+    until(supervisor, lambda v: len(v.devices) == 2)
+    supervisor.release(0.1)
+    until(supervisor, lambda v: v.reason == "released")
+    del node.devices[1]
+    until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": False} and v.up)
+
+    later = time.time() + 30 * 86400.0
+    monkeypatch.setattr(time, "time", lambda: later)
+    time.sleep(0.2)
+
+    assert up(supervisor.view()) == {"GPU-a": True, "GPU-b": False}
+
+
+def test_device_that_was_lost_long_before_the_start_is_forgotten(run: Any, tmp_path: Path) -> None:
+    state = StateFile(tmp_path / "gpus.json")
+    state.save([Remembered("GPU-b", 1, "H100", None, time.time() - 8 * 86400.0)], ())
+
+    supervisor = run(Node("GPU-a"), forget_after=7 * 86400.0, state_file=StateFile(tmp_path / "gpus.json"))
+    until(supervisor, lambda v: up(v) == {"GPU-a": True})
+    time.sleep(0.2)
+
+    assert up(supervisor.view()) == {"GPU-a": True}
+
+
 def test_device_that_settings_exclude_is_not_lost(run: Any, tmp_path: Path) -> None:
     state = StateFile(tmp_path / "gpus.json")
     state.save([Remembered("GPU-b", 1, "H100", None, time.time())], ())

@@ -29,10 +29,13 @@ _NOT_INSTALLED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _GpuCondition:
-    """The condition of a GPU: "ok" or the reason for which it is down; since when (monotonic seconds)."""
+    """The condition of a GPU: "ok" or the reason for which it is down; since when, and until when it was ok if it was
+    while this daemon runs (monotonic seconds).
+    """
 
     reason: str
     since: float
+    lost: float | None
     address: str
     index: int
 
@@ -76,7 +79,7 @@ class Roster:
             self._scan(now)
         for uuid, successor in self._inventory.settle(count, self._bus, self._enumerable, selected).items():
             log.warning("GPU replaced", extra=fields(uuid=uuid, successor=successor, **self._forgotten(uuid)))
-        for uuid in self._expired() if self.forget_after else ():
+        for uuid in self._expired(now) if self.forget_after else ():
             self._forget(uuid)
         self._log_elsewhere()
         self._check_selection(selected, now)
@@ -130,7 +133,8 @@ class Roster:
             if before is None or before.reason != reason:
                 self._log_change(device, reason, before, now)
                 address = pci_address(device.reading.pci_bus_id or "")
-                self._conditions[device.uuid] = _GpuCondition(reason, now, address, device.reading.index)
+                lost = (now if before.reason == "ok" else before.lost) if before else None
+                self._conditions[device.uuid] = _GpuCondition(reason, now, lost, address, device.reading.index)
         for uuid in self._conditions.keys() - found:
             del self._conditions[uuid]
         self._complete = self._settled
@@ -178,11 +182,14 @@ class Roster:
                 log.info("GPU not read, not lost: %s", why, extra=fields(gpu=name))
         self._elsewhere = known
 
-    def _expired(self) -> list[str]:
-        """Return the GPUs that the driver has not listed for longer than `forget_after`."""
-        gone = {uuid for uuid, known in self._conditions.items() if known.reason in {NOT_ENUMERATED, REMOVED}}
-        gpus = [gpu for gpu in self._inventory.remembered() if gpu.uuid in gone and gpu.seen]
-        return [gpu.uuid for gpu in gpus if time.time() - gpu.seen > self.forget_after]
+    def _expired(self, now: float) -> list[str]:
+        """Return the GPUs that the driver has not listed for longer than `forget_after`. The clock, which may be set,
+        counts only for those that this daemon has not read.
+        """
+        gone = {uuid: c.lost for uuid, c in self._conditions.items() if c.reason in {NOT_ENUMERATED, REMOVED}}
+        gpus = [(gpu, gone[gpu.uuid]) for gpu in self._inventory.remembered() if gpu.uuid in gone and gpu.seen]
+        ages = {gpu.uuid: time.time() - gpu.seen if lost is None else now - lost for gpu, lost in gpus}
+        return [uuid for uuid, age in ages.items() if age > self.forget_after]
 
     def _forget(self, uuid: str) -> None:
         log.info("GPU forgotten", extra=fields(uuid=uuid, **self._forgotten(uuid)))
