@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gpugauge import catalog
-from gpugauge.metric import NONE, RATIO, Metric, Table, families, scaled
+from gpugauge.metric import NONE, RATIO, Metric, Table, families, scaled, states
 
 device = Table("uuid")
 
@@ -53,3 +53,9 @@ def test_catalog_has_no_name_twice() -> None:
     names = [row.name for row in catalog.metrics()]
 
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("number", [None, -1, 2, 255])
+def test_state_without_a_name_is_unknown(number: int | None) -> None:
+    assert states(("none", "reset"), number) is None
+    assert states(("none", "reset"), 1) == {"none": 0, "reset": 1}

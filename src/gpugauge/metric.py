@@ -182,8 +182,10 @@ def each(readings: Mapping[str, float] | None, change: Callable[[float], float])
 
 
 def states(names: Sequence[str], current: int | None) -> dict[str, int] | None:
-    """Return 1 for the state with the number `current` and 0 for the others, None for None."""
-    if current is None:
+    """Return 1 for the state with the number `current` and 0 for the others; None for None, and for a number without
+    a name, which is not the same as none of the states.
+    """
+    if current is None or not 0 <= current < len(names):
         return None
     return {name: int(number == current) for number, name in enumerate(names)}
 
