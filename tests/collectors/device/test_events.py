@@ -228,3 +228,12 @@ def test_errors_of_a_gpu_that_was_forgotten_end() -> None:
     assert [OFF_THE_BUS in each.get("gpu_xid_unrepaired_timestamp_seconds", {}) for each in exported] == [
         *(True, True, False)
     ]
+
+
+def test_a_gpu_that_is_known_no_more_is_exported_for_an_hour() -> None:
+    collector, other = EventsCollector(None), device("GPU-b", "00000000:5E:00.0")
+    values(collector, 1.0, event(type="xid", xid=79), devices=(device(), other))
+
+    after = [counted(values(collector, now, devices=(other,))) for now in (10.0, 3000.0, 4000.0)]
+
+    assert [("GPU-a", "node") in each for each in after] == [True, True, False]

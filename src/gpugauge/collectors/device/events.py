@@ -25,6 +25,8 @@ _DUPLICATE_SECONDS = 10.0
 # An event of a GPU that is not known yet is kept for this time: the GPU may be read for the first time.
 _UNKNOWN_SECONDS = 10.0
 _MAX_STRANGERS = 100
+# The last errors of a GPU that is replaced or forgotten are scraped for so long.
+_GONE_SECONDS = 3600.0
 # Names of GPUs whose uuid is not known (driver/missing.py).
 _UNNAMED = ("PCI-", "INDEX-")
 
@@ -134,6 +136,7 @@ class EventsCollector(RegisteredCollector):
         self._faults = faults or Faults()
         self._states: dict[str, _State] = {}
         self._unnamed: dict[str, Device] = {}  # GPUs whose uuid was not known at the last tick
+        self._gone: dict[str, float] = {}  # GPUs that are known no more, since when (monotonic)
         self._waiting: list[_Event] = []  # for their GPU to be known
         self._health_log = HealthLog(lambda uuid: self._states[uuid].last if uuid in self._states else {})
         self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
@@ -149,7 +152,7 @@ class EventsCollector(RegisteredCollector):
         """Count the events since the last tick; the same section if there are none."""
         devices = tick.driver.devices
         self._faults.follow_clock(tick.timestamp - tick.monotonic)
-        changed = self._know(devices)
+        changed = self._know(devices, tick.monotonic)
         events = [*self._waiting, *self._driver_events(tick)]
         self._waiting = []
         for event in events:
@@ -169,21 +172,24 @@ class EventsCollector(RegisteredCollector):
             self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
         return self._section
 
-    def _know(self, devices: tuple[Device, ...]) -> bool:
-        """Add the GPUs that are known now, and remove those that are not, as after `gpugauge forget`. One whose uuid
-        has become known keeps its events. Return whether there was a change.
+    def _know(self, devices: tuple[Device, ...], now: float) -> bool:
+        """Add the GPUs that are known now. One whose uuid has become known keeps its events; one that is known no more,
+        as after `gpugauge forget`, keeps them for a while. Return whether there was a change.
         """
-        now = {device.uuid: device for device in devices}
-        if now.keys() == self._states.keys() or not now:
+        known = {device.uuid: device for device in devices}
+        if known.keys() == self._states.keys() or not known:
             return False
-        for uuid, device in now.items():
+        before = set(self._states)
+        for uuid, device in known.items():
             if uuid not in self._states:
-                former = next((u for u, d in self._unnamed.items() if u not in now and _same_place(d, device)), "")
+                former = next((u for u, d in self._unnamed.items() if u not in known and _same_place(d, device)), "")
                 self._states[uuid] = self._states.pop(former, _State())
                 self._faults.rename(former, uuid)
-        self._states = {uuid: state for uuid, state in self._states.items() if uuid in now}
-        self._unnamed = {uuid: device for uuid, device in now.items() if uuid.startswith(_UNNAMED)}
-        return True
+        self._gone = {uuid: self._gone.get(uuid, now) for uuid in self._states.keys() - known.keys()}
+        for uuid in [uuid for uuid, since in self._gone.items() if now - since > _GONE_SECONDS]:
+            del self._states[uuid]
+        self._unnamed = {uuid: device for uuid, device in known.items() if uuid.startswith(_UNNAMED)}
+        return before != set(self._states)
 
     def _update_faults(self, devices: tuple[Device, ...]) -> bool:
         """Take over the errors that are not repaired, of the GPUs that are known. Return whether they have changed."""
