@@ -91,7 +91,7 @@ local template = [
     "rules": [
       {
         "record": "gpugauge:job_problem:ratio",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (max by (@cluster@, process) (increase(training_seconds_total{state=\"held_idle\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[30m]) / 1800) >= 0.9) >= 0.95)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) gpugauge:process_training_stalled:bool\n)",
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (sum by (@cluster@, process) (increase(training_seconds_total{state=\"held_idle\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[30m]) / 1800) >= 0.5) >= 0.95 and on (@cluster@, process) count_over_time(training_seconds_total{state=\"held_idle\",@selector%@}[18m] offset 27m))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) gpugauge:process_training_stalled:bool\n)",
         "labels": {
           "problem": "held_idle"
         }
@@ -105,7 +105,7 @@ local template = [
       },
       {
         "record": "gpugauge:job_problem:ratio",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(torch_memory_ooms_total{@selector%@}[15m]) > 0 or (torch_memory_ooms_total{@selector%@} > 0 unless on (@cluster@, process) count_over_time(torch_memory_ooms_total{@selector%@}[1h] offset 15m)))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)",
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(torch_memory_ooms_total{@selector%@}[15m]) > 0 or (torch_memory_ooms_total{@selector%@} > 0 unless on (@cluster@, process) count_over_time(torch_memory_ooms_total{@selector%@}[1h] offset 15m) unless on (@cluster@, process) (max_over_time(gpu_process_start_timestamp_seconds{@selector%@}[15m]) < time() - 3600)))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)",
         "labels": {
           "problem": "out_of_memory"
         }
@@ -138,7 +138,7 @@ local template = [
       },
       {
         "record": "gpugauge:job_devices:info",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job, instance, index) (\n  max by (@cluster@, process, instance, uuid) (last_over_time(gpu_process_memory_used_bytes{@selector%@}[5m]))\n  * on (@cluster@, instance, uuid) group_left (index) topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (\n    max by (@cluster@, instance, uuid, index) (last_over_time(gpu_info{@selector%@}[5m])) or\n    max by (@cluster@, instance, uuid, parent_uuid) (last_over_time(gpu_mig_info{@selector%@}[5m]))\n    * on (@cluster@, instance, parent_uuid) group_left (index) max by (@cluster@, instance, parent_uuid, index) (label_replace(max by (@cluster@, instance, uuid, index) (last_over_time(gpu_info{@selector%@}[5m])), \"parent_uuid\", \"$1\", \"uuid\", \"(.+)\"))\n  ))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n) > bool -1"
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job, instance, index) (\n  max by (@cluster@, process, instance, uuid) (last_over_time(gpu_process_memory_used_bytes{@selector%@}[5m]))\n  * on (@cluster@, instance, uuid) group_left (index) topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (\n    max by (@cluster@, instance, uuid, index) (last_over_time(gpu_info{@selector%@}[5m])) or\n    max by (@cluster@, instance, uuid, parent_uuid) (last_over_time(gpu_mig_info{@selector%@}[5m]))\n    * on (@cluster@, instance, parent_uuid) group_left (index) topk by (@cluster@, instance, parent_uuid) (1, max by (@cluster@, instance, parent_uuid, index) (label_replace(max by (@cluster@, instance, uuid, index) (last_over_time(gpu_info{@selector%@}[5m])), \"parent_uuid\", \"$1\", \"uuid\", \"(.+)\")))\n  ))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n) > bool -1"
       },
       {
         "record": "gpugauge:user_training_lost:gpus",
@@ -205,7 +205,7 @@ local template = [
       },
       {
         "alert": "AllocatedGpuUnused",
-        "expr": "(count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) (gpu_allocation_info{workload_job!=\"\",@selector%@})\n  and on (@cluster@, uuid) (max by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / (max by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) >= 0.8) < 0.01)\n)\nor\ncount by (@cluster@, workload_namespace, workload_pod) (\n  max by (@cluster@, workload_namespace, workload_pod, uuid) (gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@})\n  and on (@cluster@, uuid) (max by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / (max by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) >= 0.8) < 0.01)\n))\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_load:ratio < @threshold@ and on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool)",
+        "expr": "(count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) (gpu_allocation_info{workload_job!=\"\",@selector%@})\n  and on (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) count_over_time(gpu_allocation_info{workload_job!=\"\",@selector%@}[18m] offset 27m)\n  and on (@cluster@, uuid) (sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) >= 0.5) < 0.01)\n)\nor\ncount by (@cluster@, workload_namespace, workload_pod) (\n  max by (@cluster@, workload_namespace, workload_pod, uuid) (gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@})\n  and on (@cluster@, workload_namespace, workload_pod, uuid) count_over_time(gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@}[18m] offset 27m)\n  and on (@cluster@, uuid) (sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) >= 0.5) < 0.01)\n))\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_load:ratio < @threshold@ and on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool)",
         "for": "5m",
         "keep_firing_for": "15m",
         "labels": {
@@ -240,7 +240,7 @@ local template = [
     "rules": [
       {
         "record": "gpugauge:gpu_busy:ratio",
-        "expr": "max by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[15m]) / 900)\n/ (max by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[15m]) / 900) > 0)"
+        "expr": "sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[15m]) / 900)\n/ (sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[15m]) / 900) > 0)"
       },
       {
         "record": "gpugauge:gpu:info",
@@ -446,7 +446,7 @@ local template = [
     "rules": [
       {
         "alert": "ExporterBlind",
-        "expr": "(max by (@cluster@, instance) (gpugauge_driver_up{reason!=\"released\",@selector%@}) == 0)\nor on (@cluster@, instance) (time() - max by (@cluster@, instance) (gpugauge_snapshot_timestamp_seconds{@selector%@}) > 600)",
+        "expr": "(max by (@cluster@, instance) (gpugauge_driver_up{reason!~\"released|off\",@selector%@}) == 0)\nor on (@cluster@, instance) (time() - min by (@cluster@, instance) (gpugauge_snapshot_timestamp_seconds{@selector%@}) > 600)",
         "for": "5m",
         "keep_firing_for": "15m",
         "labels": {
@@ -543,7 +543,7 @@ local alerting(group) = std.length([rule for rule in group.rules if 'alert' in r
   _config+:: {
     "threshold": 0.5,
     "selector": "",
-    "upSelector": "job=~\".*gpugauge.*\"",
+    "upSelector": "job=~\".*gpugauge.*\",job!~\".*sidecar.*\"",
     "clusterLabel": "cluster",
     "runbookUrl": "https://github.com/gpugauge/gpugauge/blob/main/docs/runbook.md",
     "dashboardUrl": "",

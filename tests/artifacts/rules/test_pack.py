@@ -221,6 +221,12 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
         (("--matchers", 'a="(",b!~"("'), "--matchers: '(' is no regular expression: "),
         (("--up-matchers", 'job=~"a["'), "--up-matchers: 'a[' is no regular expression: "),
         (("--training-matchers", 'a=~"*"'), "--training-matchers: '*' is no regular expression: "),
+        (
+            ("--up-matchers", 'job=~"(?!x)y"'),
+            "--up-matchers: '(?!x)y' is no regular expression of Prometheus (RE2): (?!x)",
+        ),
+        (("--serving", "a*+"), "--serving: 'a*+' is no regular expression of Prometheus (RE2): *+"),
+        (("--evaluation-interval", "10m"), "--evaluation-interval: "),
         (("--cluster-label", "größe"), "--cluster-label: "),
         (("--cluster-label", "__name__"), "__name__ is a label of the exporter"),
         (("--name", "größe"), "--name: "),
@@ -256,7 +262,7 @@ def test_every_range_holds_two_scrapes(interval: int) -> None:
     assert min(ranges) >= 2 * interval
 
 
-@pytest.mark.parametrize(("interval", "slowest"), [(5, "10s"), (60, "2m"), (90, "2m"), (300, "5m")])
+@pytest.mark.parametrize(("interval", "slowest"), [(5, "10s"), (60, "2m"), (90, "2m"), (120, "2m")])
 def test_losses_of_jobs_are_evaluated_half_as_often_but_before_they_become_stale(interval: int, slowest: str) -> None:
     intervals = {g["name"]: g["interval"] for g in rules.groups(Parameters(evaluation_interval=interval))["groups"]}
     assert next(iter(intervals)) == "gpugauge-jobs"

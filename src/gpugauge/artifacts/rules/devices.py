@@ -13,9 +13,10 @@ def of_exporters(p: Parameters) -> list[Alert]:
     """Return the alerts about exporters."""
     s, t = Selectors(p), Texts(p)
     instance = s.keys("instance")
-    # An exporter with a released driver is not blind: DriverReleasedLong covers it.
-    driver = f"max by ({instance}) ({s('gpugauge_driver_up', reason='!released')}) == 0"
-    age = f"time() - max by ({instance}) ({s('gpugauge_snapshot_timestamp_seconds')})"
+    # An exporter with a released driver is not blind: DriverReleasedLong covers it. Sidecars run without the driver.
+    driver = f"max by ({instance}) ({s('gpugauge_driver_up', reason='!~released|off')}) == 0"
+    # min, because sidecars have the same instance as the exporter of their node.
+    age = f"time() - min by ({instance}) ({s('gpugauge_snapshot_timestamp_seconds')})"
     return [
         Alert(
             "ExporterBlind",

@@ -52,11 +52,14 @@ def _not_stalled(p: Parameters) -> str:
 
 def _idle_jobs(p: Parameters) -> str:
     s = Selectors(p)
-    # Relative to the observed time, so that a restart of the exporter does not count as use; >= 0.9, so that a young
-    # process is left out. A process that uses its GPU for 5 % of the window is not idle.
-    idle = s.by_process(s.rate("training_seconds_total", p.idle_patience, state="held_idle"))
-    known = f"sum by ({s.keys('process')}) ({s.rate('training_seconds_total', p.idle_patience)})"
-    return s.by_job("max", f"({idle} / ({known} >= 0.9) >= 0.95)") + _not_stalled(p)
+    # Relative to the observed time, so that a restart of the exporter does not count as use; a process that is younger
+    # than the window is left out. A process that uses its GPU for 5 % of the window is not idle. Sums, because two
+    # exporters, one after the other, share a window.
+    name, process = "training_seconds_total", s.keys("process")
+    idle = f"sum by ({process}) ({s.rate(name, p.idle_patience, state='held_idle')})"
+    known = f"sum by ({process}) ({s.rate(name, p.idle_patience)})"
+    old = s.before(name, p.idle_patience, state="held_idle")
+    return s.by_job("max", f"({idle} / ({known} >= 0.5) >= 0.95 {old})") + _not_stalled(p)
 
 
 def _idle(p: Parameters) -> Alert:
@@ -117,8 +120,11 @@ def _ooms(p: Parameters) -> str:
     s = Selectors(p)
     name = "torch_memory_ooms_total"
     before = f"count_over_time({s(name, 3600)} offset {format_duration(p.patience)})"
-    # The first value of a new series, which increase() does not count.
-    first = f"{s(name)} > 0 {s.on_process('unless', before)}"
+    # The first value of a new series, which increase() does not count. That of an old process is rather new to
+    # Prometheus only, and its errors may be days old.
+    start = f"max_over_time({s('gpu_process_start_timestamp_seconds', p.patience)})"
+    old = s.on_process("unless", f"({start} < time() - {p.memory})")
+    first = f"{s(name)} > 0 {s.on_process('unless', before)} {old}"
     return s.by_job("sum", s.by_process(f"increase({s(name, p.patience)}) > 0 or ({first})"))
 
 
@@ -137,18 +143,19 @@ def _memory(p: Parameters) -> Alert:
 
 def _unused(p: Parameters) -> Alert:
     s, t = Selectors(p), Texts(p)
-    uuid = s.keys("uuid")
-    busy = f"max by ({uuid}) ({s.rate('gpu_busy_seconds_total', p.idle_patience, engine='gpu')})"
-    observed = f"max by ({uuid}) ({s.rate('gpu_observed_seconds_total', p.idle_patience, engine='gpu')})"
-    idle = f"and on ({uuid}) ({busy} / ({observed} >= 0.8) < 0.01)"
+    uuid, name = s.keys("uuid"), "gpu_allocation_info"
+    # The GPU was allocated for the whole window, too.
+    busy, observed = (
+        f"sum by ({uuid}) ({s.rate(f'gpu_{kind}_seconds_total', p.idle_patience, engine='gpu')})"
+        for kind in ("busy", "observed")
+    )
+    idle = f"and on ({uuid}) ({busy} / ({observed} >= 0.5) < 0.01)"
     # The job of a pod is known once one of its processes was seen.
     pod = s.keys("workload_namespace", "workload_pod")
     unused = "\nor\n".join(
-        f"count by ({owner}) (\n  max by ({owner}, uuid) ({selected})\n  {idle}\n)"
-        for owner, selected in (
-            (s.job, s("gpu_allocation_info", workload_job=HAS_JOB)),
-            (pod, s("gpu_allocation_info", workload_job="", workload_pod="!")),
-        )
+        f"count by ({owner}) (\n  max by ({owner}, uuid) ({s(name, None, **labels)})\n"
+        f"  and on ({owner}, uuid) {s.at_begin(name, p.idle_patience, **labels)}\n  {idle}\n)"
+        for owner, labels in ((s.job, {"workload_job": HAS_JOB}), (pod, {"workload_job": "", "workload_pod": "!"}))
     )
     return Alert(
         "AllocatedGpuUnused",

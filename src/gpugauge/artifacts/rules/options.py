@@ -20,6 +20,12 @@ from gpugauge.settings.yaml_text import Document
 # No \w: names are ASCII in Prometheus 2.
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}`]*"'
 _MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
+# Of regular expressions without backslashes and braces: a class, and what Python's have and RE2's do not.
+_CLASS = re.compile(r"\[\^?\]?(?:\[:\^?\w*:\]|[^\]])*\]")
+_FOREIGN = re.compile(r"\(\?(?!:|P<[A-Za-z0-9_]+>|[ims]+\)|[ims]*(?:-[ims]+)?:).{0,2}|[*+?]\+", re.DOTALL)
+_POSIX = re.compile(
+    r"\^?(?:alnum|alpha|ascii|blank|cntrl|digit|graph|lower|print|punct|space|upper|word|xdigit)", re.ASCII
+)
 _SEVERITIES = ("info", "warning", "critical")
 # Parameters of earlier versions, and what replaces them.
 RENAMED = {"info_below": "threshold", "warning_below": "threshold", "runbook": "runbook_url"}
@@ -67,11 +73,16 @@ def _severity(value: object) -> object:
 
 
 def _checked(expression: str) -> None:
-    """Raise ValueError if the text is no regular expression."""
+    """Raise ValueError if the text is no regular expression, or one that Prometheus (RE2) refuses."""
     try:
         re.compile(expression)
     except re.error as error:
         raise ValueError(f"{expression!r} is no regular expression: {error}") from None
+    posix = [name for part in _CLASS.findall(expression) for name in re.findall(r"\[:(\^?\w*):\]", part)]
+    foreign = _FOREIGN.search(_CLASS.sub("x", expression))
+    if foreign or not all(_POSIX.fullmatch(name) for name in posix):
+        text = foreign[0] if foreign else "a class that RE2 does not have"
+        raise ValueError(f"{expression!r} is no regular expression of Prometheus (RE2): {text}")
 
 
 def _regex(value: str) -> str:
@@ -139,10 +150,11 @@ class Parameters(BaseModel):
         default=1800, description="Time for which the driver may be released before DriverReleasedLong fires."
     )
     scrape_interval: Duration = Field(default=15, description="The longest scrape interval of the exporters.")
-    evaluation_interval: Duration = Field(
+    # A recorded value is read for 5 minutes: two evaluations must fit, even if one is late.
+    evaluation_interval: Annotated[Duration, Field(le=120)] = Field(
         default=60,
-        description="Time between two evaluations of the rules. It is doubled, up to 2m, for the rules about the lost "
-        "time of jobs.",
+        description="Time between two evaluations of the rules, 2m at most. It is doubled, up to 2m, for the rules "
+        "about the lost time of jobs.",
     )
     matchers: Matchers = Field(
         default="",
@@ -150,9 +162,10 @@ class Parameters(BaseModel):
         description='Label matchers that are added to every selector, such as cluster="a",env!="test".',
     )
     up_matchers: Matchers = Field(
-        default='job=~".*gpugauge.*"',
+        default='job=~".*gpugauge.*",job!~".*sidecar.*"',
         pattern=rf"^{_MATCHER}(,{_MATCHER})*$",
-        description="Label matchers that select the exporters among all scrape targets (`up`).",
+        description="Label matchers that select the exporters among all scrape targets (`up`). Sidecars share the "
+        "instance of the exporter of their node, and are left out.",
     )
     training_matchers: Matchers = Field(
         default='torch_build=~"cuda|rocm"',

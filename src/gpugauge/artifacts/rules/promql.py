@@ -33,15 +33,16 @@ class Selectors:
     def __call__(self, name: str, window: int | None = None, **labels: str) -> str:
         """Return `name{label="value",…}[window]`.
 
-        A value that begins with ~ is a regular expression, one that begins with ! is negated.
+        A value that begins with ~ is a regular expression, one that begins with ! or !~ is negated.
         Raises UnknownMetricError.
         """
         row = next((row for row in catalog.metrics() if row.name == name), None)
         unknown = labels.keys() - set(row.labels) if row else {name}
         if unknown:
             raise UnknownMetricError(f"{name}: {', '.join(sorted(unknown))} is not in the catalogue")
-        signs = {"~": "=~", "!": "!="}
-        matchers = [f'{k}{signs.get(v[:1], "=")}"{v.lstrip("~!")}"' for k, v in labels.items()]
+        signs = {"": "=", "~": "=~", "!": "!=", "!~": "!~"}
+        values = {key: value.lstrip("~!") for key, value in labels.items()}
+        matchers = [f'{key}{signs[labels[key].removesuffix(value)]}"{value}"' for key, value in values.items()]
         return self.matched(name, *matchers) + (f"[{format_duration(window)}]" if window else "")
 
     def matched(self, name: str, *matchers: str) -> str:
@@ -76,6 +77,18 @@ class Selectors:
     def on_process(self, operator: str, expr: str) -> str:
         """Return `and` or `unless` with the processes in the result of an expression."""
         return f"{operator} on ({self.keys('process')}) {expr}"
+
+    def before(self, name: str, window: int, **labels: str) -> str:
+        """Return `and` with the processes that had the series at the begin of the window.
+
+        Anywhere in some minutes, so that a pause of the exporter does not make its processes young.
+        """
+        return self.on_process("and", self.at_begin(name, window, **labels))
+
+    def at_begin(self, name: str, window: int, **labels: str) -> str:
+        """Return the series that existed around the begin of the window."""
+        seen = self(name, self.parameters.keep_firing + window // 10, **labels)
+        return f"count_over_time({seen} offset {format_duration(window - window // 10)})"
 
     def by_job(self, operator: str, expr: str, *more: str) -> str:
         """Aggregate an expression that has one series for each process to jobs and the labels `more`."""

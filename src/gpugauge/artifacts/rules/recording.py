@@ -170,9 +170,10 @@ def _devices(p: Parameters) -> str:
     index = f"max by ({s.keys('instance', 'uuid', 'index')}) (last_over_time({s('gpu_info', p.lookback)}))"
     mig = f"max by ({s.keys('instance', 'uuid', 'parent_uuid')}) (last_over_time({s('gpu_mig_info', p.lookback)}))"
     renamed = f'label_replace({index}, "parent_uuid", "$1", "uuid", "(.+)")'
-    parent = f"max by ({s.keys('instance', 'parent_uuid', 'index')}) ({renamed})"
-    of_mig = f"{mig}\n    * on ({s.keys('instance', 'parent_uuid')}) group_left (index) {parent}"
+    of_gpu = s.keys("instance", "parent_uuid")
     # topk, because an index may have changed in the meantime.
+    parent = f"topk by ({of_gpu}) (1, max by ({of_gpu}, index) ({renamed}))"
+    of_mig = f"{mig}\n    * on ({of_gpu}) group_left (index) {parent}"
     indexes = f"topk by ({device}) (1, max by ({device}, index) (\n    {index} or\n    {of_mig}\n  ))"
     memory = f"last_over_time({s('gpu_process_memory_used_bytes', p.lookback)})"
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) ({memory})"
@@ -229,10 +230,18 @@ def _training(p: Parameters) -> str:
 
 
 def _rank_work(p: Parameters) -> str:
-    """Return the share of its time that each rank computes itself, with its instance, rank, run and world size."""
+    """Return the share of its time that each rank computes itself, with its instance, rank, run and world size.
+
+    Only of living ranks older than the window: an earlier attempt, or a rank that loads its data, is no measure.
+    """
     s = Selectors(p)
     process = s.keys("process")
-    work = f"max by ({s.keys('process', 'instance')}) ({s.rate('torch_local_work_seconds_total', p.patience)})"
+    name = "torch_local_work_seconds_total"
+    # Relative to the observed time, so that the restart of an exporter, or a second scrape, changes nothing.
+    observed = f"sum by ({process}) ({s.rate('training_seconds_total', p.patience)})"
+    share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, p.patience)})"
+    alive = s.on_process("and", s("training_state", state="training"))
+    work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, p.patience)})"
     ranks = f"sum by ({process}, rank, world_size, run_id) (count_over_time({s('torch_process_info', p.patience)}))"
     rank = f"topk by ({process}) (1, {ranks}) > bool 0"
     return (
@@ -245,7 +254,7 @@ def of_devices(p: Parameters) -> list[Recording]:
     """Return the rules about GPUs; the alerts about jobs and GPUs read them."""
     s = Selectors(p)
     busy, observed = (
-        f"max by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', p.patience, engine='gpu')})"
+        f"sum by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', p.patience, engine='gpu')})"
         for kind in ("busy", "observed")
     )
     return [Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)")]

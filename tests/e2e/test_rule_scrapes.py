@@ -1,0 +1,207 @@
+"""Alerts while the pods of exporters are replaced, scraped twice, or beside sidecars; most are drawn."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.alerts.replay import dump
+
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from tests.e2e.ruletester import firing, tools_by_turns
+
+pytestmark = pytest.mark.e2e
+
+tool = tools_by_turns()
+
+MINUTES = 240
+JOB = {"workload_job_kind": "job", "workload_namespace": "ml", "workload_job": "j"}
+Series = tuple[str, Mapping[str, str], str]
+
+
+def check(tool: str, folder: Path, series: Sequence[Series], expected: list[dict[str, Any]]) -> None:
+    """Run the rules, with those for each cause, over series of one value a minute."""
+    tree = rules.groups(Parameters(per_cause=True))
+    (folder / "rules.yaml").write_text(dump(tree))
+    given = [
+        {"series": name + "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}", "values": values}
+        for name, labels, values in series
+    ]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": expected}
+    order = [group["name"] for group in tree["groups"]]
+    file = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
+    (folder / "test.yaml").write_text(dump(file))
+    done = subprocess.run(
+        [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def lives(draw: random.Random) -> list[tuple[str, int, int]]:
+    """Return the lives of the exporter's pods on a node: name, first minute and number of minutes."""
+    found: list[tuple[str, int, int]] = []
+    at = 0
+    while at < MINUTES:
+        length = draw.randint(50, 120)
+        found.append((f"pod-{len(found)}", at, min(length, MINUTES - at)))
+        at += length + draw.randint(0, 5)
+    return found
+
+
+def scraped(
+    draw: random.Random, node: str, rates: Sequence[tuple[str, Mapping[str, str], float]], *, twice: bool = False
+) -> list[Series]:
+    """Return series of a node: the counters with a rate above 0 a second or at it, and the infos with rate -1."""
+    jobs = ("one-gpugauge", "two-gpugauge") if twice else ("gpugauge",)
+    return [
+        (
+            name,
+            {"job": job, "instance": node, "pod": pod, **labels},
+            f"{f'_x{first} ' if first else ''}"
+            + (f"1x{length - 1}" if rate < 0 else f"0+{60 * rate:g}x{length - 1}")
+            + " stale",
+        )
+        for pod, first, length in lives(draw)
+        for job in jobs
+        for name, labels, rate in rates
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_held_gpu_stays_held_while_exporters_are_replaced(tool: str, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    process = {"process": "p"}
+    rates = [
+        ("training_seconds_total", {**process, "state": "held_idle"}, 1.0),
+        ("gpu_process_host_info", {**process, **JOB}, -1.0),
+    ]
+    expected = [firing("GpuHeldIdle", MINUTES - 2, 150, 150, {"severity": "warning", **JOB})]
+
+    check(tool, tmp_path, scraped(draw, "n1", rates, twice=draw.random() < 0.5), expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_unused_gpu_stays_unused_while_exporters_are_replaced(tool: str, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    gpu = {"uuid": "G"}
+    rates = [
+        ("gpu_busy_seconds_total", {**gpu, "engine": "gpu"}, 0.0),
+        ("gpu_observed_seconds_total", {**gpu, "engine": "gpu"}, 1.0),
+        ("gpu_allocation_info", {**gpu, **JOB}, -1.0),
+    ]
+    expected = [firing("AllocatedGpuUnused", MINUTES - 2, 150, 150, {"severity": "info", **JOB})]
+
+    check(tool, tmp_path, scraped(draw, "n1", rates, twice=draw.random() < 0.5), expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_even_ranks_have_no_straggler_while_exporters_are_replaced(tool: str, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    series: list[Series] = []
+    for rank in range(4):
+        process = {"process": f"p{rank}"}
+        rates = [
+            ("torch_local_work_seconds_total", process, 0.9),
+            ("training_seconds_total", {**process, "state": "training"}, 1.0),
+            ("training_state", {**process, "state": "training"}, -1.0),
+            ("training_start_timestamp_seconds", process, -1.0),
+            ("torch_process_info", {**process, **JOB, "rank": str(rank), "world_size": "4", "run_id": "r"}, -1.0),
+        ]
+        series += scraped(draw, f"n{rank}", rates, twice=draw.random() < 0.3)
+
+    check(tool, tmp_path, series, [firing("TrainingStraggler", MINUTES - 1, MINUTES - 1, None, {})])
+
+
+def test_attempts_that_crashed_are_no_measure_for_the_living(tool: str, tmp_path: Path) -> None:
+    def rank(process: str, number: int, first: int, length: int, share: float) -> list[Series]:
+        labels, pause = {"instance": "n1", "process": process}, f"_x{first} " if first else ""
+        info = {**labels, **JOB, "rank": str(number), "world_size": "2", "run_id": ""}
+        flat, state = f"{pause}1x{length}", {**labels, "state": "training"}
+        return [
+            ("torch_local_work_seconds_total", labels, f"{pause}0+{60 * share:g}x{length}"),
+            ("training_seconds_total", state, f"{pause}0+60x{length}"),
+            ("training_state", state, flat + " stale"),
+            ("training_start_timestamp_seconds", labels, flat),
+            ("torch_process_info", info, flat),
+        ]
+
+    series = [
+        one
+        for number in range(2)
+        for name, first, length, share in (("a", 0, 60, 0.9), ("b", 61, 2, 0.3), ("c", 64, 2, 0.3), ("d", 67, 100, 0.9))
+        for one in rank(f"{name}{number}", number, first, length, share)
+    ]
+
+    check(tool, tmp_path, series, [firing("TrainingStraggler", 160, 160, None, {})])
+
+
+NODE, SIDECAR = {"job": "gpugauge", "instance": "n1"}, {"job": "ml/gpugauge-sidecar", "instance": "n1", "pod": "t-0"}
+
+
+def test_a_sidecar_hides_no_exporter_of_its_node(tool: str, tmp_path: Path) -> None:
+    series = [("up", NODE, "0x60"), ("up", SIDECAR, "1x60")]
+    age = "gpugauge_snapshot_timestamp_seconds"
+    series += [(age, NODE, "0x60"), (age, SIDECAR, "0+60x60")]
+    expected = [
+        firing(name, 40, 5, 5, {"severity": "warning", "instance": "n1"}) for name in ("ExporterDown", "ExporterBlind")
+    ]
+
+    check(tool, tmp_path, series, expected)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_sidecar_is_not_blind(tool: str, tmp_path: Path, released: bool) -> None:
+    series = [("gpugauge_driver_up", {**SIDECAR, "reason": "off"}, "0x60")]
+    series += [("gpugauge_driver_up", {**NODE, "reason": "released"}, "0x60")] if released else []
+
+    check(tool, tmp_path, series, [firing("ExporterBlind", 59, 59, None, {})])
+
+
+def test_a_gpu_that_was_free_is_not_unused_at_once(tool: str, tmp_path: Path) -> None:
+    gpu = {"instance": "n1", "uuid": "G"}
+    series = [
+        ("gpu_busy_seconds_total", {**gpu, "engine": "gpu"}, "0x100"),
+        ("gpu_observed_seconds_total", {**gpu, "engine": "gpu"}, "0+60x100"),
+        ("gpu_allocation_info", {**gpu, **JOB}, "_x60 1x60"),
+    ]
+    expected = [
+        firing("AllocatedGpuUnused", 85, 85, None, {}),
+        firing("AllocatedGpuUnused", 98, 3, 3, {"severity": "info", **JOB}),
+    ]
+
+    check(tool, tmp_path, series, expected)
+
+
+def test_old_memory_errors_are_not_news_to_an_empty_prometheus(tool: str, tmp_path: Path) -> None:
+    process = {"instance": "n1", "process": "p"}
+    series = [
+        ("torch_memory_ooms_total", {**process, "uuid": "G"}, "3x60"),
+        ("torch_process_info", {**process, **JOB}, "1x60"),
+        ("gpu_process_start_timestamp_seconds", process, "-172800x60"),
+    ]
+
+    check(tool, tmp_path, series, [firing("TrainingOutOfMemory", 59, 59, None, {})])
+
+
+def test_another_index_of_a_gpu_with_mig_devices_leaves_all_jobs_their_devices(tool: str, tmp_path: Path) -> None:
+    node = {"instance": "n1"}
+    series = [
+        ("gpu_info", {**node, "uuid": "G", "index": "1"}, "1x20 _x40"),
+        ("gpu_info", {**node, "uuid": "G", "index": "0"}, "_x20 1x40"),
+        ("gpu_mig_info", {**node, "uuid": "MIG-a", "parent_uuid": "G"}, "1x60"),
+        ("gpu_info", {"instance": "n2", "uuid": "H", "index": "0"}, "1x60"),
+        ("gpu_process_memory_used_bytes", {"instance": "n2", "process": "p", "uuid": "H"}, "1000x60"),
+        ("gpu_process_host_info", {"instance": "n2", "process": "p", **JOB}, "1x60"),
+    ]
+    one = {
+        "expr": "count(gpugauge:job_devices:info)",
+        "eval_time": "23m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+
+    check(tool, tmp_path, series, [one])
