@@ -223,7 +223,7 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
         (("--training-matchers", 'a=~"*"'), "--training-matchers: '*' is no regular expression: "),
         (
             ("--up-matchers", 'job=~"(?!x)y"'),
-            "--up-matchers: '(?!x)y' is no regular expression of Prometheus (RE2): (?!x)",
+            "--up-matchers: '(?!x)y' is no regular expression of Prometheus (RE2): (?!x",
         ),
         (("--serving", "a*+"), "--serving: 'a*+' is no regular expression of Prometheus (RE2): *+"),
         (("--evaluation-interval", "10m"), "--evaluation-interval: "),
