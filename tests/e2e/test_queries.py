@@ -67,12 +67,12 @@ ANSWERS: dict[str, Answer] = {
         ("uid-5", "pod"): 720,
     },
     "Which job wastes the most?": {
-        ("77",): 0.5,
-        ("uid-0",): 0.1,
-        ("uid-1",): 1,
-        ("uid-2",): 0.7,
-        ("uid-3",): 0.9,
-        ("uid-5",): 0.8,
+        ("77", "slurm"): 0.5,
+        ("uid-0", "pod"): 0.1,
+        ("uid-1", "pod"): 1,
+        ("uid-2", "pod"): 0.7,
+        ("uid-3", "pod"): 0.9,
+        ("uid-5", "pod"): 0.8,
     },
     "Which allocated GPUs are idle?": {("GPU-1", "ml", "trainer-1"): 0},
     "Which process holds the memory of an idle GPU?": {

@@ -31,7 +31,7 @@ INHIBITIONS = (
     Inhibition("TrainingOnCpu|GpuHeldIdle", _LOW, _JOB),
     Inhibition("TrainingLoadVeryLow", "TrainingLoadLow", _JOB),
     Inhibition(_LOW, "AllocatedGpuUnused|TorchCpuBuildBusy", _JOB),
-    Inhibition("TrainingLimitedBy.*|TrainingStraggler", _LOW, _JOB),
+    Inhibition("TrainingLimitedBy.*|TrainingStraggler", "TrainingLoadLow", _JOB),
     Inhibition("TrainingStraggler", "TrainingLimitedByWaitingForPeers", _JOB),
 )
 # By severity: its rank, the value of the series below, and its colour.
