@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.pack import as_prometheus
 from gpugauge.settings.kinds import RUNBOOK_URL
 from tests.artifacts.rules.rule_stories import GPU, STORIES, UUID, Row, Story
 from tests.e2e.programs import prometheus3
@@ -149,6 +153,33 @@ def test_a_narrow_link_stays_known_while_the_gpu_is_idle(tool: str, tmp_path: Pa
     promtool(tool, tmp_path, always, [("good", 40), ("bad", 61)], under_load, story.alert)
     never = [firing(story.alert, 60, 60, None, {})]
     promtool(tool, tmp_path, always, [("bad", 61)], never, story.alert)
+
+
+def test_a_link_that_was_repaired_may_be_narrow_while_it_sleeps(tool: str, tmp_path: Path) -> None:
+    """The alert keeps firing for a while after the repair; that is no evidence of a narrow link."""
+    labels = 'instance="node-1",uuid="GPU-0"'
+    series = {
+        f'gpu_info{{{labels},index="3"}}': "1x600",
+        f'gpu_pcie_width{{{labels},when="max"}}': "16x600",
+        # Narrow under load for an hour, repaired, wide under load, then idle with a link that sleeps.
+        f'gpu_pcie_width{{{labels},when="current"}}': "8x59 _x5 16x5 8x530",
+        f'gpu_busy_seconds_total{{{labels},engine="gpu"}}': "0+50x59 _x5 0+50x5 250x530",
+    }
+    query = 'count(ALERTS{alertname="GpuPcieDegraded",alertstate="firing"})'
+    expected = [(58, [{"labels": "{}", "value": 1}]), (130, []), (590, [])]
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(as_prometheus(Parameters()))
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": query, "eval_time": f"{at}m", "exp_samples": found} for at, found in expected],
+    }
+    (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+
+    done = subprocess.run(
+        [tool, "test", "rules", str(tmp_path / "test.yaml")], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("rate", "count"), [(150.0, 1), (50.0, None)])

@@ -172,8 +172,11 @@ def _pcie(p: Parameters) -> Alert:
     s = Selectors(p)
     current, most = (f"max by ({gpu(p)}) ({s('gpu_pcie_width', when=when)})" for when in ("current", "max"))
     busy = f"max by ({gpu(p)}) ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')}) >= {_UNDER_LOAD:g}"
-    # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so.
-    known = 'ALERTS{alertname="GpuPcieDegraded",alertstate="firing"}'
+    # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so. But for one that has been
+    # wide since: the alert keeps firing for a while, in which its link may become idle.
+    since = s("gpu_pcie_width", p.keep_firing + 2 * p.settle, when="current")
+    wide = f"(max by ({gpu(p)}) (max_over_time({since})) >= {most})"
+    known = f'(ALERTS{{alertname="GpuPcieDegraded",alertstate="firing"}} unless on ({gpu(p)}) {wide})'
     return Alert(
         "GpuPcieDegraded",
         _of_gpu(p, f"({current}\n< {most})\nand on ({gpu(p)}) ({busy} or {known})"),
