@@ -35,11 +35,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
 
 
 def test_single_rows_replace_those_of_the_same_name_and_new_ones_are_added(kept: list[Report]) -> None:
-    tables.keep_rows(Report("Faults", [row("new", 0), row("two", 0)], "c"))
+    tables.keep_rows(Report("Faults", [row("new", 0), row("two", 0)], "c", ("totals", "slow is now")))
 
     assert [(r["fault"], r["lost"]) for r in kept[0].rows] == [("one", 0), ("two", 0), ("new", 0)]
     assert [r.get("on") for r in kept[0].rows] == ["2026-01-02", None, None]  # those that were measured before
-    assert kept[0].notes == ("3 rows, 30 scrapes: 0 lost, 6 slow, 0 pages with a wrong value.", "slow is")
+    assert kept[0].notes == ("3 rows, 30 scrapes: 0 lost, 6 slow, 0 pages with a wrong value.", "slow is now")
     assert kept[1].title == "Crowd"
 
 

@@ -50,7 +50,7 @@ def test_remote_write_keeps_metrics_that_exist() -> None:
 
     assert len(named) == len(set(named))
     # The prefixes of the recorded series.
-    recorded = {"gpugauge:gpu_.+", "gpugauge:job_.+"}
+    recorded = {"gpugauge:gpu[_:].+", "gpugauge:job_.+", "gpugauge:user_.+"}
     assert set(named) - {row.name for row in catalog.metrics()} == {"up", *recorded}
 
 

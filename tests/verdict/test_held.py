@@ -67,8 +67,8 @@ def lost(moment: Moment, pid: int) -> tuple[float, dict[str, float]]:
     """Return the seconds that a process held GPUs, and those that it lost, by cause."""
     (process,) = {labels[0] for labels in moment.samples["gpu_process_host_info"] if str(pid) in labels}
     of_causes = moment.samples.get("training_lost_seconds_total", {})
-    causes = {labels[1]: float(value) for labels, value in of_causes.items() if labels[0] == process}  # type: ignore[arg-type]
-    return float(moment.samples["training_gpu_held_seconds_total"][(process,)]), causes  # type: ignore[arg-type]
+    causes = {labels[1]: float(value) for labels, value in of_causes.items() if labels[0] == process}  # type: ignore[arg-type]  # numbers
+    return float(moment.samples["training_gpu_held_seconds_total"][(process,)]), causes  # type: ignore[arg-type]  # likewise
 
 
 @pytest.mark.parametrize("seed", range(10))

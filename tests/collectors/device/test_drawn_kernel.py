@@ -80,7 +80,7 @@ class World:
         self.now += 0.1
         unix = UNIX + self.now + self.set_clock
         section = collector.collect(Tick(unix, self.now, DriverView(True, "ok", devices=self.devices())))
-        return {f.metric.name: dict(f.samples) for f in section.families}  # type: ignore[arg-type]
+        return {f.metric.name: dict(f.samples) for f in section.families}  # type: ignore[arg-type]  # labels are texts
 
     def live(self, collector: EventsCollector) -> Iterator[None]:
         """Let things happen between ticks."""

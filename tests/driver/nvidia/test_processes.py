@@ -104,7 +104,7 @@ def test_endless_room_is_not_allocated() -> None:
 @pytest.mark.parametrize("code", [3, 13, 999])
 def test_list_that_has_worked_and_fails_is_not_empty(code: int) -> None:
     nvml = opened("gpus: {model: h100}\nprocesses: [{pid: 4, gpus: [0], memory: 1GiB, load: 0.5}]")
-    lists, fails = used_library().nvmlDeviceGetComputeRunningProcesses_v3, [False]  # type: ignore[attr-defined]
+    lists, fails = used_library().nvmlDeviceGetComputeRunningProcesses_v3, [False]  # type: ignore[attr-defined]  # ctypes
     use_library(Driver(nvmlDeviceGetComputeRunningProcesses_v3=lambda *a: code if fails[0] else lists(*a)))
 
     found = []
