@@ -50,7 +50,10 @@ cuda = types.SimpleNamespace(
     is_available=_available,
     init=_init,
     device_count=lambda: len(_how.get("devices", [])),
-    get_device_properties=lambda index: types.SimpleNamespace(**_how["devices"][index]),
+    # On CUDA, this is the name, as on an H100 with torch 2.11; on ROCm, a device has its own.
+    get_device_properties=lambda index: types.SimpleNamespace(
+        **{"gcnArchName": _how["devices"][index]["name"], **_how["devices"][index]}
+    ),
     synchronize=lambda: None,
 )
 mps = types.SimpleNamespace(synchronize=lambda: None)

@@ -88,7 +88,8 @@ def _device(torch: Any, index: int) -> dict[str, Any]:
         "capability": [properties.major, properties.minor],
         "memory": properties.total_memory,
         "uuid": None if uuid is None else str(uuid),
-        "gcn": getattr(properties, "gcnArchName", None),
+        # On CUDA it is the name of the product.
+        "gcn": getattr(properties, "gcnArchName", None) if getattr(torch.version, "hip", None) else None,
     }
 
 
