@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gpugauge.hook.client import NS_PER_SECOND
+from gpugauge.hook.counts.attempt import attempt
 from gpugauge.hook.counts.flops import PARAMETERS, STATED, ModelFlops
 from gpugauge.hook.counts.loads import Loads
 from gpugauge.hook.counts.memory import Point, StepMemory
@@ -196,7 +197,8 @@ class TrainingState:
         """Read the memory after a step of the training thread, if it is due."""
         if self.memory_is_due(now):
             self.memory.sample(point, now, self.waits.used)
-            self.set_facts(current_device=str(torch.cuda.current_device()))
+            device = attempt(None, torch.cuda.current_device)
+            self.set_facts(current_device=None if device is None else str(device))
 
     def take_batch(self, batch: Any, now: int) -> None:
         """Record the device of a batch for training, and count the step before it if nothing else reports it."""
@@ -221,8 +223,9 @@ class TrainingState:
         if now >= self._scan_due:
             self._scan_due = now + _PARAMETER_SCAN_NS
             optimizers = self._optimizers_of_loop()
-            self._parameters, self._optimizer_state = tensors.parameters(optimizers), tensors.state(optimizers)
-            self._seen_facts["sharding"] = tensors.sharding(optimizers)
+            self._parameters = attempt((), tensors.parameters, optimizers)
+            self._optimizer_state = attempt((), tensors.state, optimizers)
+            self._seen_facts["sharding"] = attempt(None, tensors.sharding, optimizers)
             self._scan_model(optimizers)
             self._seen_facts["parameter_device"] = tensors.sole_device(self._parameters)
             on_gpu = all(kind.device.startswith("cuda") for kind in self._parameters)

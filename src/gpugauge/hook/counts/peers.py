@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gpugauge.hook.counts.attempt import attempt
 from gpugauge.hook.counts.clock import CLOCKS
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - -1 outside of a backward pass
@@ -56,7 +57,7 @@ class LocalWork:
 
     def update(self, steps: int, nanoseconds: int) -> None:
         """Update the time by the totals of all steps so far: number of durations, and their sum."""
-        self._find_backend()
+        attempt(None, self._find_backend)
         # A step inside a backward pass may hold the lock of DDP's timings.
         if _graph_task is not None and _graph_task() == -1:
             for timing in tuple(self._timings.values()):

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from gpugauge.hook.counts.attempt import attempt
 from gpugauge.wire import messages as wire
+
+_UNKNOWN: dict[str, Any] = {}
 
 
 def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
@@ -20,12 +23,12 @@ def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
     if not torch.cuda.is_initialized():
         return ()
     recording = _is_recording()
-    count = min(torch.cuda.device_count(), wire.MAX_DEVICES)
+    count = min(attempt(0, torch.cuda.device_count), wire.MAX_DEVICES)
     return tuple(
         wire.Device(
             index,
-            **_identity(index),
-            **({} if recording else _figures(index)),
+            **attempt(_UNKNOWN, _identity, index),
+            **(_UNKNOWN if recording else attempt(_UNKNOWN, _figures, index)),
             step_allocated=at_steps.get(index),
         )
         for index in range(count)
@@ -34,6 +37,10 @@ def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
 
 def allocated(index: int) -> int | None:
     """Return the bytes of tensors on a device; None where they cannot be read."""
+    return attempt(None, _allocated, index)
+
+
+def _allocated(index: int) -> int | None:
     if not torch.cuda.is_initialized() or _is_recording():
         return None
     found = torch.cuda.memory_stats_as_nested_dict(index).get("allocated_bytes", {}).get("all", {}).get("current")
@@ -41,7 +48,8 @@ def allocated(index: int) -> int | None:
 
 
 def _is_recording() -> bool:
-    return bool(getattr(torch._C, "_cuda_isHistoryEnabled", bool)())  # noqa: SLF001  (torch has no public way)
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", bool)  # noqa: SLF001  (torch has no public way)
+    return bool(attempt(False, enabled))  # `cudaMallocAsync` has no history, and may raise
 
 
 def _figures(index: int) -> dict[str, Any]:
@@ -50,26 +58,40 @@ def _figures(index: int) -> dict[str, Any]:
     if not reserved.get("peak"):
         return {}
     allocated = statistics["allocated_bytes"]["all"]
-    return {
+    found = {
         "allocated": allocated["current"],
         "allocated_peak": allocated["peak"],
         "reserved": reserved["current"],
         "active": statistics["active_bytes"]["all"]["current"],
+        "limit": _limit(index),
+    }
+    if _backend() != "native":
+        return found  # the others count nothing else: no errors, no retries (0 in these statistics, on an H100, too)
+    return found | {
         "inactive_split": statistics["inactive_split_bytes"]["all"]["current"],
         "retries": statistics["num_alloc_retries"],
         "ooms": statistics["num_ooms"],
         # Since torch 2.2.
         "device_allocs": statistics.get("num_device_alloc"),
         "device_frees": statistics.get("num_device_free"),
-        "limit": _limit(index),
     }
 
 
 def _limit(index: int) -> int | None:
-    """Return the bytes that the allocator may take: a program can set a share of the device's memory."""
+    """Return the bytes that the allocator may take: a program can set a share of the device's memory. None if that is
+    not known: the allocator `cudaMallocAsync` does not tell.
+    """
     total = _totals.get(index)
     share = getattr(torch._C, "_cuda_getMemoryFraction", None)  # noqa: SLF001 - the public way may initialise CUDA
-    return None if total is None else int(total * min(1.0, share(index))) if share else total
+    if total is None or share is None:
+        return total
+    found = attempt(None, share, index)
+    return None if found is None else int(total * min(1.0, found))
+
+
+def _backend() -> str:
+    backend = getattr(torch.cuda, "get_allocator_backend", None)
+    return str(backend()) if backend else "native"
 
 
 _totals: dict[int, int] = {}  # bytes of memory, by index

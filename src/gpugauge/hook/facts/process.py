@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gpugauge.hook.counts.attempt import attempt
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.facts import running
 from gpugauge.wire import messages as wire
@@ -51,15 +52,8 @@ def later_facts(known: Mapping[str, str | None], stepped: bool = False) -> dict[
     sources = (_build, _environment, _ranks, _precision, _runs, _initialised, running.launch_blocking, running.settings)
     # Before the first step torch may not have set its number of threads, and the question would set it.
     for source in (*sources, *((running.threads,) if stepped else ())):
-        found.update(_without_error(source))
+        found.update(attempt({}, source))
     return {key: wire.clean(value, wire.MAX_LONG_TEXT_CHARACTERS) for key, value in found.items() if value}
-
-
-def _without_error(source: Callable[[], dict[str, str | None]]) -> dict[str, str | None]:
-    try:
-        return source()
-    except Exception:
-        return {}  # an unknown version of torch or of a tracker: the other facts are still valid
 
 
 def _build() -> dict[str, str | None]:

@@ -1,0 +1,78 @@
+"""Facts that torch refuses. Any function that the hook asks may raise: one fact is unknown, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpugauge.sessions.listener import Sessions
+
+from .conftest import Run, finished, until
+
+
+@pytest.fixture
+def site(fake_torch: Path) -> str:
+    return str(fake_torch)
+
+
+# Each function of the modules raises in turn, then several at once; these are asked by the program, not by the hook.
+PROGRAM = """
+    import json, random, torch
+    from gpugauge.hook import install
+    torch.use_cuda()
+    torch.cuda.get_allocator_backend = lambda: "native"
+    torch._C._cuda_getMemoryFraction = lambda index: 0.5
+    optimizer = torch.Optimizer()
+    optimizer.step()
+    observer, draw = install.observer, random.Random({seed})
+    modules = [torch.cuda, torch._C, torch.backends.cudnn, torch.distributed, torch.version]
+    names = [(m, n) for m in modules for n, v in vars(m).items()
+             if callable(v) and not n.startswith("__") and n not in ("is_initialized", "Event", "use_cuda")]
+    def refused(*_):
+        raise draw.choice([RuntimeError, NotImplementedError, AssertionError, TypeError, ValueError])("refused")
+    lost = []
+    for chosen in [[one] for one in names] + [draw.sample(names, draw.randint(2, len(names))) for _ in range(30)]:
+        kept = [(m, n, getattr(m, n)) for m, n in chosen]
+        for m, n in chosen:
+            setattr(m, n, refused)
+        before = observer.publisher.sequence
+        observer.state._scan_due = observer.state._facts_due = 0
+        observer.publish_soon()
+        optimizer.step()
+        if observer.publisher.sequence != before + 1 or observer.errors:
+            lost.append([n for _, n in chosen])
+            observer.errors = 0
+        for m, n, value in kept:
+            setattr(m, n, value)
+    observer.publish_soon()
+    optimizer.step()
+    print(len(names) > 8, lost)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_that_raises_takes_no_other_fact_along(seed: int, listener: Sessions, run: Run, site: str) -> None:
+    assert finished(run(PROGRAM.format(seed=seed), PYTHONPATH=site)) == "True []\n"
+
+
+def test_an_allocator_that_counts_no_errors_has_none(listener: Sessions, run: Run, site: str) -> None:
+    """`cudaMallocAsync` refuses the questions for a share and for its history; its other counters stay at 0."""
+    program = """
+        import torch
+        torch.use_cuda()
+        def refused(*_):
+            raise RuntimeError("cudaMallocAsync does not yet support this")
+        torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
+        torch._C._cuda_getMemoryFraction = torch._C._cuda_isHistoryEnabled = refused
+        optimizer = torch.Optimizer()
+        for _ in range(3):
+            optimizer.step()
+    """
+    finished(run(program, PYTHONPATH=site))
+    until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
+    (snap,) = [s.snap for s in listener.view() if s.snap]
+    device = snap.devices[0]
+    assert device.allocated
+    assert device.uuid == "GPU-abc-0"
+    assert (device.ooms, device.retries, device.limit, device.device_allocs) == (None, None, None, None)
