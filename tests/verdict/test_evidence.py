@@ -134,6 +134,37 @@ def test_traffic_is_a_share_of_the_link_in_use(generation: int, width: int, dire
     assert device.transfer == pytest.approx(0.4, rel=0.02)
 
 
+# As measured on an H200: 19.64 batches of 256 MiB a second, for which no kernel ran in 0.69 of the time; what the GPU
+# sent is replies. Peers send as much as they receive.
+@pytest.mark.parametrize(
+    ("pin", "received", "sent", "expected"),
+    [
+        ("no", 5.389e9, 0.324e9, 0.63),
+        ("yes", 5.389e9, 0.324e9, 0.086),
+        ("", 5.389e9, 0.324e9, 0.086),
+        ("no", 5e9, 5e9, 0.079),
+        ("no", 1e9, 9e9, 1.0),
+    ],
+)
+def test_copies_of_memory_that_is_not_pinned_are_slower(
+    pin: str, received: float, sent: float, expected: float
+) -> None:
+    def link(second: float) -> list[Sample]:
+        return [
+            *gpu("GPU-0", second, second),
+            ("gpu_profiled_seconds_total", {}, second),
+            ("gpu_pcie_generation", {ROWS["gpu_pcie_generation"].labels[1]: "current"}, 5.0),
+            ("gpu_pcie_width", {ROWS["gpu_pcie_width"].labels[1]: "current"}, 16.0),
+            ("gpu_pcie_transmitted_bytes_total", {}, sent * second),
+            ("gpu_pcie_received_bytes_total", {}, received * second),
+            *([("torch_loader_info", {"pin_memory": pin}, 1.0)] if pin else []),
+        ]
+
+    (device,) = seen(link(0.0), link(10.0)).devices
+
+    assert device.transfer == pytest.approx(expected, rel=0.02)
+
+
 @pytest.mark.parametrize("missing", ["gpu_pcie_generation", "gpu_pcie_width", "gpu_pcie_received_bytes_total"])
 def test_traffic_is_unknown_without_the_link(missing: str) -> None:
     def link(second: float) -> list[Sample]:

@@ -23,7 +23,7 @@ class DeviceEvidence:
     thermal: float | None = None  # share of time slowed down by temperature, power brake or hardware
     power_capped: float | None = None  # share of time slowed down by the software power cap
     power_limit_lowered: bool | None = None  # the limit in force is below the default
-    transfer: float | None = None  # PCIe traffic as a share of the bandwidth of the link in use
+    transfer: float | None = None  # share of time that the PCIe traffic takes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gpugauge.text import whole
 from gpugauge.verdict import loader_facts
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
-from gpugauge.verdict.shares import phase_seconds, recent_seconds, seconds_in_window, waits
+from gpugauge.verdict.shares import copying, phase_seconds, recent_seconds, seconds_in_window, waits
 from gpugauge.verdict.window import Window, WindowFamilies
 from gpugauge.wire.shares import NAMED_PHASES
 
@@ -42,8 +42,6 @@ FAMILIES = WindowFamilies(
 )
 
 _THERMAL_REASONS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-# Bytes per second of one PCIe lane in each direction, by generation, after encoding.
-_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
@@ -111,7 +109,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         slow_step=window.quantile(0.99, "torch_step_duration_seconds", process),
         data_wait=_share(window, "torch_data_wait_seconds_total", process, "training"),
         data_wait_exposed=_share(window, "torch_data_wait_exposed_seconds_total", process),
-        pinned={"yes": True, "no": False}.get(_label(window, "torch_loader_info", process, "pin_memory")),
+        pinned=_pinned(window, process),
         loader_workers=whole(workers),
         paused=_paused(window, process, starting=steps_ever is not None or batches_ever is not None),
         local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
@@ -137,6 +135,10 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         cpu_throttled=_share(window, "gpu_process_cgroup_throttled_seconds_total", process),
         memory_pressure=_pressure(window, process),
     )
+
+
+def _pinned(window: Window, process: str) -> bool | None:
+    return {"yes": True, "no": False}.get(_label(window, "torch_loader_info", process, "pin_memory"))
 
 
 def _worked(window: Window, process: str) -> bool:
@@ -167,7 +169,8 @@ def device(window: Window, uuid: str, process: str | None = None) -> DeviceEvide
     observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
     own = _ratio(window.rise("gpu_process_busy_seconds_total", process, uuid), observed)
     unowned = _ratio(window.rise("gpu_unaccounted_busy_seconds_total", uuid), observed)
-    return replace(known, own_busy=own, unowned_busy=unowned or 0.0)
+    transfer = copying(window, uuid, _pinned(window, process))
+    return replace(known, own_busy=own, unowned_busy=unowned or 0.0, transfer=transfer)
 
 
 def _load(window: Window, uuid: str) -> DeviceEvidence:
@@ -197,7 +200,6 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
         thermal=max(thermal) if thermal else None,
         power_capped=window.mean("gpu_clocks_event_active", uuid, "sw_power_cap"),
         power_limit_lowered=None if limit is None or default is None else limit < default,
-        transfer=_transfer(window, uuid, profiled),
     )
 
 
@@ -286,15 +288,3 @@ def _pressure(window: Window, process: str) -> float | None:
     name = "gpu_process_cgroup_pressure_seconds_total"
     shares = [_share(window, name, process, resource) for resource in ("memory", "io")]
     return max((share for share in shares if share is not None), default=None)
-
-
-def _transfer(window: Window, uuid: str, seconds: float | None) -> float | None:
-    """Return the PCIe traffic of the busier direction as a share of the bandwidth of the link in use."""
-    generation = window.last("gpu_pcie_generation", uuid, "current")
-    width = window.last("gpu_pcie_width", uuid, "current")
-    sent = window.rise("gpu_pcie_transmitted_bytes_total", uuid)
-    received = window.rise("gpu_pcie_received_bytes_total", uuid)
-    if not generation or not width or not seconds or sent is None or received is None:
-        return None
-    lane = _LANE_BYTES_PER_SECOND.get(int(generation), _LANE_BYTES_PER_SECOND[6])
-    return min(1.0, max(sent, received) / seconds / (lane * width))

@@ -1,4 +1,4 @@
-"""Seconds by phase, and the shares of a training, from the exported series of a process."""
+"""Seconds by phase, the shares of a training, and that of its copies, from the exported series."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from gpugauge.wire.shares import shares, with_waits
 _PHASES, _WAITS = "torch_phase_seconds_total", "torch_data_wait_seconds_total"
 _STEPS, _LOCAL = "torch_step_duration_seconds", "torch_local_work_seconds_total"
 _RECENT_SECONDS = 10.0
+# Bytes per second of one PCIe lane in each direction, by generation, after encoding.
+_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+# The driver copies memory that is not pinned through a buffer of its own, at the speed of a thread on the CPU. Measured
+# on an H200 with batches of 256 MiB, `python -m bench.gpu.planted transfer`: 7.7e9, an eighth of its link.
+_PAGEABLE_BYTES_PER_SECOND = 8e9
 
 
 def phase_seconds(window: Window, process: str) -> dict[str, float]:
@@ -69,3 +74,22 @@ def _rises(window: Window, name: str, process: str) -> dict[str, float]:
     # Most phases were never entered.
     rises = {phase: window.rise(name, process, phase) if total else 0.0 for phase, total in totals.items()}
     return {phase: rise for phase, rise in rises.items() if rise is not None}
+
+
+def copying(window: Window, uuid: str, pinned: bool | None) -> float | None:
+    """Return the share of time that the PCIe traffic of a GPU takes: of pinned memory at the bandwidth of the link.
+
+    Traffic of memory that is not pinned is what one direction carries more than the other: that of peers is symmetric.
+    """
+    generation = window.last("gpu_pcie_generation", uuid, "current")
+    width = window.last("gpu_pcie_width", uuid, "current")
+    sent = window.rise("gpu_pcie_transmitted_bytes_total", uuid)
+    received = window.rise("gpu_pcie_received_bytes_total", uuid)
+    seconds = window.rise("gpu_profiled_seconds_total", uuid)
+    if not generation or not width or not seconds or sent is None or received is None:
+        return None
+    link = _LANE_BYTES_PER_SECOND.get(int(generation), _LANE_BYTES_PER_SECOND[6]) * width
+    share = max(sent, received) / seconds / link
+    if pinned is False:
+        share = max(share, abs(received - sent) / seconds / min(link, _PAGEABLE_BYTES_PER_SECOND))
+    return min(1.0, share)

@@ -29,6 +29,7 @@ class Activity:
         self.sm_active: float | None = None
         self.tensor_active: float | None = None
         self.link: float | None = None
+        self.pinned = True
         self.pipeline = pipeline(plain["pipeline"]) if plain.get("pipeline") else None
         self.rhythm = Rhythm(plain.get("phases"), self.start, self.end)
         self._load: Load | None = load(plain["load"]) if plain["load"] else None
@@ -46,7 +47,7 @@ class Activity:
         self.intensity = min(1.0, shown.own_power / busy)
         self.sm_active = min(1.0, shown.own_sm_active / busy)
         self.tensor_active = min(1.0, shown.tensor_active / busy)
-        self.link = shown.transfer / busy
+        self.link, self.pinned = shown.transfer / busy, self.pipeline.pinned
 
     def alive(self, t: float) -> bool:
         """Return whether the activity runs at `t`."""

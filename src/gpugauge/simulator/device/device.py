@@ -21,6 +21,7 @@ _SAMPLE_PERIOD_SECONDS = 1 / 6  # of the utilization rates; nvml.h: 1/6 s to 1 s
 _COOLING_SECONDS = 20.0  # the temperature depends on the work in this time
 NVLINK_BYTES = 120e9  # sent by all links in a second of memory traffic
 PCIE_BYTES = 4e9  # read from the host in a busy second, by default
+_PAGEABLE_BYTES = 8e9  # per second, of memory that is not pinned: what is received more than sent
 _SENT_RATIO = 0.25  # bytes written to the host per byte read
 # Bytes per second of a PCIe lane by generation, in one direction.
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -209,8 +210,11 @@ class Device:
 
     def received(self, t: float) -> float:
         """Return the bytes received over PCIe."""
-        carried = self._link_bytes(t)
-        return sum(busy * (PCIE_BYTES if a.link is None else a.link * carried) for busy, (a, _) in self._each(t))
+        link = self._link_bytes(t)
+        carried = {True: link, False: min(link, _PAGEABLE_BYTES / (1.0 - _SENT_RATIO))}  # by whether memory is pinned
+        return sum(
+            busy * (PCIE_BYTES if a.link is None else a.link * carried[a.pinned]) for busy, (a, _) in self._each(t)
+        )
 
     def sent(self, t: float) -> float:
         """Return the bytes sent over PCIe."""
