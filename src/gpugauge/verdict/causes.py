@@ -64,25 +64,25 @@ _ALL = (
         "model_on_cpu",
         "steps advance, all parameters are on the CPU, and the host has a GPU",
         "move the model and its batches: model.to('cuda'); `.to()` of a tensor returns a new one",
-        ("cpu", "simulated"),
+        ("cpu", "gpu", "simulated"),
     ),
     Cause(
         "data_loading",
         "the training thread waits for batches while the GPU is idle",
         "more loader workers, pinned memory, prefetching, faster storage or decoding",
-        ("cpu", "simulated"),
+        ("cpu", "gpu", "simulated"),
     ),
     Cause(
         "host_bound",
         "gaps between kernels on the GPU, without waits for the loader",
         "larger batches, CUDA graphs or torch.compile; avoid .item() and printing each step",
-        ("simulated",),
+        ("gpu", "simulated"),
     ),
     Cause(
         "transfer",
         "copies between host and device fill the gaps, according to the PCIe traffic",
         "pin_memory=True and non_blocking=True; check the PCIe link's width (gpu_pcie_width)",
-        ("simulated",),
+        ("gpu", "simulated"),
     ),
     Cause(
         "underfilled",
@@ -94,7 +94,7 @@ _ALL = (
         "precision_unused",
         "the GPU is busy with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
         "torch.set_float32_matmul_precision('high'), or autocast to bfloat16",
-        ("simulated",),
+        ("gpu", "simulated"),
     ),
     Cause(
         "waiting_for_peers",
@@ -118,7 +118,7 @@ _ALL = (
         "contention",
         "other processes use the same GPU",
         "give the job a GPU or MIG device of its own",
-        ("simulated",),
+        ("gpu", "simulated"),
     ),
     Cause(
         "cpu_limited",
@@ -136,7 +136,7 @@ _ALL = (
         "unused_gpus",
         "GPUs are held and never busy",
         "end processes that hold GPUs without using them; use DistributedDataParallel, or request fewer GPUs",
-        ("simulated",),
+        ("gpu", "simulated"),
     ),
     Cause(
         "unknown",

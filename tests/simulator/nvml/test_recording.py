@@ -137,3 +137,26 @@ def test_busy_seconds_by_the_drivers_clock() -> None:
     device.clocks = [(0.0, 0.0, 60.0, 110_000_000)]
 
     assert device.busy_seconds(54.5, 60.0) == (3.0, 6.0)
+
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+
+
+@pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_recording_of_a_real_gpu(path: Path) -> None:
+    """What nvidia-smi said of the same GPU, and samples that cover the time without a hole."""
+    use_library(Replay(path))
+    nvml = Nvml(lambda: 0.0)
+    nvml.open()
+    device = gpucheck.Device(0)
+    for _ in range(16):
+        device.read(nvml)
+    nvml.close()
+
+    assert nvml.facts().driver_version == path.stem.split("-", 3)[3]
+    assert str(device.values["name"]).startswith("NVIDIA H")
+    assert device.values["memory_total_bytes"] > 80e9
+    assert (device.values["pcie_generation"], device.values["pcie_width"]) == (5, 16)
+    clock = device.clock()
+    assert (clock["holes"], clock["period_seconds"]) == (0, pytest.approx(0.2, abs=0.005))
+    assert clock["samples"] > 100
