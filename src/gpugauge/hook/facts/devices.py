@@ -79,7 +79,7 @@ def _figures(index: int) -> dict[str, Any]:
 
 def _limit(index: int) -> int | None:
     """Return the bytes that the allocator may take: a program can set a share of the device's memory. None if that is
-    not known: the allocator `cudaMallocAsync` does not tell.
+    not known: the allocator `cudaMallocAsync` does not report it.
     """
     total = _totals.get(index)
     share = getattr(torch._C, "_cuda_getMemoryFraction", None)  # noqa: SLF001 - the public way may initialise CUDA
