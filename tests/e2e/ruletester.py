@@ -79,6 +79,12 @@ def keep_needed(groups: list[dict[str, Any]], alert: str) -> None:
         group["rules"] = [rule for rule in group["rules"] if rule in kept]
 
 
+def verify(tool: str, test: Path) -> None:
+    """Run a file of rule tests."""
+    done = subprocess.run([tool, "test", "rules", str(test)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def promtool(
     tool: str,
     folder: Path,
@@ -113,7 +119,4 @@ def promtool(
     order = [group["name"] for group in tree["groups"]]
     tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
     (folder / "test.yaml").write_text(dump(tests))
-    done = subprocess.run(
-        [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    verify(tool, folder / "test.yaml")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from bench.alerts.replay import dump
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from tests.e2e.ruletester import firing, tools_by_turns
+from tests.e2e.ruletester import firing, tools_by_turns, verify
 
 pytestmark = pytest.mark.e2e
 
@@ -36,10 +35,7 @@ def check(tool: str, folder: Path, series: Sequence[Series], expected: list[dict
     order = [group["name"] for group in tree["groups"]]
     file = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
     (folder / "test.yaml").write_text(dump(file))
-    done = subprocess.run(
-        [tool, "test", "rules", str(folder / "test.yaml")], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    verify(tool, folder / "test.yaml")
 
 
 def lives(draw: random.Random) -> list[tuple[str, int, int]]:
