@@ -19,15 +19,20 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.gpu.tables import row
 from bench.report import report
 
 PORT = 10478
 BAD_SECONDS = 26.0
 GOOD_SECONDS = 7.0
 STALLED_SECONDS = 5  # without a step; a verdict follows at most 5 s later
+_HANG_SECONDS = 20.0  # from the start of the training that hangs, until it is killed
 SPINNING = "import torch\na = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16)\nwhile True:\n    a @ a\n"
 SPINNING += "    torch.cuda.synchronize()\n"
 # The state and the cause that must be reported for each training.
@@ -47,8 +52,7 @@ PLANTED: dict[str, tuple[str, str | None]] = {
     "no_visible_device": ("training_on_cpu", "no_visible_device"),
 }
 BESIDE = ("model_on_cpu", "no_visible_device")  # they leave the GPU idle, and run beside the others
-_LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+OUTSIDE = ("contention", "cpu_limited")  # what is planted outside of the training
 
 
 class Scrapes:
@@ -79,11 +83,11 @@ class Scrapes:
         """Return the newest page that was read before an instant."""
         return max((at, page) for at, page in self.pages if at <= instant)[1]
 
-    def share(self, name: str, begin: float, end: float) -> float | None:
-        """Return the rise of a counter of busy seconds between two instants, for each second that was observed."""
+    def load(self, begin: float, end: float) -> float | None:
+        """Return the mean load between two instants, as a share of the observed time; None if it is not known."""
+        pages = [page for at, page in self.pages if begin <= at <= end]
         rises = []
-        for counter in (name, "gpu_observed_seconds_total"):
-            pages = [page for at, page in self.pages if begin <= at <= end]
+        for counter in ("gpu_busy_seconds_total", "gpu_observed_seconds_total"):
             if len(pages) < 2:
                 return None
             first, last = (
@@ -95,13 +99,19 @@ class Scrapes:
         return rises[0] / rises[1] if rises[1] else None
 
 
+@lru_cache(maxsize=4)
+def parsed(page: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return the labels and the values of all samples of a page by their name."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
 def samples(page: str, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
     """Yield the labels and the value of each sample of a metric that has these labels."""
-    for line in page.splitlines():
-        if line.startswith(name) and (match := _LINE.match(line)) and match[1] == name:
-            found = dict(_LABEL.findall(match[2] or ""))
-            if labels.items() <= found.items():
-                yield found, float(match[3])
+    return ((found, value) for found, value in parsed(page).get(name, ()) if labels.items() <= found.items())
 
 
 def process_of(page: str, pid: int) -> str | None:
@@ -203,15 +213,12 @@ def run_one(name: str, out: Path, scrapes: Scrapes, bad: float, good: float) -> 
             if name == "cpu_limited":
                 cgroup(training.process.pid, None)
             cured.unlink()
-        if name == "stalled" and training.lines and time.monotonic() > training.lines[0]["began"] + 20.0:
+        if name == "stalled" and training.lines and time.monotonic() > training.lines[0]["began"] + _HANG_SECONDS:
             break
     training.wait(0.0 if name == "stalled" else 5.0)
     if neighbour:
         neighbour.kill()
     return result(training, scrapes)
-
-
-OUTSIDE = ("contention", "cpu_limited")
 
 
 def result(training: Training, scrapes: Scrapes) -> dict[str, Any]:
@@ -233,7 +240,7 @@ def result(training: Training, scrapes: Scrapes) -> dict[str, Any]:
     if bad and profile and profile["steps"]:
         # Shares of the time: CUPTI slows the host down, so its time in each step is taken, at the rate without it.
         found["busy"] = {
-            "counter": scrapes.share("gpu_busy_seconds_total", bad["begin"], bad["end"]),
+            "counter": scrapes.load(bad["begin"], bad["end"]),
             "kernels": profile["kernels"] / profile["steps"] * bad["rate"],
             "with copies": profile["with copies"] / profile["steps"] * bad["rate"],
             "kernels a step": profile["events"] / profile["steps"],
@@ -244,25 +251,6 @@ def result(training: Training, scrapes: Scrapes) -> dict[str, Any]:
     print(" " * 18, "speedup", found.get("speedup"), json.dumps(found.get("busy")), flush=True)
     print(" " * 18, json.dumps(parts), flush=True)
     return found
-
-
-def row(found: dict[str, Any], gpu: str) -> dict[str, object]:
-    """Return the row of a training in the table."""
-    shown, busy = found["shown"], found.get("busy") or {}
-    cause, gain = shown.get("cause"), found.get("speedup")
-    expected = shown.get("gain", {}).get(cause)
-    bounds = f"{shown['lower'][cause]:.2f} to {shown['upper'][cause]:.2f}" if expected else ""
-    shares = {name: f"{busy[name]:.1%}" if busy.get(name) is not None else "" for name in ("counter", "kernels")}
-    return {
-        "planted": f"`{found['name']}`",
-        "GPU": gpu,
-        "stated": ", ".join(f"`{word}`" for word in (shown.get("state"), cause) if word),
-        "lost to it": f"{shown['lost'][cause]:.0%}" if cause else "",
-        "expected gain": f"{expected:.2f} ({bounds})" if expected else "",
-        "measured gain": "" if gain is None else f"{gain:.2f}",
-        "busy by the counter": shares["counter"],
-        "kernels by CUPTI": shares["kernels"],
-    }
 
 
 def main() -> None:

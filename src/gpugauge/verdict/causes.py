@@ -82,7 +82,7 @@ _ALL = (
         "transfer",
         "copies between host and device fill the gaps, according to the PCIe traffic",
         "pin_memory=True and non_blocking=True; check the PCIe link's width (gpu_pcie_width)",
-        ("gpu", "simulated"),
+        ("simulated",),
     ),
     Cause(
         "underfilled",

@@ -11,7 +11,7 @@ Found = TypeVar("Found")
 
 
 def attempt(unknown: Found, source: Callable[..., Found], *arguments: object) -> Found:
-    """Return what a source of facts returns, or `unknown` if it raises: the other facts are still valid."""
+    """Return what a source of facts returns, or `unknown` if it raises: other sources are still valid."""
     try:
         return source(*arguments)
     except Exception as error:

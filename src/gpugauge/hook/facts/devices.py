@@ -49,7 +49,7 @@ def _allocated(index: int) -> int | None:
 
 def _is_recording() -> bool:
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", bool)  # noqa: SLF001  (torch has no public way)
-    return bool(attempt(False, enabled))  # `cudaMallocAsync` has no history, and may raise
+    return bool(attempt(False, enabled))  # `cudaMallocAsync` raises: it has no history
 
 
 def _figures(index: int) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def _figures(index: int) -> dict[str, Any]:
 
 
 def _limit(index: int) -> int | None:
-    """Return the bytes that the allocator may take: a program can set a share of the device's memory. None if that is
-    not known: the allocator `cudaMallocAsync` does not report it.
+    """Return the bytes that the allocator may take: a program can set a share of the device's memory. None if torch
+    refuses it.
     """
     total = _totals.get(index)
     share = getattr(torch._C, "_cuda_getMemoryFraction", None)  # noqa: SLF001 - the public way may initialise CUDA
