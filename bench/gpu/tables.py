@@ -25,8 +25,8 @@ _NOTES = (
 )
 _HOOK_NOTE = (
     "`python -m bench.gpu.hookcheck`: blocks of steps with and without the functions of the hook, alternating; 12 "
-    "pairs on the H100, 40 to 60 on the H200. Spread is the median distance of the differences from their median: only the "
-    "first row of the H200 differs from 0 by more than it."
+    "pairs on the H100, 40 to 60 on the H200. Spread is the median distance of the differences from their median: only "
+    "the first row of the H200 differs from 0 by more than it."
 )
 
 
