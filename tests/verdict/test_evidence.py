@@ -139,11 +139,12 @@ def test_traffic_is_a_share_of_the_link_in_use(generation: int, width: int, dire
 @pytest.mark.parametrize(
     ("pin", "received", "sent", "expected"),
     [
-        ("no", 5.389e9, 0.324e9, 0.63),
+        ("no", 5.389e9, 0.324e9, 0.507),
         ("yes", 5.389e9, 0.324e9, 0.086),
         ("", 5.389e9, 0.324e9, 0.086),
         ("no", 5e9, 5e9, 0.079),
-        ("no", 1e9, 9e9, 1.0),
+        ("no", 1e9, 9e9, 0.8),
+        ("no", 1e9, 12e9, 1.0),
     ],
 )
 def test_copies_of_memory_that_is_not_pinned_are_slower(

@@ -29,7 +29,7 @@ ALL = Verdict("training", "inside", dict.fromkeys(CAUSES, 0.5))
         (Pipeline(peer=0.4, world_size=8), "waiting_for_peers", "gpu"),
         (Pipeline(clock=0.6), "throttled", "gpu"),
         (Pipeline(other=0.4), "contention", "gpu"),
-        (Pipeline(precision_unused=True, tensor=0.0), "precision_unused", "gpu"),
+        (Pipeline(precision_unused=True, tensor=0.0, tensor_speedup=2.5), "precision_unused", "gpu"),
         (Pipeline(fill=0.52), "underfilled", "gpu"),
         (Pipeline(cpu_quota=0.2), "cpu_limited", "gpu"),
         (Pipeline(load=0.3, cpu_quota=0.4), "cpu_limited", "gpu"),
@@ -41,8 +41,25 @@ def test_the_removal_of_a_planted_fault(pipeline: Pipeline, cause: str, after: s
     gain = gains(evidence(pipeline), ALL)[cause]
 
     assert gain.expected == pytest.approx(pipeline.step / without(pipeline, cause).step, rel=0.1)
-    assert 1.0 <= gain.lower <= gain.expected <= gain.upper <= MOST_SPREAD * gain.lower
+    assert 1.0 <= gain.lower <= gain.expected <= gain.upper
+    assert gain.upper <= MOST_SPREAD * gain.lower or cause == "precision_unused"
     assert gain.next == after
+
+
+@pytest.mark.parametrize("speedup", [1.5, 2.0, 5.2, 14.0])
+@pytest.mark.parametrize("host", [0.0, 0.02, 0.07])
+def test_a_lower_precision_gains_within_the_peaks_of_the_gpu(speedup: float, host: float) -> None:
+    pipeline = Pipeline(precision_unused=True, tensor=0.0, tensor_speedup=speedup, host=host, load=0.004)
+    gain = gains(evidence(pipeline), ALL)["precision_unused"]
+
+    assert gain.lower <= pipeline.step / without(pipeline, "precision_unused").step <= gain.upper
+
+
+def test_a_gpu_without_faster_tensor_cores_has_a_narrow_bound() -> None:
+    e = evidence(Pipeline(precision_unused=True, tensor=0.0))
+    slower = replace(e, devices=tuple(replace(device, tensor_speedup=2.0) for device in e.devices))
+
+    assert gains(slower, ALL)["precision_unused"].upper < 3.0 < gains(e, ALL)["precision_unused"].upper
 
 
 def test_a_wait_that_hides_another_gains_the_difference_only() -> None:
@@ -123,7 +140,8 @@ def test_time_without_steps_remains() -> None:
 
 def test_drawn_pipelines_without_a_cause() -> None:
     found = advised(published())
-    errors = [one.error for one in found]
+    # Of a lower precision, the gain depends on the kernels: its bounds are known.
+    errors = [one.error for one in found if one.cause != "precision_unused"]
 
     assert len(found) > 100
     assert quantile(errors, 0.5) <= 0.1

@@ -13,7 +13,7 @@ from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Section
 from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.mfu import model_flops_utilization
-from gpugauge.verdict.peaks import DTYPES, PEAKS, peak
+from gpugauge.verdict.peaks import DTYPES, PEAKS, peak, tensor_speedup
 from gpugauge.verdict.window import Window
 from tests.virtual import VirtualDaemon
 
@@ -198,3 +198,16 @@ def test_the_table_is_plausible() -> None:
         assert entry.bfloat16 in (None, entry.float16), entry
         # Tensor cores multiply float16 at least twice as fast as tf32.
         assert entry.tf32 is None or entry.float16 is None or entry.float16 >= 1.95 * entry.tf32, entry
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.5 / 67),
+        ("Tesla V100-SXM2-16GB", 125 / 15.7),
+        ("NVIDIA GeForce RTX 4090", 2.0),
+        ("NVIDIA Unheard-of 1", 30.0),  # that of a B200, the largest
+    ],
+)
+def test_the_speedup_of_tensor_cores(name: str, ratio: float) -> None:
+    assert tensor_speedup(name) == pytest.approx(ratio)

@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.savings import ROOTS, loader_limits, slow_kernels, waiting_for_peers
+from gpugauge.verdict.savings import (
+    PRECISION_SAVES_LEAST,
+    ROOTS,
+    loader_limits,
+    slow_kernels,
+    waiting_for_peers,
+)
 from gpugauge.verdict.step import Step
 
 # Bounds of an allocation or a free by the driver, in seconds (savings.py names the measurements), and their mean.
@@ -16,6 +22,7 @@ _CALL_SECONDS = 0.00045
 
 # Ratios from 0 to 1.
 _TOLERANCE = 0.11  # of each measured share
+_TOLERANCE_PAGEABLE = 0.65  # of copies of memory that is not pinned, at 6 to 16 GB/s instead of 10 (shares.py)
 _TOLERANCE_ON_CPU = 0.03  # where all shares are measured by clocks, in the process and by its cgroup
 _SLOWER_RANKS = 0.12  # wait for peers from which on the other ranks are slower; a shorter one is jitter of equal ranks
 _BUSY = 0.12  # idle time up to which the kernels take all of the step
@@ -109,7 +116,9 @@ def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step,
         yield tuple(estimate(near, device) for near in _near(e, name, _TOLERANCE if device else _TOLERANCE_ON_CPU))
     if device is not None:
         for name in _OF_DEVICE:
-            yield tuple(estimate(e, near) for near in _near(device, name, _TOLERANCE))
+            pageable = name == "transfer" and e.pinned is False
+            tolerance = _TOLERANCE_PAGEABLE if pageable else _TOLERANCE
+            yield tuple(estimate(e, near) for near in _near(device, name, tolerance))
     if _calls(e):
         yield tuple(estimate(e, device, call) for call in _CALL_BOUNDS)
 
@@ -121,13 +130,15 @@ _OF_DEVICE = ("busy", "own_busy", "sm_active", "clock", "transfer")
 def _near(evidence: _E, name: str, tolerance: float) -> Iterator[_E]:
     """Yield the evidence with a lower and a higher value of a share, nothing if it is not known."""
     value = getattr(evidence, name)
-    for factor in (1.0 - tolerance, 1.0 + tolerance) if value else ():
+    for factor in (1.0 / (1.0 + tolerance), 1.0 + tolerance) if value else ():
         changed: Any = {name: min(1.0, value * factor)}
         yield replace(evidence, **changed)
 
 
 def alternatives(step: Step) -> Iterator[Step]:
     """Yield other steps that the same evidence allows."""
+    if "precision_unused" in step.slower:
+        yield replace(step, slower={**step.slower, "precision_unused": PRECISION_SAVES_LEAST})
     if step.kernels is not None and not step.loader and not step.load:
         yield replace(step, loader=_HIDDEN_LOADER * step.without("waiting_for_peers").time)
     if not step.pinned:

@@ -18,6 +18,7 @@ class DeviceEvidence:
     unowned_busy: float = 0.0  # of no known process, for example of one that has just started
     sm_active: float | None = None
     tensor_active: float | None = None
+    tensor_speedup: float | None = None  # peak rate of the tensor cores by that of 32-bit arithmetic, not a share
     power: float | None = None  # draw as a share of the limit in force
     clock: float | None = None  # SM clock as a share of the maximum
     thermal: float | None = None  # share of time slowed down by temperature, power brake or hardware

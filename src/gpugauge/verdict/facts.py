@@ -9,6 +9,7 @@ from gpugauge.text import whole
 from gpugauge.verdict import loader_facts
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
+from gpugauge.verdict.peaks import tensor_speedup
 from gpugauge.verdict.shares import copying, phase_seconds, recent_seconds, seconds_in_window, waits
 from gpugauge.verdict.window import Window, WindowFamilies
 from gpugauge.wire.shares import NAMED_PHASES
@@ -16,7 +17,7 @@ from gpugauge.wire.shares import NAMED_PHASES
 FAMILIES = WindowFamilies(
     latest=frozenset(
         {
-            *("gpu_up", "gpu_power_limit_watts", "gpu_power_limit_default_watts", "gpu_clock_max_hertz"),
+            *("gpu_up", "gpu_info", "gpu_power_limit_watts", "gpu_power_limit_default_watts", "gpu_clock_max_hertz"),
             *("gpu_pcie_generation", "gpu_pcie_width", "gpu_process_start_timestamp_seconds", "gpu_process_host_info"),
             *("torch_build_info", "torch_parameter_bytes", "torch_parameter_elements", "torch_device_info"),
             *("torch_memory_allocated_peak_bytes", "torch_memory_allocated_bytes", "torch_phase", "torch_loader_info"),
@@ -192,9 +193,11 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
     clock, top = window.mean("gpu_clock_hertz", uuid, "sm"), window.last("gpu_clock_max_hertz", uuid, "sm")
     means = (window.mean("gpu_clocks_event_active", uuid, reason) for reason in _THERMAL_REASONS)
     thermal = [mean for mean in means if mean is not None]
+    name = next((labels["name"] for labels, _ in window.samples("gpu_info", "uuid", uuid)), "")
     return replace(
         _load(window, uuid),
         tensor_active=_ratio(window.rise("gpu_tensor_active_seconds_total", uuid), profiled),
+        tensor_speedup=tensor_speedup(name),
         power=_ratio(power, limit),
         clock=_ratio(clock, top),
         thermal=max(thermal) if thermal else None,

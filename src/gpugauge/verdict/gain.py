@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpugauge.verdict.estimate import alternatives, estimate, variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -15,6 +15,7 @@ from gpugauge.verdict.step import Step
 LEAST = 1.05  # a smaller gain is noise
 MOST_SPREAD = 1.7  # upper bound by lower bound: with a larger spread the gain is undecidable
 _MOST = 1000.0
+_PRECISION = "precision_unused"
 # Of a training on the CPU, which loses no GPU time.
 _ON_CPU = ("data_loading", "waiting_for_peers", "cpu_limited", "memory_swap_io")
 
@@ -45,7 +46,24 @@ def gains(e: Evidence, verdict: Verdict) -> dict[str, Gain]:
     found = [_of_device(e, device, causes) for device in devices or (None,)]
     common = [cause for cause in found[0] if all(cause in one for one in found)]
     least = {cause: _least([one[cause] for one in found]) for cause in common}
-    return {cause: gain for cause, gain in least.items() if gain.lower > 1.0 and gain.upper <= MOST_SPREAD * gain.lower}
+    known = {
+        cause: gain
+        for cause, gain in least.items()
+        if gain.lower > 1.0 and (gain.upper <= MOST_SPREAD * gain.lower or cause == _PRECISION)
+    }
+    if _PRECISION in known:
+        most = max(_at_peak(e, device) for device in devices)
+        known[_PRECISION] = replace(known[_PRECISION], upper=max(most, known[_PRECISION].upper))
+    return known
+
+
+def _at_peak(e: Evidence, device: DeviceEvidence) -> float:
+    """Return the gain of a lower precision if all kernels then reach the peak rate of the tensor cores."""
+    step = estimate(e, device)
+    saves = 1.0 - 1.0 / (device.tensor_speedup or 1.0)
+    hidden = (step.kernels or 0.0) >= step.host + step.load  # no time of the host is known
+    faster = replace(step, slower={**step.slower, _PRECISION: saves}, host=0.0 if hidden else step.host)
+    return round(_ratio(faster, _PRECISION), 3)
 
 
 def _least(of_devices: Sequence[Gain]) -> Gain:

@@ -24,6 +24,11 @@ class Peak:
     bfloat16: float | None = None
     float16: float | None = None
 
+    @property
+    def tensor_speedup(self) -> float:
+        """The fastest rate of the tensor cores, by that of float32 without them."""
+        return max(self.tf32 or 0.0, self.bfloat16 or 0.0, self.float16 or 0.0, self.float32) / self.float32
+
     def matches(self, name: str) -> bool:
         """Return whether a full name is of this product."""
         return re.fullmatch(self.name, _MAKER.sub("", name)) is not None
@@ -81,6 +86,18 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16")
 
 def peak(name: str, dtype: str) -> float | None:
     """Return the peak in FLOP/s of a GPU by its full name; None for a product or a dtype that is not in the table."""
-    found = next((entry for entry in PEAKS if entry.matches(name)), None)
+    found = _product(name)
     rate: float | None = getattr(found, dtype) if found is not None and dtype in DTYPES else None
     return None if rate is None else rate * _T
+
+
+def tensor_speedup(name: str) -> float:
+    """Return the fastest rate of the tensor cores of a GPU, by that of float32 without them; for a product that is not
+    in the table, the largest of all.
+    """
+    found = _product(name)
+    return found.tensor_speedup if found else max(entry.tensor_speedup for entry in PEAKS)
+
+
+def _product(name: str) -> Peak | None:
+    return next((entry for entry in PEAKS if entry.matches(name)), None)

@@ -30,6 +30,9 @@ _ALWAYS_COPYING = 0.7  # PCIe traffic of a link that is always in use
 _ROOT_CAUSE = 0.9  # share of the largest saving from which on withheld CPU or memory explains the gaps
 _WITHHELD = 0.2  # share of the time from which on CPU or memory counts as withheld
 _FULL_CLOCK = 0.85  # of the maximum
+# Of the time of kernels in 32 bits: a lower precision is expected to make them 2.5 times as fast, and at least 1.5
+# times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/verdict.md).
+PRECISION_SAVES, PRECISION_SAVES_LEAST = 0.6, 0.33
 _SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
 
 # Causes of a slow loader or host, and the share of the time that they take.
@@ -160,7 +163,7 @@ def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: 
         if filled < _FILLED_SM_ACTIVE:
             longer["underfilled"] = 1.0 - filled / _NORMAL_SM_ACTIVE
         if e.fp32_only and device.tensor_active is not None and device.tensor_active < 0.01:
-            longer["precision_unused"] = 0.5  # TF32 is at least twice as fast on every GPU that supports it
+            longer["precision_unused"] = PRECISION_SAVES
     return longer
 
 

@@ -34,6 +34,7 @@ class Pipeline:
     kernels: float = 0.1  # on an exclusive GPU at full clock
     fill: float = 0.85  # share of the multiprocessors that the kernels use
     precision_unused: bool = False  # 32-bit arithmetic without TF32
+    tensor_speedup: float = 2.0  # of the kernels, in a lower precision
     tensor: float = 0.5  # share of kernel time in which the tensor cores work
     peer: float = 0.0  # the step of the slowest other rank
     world_size: int = 1
@@ -149,7 +150,7 @@ def without(pipeline: Pipeline, cause: str) -> Pipeline:
     if cause == "underfilled":
         return replace(pipeline, kernels=pipeline.kernels * min(1.0, pipeline.fill / 0.85), fill=0.85)
     if cause == "precision_unused":
-        faster = pipeline.kernels / 2 if pipeline.precision_unused else pipeline.kernels
+        faster = pipeline.kernels / (pipeline.tensor_speedup if pipeline.precision_unused else 1.0)
         return replace(pipeline, kernels=faster, precision_unused=False)
     changes: dict[str, float | bool] = dict(REMOVED[cause])
     return replace(pipeline, **changes)  # type: ignore[arg-type]  # the table's keys are the fields' names

@@ -31,6 +31,7 @@ class PipelineSpec(StrictModel):
     kernels: Annotated[float, Field(gt=0, le=3600)] = 0.1
     fill: _Ratio = 0.85
     precision_unused: bool = False
+    tensor_speedup: Annotated[float, Field(ge=1, le=100)] = 2.0
     tensor: Level = 0.5
     peer: _StepSeconds = 0.0
     world_size: Annotated[int, Field(ge=1)] = 1
