@@ -323,7 +323,7 @@ local template = [
       },
       {
         "alert": "GpuPcieDegraded",
-        "expr": "(\n(max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"current\",@selector%@})\n< max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[25m])) >= max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\n(max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"current\",@selector%@})\n< max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "for": "5m",
         "keep_firing_for": "15m",
         "labels": {

@@ -178,6 +178,30 @@ def test_a_link_that_was_repaired_may_be_narrow_while_it_sleeps(tool: str, tmp_p
     verify(tool, tmp_path / "test.yaml")
 
 
+def test_a_link_stays_narrow_when_the_load_ends_soon(tool: str, tmp_path: Path) -> None:
+    """As where the job fails because of it."""
+    labels = 'instance="node-1",uuid="GPU-0"'
+    series = {
+        f'gpu_info{{{labels},index="3"}}': "1x400",
+        f'gpu_pcie_width{{{labels},when="max"}}': "16x400",
+        f'gpu_pcie_width{{{labels},when="current"}}': "16x60 8x340",
+        f'gpu_busy_seconds_total{{{labels},engine="gpu"}}': "0+60x63 3780x337",
+    }
+    query = 'count(ALERTS{alertname="GpuPcieDegraded",alertstate="firing"})'
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(as_prometheus(Parameters()))
+    firing_at = [{"expr": query, "eval_time": f"{at}m", "exp_samples": [{"labels": "{}", "value": 1}]}
+                 for at in range(70, 210, 10)]  # fmt: skip
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": firing_at,
+    }
+    (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+
+    verify(tool, tmp_path / "test.yaml")
+
+
 @pytest.mark.parametrize(("rate", "count"), [(150.0, 1), (50.0, None)])
 def test_very_many_corrected_nvlink_errors_fire(tool: str, tmp_path: Path, rate: float, count: int | None) -> None:
     story = BY_NAME["GpuNvlinkErrors"]

@@ -76,3 +76,20 @@ def test_an_allocator_that_counts_no_errors_has_none(listener: Sessions, run: Ru
     assert device.allocated
     assert device.uuid == "GPU-abc-0"
     assert (device.ooms, device.retries, device.limit, device.device_allocs) == (None, None, None, None)
+
+
+def test_figures_stay_without_the_name_of_the_allocator(listener: Sessions, run: Run, site: str) -> None:
+    program = """
+        import torch
+        torch.use_cuda()
+        def refused(*_):
+            raise RuntimeError("refused")
+        torch.cuda.get_allocator_backend = refused
+        optimizer = torch.Optimizer()
+        for _ in range(3):
+            optimizer.step()
+    """
+    finished(run(program, PYTHONPATH=site))
+    until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
+    (snap,) = [s.snap for s in listener.view() if s.snap]
+    assert snap.devices[0].allocated

@@ -29,7 +29,7 @@ _BUSY = 0.12  # idle time up to which the kernels take all of the step
 _MOST = 0.99  # of the time of host and loader that can be withheld
 # A host that launches ahead of the GPU, or workers for which nobody waits, show no duration. Assumed, as a share of the
 # time behind which they are hidden, and at most.
-_HIDDEN, _HIDDEN_MOST, _HIDDEN_LOADER = 0.4, 0.75, 0.6
+_HIDDEN, _HIDDEN_MOST, _HIDDEN_LOADER = 0.39, 0.75, 0.6
 
 
 _E = TypeVar("_E", Evidence, DeviceEvidence)
@@ -59,10 +59,11 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
     load = min(wait, thread) if e.loader_workers == 0 else 0.0
     taken = max(share(e) or 0.0 for share in ROOTS.values())
     if not pinned:
+        copy = min(copy, max(0.0, thread - load - kernels))
         host = thread - load - kernels - copy
     elif idle <= _BUSY and not limited:
         kernels = thread
-        host = max(_HIDDEN * (kernels - load), taken - load)
+        host = max(_HIDDEN * kernels - load, taken - load)
     else:
         host = thread - load
     host = max(0.0, host)

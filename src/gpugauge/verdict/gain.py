@@ -61,7 +61,7 @@ def _at_peak(e: Evidence, device: DeviceEvidence) -> float:
     """Return the gain of a lower precision if all kernels then reach the peak rate of the tensor cores."""
     step = estimate(e, device)
     saves = 1.0 - 1.0 / (device.tensor_speedup or 1.0)
-    hidden = (step.kernels or 0.0) >= step.host + step.load  # no time of the host is known
+    hidden = step.pinned and (step.kernels or 0.0) >= step.host + step.load  # no time of the host is known
     faster = replace(step, slower={**step.slower, _PRECISION: saves}, host=0.0 if hidden else step.host)
     return round(_ratio(faster, _PRECISION), 3)
 

@@ -25,8 +25,8 @@ LEAST_SHARE = 0.05  # a smaller share is noise
 LIMITING_WAIT = 0.05  # a loader with workers for which the thread waits longer is the slowest part of the pipeline
 _NORMAL_SM_ACTIVE = 0.85  # of the multiprocessors, by kernels that are large enough
 _FILLED_SM_ACTIVE = 0.6  # below it, kernels are too small for the GPU
-_COPYING = 0.1  # PCIe traffic from which on the copies of batches matter
-_ALWAYS_COPYING = 0.7  # PCIe traffic of a link that is always in use
+COPYING = 0.1  # PCIe traffic from which on the copies of batches matter
+ALWAYS_COPYING = 0.7  # PCIe traffic of a link that is always in use
 _ROOT_CAUSE = 0.9  # share of the largest saving from which on withheld CPU or memory explains the gaps
 _WITHHELD = 0.2  # share of the time from which on CPU or memory counts as withheld
 _FULL_CLOCK = 0.85  # of the maximum
@@ -115,11 +115,11 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     measured = max(wait, *_withheld(e, gap).values(), 0.0)
     pressure = min(gap - measured, allocator_share(e))
     left = gap - pressure
-    copied = min(left, device.transfer) if device.transfer and device.transfer >= _COPYING else 0.0
+    copied = min(left, device.transfer) if device.transfer and device.transfer >= COPYING else 0.0
     host = min(left, 1.0 - (e.data_wait or 0.0))
     if e.pinned:
         # Copies from pinned memory overlap with kernels, and cost time only if the link is always in use.
-        transfer = left if copied >= _ALWAYS_COPYING else 0.0
+        transfer = left if copied >= ALWAYS_COPYING else 0.0
     else:
         # Copies from pageable memory do not overlap: without them, the host works while kernels run.
         transfer = copied + min(left - copied, computing) if copied else 0.0
@@ -163,7 +163,7 @@ def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: 
         if filled < _FILLED_SM_ACTIVE:
             longer["underfilled"] = 1.0 - filled / _NORMAL_SM_ACTIVE
         if e.fp32_only and device.tensor_active is not None and device.tensor_active < 0.01:
-            longer["precision_unused"] = PRECISION_SAVES
+            longer["precision_unused"] = min(PRECISION_SAVES, 1.0 - 1.0 / (device.tensor_speedup or math.inf))
     return longer
 
 

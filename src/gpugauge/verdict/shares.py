@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
 from gpugauge.verdict.window import Window
 from gpugauge.wire.shares import shares, with_waits
 
@@ -79,8 +80,10 @@ def _rises(window: Window, name: str, process: str) -> dict[str, float]:
 
 def copying(window: Window, uuid: str, pinned: bool | None) -> float | None:
     """Return the share of time that the PCIe traffic of a GPU takes: of pinned memory at the bandwidth of the link.
+    None if it is not known, or if copies matter and it is not known whether their memory is pinned.
 
-    Traffic of memory that is not pinned is what one direction carries more than the other: that of peers is symmetric.
+    Traffic of batches that are not pinned is what the GPU receives more than it sends: that of peers is symmetric, and
+    checkpoints are sent.
     """
     generation = window.last("gpu_pcie_generation", uuid, "current")
     width = window.last("gpu_pcie_width", uuid, "current")
@@ -91,6 +94,7 @@ def copying(window: Window, uuid: str, pinned: bool | None) -> float | None:
         return None
     link = _LANE_BYTES_PER_SECOND.get(int(generation), _LANE_BYTES_PER_SECOND[6]) * width
     share = max(sent, received) / seconds / link
-    if pinned is False:
-        share = max(share, abs(received - sent) / seconds / min(link, _PAGEABLE_BYTES_PER_SECOND))
-    return min(1.0, share)
+    pageable = (received - sent) / seconds / min(link, _PAGEABLE_BYTES_PER_SECOND)
+    if pinned is None and pageable >= COPYING and share < ALWAYS_COPYING:
+        return None
+    return min(1.0, share if pinned is not False else max(share, pageable))

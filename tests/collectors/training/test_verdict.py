@@ -129,6 +129,14 @@ def test_a_program_between_two_verdicts_is_counted() -> None:
     assert last(made).seconds == pytest.approx({"starting": 0.5, "training_on_cpu": 1.5})
 
 
+@pytest.mark.parametrize("allocator", ["native", "cudaMallocAsync"])
+def test_a_short_program_on_a_gpu_is_counted_as_such(allocator: str) -> None:
+    """The second allocator has no counters."""
+    made = Timeline((Span("starting", 0.5), Span("training", 1.5, 0.1)), begin=6.0, allocator=allocator)
+
+    assert last(made).seconds == pytest.approx({"starting": 0.5, "training": 1.5})
+
+
 def test_seconds_before_the_daemon_are_not_counted() -> None:
     made = Timeline((Span("starting", 2.0), Span("training", 60.0, 1.0)), begin=-30.0)
 

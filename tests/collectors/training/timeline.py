@@ -46,6 +46,7 @@ class Timeline:
     device: str = "cuda:0"
     counted: frozenset[str] = frozenset({"steps", "batches", "waits"})
     lag: float = 0.0
+    allocator: str = "native"
 
     @property
     def end(self) -> float:
@@ -102,6 +103,8 @@ class Timeline:
         start, _, current = list(self.parts(at))[-1]
         steps, batches = bisect_right(self._steps, at), bisect_right(self._batches, at)
         counts = steps and "steps" in self.counted
+        cuda = self.device.startswith("cuda")
+        settings = {"allocator": self.allocator, "current_device": "0" if cuda else ""}
         live: dict[str, Mapping[tuple[str, ...], float]] = {
             "torch_phase": {(phase,): float(phase == current.phase) for phase in PHASES},
             "training_phase_since_timestamp_seconds": {(): UNIX + start},
@@ -116,7 +119,8 @@ class Timeline:
             if steps and "steps" in self.counted
             else {},
             "torch_batches_total": {(): float(batches)} if batches and "batches" in self.counted else {},
-            "torch_memory_ooms_total": {("GPU-0",): 0.0} if self.device.startswith("cuda") else {},
+            "torch_memory_ooms_total": {("GPU-0",): 0.0} if cuda and self.allocator == "native" else {},
+            "torch_settings_info": {tuple(settings.get(n, "") for n in ROWS["torch_settings_info"].labels[1:]): 1.0},
             "torch_data_wait_seconds_total": {(p,): s for p, s in waits.items()} if "waits" in self.counted else {},
         }
         shown = lasting | ({"training_end_timestamp_seconds": {(): UNIX + at}} if now >= self.end else live)

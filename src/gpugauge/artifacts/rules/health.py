@@ -174,7 +174,7 @@ def _pcie(p: Parameters) -> Alert:
     busy = f"max by ({gpu(p)}) ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')}) >= {_UNDER_LOAD:g}"
     # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so. But for one that has been
     # wide since: the alert keeps firing for a while, in which its link may become idle.
-    since = s("gpu_pcie_width", p.keep_firing + 2 * p.settle, when="current")
+    since = s("gpu_pcie_width", p.keep_firing + p.settle, when="current")
     wide = f"(max by ({gpu(p)}) (max_over_time({since})) >= {most})"
     known = f'(ALERTS{{alertname="GpuPcieDegraded",alertstate="firing"}} unless on ({gpu(p)}) {wide})'
     return Alert(

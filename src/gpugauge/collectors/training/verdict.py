@@ -185,10 +185,17 @@ class VerdictCollector(RegisteredCollector):
         """Add a process that began and ended since the last verdict."""
         meter = self._meter(process, now, new=True)
         if meter is not None:
-            # The allocator's counters remain after the end of a process that used a GPU.
-            on_cpu = not self._window.samples("torch_memory_ooms_total", "process", process)
+            on_cpu = not self._used_gpu(process)
             verdict = Verdict("starting", "inside")
             self._accounts[process] = Account(verdict, now, meter=meter, on_cpu=on_cpu)
+
+    def _used_gpu(self, process: str) -> bool:
+        """Return whether a process that has ended used a GPU: the allocator's counters remain, except of the allocator
+        that has none.
+        """
+        settings = self._window.samples("torch_settings_info", "process", process)
+        uncounted = any(labels["allocator"] == "cudaMallocAsync" and labels["current_device"] for labels, _ in settings)
+        return uncounted or bool(self._window.samples("torch_memory_ooms_total", "process", process))
 
 
 def _log_end(process: str, summary: Summary) -> None:

@@ -65,12 +65,12 @@ def _figures(index: int) -> dict[str, Any]:
         "active": statistics["active_bytes"]["all"]["current"],
         "limit": _limit(index),
     }
-    if _backend() != "native":
+    if attempt("", _backend) != "native":
         return found  # the others count nothing else: no errors, no retries (0 in these statistics, on an H100, too)
     return found | {
-        "inactive_split": statistics["inactive_split_bytes"]["all"]["current"],
-        "retries": statistics["num_alloc_retries"],
-        "ooms": statistics["num_ooms"],
+        "inactive_split": statistics.get("inactive_split_bytes", {}).get("all", {}).get("current"),
+        "retries": statistics.get("num_alloc_retries"),
+        "ooms": statistics.get("num_ooms"),
         # Since torch 2.2.
         "device_allocs": statistics.get("num_device_alloc"),
         "device_frees": statistics.get("num_device_free"),
