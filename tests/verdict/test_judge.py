@@ -66,6 +66,10 @@ def test_healthy_run_has_no_cause() -> None:
             replace(HEALTHY, world_size=8, local_work=0.3, devices=(replace(BUSY, power=0.2, tensor_active=0.1),)),
             "waiting_for_peers",
         ),
+        (
+            replace(HEALTHY, world_size=2, local_work=0.3, devices=(replace(BUSY, power=0.2, tensor_active=0.1),)),
+            "waiting_for_peers",
+        ),
         (replace(HEALTHY, unused_devices=3), "unused_gpus"),
         (replace(HEALTHY, parameters={"cpu": 1.0}), "model_on_cpu"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, build="cpu"), "no_cuda_build"),
