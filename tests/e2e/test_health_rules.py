@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,48 +155,35 @@ def test_a_narrow_link_stays_known_while_the_gpu_is_idle(tool: str, tmp_path: Pa
     promtool(tool, tmp_path, always, [("bad", 61)], never, story.alert)
 
 
-def test_a_link_that_was_repaired_may_be_narrow_while_it_sleeps(tool: str, tmp_path: Path) -> None:
-    """The alert keeps firing for a while after the repair; that is no evidence of a narrow link."""
+@pytest.mark.parametrize(
+    ("width", "busy", "firing_at", "quiet_at"),
+    [
+        # Narrow under load for an hour, repaired, wide under load, then idle with a link that sleeps. The alert keeps
+        # firing for a while after the repair; that is no evidence of a narrow link.
+        ("8x59 _x5 16x5 8x530", "0+50x59 _x5 0+50x5 250x530", (58,), (130, 590)),
+        # The load ends soon after the link has become narrow, as where the job fails because of it.
+        ("16x60 8x340", "0+60x63 3780x337", range(70, 210, 10), (60,)),
+    ],
+    ids=["repaired", "load ends"],
+)
+def test_a_link_is_known_to_be_narrow_until_it_was_wide(
+    width: str, busy: str, firing_at: Sequence[int], quiet_at: Sequence[int], tool: str, tmp_path: Path
+) -> None:
     labels = 'instance="node-1",uuid="GPU-0"'
     series = {
         f'gpu_info{{{labels},index="3"}}': "1x600",
         f'gpu_pcie_width{{{labels},when="max"}}': "16x600",
-        # Narrow under load for an hour, repaired, wide under load, then idle with a link that sleeps.
-        f'gpu_pcie_width{{{labels},when="current"}}': "8x59 _x5 16x5 8x530",
-        f'gpu_busy_seconds_total{{{labels},engine="gpu"}}': "0+50x59 _x5 0+50x5 250x530",
+        f'gpu_pcie_width{{{labels},when="current"}}': width,
+        f'gpu_busy_seconds_total{{{labels},engine="gpu"}}': busy,
     }
     query = 'count(ALERTS{alertname="GpuPcieDegraded",alertstate="firing"})'
-    expected = [(58, [{"labels": "{}", "value": 1}]), (130, []), (590, [])]
+    expected = [(at, [{"labels": "{}", "value": 1}]) for at in firing_at] + [(at, []) for at in quiet_at]
     rules = tmp_path / "rules.yaml"
     rules.write_text(as_prometheus(Parameters()))
     test = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [{"expr": query, "eval_time": f"{at}m", "exp_samples": found} for at, found in expected],
-    }
-    (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
-
-    verify(tool, tmp_path / "test.yaml")
-
-
-def test_a_link_stays_narrow_when_the_load_ends_soon(tool: str, tmp_path: Path) -> None:
-    """As where the job fails because of it."""
-    labels = 'instance="node-1",uuid="GPU-0"'
-    series = {
-        f'gpu_info{{{labels},index="3"}}': "1x400",
-        f'gpu_pcie_width{{{labels},when="max"}}': "16x400",
-        f'gpu_pcie_width{{{labels},when="current"}}': "16x60 8x340",
-        f'gpu_busy_seconds_total{{{labels},engine="gpu"}}': "0+60x63 3780x337",
-    }
-    query = 'count(ALERTS{alertname="GpuPcieDegraded",alertstate="firing"})'
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(as_prometheus(Parameters()))
-    firing_at = [{"expr": query, "eval_time": f"{at}m", "exp_samples": [{"labels": "{}", "value": 1}]}
-                 for at in range(70, 210, 10)]  # fmt: skip
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": firing_at,
     }
     (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.sessions.listener import Sessions
+from gpugauge.wire.messages import Device
 
 from .conftest import Run, finished, until
 
@@ -56,15 +57,14 @@ def test_a_function_that_raises_stops_no_snapshot(seed: int, listener: Sessions,
     assert finished(run(PROGRAM.format(seed=seed), PYTHONPATH=site)) == "True []\n"
 
 
-def test_an_allocator_that_counts_no_errors_has_none(listener: Sessions, run: Run, site: str) -> None:
-    """As on an H100 with torch 2.11, which refuses the question for its history; here also that for its share."""
-    program = """
+def reported(listener: Sessions, run: Run, site: str, refusing: str) -> Device:
+    """Return the first device of a program in which torch refuses what `refusing` says."""
+    program = f"""
         import torch
         torch.use_cuda()
         def refused(*_):
             raise RuntimeError("cudaMallocAsync does not yet support this")
-        torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"
-        torch._C._cuda_getMemoryFraction = torch._C._cuda_isHistoryEnabled = refused
+        {refusing}
         optimizer = torch.Optimizer()
         for _ in range(3):
             optimizer.step()
@@ -72,24 +72,18 @@ def test_an_allocator_that_counts_no_errors_has_none(listener: Sessions, run: Ru
     finished(run(program, PYTHONPATH=site))
     until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
     (snap,) = [s.snap for s in listener.view() if s.snap]
-    device = snap.devices[0]
+    return snap.devices[0]
+
+
+def test_an_allocator_that_counts_no_errors_has_none(listener: Sessions, run: Run, site: str) -> None:
+    """As on an H100 with torch 2.11, which refuses the question for its history; here also that for its share."""
+    refusing = 'torch.cuda.get_allocator_backend = lambda: "cudaMallocAsync"; '
+    refusing += "torch._C._cuda_getMemoryFraction = torch._C._cuda_isHistoryEnabled = refused"
+    device = reported(listener, run, site, refusing)
     assert device.allocated
     assert device.uuid == "GPU-abc-0"
     assert (device.ooms, device.retries, device.limit, device.device_allocs) == (None, None, None, None)
 
 
 def test_figures_stay_without_the_name_of_the_allocator(listener: Sessions, run: Run, site: str) -> None:
-    program = """
-        import torch
-        torch.use_cuda()
-        def refused(*_):
-            raise RuntimeError("refused")
-        torch.cuda.get_allocator_backend = refused
-        optimizer = torch.Optimizer()
-        for _ in range(3):
-            optimizer.step()
-    """
-    finished(run(program, PYTHONPATH=site))
-    until(lambda: [s.end_reason for s in listener.view()] == ["finished"])
-    (snap,) = [s.snap for s in listener.view() if s.snap]
-    assert snap.devices[0].allocated
+    assert reported(listener, run, site, "torch.cuda.get_allocator_backend = refused").allocated

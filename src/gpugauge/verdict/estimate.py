@@ -27,8 +27,9 @@ _TOLERANCE_ON_CPU = 0.03  # where all shares are measured by clocks, in the proc
 _SLOWER_RANKS = 0.12  # wait for peers from which on the other ranks are slower; a shorter one is jitter of equal ranks
 _BUSY = 0.12  # idle time up to which the kernels take all of the step
 _MOST = 0.99  # of the time of host and loader that can be withheld
-# A host that launches ahead of the GPU, or workers for which nobody waits, show no duration. Assumed, as a share of the
-# time behind which they are hidden, and at most.
+# A host that launches ahead of the GPU, or workers for which nobody waits, show no duration. Assumed, as a share of
+# the time behind which they are hidden, and at most. The first is less than what a lower precision leaves of the
+# kernels: an assumed host is not named as the next limit.
 _HIDDEN, _HIDDEN_MOST, _HIDDEN_LOADER = 0.39, 0.75, 0.6
 
 
