@@ -107,6 +107,7 @@ def test_native_buckets_hold_the_drawn_durations(durations: list[float], length:
     counts = list(accumulate(histogram.positive_delta))
     offset = histogram.positive_span[0].offset if counts else 0
     assert len(counts) == (histogram.positive_span[0].length if counts else 0)
+    assert not counts or (counts[0] and counts[-1])  # no empty bucket at an end
     # Bucket i of schema 0 holds (2^(i-1), 2^i]; the last bucket of the hook also counts longer durations.
     last = length - 1 + first
     expected = dict.fromkeys(range(offset, offset + len(counts)), 0)

@@ -336,6 +336,17 @@ def test_unused_label_sets_are_dropped() -> None:
     assert len(exposition._formats.lines._labels._texts["version",]) <= 4 * 1000 + 256 + 1000
 
 
+def test_the_bound_of_label_sets_follows_a_family_that_shrinks() -> None:
+    sets = exposition_text.LabelSets[str]()
+    sets.texts(("version",), 1000)
+    for batch in range(100):
+        texts = sets.texts(("version",), 10)
+        texts |= {(f"{batch}-{i}",): "" for i in range(100)}
+    kept = len(sets.texts(("version",), 10))
+
+    assert kept <= 4 * 10 + 256 + 100
+
+
 def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     large = tuple(((f"{i}",), 1) for i in range(2000))
     other = Table("version").gauge("gpugauge_other_info", "Other.", NONE, id)

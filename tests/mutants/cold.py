@@ -49,13 +49,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         )
 
 
-class _Order:
-    """The plugin that runs the tests in a given order."""
+class _Chosen:
+    """The plugin that runs the tests of a trial in a given order."""
 
-    def __init__(self, order: Sequence[str]) -> None:
+    def __init__(self, trial: Trial, order: Sequence[str]) -> None:
+        self._trial = trial
         self._rank = {nodeid: rank for rank, nodeid in enumerate(order)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if self._trial.runs(item.nodeid)]
         items.sort(key=lambda item: self._rank.get(item.nodeid, len(self._rank)))
 
 
@@ -66,7 +68,8 @@ def try_cold(trial: Trial, tests: list[str], order: Sequence[str]) -> dict[str, 
     sys.meta_path.insert(0, _Finder(mutant))
     failures = Failures()
     options = pytest_options([trial.only] if trial.only else tests)
-    options += [word for nodeid in trial.without for word in ("--deselect", nodeid)]
-    code = pytest.main(options, plugins=[failures, _Order(order), DrawnAlike()])
-    killed_by = "" if code == pytest.ExitCode.OK else failures.failed or THE_IMPORT
+    code = pytest.main(options, plugins=[failures, _Chosen(trial, order), DrawnAlike()])
+    killed_by = (
+        "" if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else failures.failed or THE_IMPORT
+    )
     return {"killed_by": killed_by, "tests": 0}

@@ -9,11 +9,14 @@ from typing import Any
 from tests.mutants.mutant import THE_IMPORT, Mutant
 from tests.mutants.processes import CRASHED, TIMED_OUT, Task, forked
 
+# A mutant of which so many tests fail once and then pass alone survives: each further one costs all of its tests.
+_MOST_BY_CHANCE = 4
+
 
 @dataclass(frozen=True)
 class Trial:
-    """A run with a mutant: of `only` one test, or of all that reach it but those `without`. It is to confirm the answer
-    `before`, None for a first run.
+    """A run with a mutant: of `only` one test, or of all that reach it but those `without`, which are left out with all
+    their parameters. It is to confirm the answer `before`, None for a first run.
     """
 
     mutant: Mutant
@@ -21,17 +24,26 @@ class Trial:
     without: tuple[str, ...] = ()
     before: Any = None
 
+    def runs(self, test: str) -> bool:
+        """Return whether a test, which reaches the mutant, is run."""
+        return test == self.only if self.only else test.partition("[")[0] not in self.without
+
+
+def _passed(answer: Any) -> bool:
+    return answer not in (TIMED_OUT, CRASHED) and not answer.get("killed_by")
+
 
 def _next(trial: Trial, answer: Any) -> Trial | None:
     """Return the trial that the answer of one calls for, None if the mutant is settled."""
     if answer in (TIMED_OUT, CRASHED):
         return None if trial.only or trial.before == answer else replace(trial, before=answer)
-    killed_by = answer.get("killed_by", "")
     if trial.only:
-        return None if killed_by else Trial(trial.mutant, without=(*trial.without, trial.only))
-    if killed_by in ("", THE_IMPORT):
+        if not _passed(answer) or len(trial.without) == _MOST_BY_CHANCE - 1:
+            return None
+        return Trial(trial.mutant, without=(*trial.without, trial.only.partition("[")[0]))
+    if _passed(answer) or answer["killed_by"] == THE_IMPORT:
         return None
-    return replace(trial, only=killed_by, before=answer)
+    return replace(trial, only=answer["killed_by"], before=answer)
 
 
 def settled(mutants: Iterable[Mutant], task: Callable[[Trial], Task], jobs: int) -> Iterator[tuple[Mutant, Any]]:
@@ -46,5 +58,5 @@ def settled(mutants: Iterable[Mutant], task: Callable[[Trial], Task], jobs: int)
             if again is not None:
                 following.append(again)
             else:
-                yield trial.mutant, trial.before if trial.only else answer
+                yield trial.mutant, trial.before if trial.only and not _passed(answer) else answer
         waiting = following

@@ -36,7 +36,7 @@ def outcome(folder: Path, script: dict[str, str]) -> tuple[Any, int]:
         return ending == "f"
 
     def task(trial: Trial) -> Task:
-        tests = [trial.only] if trial.only else [test for test in script if test not in trial.without]
+        tests = [test for test in script if trial.runs(test)]
         (folder / "trials").write_text("x" * (runs("trials") + 1))
         return Task(trial, lambda: {"killed_by": next(filter(run, tests), "")}, 0.3)
 
@@ -53,6 +53,8 @@ def outcome(folder: Path, script: dict[str, str]) -> tuple[Any, int]:
         ({"a": "fp", "b": "p"}, {"killed_by": ""}, 3),  # a test that fails by chance
         ({"a": "fp", "b": "f"}, {"killed_by": "b"}, 4),
         ({"a": "fp", "b": "fp", "c": "p"}, {"killed_by": ""}, 5),
+        ({"a[1]": "fp", "a[2]": "f", "b": "f"}, {"killed_by": "b"}, 4),  # it is left out with all its parameters
+        ({**dict.fromkeys("abcd", "fp"), "e": "f"}, {"killed_by": ""}, 8),  # too many fail by chance
         ({"a": "fh"}, {"killed_by": "a"}, 2),  # a test that does not pass
         ({"a": "h"}, TIMED_OUT, 2),
         ({"a": "hp", "b": "p"}, {"killed_by": ""}, 2),  # a busy machine

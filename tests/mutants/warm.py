@@ -151,7 +151,7 @@ class _Warm:
         return [nodeid for nodeid, places in self.seen.reached.items() if place in places]
 
     def _task(self, trial: Trial) -> Task:
-        nodeids = [trial.only] if trial.only else [n for n in self._reaching(trial.mutant) if n not in trial.without]
+        nodeids = [nodeid for nodeid in self._reaching(trial.mutant) if trial.runs(nodeid)]
         seconds = sum(self.seen.seconds[nodeid] for nodeid in nodeids)
         return Task(trial, lambda: self._try(trial.mutant, nodeids), _MORE_SECONDS + TIMES * seconds)
 

@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_the_estimate_is_no_less_than_what_is_exported() -> None:
     verdicts = 34  # see the next test
     most = exported(session) + verdicts
     assert most <= series_of(snap) <= 1.3 * most  # a larger one cuts what there is room for
+
+
+def test_the_estimate_of_a_loader_is_no_less_than_what_is_exported() -> None:
+    loader = series_of(maximal("1" * 32)) - series_of(replace(maximal("1" * 32), loader=None))
+    text = (GOLDEN / "node.text").read_text()
+    named = Counter(
+        re.findall(r'^(?:torch_loader_(?!info)|training_loader_)\w+\{.*?process="(\w+)"', text, re.MULTILINE)
+    )
+
+    assert max(named.values()) <= loader <= 2 * max(named.values())
 
 
 def test_a_session_without_details_has_at_most_the_plain_series() -> None:

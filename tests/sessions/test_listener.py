@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -462,6 +463,23 @@ def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, last = Sessions._turn, threading.Event()
+
+    def watched(listener: Sessions, seconds: float) -> bool:
+        goes_on = turn(listener, 600)
+        if not goes_on:
+            last.set()
+        return goes_on
+
+    monkeypatch.setattr(Sessions, "_turn", watched)
+    listener = Sessions(str(tmp_path / "hook.sock"))
+    listener.start()
+    listener.stop()
+
+    assert last.is_set()
+
+
 def test_view_raises_after_the_thread_has_ended(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("planted")

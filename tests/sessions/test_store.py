@@ -18,10 +18,11 @@ from gpugauge.sessions import ends, store
 from gpugauge.sessions.budget import LIMITS, PLAIN_SERIES, Budget
 from gpugauge.sessions.connection import Connection, prepare
 from gpugauge.sessions.receiver.protocol import PEER
-from gpugauge.sessions.session import Session
+from gpugauge.sessions.session import NO_OWNER, Session
 from gpugauge.sessions.store import Store
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
+from gpugauge.workload.identity import JOB_LABELS
 from tests.sessions.test_budget import maximal
 from tests.sessions.test_listener import open_records, shared_record
 
@@ -496,3 +497,7 @@ def test_a_socket_is_taken_while_its_daemon_lives(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(OSError, match="not a socket"):
         prepare(path)
+
+
+def test_a_session_without_an_owner_has_all_labels_of_a_job() -> None:
+    assert NO_OWNER == ("",) * len(JOB_LABELS)

@@ -94,6 +94,7 @@ def test_a_drawn_training_is_read_from_its_counters(seed: int) -> None:
     for name in ("workers", "own", "wait", "start", "cpu", "threads", "storage", "blocked", "queued"):
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=0.02, abs=1e-6), name
     assert found.known
+    assert found.throttled == 0.0  # the evidence has no share
     assert found.trainer_cpu <= truth.trainer_cpu * 1.02 + 1e-6
 
 

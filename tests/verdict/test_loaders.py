@@ -210,6 +210,8 @@ BUSY = Load(workers=2, own=0.1, wait=0.1, start=0.0, cpu=0.38, cpus=16, slowest=
         ({"cpu": 0.2, "delayed": 0.02}, Diagnosis(loaders.BUSY_CPUS)),
         ({"cpu": 0.2, "delayed": 0.005}, Diagnosis(loaders.DELIVERY, 2, 1.0, 1.0)),
         ({"cpu": 0.1, "workers": 1, "slowest": None}, Diagnosis(loaders.DELIVERY, 1, 1.0, 1.0)),
+        # One that would just keep up needs a second one, because durations vary.
+        ({"cpu": 0.098, "wait": 0.03, "workers": 1}, Diagnosis(loaders.TOO_FEW_WORKERS, 2, 1.3, 1.3)),
         ({"cpus": None}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 2.0, 2.0)),
         ({"wait": 0.004}, None),
         ({"own": 0.0}, None),

@@ -60,6 +60,18 @@ def test_nothing_is_known_of_one_point_or_without_series() -> None:
     assert step_shares(window({}, {}), "p") == {}
 
 
+def test_the_shares_of_a_long_training_are_those_of_the_window() -> None:
+    first, second = (phases(training=900.0 + t, evaluating=100.0 + e) for t, e in ((0.0, 0.0), (5.0, 5.0)))
+
+    assert step_shares(window(first, second), "p") == pytest.approx({"evaluating": 0.5, "rest": 0.5})
+
+
+def test_the_shares_of_a_young_training_are_those_of_its_life() -> None:
+    first, second = phases(training=2.0, evaluating=1.0), phases(training=6.0, evaluating=4.0)
+
+    assert step_shares(window(first, second), "p") == pytest.approx({"evaluating": 0.4, "rest": 0.6})
+
+
 def test_recent_seconds() -> None:
     # A session of at most 10 s: all of it.
     assert recent_seconds(window(phases(starting=3.0, training=4.0)), "p", "training") == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def test_newcomers_that_come_together_are_all_answered() -> None:
         go_on.set()
 
         assert [newcomer.recv(15) for newcomer in burst] == [b"HTTP/1.1 200 OK"] * 20
+
+
+def test_the_rest_of_a_refused_request_is_read() -> None:
+    """Otherwise the kernel resets the connection while the client still sends, and the client never sees the reason."""
+    with serving() as address, socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        for _ in range(20):
+            time.sleep(0.01)
+            connection.sendall(bytes(32 * 1024))
+
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
 
 
 def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

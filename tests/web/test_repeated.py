@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from gpugauge.web.messages import Headers, Request
+from gpugauge.web import http1
+from gpugauge.web.messages import Headers, Reply, Request
 from gpugauge.web.repeated import Repeated
-from tests.serving import routes, serving
+from tests.serving import Gate, routes, serving
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -66,6 +67,20 @@ def test_the_number_is_limited() -> None:
 
     assert len(repeated) == 32
     assert HEAD + b"X: 99\r\n\r\n" in repeated
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_only_what_is_served_is_remembered(refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients without a login displace no request of the others."""
+    repeated, sent = Repeated(), HEAD + b"\r\n"
+    monkeypatch.setattr(http1, "_REPEATED", repeated)
+    gate = Gate(lambda _: Reply(401, b"") if refused else None)
+    with serving(access=gate) as address, socket.create_connection(address, timeout=5) as connection:
+        for _ in range(2):
+            connection.sendall(sent)
+            assert connection.recv(65536)[9:12] == (b"401" if refused else b"200")
+
+    assert list(repeated) == ([] if refused else [sent])
 
 
 @pytest.mark.parametrize("seed", range(6))
