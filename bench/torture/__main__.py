@@ -1,9 +1,9 @@
-"""Faults and crowds against the daemon: `python -m bench.torture [PART OF A NAME …] [--quick | --together] [--jobs N]
-[--write]`.
+"""Faults and crowds against the daemon: `python -m bench.torture [PART OF A NAME …] [--quick | --crowds | --together]
+[--jobs N] [--write]`.
 
 Each fault has a daemon of its own, which is scraped all the time. --together runs all attacks of users without rights
-at once for a minute. --write writes the tables into docs/reliability.md; with names or --together, it replaces only
-the rows of these faults, or this table.
+at once for a minute, --crowds that and the crowds. --write writes the tables into docs/reliability.md; with names,
+--crowds or --together, it replaces only the rows of these faults, or these tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from bench import figures
+from bench.report import Report
 from bench.torture import crowd, driver_faults, hostile_faults, machine_faults, node_faults, worker_faults
 from bench.torture.fault import Fault, Outcome, torture
 from bench.torture.tables import crowd_tables, fault_table, keep_rows, keep_table, together_table
@@ -42,6 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.torture", description=__doc__)
     parser.add_argument("names", nargs="*", help="only faults with one of these in their name, and no crowds")
     parser.add_argument("--quick", action="store_true", help="a dozen faults at once, no crowds")
+    parser.add_argument("--crowds", action="store_true", help="only the crowds, and all attacks of users at once")
     parser.add_argument("--together", action="store_true", help="only all attacks of users at once")
     parser.add_argument("--jobs", type=int, help="faults at once (1)")
     parser.add_argument(
@@ -52,11 +54,10 @@ def main() -> int:
         parser.error("--write cannot be used with --quick: faults that run in parallel disturb each other's figures")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if options.together:
-        row, failed = together(_TOGETHER_SECONDS)
-        print(together_table(row).plain())
-        if options.write:
-            keep_table(together_table(row))
+    if options.together or options.crowds:
+        tables, failed = _crowds() if options.crowds else _together()
+        for table in reversed(tables) if options.write else ():
+            keep_table(table)
         return _failed(failed)
     began = time.monotonic()
     faults = [f for f in FAULTS if (f.quick or not options.quick) and _named(f, options.names)]
@@ -68,16 +69,29 @@ def main() -> int:
     if options.write and options.names:
         keep_rows(fault_table(outcomes, floor))
     if not options.quick and not options.names:
-        slow, many = crowd.slow_connections(_CROWD_SECONDS), crowd.many_scrapers(_CROWD_SECONDS)
-        row, sentences = together(_TOGETHER_SECONDS)
-        failed += [*crowd.failures(slow, many), *sentences]
-        tables = [together_table(row), *crowd_tables(slow, many)]
-        for table in tables:
-            print(table.plain())
+        tables, sentences = _crowds()
+        failed += sentences
         if options.write:
             facts = {"minutes": round((time.monotonic() - began) / 60), "faults at once": jobs}
             figures.keep("torture", [fault_table(outcomes, floor), *tables], facts)
     return _failed(failed)
+
+
+def _crowds() -> tuple[list[Report], list[str]]:
+    """Return the tables of the crowds and of all attacks at once, and a sentence for each failure."""
+    slow, many = crowd.slow_connections(_CROWD_SECONDS), crowd.many_scrapers(_CROWD_SECONDS)
+    tables = crowd_tables(slow, many)
+    for table in tables:
+        print(table.plain())
+    first, failed = _together()
+    return [*first, *tables], [*crowd.failures(slow, many), *failed]
+
+
+def _together() -> tuple[list[Report], list[str]]:
+    row, failed = together(_TOGETHER_SECONDS)
+    table = together_table(row)
+    print(table.plain())
+    return [table], failed
 
 
 def _failed(sentences: list[str]) -> int:
