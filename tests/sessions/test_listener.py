@@ -462,7 +462,6 @@ def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions) -> None:
     successor.stop()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turn, last = Sessions._turn, threading.Event()
 
@@ -480,6 +479,7 @@ def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch
     assert last.is_set()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_view_raises_after_the_thread_has_ended(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("planted")
