@@ -128,9 +128,9 @@ class Setting:
 def subject(setting: Setting) -> Iterator[Subject]:
     """Run a daemon inside the context."""
     with contextlib.ExitStack() as stack:
-        # A process of a killed daemon may still write there.
-        made_folder = tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True)
-        folder = Path(stack.enter_context(made_folder))
+        # A folder that was not empty when it was removed has ended a whole run.
+        temporary = tempfile.TemporaryDirectory(prefix="torture-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(temporary))
         folder.chmod(0o755)  # other users open the hook's socket
         sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(setting.devices if setting.real else 0)]
         for sleeper in sleepers:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.mutants.mutant import THE_IMPORT, Mutant
 from tests.mutants.processes import CRASHED, TIMED_OUT, Task, forked
 
-# A mutant of which so many tests fail once and then pass alone survives: each further one costs all of its tests.
+# A mutant survives if so many tests fail with it once and then pass with it alone: after each, all tests run again.
 _MOST_BY_CHANCE = 4
 
 
