@@ -16,7 +16,8 @@ _MOST_BY_CHANCE = 4
 @dataclass(frozen=True)
 class Trial:
     """A run with a mutant: of `only` one test, or of all that reach it but those `without`, which are left out with all
-    their parameters. It is to confirm the answer `before`, None for a first run.
+    their parameters. It is to confirm the answer `before`, None for a first run. With some left out, each test of the
+    rest runs in a process of its own, if the modules are imported already.
     """
 
     mutant: Mutant

@@ -23,6 +23,7 @@ from tests.mutants.settling import Trial, settled
 
 # The time limit of a mutant: so many times what its tests need without it, on a machine as busy as now, and a bit more.
 TIMES, _MORE_SECONDS = 3.0, 15.0
+_ALONE_SECONDS = 60.0  # of one test in a child of its own
 Place = tuple[str, int]  # a file, and the first line of a function in it
 
 
@@ -144,6 +145,11 @@ class _Warm:
         item.config.pluginmanager.unregister(failures)
         return failures.failed
 
+    def _run_alone(self, nodeid: str) -> str:
+        """Run a test in a child: what the tests before it have left behind (a thread, say) cannot let it fail."""
+        ((_, answer),) = forked([Task(nodeid, lambda: self._run(nodeid, None), _ALONE_SECONDS)], 1)
+        return nodeid if answer in (CRASHED, TIMED_OUT) else str(answer)
+
     def _reaching(self, mutant: Mutant) -> list[str]:
         if mutant.site.function is None or (mutant.file, mutant.site.function) in self._at_import:
             return []
@@ -153,16 +159,17 @@ class _Warm:
     def _task(self, trial: Trial) -> Task:
         nodeids = [nodeid for nodeid in self._reaching(trial.mutant) if trial.runs(nodeid)]
         seconds = sum(self.seen.seconds[nodeid] for nodeid in nodeids)
-        return Task(trial, lambda: self._try(trial.mutant, nodeids), _MORE_SECONDS + TIMES * seconds)
+        return Task(trial, lambda: self._try(trial, nodeids), _MORE_SECONDS + TIMES * seconds)
 
-    def _try(self, mutant: Mutant, nodeids: list[str]) -> dict[str, Any]:
+    def _try(self, trial: Trial, nodeids: list[str]) -> dict[str, Any]:
         """Return the test that fails with the mutant, after changing the live functions."""
+        mutant = trial.mutant
         source, file = mutant.source, mutant.file
         if not self._change(compiled(source, file), compiled(source, file, mutant.site.name)):
             return {"not_live": True}
         ordered = sorted(nodeids, key=lambda n: (-self.kills.get(n, 0), self.seen.seconds[n]))
         for number, (nodeid, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True), 1):
-            if failed := self._run(nodeid, following):
+            if failed := self._run_alone(nodeid) if trial.without else self._run(nodeid, following):
                 return {"killed_by": failed, "tests": number}
         return {"killed_by": "", "tests": len(ordered)}
 
