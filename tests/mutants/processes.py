@@ -7,12 +7,15 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -36,23 +39,28 @@ class _Child:
     pid: int
     pipe: int
     until: float
+    folder: str
     received: bytes = b""
 
 
 def _start(task: Task) -> _Child:
     reading, writing = os.pipe()
+    folder = tempfile.mkdtemp(prefix="m")  # short: the path of a socket has 107 characters at most
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a new process group outlives its parent
             os.close(reading)
+            # Without one of its own, pytest removes the folders of the other children when it ends: it is to keep none.
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+            Path(folder).chmod(0o711)  # some tests give a folder in it to another user
             _child(task, writing)
         os._exit(1)
     os.close(writing)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
-    return _Child(task, pid, reading, time.monotonic() + task.seconds)
+    return _Child(task, pid, reading, time.monotonic() + task.seconds, folder)
 
 
 def _child(task: Task, writing: int) -> None:
@@ -77,6 +85,7 @@ def _end(child: _Child) -> Any:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child.pid, 0)
     os.close(child.pipe)
+    shutil.rmtree(child.folder, ignore_errors=True)
     if child.received:
         with contextlib.suppress(ValueError):
             return json.loads(child.received)

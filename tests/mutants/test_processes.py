@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from tests.mutants.processes import CRASHED, TIMED_OUT, Task, forked
 
@@ -20,3 +21,15 @@ def test_children_answer_crash_or_exceed_their_time() -> None:
     found = dict(forked(tasks, 2))
 
     assert found == {"answer": ["x"] * 100_000, "crash": CRASHED, "late": TIMED_OUT}
+
+
+def test_each_child_has_a_temporary_folder_of_pytest_which_is_removed() -> None:
+    def folder() -> str:
+        path = Path(os.environ["PYTEST_DEBUG_TEMPROOT"])
+        (path / "left").touch()
+        return str(path)
+
+    folders = [path for _, path in forked([Task(number, folder, 60) for number in range(3)], 3)]
+
+    assert len(set(folders)) == 3
+    assert not any(map(os.path.exists, folders))
