@@ -41,8 +41,8 @@ class Moment:
 
 
 class _FreeOfCost(Procfs):
-    """A proc file system whose scans take no CPU time: what a scan takes here (with a collection of the garbage of all
-    tests, say) would delay the next one in simulated time.
+    """A proc file system whose scans take no CPU time. The real time of a scan, which includes collections of garbage,
+    would delay the next scan in simulated time.
     """
 
     def cpu_seconds(self) -> float:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from bench import figures
-from bench.report import Report
+from bench.report import Report, machine
 from bench.torture.fault import Outcome
 
+_MEASURED = "Measured on"  # begins the note of a table that was made on another machine
 _TOGETHER = "All attacks of other users at once"
 
 
@@ -86,8 +87,16 @@ def keep_table(made: Report) -> None:
 
 
 def _known() -> tuple[figures.Result, list[Report]]:
+    """Return the committed result and its tables, which name their machine if it is not this one."""
     known = figures.read("torture")
-    return known, [Report(one["title"], one["rows"], known["command"], tuple(one["notes"])) for one in known["tables"]]
+    elsewhere = known["processor"] != machine()["processor"]
+    where = f"{_MEASURED} {known['date']} on {known['processor']}, {known['cores']} cores."
+    tables = []
+    for one in known["tables"]:
+        named = any(note.startswith(_MEASURED) for note in one["notes"])
+        notes = (*one["notes"], where) if elsewhere and not named else one["notes"]
+        tables.append(Report(one["title"], one["rows"], known["command"], tuple(notes)))
+    return known, tables
 
 
 def _keep(known: figures.Result, tables: Sequence[Report]) -> None:

@@ -28,7 +28,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
         {"title": "Crowd", "rows": [{"a": 1}], "notes": []},
     ]
     result = {"command": "c", "date": "2026-01-02", "minutes": 1, "faults at once": 1, "tables": known}
-    monkeypatch.setattr(figures, "read", lambda _: result)
+    monkeypatch.setattr(tables, "machine", lambda: {"processor": "ours"})
+    monkeypatch.setattr(figures, "read", lambda _: {"processor": "ours", "cores": 2, **result})
     found: list[Report] = []
     monkeypatch.setattr(figures, "keep", lambda _name, reports, _facts: found.extend(reports))
     return found
@@ -48,6 +49,23 @@ def test_the_table_of_all_attacks_follows_the_faults(kept: list[Report]) -> None
 
     assert [report.title for report in kept] == ["Faults", "All attacks of other users at once", "Crowd"]
     assert kept[1].rows == [{"what": "lost", "result": 0}]
+
+
+def test_tables_of_another_machine_say_so(kept: list[Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "machine", lambda: {"processor": "another"})
+    tables.keep_table(Report("Crowd", [{"a": 2}], "c"))
+
+    assert kept[0].notes == ("old totals", "slow is", "Measured on 2026-01-02 on ours, 2 cores.")
+    assert kept[1].notes == ()
+    written = [{"title": made.title, "rows": made.rows, "notes": list(made.notes)} for made in kept]
+    known = {"command": "c", "date": "2026-01-03", "processor": "another", "cores": 2, "minutes": 1}
+    monkeypatch.setattr(figures, "read", lambda _: {**known, "faults at once": 1, "tables": written})
+    monkeypatch.setattr(tables, "machine", lambda: {"processor": "a third"})
+    kept.clear()
+    tables.keep_table(Report("Other", [], "c"))
+
+    assert kept[0].notes[-1] == "Measured on 2026-01-02 on ours, 2 cores."  # the first machine, not the last
+    assert kept[2].notes == ("Measured on 2026-01-03 on another, 2 cores.",)
 
 
 class _Process:

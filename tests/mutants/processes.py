@@ -52,7 +52,7 @@ def _start(task: Task) -> _Child:
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a new process group outlives its parent
             os.close(reading)
-            # Without one of its own, pytest removes the folders of the other children when it ends: it is to keep none.
+            # A pytest that is to keep no folders removes those beside its own, of other children, too, when it ends.
             os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
             Path(folder).chmod(0o711)  # some tests give a folder in it to another user
             _child(task, writing)
