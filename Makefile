@@ -161,13 +161,13 @@ cluster-packages: ## the Debian packages that `make cluster-check` needs
 	@echo $(CLUSTER_PACKAGES)
 
 cluster-build: ## build Kubernetes' programs into ~/.cache/gpugauge-cluster, once; KUBERNETES=1.33.13 from Go modules
-	@tests/cluster/build.sh
+	@qa/cluster/build.sh
 
 cluster-check: $(VENV)/frameworks ## a real Kubernetes with two nodes on this machine; as root, after `make cluster-build`
-	@$(BIN)/python -m tests.cluster $(ARGS)
+	@$(BIN)/python -m qa.cluster $(ARGS)
 
 bench: $(VENV)/dev ## measurements, ours beside the peers'
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m qa.bench
 
 .PHONY: docs
 docs: $(VENV)/dev ## the pages of docs/ as a site, in dist/site; a broken link is an error
@@ -175,15 +175,15 @@ docs: $(VENV)/dev ## the pages of docs/ as a site, in dist/site; a broken link i
 
 .PHONY: stories
 stories: $(VENV)/dev ## record the alert stories again by the present verdict, and write their score; some 10 minutes
-	@$(BIN)/python -m bench.alerts --record $(ARGS) --write
+	@$(BIN)/python -m qa.bench.alerts --record $(ARGS) --write
 
 .PHONY: torture
 torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
-	@$(BIN)/python -m bench.torture $(ARGS)
+	@$(BIN)/python -m qa.torture $(ARGS)
 
 .PHONY: hostile
 hostile: $(VENV)/dev ## 60 s of drawn attacks at the hook's socket and the port of one daemon; as root; ARGS="--seed N --seconds N"
-	@$(BIN)/python -m tests.hostile $(ARGS)
+	@$(BIN)/python -m qa.hostile $(ARGS)
 
 .PHONY: dashboards-check
 dashboards-check: $(VENV)/dev ## the dashboards on 50 drawn fleets and on scrapes every 15, 30 and 60 s, in a real Prometheus; some 5 minutes
@@ -191,27 +191,27 @@ dashboards-check: $(VENV)/dev ## the dashboards on 50 drawn fleets and on scrape
 
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes
-	@$(BIN)/python -m tests.strangers --programs 1000 $(ARGS)
+	@$(BIN)/python -m qa.strangers --programs 1000 $(ARGS)
 
 .PHONY: loaders
 loaders: $(VENV)/dev ## drawn loaders run again with the recommended workers; a quiet machine, 8 minutes; ARGS="--seed N --loaders N"
-	@$(BIN)/python -m tests.loaders $(ARGS)
+	@$(BIN)/python -m qa.loaders $(ARGS)
 
 .PHONY: healthy
 healthy: $(VENV)/dev ## drawn trainings that are healthy in unusual ways: no advice may appear; 10 minutes; ARGS="--seed N --programs N"
-	@$(BIN)/python -m tests.healthy $(ARGS)
+	@$(BIN)/python -m qa.healthy $(ARGS)
 
 .PHONY: mutants
 mutants: $(VENV)/dev ## small changes of the code that the tests must notice; some 30 minutes (docs/reliability.md)
-	@$(BIN)/python -m tests.mutants $(ARGS)
+	@$(BIN)/python -m qa.mutants $(ARGS)
 
 .PHONY: fuzz soak
 fuzz: $(VENV)/dev ## 100,000 inputs that are nearly right for all that reads what others wrote; some 15 minutes
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
-	@$(BIN)/python -m bench.fuzz $(ARGS)
+	@$(BIN)/python -m qa.bench.fuzz $(ARGS)
 
 soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 GPUs; some minutes
-	@$(BIN)/python -m bench.soak $(ARGS)
+	@$(BIN)/python -m qa.soak $(ARGS)
 
 gpu-check: $(VENV)/run ## what only a GPU can show: needs an NVIDIA GPU; writes a recording to tests/recordings
 	@$(BIN)/python -m gpugauge.simulator.gpucheck $(ARGS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-import bench.verdict
+import qa.bench.verdict
 
 from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.dashboards import build as dashboards
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 # Documents with generated parts.
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
     "docs/architecture.md": {"packages": packages_table},
-    "docs/verdict.md": bench.verdict.TABLES,
+    "docs/verdict.md": qa.bench.verdict.TABLES,
 }
 
 

@@ -2,7 +2,7 @@
 machine.
 
 Each bound was set about a quarter above the measured value. Every node pays for exceeding it, so find the reason before
-raising it: `python -m bench.tick` measures the parts.
+raising it: `python -m qa.bench.tick` measures the parts.
 """
 
 from __future__ import annotations

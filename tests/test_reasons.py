@@ -20,7 +20,7 @@ def without_reason(source: str) -> list[int]:
 
 
 def test_each_exception_has_its_reason() -> None:
-    paths = sorted(path for folder in ("src", "tests", "bench") for path in (ROOT / folder).rglob("*.py"))
+    paths = sorted(path for folder in ("src", "tests", "qa") for path in (ROOT / folder).rglob("*.py"))
     found = [f"{path.relative_to(ROOT)}:{number}" for path in paths for number in without_reason(path.read_text())]
 
     assert not found

@@ -16,7 +16,7 @@ from gpugauge.workload import environ, processfiles
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/security.md").read_text()
-_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+_TEST = re.compile(r"`((?:tests|qa)/[\w/]+\.py)(?:::(\w+))?`")
 _TORTURE = re.compile(r"torture `([^`]+)`")
 
 
@@ -46,7 +46,7 @@ def _exists(path: Path, name: str) -> bool:
 
 
 def _torture() -> set[str]:
-    tables = json.loads((ROOT / "bench/results/torture.json").read_text())["tables"]
+    tables = json.loads((ROOT / "qa/bench/results/torture.json").read_text())["tables"]
     return {row["fault"] for table in tables for row in table["rows"] if "fault" in row}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.alerts.story import Story, notation
+from qa.bench.alerts.story import Story, notation
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Node

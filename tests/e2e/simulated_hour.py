@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench.fleet_bodies import Template, template
+from qa.bench.fleet_bodies import Template, template
 
 from gpugauge.simulator.scenario.load import load_scenario
 from tests.e2e.backfill import Sample

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.alerts.jobs import EXPECTED, five_containers, sidecar, slurm_job, two_nodes, without_hook
+from qa.bench.alerts.jobs import EXPECTED, five_containers, sidecar, slurm_job, two_nodes, without_hook
 
 from tests.e2e.alert_fleet import FAST, PATIENCE, Node, Received, Subject, daemons, judged, servers
 from tests.e2e.programs import wait_for

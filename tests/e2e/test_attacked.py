@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bench.torture.subject import Setting, Subject, subject, switch
+from qa.hostile.witness import SETTINGS, Witness, settings
+from qa.torture.subject import Setting, Subject, subject, switch
 
 from tests.e2e.programs import wait_for
-from tests.hostile.witness import SETTINGS, Witness, settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 15
-# Of a daemon with users, and of one without (tests/hostile/run.py, has_users).
+# Of a daemon with users, and of one without (qa/hostile/run.py, has_users).
 SEEDS = {True: 7, False: 5}
 
 
 def hostile(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.hostile", *arguments]
+    command = [sys.executable, "-m", "qa.hostile", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 

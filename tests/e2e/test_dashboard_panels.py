@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bench.fleet_bodies import Template
+from qa.bench.fleet_bodies import Template
 
 from gpugauge.artifacts.dashboards.build import DASHBOARDS
 from gpugauge.artifacts.rules.options import Parameters

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.alerts.replay import replay
+from qa.bench.alerts.replay import replay
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules

@@ -20,7 +20,7 @@ SEEDS = ("20", "28")
 @pytest.mark.timeout(400)
 def test_the_recommended_workers_remove_the_waits() -> None:
     need_module("torch")
-    command = [sys.executable, "-m", "tests.loaders", "--only", *SEEDS]
+    command = [sys.executable, "-m", "qa.loaders", "--only", *SEEDS]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from bench.alerts.replay import dump
 from pydantic import ValidationError
+from qa.bench.alerts.replay import dump
 
 from gpugauge.artifacts.rules.options import Parameters
 from tests.e2e.ruletester import tools

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.alerts.replay import dump
+from qa.bench.alerts.replay import dump
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause

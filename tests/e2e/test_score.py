@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.alerts import tuned
-from bench.alerts.__main__ import main as command
-from bench.alerts.record import record
-from bench.alerts.score import Rules, Score, naive, score_all
-from bench.alerts.story import SHIPPED, Story, read, write
+from qa.bench.alerts import tuned
+from qa.bench.alerts.__main__ import main as command
+from qa.bench.alerts.record import record
+from qa.bench.alerts.score import Rules, Score, naive, score_all
+from qa.bench.alerts.story import SHIPPED, Story, read, write
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters

@@ -21,7 +21,7 @@ def test_no_statement_about_a_hundred_drawn_programs_is_wrong(capsys: pytest.Cap
     for module in ("transformers", "lightning", "accelerate"):
         need_module(module)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.strangers", "--programs", str(PROGRAMS)],
+        [sys.executable, "-m", "qa.strangers", "--programs", str(PROGRAMS)],
         cwd=ROOT,
         check=False,
         capture_output=True,

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.torture.scrape import Scrape
-from bench.torture.truth import Judge, Truth
+from qa.torture.scrape import Scrape
+from qa.torture.truth import Judge, Truth
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.alone
 def test_a_dozen_faults_lose_no_scrape_and_show_no_wrong_value() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.torture", "--quick"], cwd=ROOT, check=False, capture_output=True, text=True
+        [sys.executable, "-m", "qa.torture", "--quick"], cwd=ROOT, check=False, capture_output=True, text=True
     )
 
     lines = done.stdout.splitlines()

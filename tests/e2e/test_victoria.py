@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from bench.alerts.replay import dump
-from bench.alerts.replay import replay as by_promtool
-from bench.alerts.story import SHIPPED, Story, read
+from qa.bench.alerts.replay import dump
+from qa.bench.alerts.replay import replay as by_promtool
+from qa.bench.alerts.story import SHIPPED, Story, read
 
 from gpugauge.artifacts.dashboards.build import DASHBOARDS
 from gpugauge.artifacts.rules import pack as rules

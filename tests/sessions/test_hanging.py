@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.torture.users.fuse import closing_hangs
+from qa.torture.users.fuse import closing_hangs
 
 from gpugauge.sessions.listener import Sessions
 from tests.needs import require

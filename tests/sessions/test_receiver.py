@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from bench.torture.users.groups import cgroup
+from qa.torture.users.groups import cgroup
 
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.listener import Sessions

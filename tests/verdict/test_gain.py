@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from bench.gain import advised, bounded, published, quantile
+from qa.bench.gain import advised, bounded, published, quantile
 
 from gpugauge.simulator.device.pipeline import REMOVED, Pipeline, without
 from gpugauge.verdict.evidence import Evidence

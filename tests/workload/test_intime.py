@@ -132,7 +132,7 @@ def test_a_process_that_holds_the_lock_of_its_memory_holds_up_no_other(public: P
     require(os.geteuid() == 0 and Path("/dev/fuse").exists(), "needs root and FUSE")
     # A process of its own: this one may have threads that a fork does not survive.
     hanging = subprocess.Popen(
-        [sys.executable, "-m", "bench.torture.users.fuse", str(public), str(_HUNG)],
+        [sys.executable, "-m", "qa.torture.users.fuse", str(public), str(_HUNG)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -222,7 +222,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--simulate", metavar="NAME", help="a scenario or a recording in place of the driver")
     parser.add_argument("--seconds", type=float, default=30.0, help="duration of the readings, and of the load")
     parser.add_argument("--recordings", type=Path, default=Path("tests/recordings"), help="folder for the recording")
-    parser.add_argument("--results", type=Path, default=Path("bench/gpu"), help="folder for the results")
+    parser.add_argument("--results", type=Path, default=Path("qa/bench/gpu"), help="folder for the results")
     options = parser.parse_args(arguments)
     if options.simulate:
         from gpugauge.simulator.nvml.install import install  # noqa: PLC0415  (needs pydantic)

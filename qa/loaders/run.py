@@ -1,0 +1,131 @@
+"""Runs a drawn loader beside a daemon, and again as the daemon recommends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tests.e2e.programs import GPUGAUGE, Daemon
+
+from qa.loaders.draw import FILE_BYTES, FILES, Loader
+from qa.loaders.measure import Measured, Step, measured
+
+PROGRAM = Path(__file__).with_name("program.py")
+REMOVED = 0.8  # share of the planted wait that the recommended number removes
+NO_HELP = 1.1  # factor of the step rate that more workers do not reach where they do not help
+GAIN_ERROR = 0.15
+SETTLED = 8  # seconds after the first diagnosis
+AGAIN = 14.0  # seconds of the second run
+SMALL = 0.05  # share of the time; shorter waits are no finding
+_NAMES = {
+    "training_loader_workers_recommended": "recommended",
+    "training_loader_expected_speedup_ratio": "speedup",
+    "training_loader_expected_speedup_lower_ratio": "lower",
+}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The last diagnosis of the daemon; no reason without one."""
+
+    reason: str = ""
+    recommended: int | None = None
+    speedup: float | None = None
+    lower: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one loader. `verdict` is right, absent or wrong."""
+
+    loader: Loader
+    before: Measured
+    reported: Reported
+    tried: int | None
+    after: Measured | None
+    verdict: str
+
+    @property
+    def raw(self) -> bool:
+        """Whether the clock alone decided the verdict."""
+        return self.before.raw and (self.after is None or self.after.raw)
+
+
+def write_files(folder: Path) -> None:
+    """Write the files of cold loaders to storage."""
+    folder.mkdir()
+    content = os.urandom(FILE_BYTES)
+    for number in range(FILES):
+        with (folder / str(number)).open("wb") as file:
+            file.write(content)
+    os.sync()
+
+
+def run(loader: Loader, daemon: Daemon) -> tuple[Measured, Reported]:
+    """Run the program of a loader under the hook; return what it measured and what the daemon reported last."""
+    command = [GPUGAUGE, "run", "--", sys.executable, str(PROGRAM), json.dumps(asdict(loader))]
+    environment = {**os.environ, "GPUGAUGE_HOOK_SOCKET": str(daemon.socket), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(PROGRAM.parents[2])
+
+    def bind() -> None:
+        if loader.cpus:
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: loader.cpus])
+
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=bind,  # noqa: PLW1509 - this program has one thread
+    )
+    reported, decided = Reported(), 0
+    while process.poll() is None and decided < SETTLED:
+        time.sleep(1.0)
+        found = read(daemon, process.pid)
+        reported = found if found is not None else reported
+        decided += bool(reported.reason)
+    process.send_signal(signal.SIGUSR1)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    steps = [Step(*values) for values in json.loads(output.splitlines()[-1])["steps"]]
+    return measured(steps, loader.workers, loader.cpus or len(os.sched_getaffinity(0))), reported
+
+
+def read(daemon: Daemon, pid: int) -> Reported | None:
+    """Return the diagnosis of a process, None if the daemon does not know it."""
+    known = daemon.series("torch_process_info", "process", "pid")
+    process = next((name for name, found in known if found == str(pid)), None)
+    if process is None:
+        return None
+    reasons = daemon.series("training_loader_limited_by", "process", "reason")
+    reason = next((why for name, why in reasons if name == process), "")
+    values = {short: daemon.series(name, "process").get((process,)) for name, short in _NAMES.items()}
+    recommended = values.pop("recommended")
+    return Reported(reason, None if recommended is None else int(recommended), **values)
+
+
+def judge(loader: Loader, daemon: Daemon) -> Result:
+    """Run a loader, apply the recommendation, and compare."""
+    before, reported = run(loader, daemon)
+    if not reported.reason or reported.recommended is None:
+        verdict = "right" if before.wait < SMALL * before.step else "absent"
+        return Result(loader, before, reported, None, None, verdict)
+    more = reported.recommended > loader.workers
+    tried = reported.recommended if more else 2 * loader.workers + 1
+    after, _ = run(replace(loader, workers=tried, generator=False, seconds=AGAIN), daemon)
+    if not more:
+        verdict = "right" if before.alone < NO_HELP * after.alone else "wrong"
+    elif loader.kind == "one_core":
+        # The CPU stays the limit, so the wait does not end: the gain is the expected one.
+        gain = before.alone / after.alone
+        verdict = "right" if abs(gain / (reported.speedup or 1.0) - 1.0) < GAIN_ERROR else "wrong"
+    else:
+        verdict = "right" if 1.0 - after.wait / before.wait >= REMOVED else "wrong"
+    return Result(loader, before, reported, tried, after, verdict)

@@ -1,1 +1,0 @@
-"""Mutation testing: small changes of the code that the tests must notice. `python -m tests.mutants --help`."""
