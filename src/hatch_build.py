@@ -1,4 +1,4 @@
-"""Build hook that adds commit and build time to wheels and source packages (gpugauge/buildinfo.py)."""
+"""Build hook that adds commit and build time to wheels and source packages (gpugauge/base/buildinfo.py)."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ class BakeBuild(BuildHookInterface[Any]):
 def _buildinfo(root: Path) -> ModuleType:
     """Return the module from this source tree: gpugauge is not installed during the build."""
     sys.path.insert(0, str(root / "src"))
-    return importlib.import_module("gpugauge.buildinfo")
+    return importlib.import_module("gpugauge.base.buildinfo")

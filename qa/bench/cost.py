@@ -21,8 +21,8 @@ from qa.bench.weight import weight
 DEVICES, PROCESSES = 8, 24
 # Seconds measured by seconds between two scrapes.
 PHASES = {None: 30.0, 15.0: 45.0, 1.0: 30.0}
-# After a scrape the daemon ticks each second for a while (gpugauge.forecast), as it does until it knows the scraper's
-# interval, which takes four scrapes.
+# After a scrape the daemon ticks each second for a while (gpugauge.base.forecast), as it does until it knows the
+# scraper's interval, which takes four scrapes.
 WARM_UP_SECONDS, SETTLING_INTERVALS = 20.0, 4.6
 # Before memory is measured; it grows until the caches of connections and bodies are full.
 SCRAPES, PAUSE_SECONDS = 1000, 0.005

@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from gpugauge import isolated
 from gpugauge.__main__ import main as gpugauge
+from gpugauge.base import isolated
 from gpugauge.driver import nvidia
 
 THREADS = "BENCH_THREADS"  # the environment variable with the path of a file, written on SIGUSR2: see qa.bench.parts

@@ -14,12 +14,12 @@ from itertools import count
 from random import Random
 from typing import Generic, TypeVar
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import LEAD_SECONDS as TICK_LEAD
 from gpugauge.driver.api import Group
 from gpugauge.driver.reader import LEAD_SECONDS as READ_LEAD
 from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
-from gpugauge.forecast import ScrapeForecast
 from gpugauge.web.refresh import WAIT_SECONDS, Refresh
 
 INTERVAL, IDLE = 1.0, 5.0  # the defaults of sampling.interval_seconds and idle_interval_seconds

@@ -5,7 +5,7 @@ settings; every other command goes through the command line. `isolated` explains
 import os
 import sys
 
-from gpugauge import isolated
+from gpugauge.base import isolated
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
 def _serve(arguments: list[str]) -> None:
     import signal
 
-    from gpugauge import privileges
+    from gpugauge.base import privileges
 
     _open_standard_streams()
     privileges.clear_ambient()  # no child inherits a capability of the service

@@ -1,13 +1,13 @@
-"""The registered collectors and all their metrics, from the table in `gpugauge.registry`."""
+"""The registered collectors and all their metrics, from the table in `gpugauge.base.registry`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
+from gpugauge.base.registry import COLLECTORS, Entry
 from gpugauge.collectors.base import Node, RegisteredCollector
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.metric import Metric
-from gpugauge.registry import COLLECTORS, Entry
 from gpugauge.settings.model import Settings
 
 

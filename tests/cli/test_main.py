@@ -11,7 +11,7 @@ import pytest
 from click import Context, Option
 from click.testing import CliRunner, Result
 
-from gpugauge import buildinfo
+from gpugauge.base import buildinfo
 from gpugauge.cli import main as cli
 from gpugauge.daemon import logs
 from gpugauge.driver.client import Worker

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.daemon import last_scrape
 from gpugauge.daemon.last_scrape import LastScrape
-from gpugauge.forecast import ScrapeForecast
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 from tests.serving import fetch

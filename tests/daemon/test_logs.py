@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpugauge.base.logline import Condition, Occasions, fields
 from gpugauge.daemon.logs import setup
-from gpugauge.logline import Condition, Occasions, fields
 
 log = logging.getLogger("gpugauge.test")
 
@@ -170,7 +170,7 @@ def test_full_disk_and_closed_reader_are_no_errors(capfd: pytest.CaptureFixture[
 
 def test_lines_are_limited_by_subject_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("gpugauge.logline.time.monotonic", lambda: now)
+    monkeypatch.setattr("gpugauge.base.logline.time.monotonic", lambda: now)
     occasions = Occasions(60, 2)
 
     first = [occasions.allows(subject) for subject in ("a", "a", "b", "c")]

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.collectors.base import Tick
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverView, Reply
-from gpugauge.forecast import ScrapeForecast
 from gpugauge.metric import NONE, Metric, Table, families
 from gpugauge.snapshot import Section, Snapshot
 

@@ -132,13 +132,13 @@ def test_each_interpreter_finds_the_hook(hook: Path, interpreter: str) -> None:
 
 def test_the_folder_is_named_by_its_content_and_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = files.install(tmp_path)
-    before = (first / "gpugauge/text.py").stat().st_ino
+    before = (first / "gpugauge/base/text.py").stat().st_ino
     again = files.install(tmp_path)
     monkeypatch.setattr(files, "_INTERPRETERS", ("python3.99",))
     other = files.install(tmp_path)
 
     assert again == first != other
-    assert (first / "gpugauge/text.py").stat().st_ino == before
+    assert (first / "gpugauge/base/text.py").stat().st_ino == before
     assert sorted(tmp_path.iterdir()) == sorted([first, other])
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
+from gpugauge.base.text import printable
 from gpugauge.cli.main import main
 from gpugauge.doctor import reported
 from gpugauge.doctor.answer import Answer, answer, lines
@@ -19,7 +20,6 @@ from gpugauge.doctor.table import Entry
 from gpugauge.status.measured_advice import BY_CAUSE
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.terminal.columns import cells
-from gpugauge.text import printable
 from gpugauge.verdict.causes import CAUSES
 from tests.doctor.cases import case
 from tests.doctor.daemons import Answers, answers_of, serving

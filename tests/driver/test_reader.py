@@ -4,12 +4,12 @@ import time
 
 import pytest
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import Reply, code_name
 from gpugauge.driver.client import Worker
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.reader import Reader
 from gpugauge.driver.schedule import ReadingIntervals
-from gpugauge.forecast import ScrapeForecast
 from tests.driver.fakeworker import FakeWorker, Node
 
 

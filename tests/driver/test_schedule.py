@@ -1,7 +1,7 @@
 import pytest
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
-from gpugauge.forecast import ScrapeForecast
 
 INTERVALS = ReadingIntervals({"fast": 1.0, "samples": 2.0, "normal": 5.0})
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge import isolated
+from gpugauge.base import isolated
 from gpugauge.driver.api import Reply
 from gpugauge.driver.codes import WORKER_ERROR
 from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.duration import parse_duration
+from gpugauge.base.duration import parse_duration
 from tests.e2e.programs import http, prometheus
 from tests.needs import need
 

@@ -43,7 +43,7 @@ def test_a_child_interpreter_is_armed_too() -> None:
     assert "Finder" in python(program).stdout
 
 
-@pytest.mark.parametrize("name", ["text.py", "wire", "hook"])
+@pytest.mark.parametrize("name", ["base/text.py", "wire", "hook"])
 def test_what_a_training_loads_runs_on_python_3_9(name: str) -> None:
     vermin = Path(sys.executable).with_name("vermin")
     target = Path(launch.__file__).parents[1] / name

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.logline import Occasions
+from gpugauge.base.logline import Occasions
 from gpugauge.sessions import listener as listeners
 from gpugauge.sessions import reception
 from gpugauge.sessions.listener import Sessions, SessionsError

@@ -5,8 +5,8 @@ from threading import Thread
 
 import pytest
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.exposition.render import Exposition
-from gpugauge.forecast import ScrapeForecast
 from gpugauge.snapshot import Snapshot
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.routes import standard_routes

@@ -1,7 +1,7 @@
 import time
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.exposition.render import Exposition
-from gpugauge.forecast import ScrapeForecast
 from gpugauge.web.routes import for_people, late, standard_routes
 from gpugauge.web.server import Reply, Request, Route
 from tests.serving import SNAPSHOT, answer

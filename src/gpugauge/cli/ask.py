@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from gpugauge.base.text import printable
 from gpugauge.cli.common import fail
-from gpugauge.text import printable
 from gpugauge.web.client import RequestError, UnreachableError, request
 
 _CHANGE_TIMEOUT_SECONDS = 25.0  # longer than the daemon takes for any answer

@@ -42,7 +42,7 @@ class _Commands(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
     if requested:
-        from gpugauge import buildinfo
+        from gpugauge.base import buildinfo
 
         click.echo(f"gpugauge {buildinfo.build()}")
         ctx.exit()

@@ -17,8 +17,8 @@ from gpugauge.artifacts.rules.options import (
     read,
     validate,
 )
+from gpugauge.base.duration import format_duration
 from gpugauge.cli.common import fail
-from gpugauge.duration import format_duration
 
 _SEVERITIES = "severities"
 _FORMATS = pack.FORMATS | {"jsonnet": mixin.as_jsonnet}

@@ -80,7 +80,7 @@ class Node:
 
 
 class RegisteredCollector:
-    """Base class of the collectors in `gpugauge.registry`. Subclasses set `name` and `metrics`."""
+    """Base class of the collectors in `gpugauge.base.registry`. Subclasses set `name` and `metrics`."""
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]

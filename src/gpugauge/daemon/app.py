@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from gpugauge import __version__
+from gpugauge.base.logline import fields
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.last_scrape import LastScrape
 from gpugauge.daemon.reload import Reloader
 from gpugauge.driver.client import Spawn, Worker
 from gpugauge.driver.supervisor import UNKILLABLE, Supervisor
-from gpugauge.logline import fields
 from gpugauge.settings.model import Settings
 from gpugauge.status.driver_advice import advice
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugauge import catalog
+from gpugauge.base.forecast import ScrapeForecast
+from gpugauge.base.logline import Condition
 from gpugauge.collectors.base import Collector, Node
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.daemon.lifecycle import lifecycle_routes
@@ -28,8 +30,6 @@ from gpugauge.driver.remembered import StateFile, host_digest, machine_id
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
-from gpugauge.forecast import ScrapeForecast
-from gpugauge.logline import Condition
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings

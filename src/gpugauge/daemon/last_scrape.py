@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from gpugauge.forecast import ScrapeForecast
-from gpugauge.logline import fields
+from gpugauge.base.forecast import ScrapeForecast
+from gpugauge.base.logline import fields
 from gpugauge.sessions.session import Session
 
 log = logging.getLogger("gpugauge")

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from datetime import datetime, timezone
 from urllib.parse import parse_qs
 
+from gpugauge.base.duration import parse_duration
 from gpugauge.driver.api import RELEASED, DriverView
 from gpugauge.driver.supervisor import Supervisor
-from gpugauge.duration import parse_duration
 from gpugauge.status.driver_advice import advice
 from gpugauge.web.guard import guarded
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence

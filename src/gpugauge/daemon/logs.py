@@ -15,7 +15,7 @@ import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from gpugauge.logline import fields
+from gpugauge.base.logline import fields
 
 # Values that logfmt leaves unquoted: nothing special to a shell, a terminal or a parser.
 _UNQUOTED = re.compile(r"[A-Za-z0-9_.:/@+-]+")

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from gpugauge.base.logline import fields
 from gpugauge.daemon import logs
 from gpugauge.daemon.selection import SelectionError
-from gpugauge.logline import fields
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk

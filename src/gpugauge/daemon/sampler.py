@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpugauge.base.forecast import ScrapeForecast
+from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
-from gpugauge.forecast import ScrapeForecast
-from gpugauge.logline import Condition, fields
 from gpugauge.snapshot import Health, Section, Snapshot
 
 log = logging.getLogger("gpugauge.sampler")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpugauge.protobuf import field, flag, messages
+from gpugauge.base.protobuf import field, flag, messages
 
 VERSION = "v1beta1"
 REGISTER = f"/{VERSION}.Registration/Register"

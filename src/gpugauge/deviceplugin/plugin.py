@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gpugauge.base.logline import Condition, fields
 from gpugauge.deviceplugin import messages
-from gpugauge.logline import Condition, fields
 
 log = logging.getLogger(__name__)
 

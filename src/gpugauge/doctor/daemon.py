@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpugauge import catalog
-from gpugauge.text import printable
+from gpugauge.base.text import printable
 from gpugauge.web.client import RequestError, request
 
 _TIMEOUT_SECONDS = 5.0

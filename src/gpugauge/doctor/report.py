@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpugauge import __version__
+from gpugauge.base.text import printable
 from gpugauge.doctor.answer import Answer
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
-from gpugauge.text import printable
 
 WIDTH_COLUMNS = 80
 _MARKS: dict[Level, tuple[str, int]] = {  # the mark and its SGR colour code

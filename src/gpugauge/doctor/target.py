@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from gpugauge import isolated
+from gpugauge.base import isolated
 from gpugauge.doctor import probe
 
 _POLL_SECONDS = 0.02

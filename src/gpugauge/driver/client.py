@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpugauge import isolated
+from gpugauge.base import isolated
 from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
 from gpugauge.driver.messages import reply

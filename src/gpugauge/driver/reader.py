@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import LIFECYCLE, Group, Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.quarantine import Quarantine
 from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
-from gpugauge.forecast import ScrapeForecast
 
 # A reading begins this long before an expected scrape, in addition to the duration of the last reading. It covers the
 # tick that follows, and the jitter of scrapes and thread wake-ups, some milliseconds each.

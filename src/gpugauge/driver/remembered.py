@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpugauge import jsonfile
-from gpugauge.logline import Condition, fields
+from gpugauge.base import jsonfile
+from gpugauge.base.logline import Condition, fields
 
 log = logging.getLogger("gpugauge.driver")
 

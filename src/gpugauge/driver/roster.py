@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.api import RELEASED, Device
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.missing import NOT_ENUMERATED, REMOVED, BusDevice, pci_address
 from gpugauge.driver.reader import QUARANTINED
 from gpugauge.driver.remembered import StateFile
-from gpugauge.logline import Condition, fields
 
 log = logging.getLogger("gpugauge.driver")
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import Group
-from gpugauge.forecast import ScrapeForecast
 
 # Groups that are read for a scrape whether due or not: busy seconds are exact up to the last reading.
 SCRAPE_GROUPS: frozenset[Group] = frozenset({"fast", "samples"})

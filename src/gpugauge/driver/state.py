@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
+from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.api import RELEASED, DriverFacts
-from gpugauge.logline import Condition, fields
 from gpugauge.status.driver_advice import advice
 
 log = logging.getLogger("gpugauge.driver")

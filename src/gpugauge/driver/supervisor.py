@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpugauge.base.forecast import ScrapeForecast
+from gpugauge.base.logline import fields
 from gpugauge.driver.api import DriverFacts, DriverView, Reply, code_name
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
@@ -27,8 +29,6 @@ from gpugauge.driver.roster import Roster
 from gpugauge.driver.schedule import Pace, ReadingIntervals
 from gpugauge.driver.state import DriverState
 from gpugauge.driver.workerslot import WorkerSlot
-from gpugauge.forecast import ScrapeForecast
-from gpugauge.logline import fields
 
 log = logging.getLogger("gpugauge.driver")
 

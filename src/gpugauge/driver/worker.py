@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpugauge import privileges
+from gpugauge.base import privileges
 from gpugauge.driver.codes import INVALID_ARGUMENT, WORKER_ERROR, DriverError, DriverFacts, Group
 from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
 from gpugauge.driver.messages import message, reply

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from gpugauge.base.logline import fields
 from gpugauge.driver.client import GRACE_SECONDS, Worker
-from gpugauge.logline import fields
 
 log = logging.getLogger("gpugauge.driver")
 

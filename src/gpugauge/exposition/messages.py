@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from gpugauge.base.protobuf import double, field, integer, signed, varint
 from gpugauge.exposition.starts import Starts
 from gpugauge.exposition.text import LabelSets, Samples, encoded, unit_of
 from gpugauge.metric import Family, HistogramValue, LabelValues, Metric, Value
-from gpugauge.protobuf import double, field, integer, signed, varint
 
 _TYPES = {"counter": 0, "gauge": 1, "histogram": 4}
 _FIELDS = {"gauge": 2, "counter": 3, "histogram": 7}  # of Metric

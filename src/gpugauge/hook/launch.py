@@ -18,7 +18,7 @@ _OPTIONS_WITHOUT_HOOK = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "
 
 
 # The files that a training process loads; they find each other by their relative places.
-_EXPORTED = ("__init__.py", "text.py", "wire", "hook")
+_EXPORTED = ("__init__.py", "base/__init__.py", "base/text.py", "wire", "hook")
 
 
 class LaunchError(Exception):
@@ -56,6 +56,7 @@ def export(folder: Path) -> str:
             shutil.rmtree(target / part, ignore_errors=True)
             shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (target / part).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / part, target / part)
     return str(target / "hook" / "bootstrap")
 

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpugauge.logline import Occasions, fields
+from gpugauge.base.logline import Occasions, fields
 from gpugauge.sessions import ends
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.connection import Connection, RejectedError, prepare

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpugauge.logline import Condition, fields
+from gpugauge.base.logline import Condition, fields
 from gpugauge.sessions.intake import Datagram, Intake
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.closing import MAX_THREADS

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from gpugauge.logline import Occasions, fields
+from gpugauge.base.logline import Occasions, fields
 from gpugauge.sessions.budget import LIMITS, NOTHING, WHOLE, Budget, series_of
 from gpugauge.sessions.connection import Connection
 from gpugauge.sessions.session import RECEIVER_ENDS, REJECTION_REASONS, SESSION_END_REASONS, Counters, Session

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpugauge import registry
+from gpugauge.base import registry
 from gpugauge.settings.kinds import Names, Section, setting, with_switches
 from gpugauge.settings.web import Web
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpugauge import __version__, isolated
+from gpugauge import __version__
+from gpugauge.base import isolated
 
 if TYPE_CHECKING:
     from gpugauge.settings.model import Settings

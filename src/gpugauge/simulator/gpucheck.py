@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gpugauge import isolated
+from gpugauge.base import isolated
 from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
 from gpugauge.driver.messages import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES

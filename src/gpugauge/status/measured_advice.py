@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from gpugauge.base.text import whole
 from gpugauge.metric import Value
 from gpugauge.status.words import digits, factor
-from gpugauge.text import whole
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
 _MIN_FRAGMENTATION = 0.15

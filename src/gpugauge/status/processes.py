@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gpugauge.base.text import whole
 from gpugauge.metric import Family
 from gpugauge.status.advice import Exported, Subject, advice_of, first_gain_words, words
 from gpugauge.status.ended import Endings
@@ -12,7 +13,6 @@ from gpugauge.status.history import IDENTITIES, History, by_labels, is_wasted
 from gpugauge.status.problem import section_of_training
 from gpugauge.status.steps import WAITING_RATIO
 from gpugauge.status.words import cause_phrase, state_words
-from gpugauge.text import whole
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from gpugauge.base.text import whole
 from gpugauge.status.words import duration
-from gpugauge.text import whole
 from gpugauge.verdict import loaders
 
 LOADER_ADVICE = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpugauge.base.text import printable
 from gpugauge.status.words import percent
-from gpugauge.text import printable
 
 
 def safe(text: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.text import whole
+from gpugauge.base.text import whole
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loaders import Load
 from gpugauge.verdict.shares import seconds_in_window

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gpugauge.text import whole
+from gpugauge.base.text import whole
 
 Facts = Mapping[str, str]
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from gpugauge.text import printable
+from gpugauge.base.text import printable
 
 _MAX_REFUSAL_BYTES = 10_000
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tornado.iostream import IOStream, SSLIOStream
 
-from gpugauge.logline import Condition
+from gpugauge.base.logline import Condition
 from gpugauge.web.http1 import MAX_BODY_BYTES, MAX_HEADER_BYTES, Connection
 from gpugauge.web.messages import Client, Reply, Request
 from gpugauge.web.prefixes import prefix

@@ -16,7 +16,7 @@ from typing import Protocol
 import h11
 from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 
-from gpugauge.logline import fields
+from gpugauge.base.logline import fields
 from gpugauge.web.messages import Client, Headers, Reply, Request, sentence
 from gpugauge.web.repeated import Repeated
 

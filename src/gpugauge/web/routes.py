@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache, partial
 
+from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.exposition.render import Exposition, Response
-from gpugauge.forecast import ScrapeForecast
 from gpugauge.snapshot import Snapshot
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence

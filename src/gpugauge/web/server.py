@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
-from gpugauge.logline import fields
+from gpugauge.base.logline import fields
 from gpugauge.web.connections import Listener
 from gpugauge.web.listen import ListenError, bind
 from gpugauge.web.messages import Client, Handler, Reply, Request, Route, sentence

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from gpugauge.text import printable
+from gpugauge.base.text import printable
 
 VERSION = (1, 3)  # major, minor
 MAX_MESSAGE_BYTES = 16 * 1024

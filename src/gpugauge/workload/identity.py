@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import attrgetter
 
-from gpugauge.text import printable
+from gpugauge.base.text import printable
 
 # Long enough for usual names of pods and namespaces. Hostile names must not make scrapes large.
 MAX_LABEL_BYTES = 128

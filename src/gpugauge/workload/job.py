@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.text import printable
+from gpugauge.base.text import printable
 from gpugauge.workload import environ
 from gpugauge.workload.controllers import CONTROLLERS, Pod, controller, number, spans_hosts
 

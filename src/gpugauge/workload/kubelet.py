@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
 
-from gpugauge.protobuf import messages, text
+from gpugauge.base.protobuf import messages, text
 from gpugauge.workload.identity import Workload, clean
 
 _METHOD = "/v1.PodResourcesLister/List"

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpugauge import privileges
+from gpugauge.base import privileges
 from gpugauge.workload import cgroup, environ
 from gpugauge.workload.command import command_name, is_helper, is_python
 from gpugauge.workload.identity import Workload, clean

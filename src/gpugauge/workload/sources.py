@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gpugauge.logline import Condition
+from gpugauge.base.logline import Condition
 
 
 class Source:

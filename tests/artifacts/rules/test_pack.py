@@ -13,9 +13,9 @@ from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters, RulesError, load
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
+from gpugauge.base.duration import format_duration
 from gpugauge.cli.main import main
 from gpugauge.collectors.device.xids import XID_CLASSES
-from gpugauge.duration import format_duration
 from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES, Cause
 from tests.artifacts.rules.rule_stories import QUIET, STORIES

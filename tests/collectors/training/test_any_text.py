@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpugauge.base.text import whole
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.training.memory import MemoryCollector
 from gpugauge.collectors.training.training import TrainingCollector
@@ -20,7 +21,6 @@ from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.screen import processes
 from gpugauge.terminal.table import table
-from gpugauge.text import whole
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire

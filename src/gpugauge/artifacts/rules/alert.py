@@ -8,7 +8,7 @@ from typing import Literal
 from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import TEXT_LABELS, TEXTS
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 About = Literal["job", "GPU", "exporter"]
 # By subject: the dashboard, and the labels of an alert by variable of the dashboard.

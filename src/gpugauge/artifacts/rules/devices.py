@@ -6,7 +6,7 @@ from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.texts import Texts
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 
 def of_exporters(p: Parameters) -> list[Alert]:

@@ -8,7 +8,7 @@ import textwrap
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.pack import alerts
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 _HEAD = ("ALERT", "SEVERITY", "ONE FOR EACH", "FIRES WHEN", "AFTER")
 _MIN_TEXT = 24

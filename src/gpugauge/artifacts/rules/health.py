@@ -10,7 +10,7 @@ from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.promql import Selectors, with_cluster
 from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Recording
 from gpugauge.artifacts.rules.texts import Texts
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 # Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
 IDENTITY = "gpugauge:gpu:info"

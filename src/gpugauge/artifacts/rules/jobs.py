@@ -8,7 +8,7 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import PROBLEM, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 
 def of_processes(p: Parameters) -> list[Alert]:

@@ -7,7 +7,7 @@ from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, PROBLEM, RANK_WORK
 from gpugauge.artifacts.rules.texts import Texts
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, Cause
 
 CPU_CAUSES = "~no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from gpugauge.artifacts.rules.serving import COMMANDS
-from gpugauge.duration import format_duration, parse_duration
+from gpugauge.base.duration import format_duration, parse_duration
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
 from gpugauge.settings.nearest import hint
 from gpugauge.settings.yaml_model import YamlModel

@@ -16,7 +16,7 @@ from gpugauge.artifacts.rules import recording as rules_recording
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Parameters, UnknownAlertError
 from gpugauge.artifacts.rules.recording import Recording
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 
 def _no_rules(_: Parameters) -> list[Any]:

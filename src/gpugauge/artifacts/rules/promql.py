@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 # The labels that identify a job. Alerts never carry the label `process`: it changes with every restart.
 JOB_LABELS = ("workload_job_kind", "workload_namespace", "workload_job")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import HAS_JOB, JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.duration import format_duration
+from gpugauge.base.duration import format_duration
 
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 
+from gpugauge.base.logline import fields
 from gpugauge.collectors.device.gpufaults import Counter, FaultFile, GpuFaults, Marks, OpenError
 from gpugauge.collectors.device.xids import LASTING, LINKED
 from gpugauge.driver.api import Device, DeviceReading
-from gpugauge.logline import fields
 
 log = logging.getLogger("gpugauge.events")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpugauge import jsonfile
+from gpugauge.base import jsonfile
+from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.device.xids import LASTING
-from gpugauge.logline import Condition, fields
 
 log = logging.getLogger("gpugauge.events")
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpugauge.base.logline import fields
 from gpugauge.collectors.device.health import RECOVERY_ACTIONS
 from gpugauge.driver.api import Device
-from gpugauge.logline import fields
 
 log = logging.getLogger("gpugauge.events")
 

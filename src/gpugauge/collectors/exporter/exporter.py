@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from gpugauge import buildinfo
+from gpugauge.base import buildinfo
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.exporter.own_usage import read_usage
 from gpugauge.driver.api import RELEASED

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from gpugauge.base.text import whole
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, by
 from gpugauge.sessions.session import Session
-from gpugauge.text import whole
 from gpugauge.wire import messages as wire
 
 _process = Table("process")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from gpugauge.base.text import whole
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training.memory_rows import DEVICES, PARTS, PROCESSES, OfProcess, OnDevice
 from gpugauge.metric import Family, LabelValues, families
 from gpugauge.snapshot import Section
-from gpugauge.text import whole
 from gpugauge.verdict.memory.figures import DeviceMemory, rank_ratios, seconds_until_full
 from gpugauge.verdict.memory.trend import Growth, Series
 from gpugauge.verdict.window import Window, WindowFamilies

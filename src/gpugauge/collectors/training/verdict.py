@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training import loader_verdict_rows
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
-from gpugauge.logline import Condition, fields
 from gpugauge.metric import LabelValues, families
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section

@@ -12,7 +12,7 @@ from pathlib import Path
 from ssl import CERT_REQUIRED, SSLContext
 from typing import Any, NamedTuple
 
-from gpugauge.logline import Condition, fields
+from gpugauge.base.logline import Condition, fields
 from gpugauge.settings.files import TimedReading, TimeoutExceeded
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.web.config.load import WebConfig, load_web_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpugauge.text import printable
+from gpugauge.base.text import printable
 
 ABSENT = "-"
 _MAX_NAME_CHARACTERS = 120

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import isolated
+from gpugauge.base import isolated
 from gpugauge.driver import nvidia
 from gpugauge.driver.client import Worker
 from gpugauge.settings.reader import SettingsReader

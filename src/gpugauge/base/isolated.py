@@ -8,7 +8,8 @@ import sys
 FOLDER = "/"
 """The current folder of an isolated process: only root can write to it."""
 
-_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  (pathlib loads much)
+# The folder in which gpugauge is installed. pathlib would load much here.
+_PACKAGE_FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))  # noqa: PTH100, PTH118, PTH120
 
 
 def forget_current_folder() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import __version__, buildinfo
+from gpugauge import __version__
+from gpugauge.base import buildinfo
 
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example", "-c", "init.defaultBranch=main"]
 

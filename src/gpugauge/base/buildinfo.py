@@ -12,8 +12,8 @@ from pathlib import Path
 from gpugauge import __version__
 
 UNKNOWN = "unknown"
-FILE = "build.json"  # beside this module in wheels and source packages, made by src/hatch_build.py
-_PACKAGE = Path(__file__).resolve().parent
+FILE = "build.json"  # in the package, in wheels and source packages, made by src/hatch_build.py
+_PACKAGE = Path(__file__).resolve().parents[1]
 _GIT_TIMEOUT_SECONDS = 5.0
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpugauge.duration import format_duration, parse_duration
+from gpugauge.base.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.forecast import ScrapeForecast
+from gpugauge.base.forecast import ScrapeForecast
 
 INTERVAL, IDLE, LEAD = 1.0, 5.0, 0.1
 

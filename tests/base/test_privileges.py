@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge import privileges
+from gpugauge.base import privileges
 from gpugauge.driver import worker
 from gpugauge.driver.nvidia import worker as nvidia_worker
 from gpugauge.driver.nvidia.nvml import Nvml
@@ -59,7 +59,7 @@ def test_no_program_inherits_the_capabilities_of_the_service(tmp_path: Path) -> 
     assert [int(value, 16) for name, value in found if name == "CapAmb"] == [0, 0]
 
 
-GIVE_UP = "from gpugauge import privileges; privileges.give_up()\n"
+GIVE_UP = "from gpugauge.base import privileges; privileges.give_up()\n"
 STATUS = "import os; os.execv('/bin/grep', ['grep', '-E', '^(Cap|NoNewPrivs)', '/proc/self/status'])"
 
 
@@ -113,8 +113,8 @@ def test_privileges_last_until_the_device_files_exist(
 
 def test_the_advice_names_the_capability_that_is_missing() -> None:
     require(has_setpcap(), "only root can give a process capabilities")
-    advice = "from gpugauge import privileges; print(privileges.reading_others())"
-    nothing = f"from gpugauge import privileges; privileges.give_up(); {advice}"
+    advice = "from gpugauge.base import privileges; print(privileges.reading_others())"
+    nothing = f"from gpugauge.base import privileges; privileges.give_up(); {advice}"
 
     assert run(sys.executable, "-c", LIKE_A_SERVICE, sys.executable, "-c", advice) == (
         "give the daemon CAP_DAC_READ_SEARCH\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import gpugauge.collectors
-from gpugauge import catalog, registry
+from gpugauge import catalog
+from gpugauge.base import registry
 from gpugauge.collectors.base import Node, RegisteredCollector
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.settings.model import Settings, Verdict
@@ -37,7 +38,7 @@ def test_every_collector_is_registered() -> None:
     }
 
     missing = written - {entry.implementation for entry in registry.COLLECTORS}
-    assert not missing, f"src/gpugauge/registry.py: add a line to COLLECTORS for {', '.join(sorted(missing))}"
+    assert not missing, f"src/gpugauge/base/registry.py: add a line to COLLECTORS for {', '.join(sorted(missing))}"
 
 
 def test_catalogue_and_settings_follow_from_the_table() -> None:

@@ -1,0 +1,1 @@
+"""Small modules without a place of their own: text, durations, log lines, files, processes."""
