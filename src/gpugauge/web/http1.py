@@ -17,8 +17,7 @@ import h11
 from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 
 from gpugauge.base.logline import fields
-from gpugauge.web.messages import Client, Headers, Reply, Request, sentence
-from gpugauge.web.repeated import Repeated
+from gpugauge.web.messages import Headers, Reply, Request, sentence
 
 log = logging.getLogger("gpugauge.server")
 
@@ -30,7 +29,6 @@ _MAX_CHUNKED_BYTES = 2 * MAX_BODY_BYTES
 # Read and dropped after the last reply, so that the kernel does not reset the connection before the client has read it.
 _MAX_DROPPED_BYTES = 1024 * 1024
 _READ_BYTES = 16 * 1024
-_REPEATED = Repeated()
 # A reply up to this size is copied and sent with its headers in one call; a larger one is sent without a copy.
 _MAX_COPIED_REPLY_BYTES = 64 * 1024
 
@@ -112,34 +110,28 @@ class Connection:
     async def _exchange(self, received: bytes) -> bytes | None:
         """Serve one request. `received` is its beginning. Returns that of the next one, or None after the last one."""
         received = received or await self._stream.read_bytes(_READ_BYTES, partial=True)
-        if repeated := _REPEATED.get(received):
-            self._owner.request_begins(self)
-            reply = await self._answered(repeated._replace(remote=self.remote, certificate=self._certificate()))
-            return b"" if await self._finished(reply, head_only=False) else None
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
-        whole, request = received, None
         head_only = keep = False
         try:
             head = await self._head(parser, received)
             self._owner.request_begins(self)
             head_only = head.method == b"HEAD"
-            body = await self._body(parser, head)
-            request = self._request(head, body)
-            reply = await self._answered(request)
+            reply = await self._answered(self._request(head, await self._body(parser, head)))
             keep = parser.their_state is h11.DONE
         except Refused as refused:
             reply = refused.reply
         except h11.RemoteProtocolError as error:
             reply = _not_understood(error, parser)
             log.debug("a request was refused", extra=fields(client=self.remote, reason=str(error)[:200]))
-        received, _ = parser.trailing_data
-        if not await self._finished(reply, head_only=head_only, keep=keep):
-            if not self._stream.closed():
-                await self._drop_the_rest(parser)
+        if self._stream.closed():  # by the client
             return None
-        if request is not None and not received and reply.client is not Client.REFUSED:
-            _REPEATED.add(whole, request)
-        return received
+        self._owner.reply_begins(self, reply)
+        await self._write(reply, head_only, keep)
+        if not keep:
+            await self._drop_the_rest(parser)
+            return None
+        self._owner.request_ends(self, reply)
+        return parser.trailing_data[0]
 
     async def _answered(self, request: Request) -> Reply:
         answer = self._owner.answer(request)
@@ -147,16 +139,6 @@ class Connection:
             return answer
         self._owner.reply_pending(self)
         return await answer
-
-    async def _finished(self, reply: Reply, *, head_only: bool, keep: bool = True) -> bool:
-        """Send the reply. Returns whether another request may follow."""
-        if self._stream.closed():  # by the client
-            return False
-        self._owner.reply_begins(self, reply)
-        await self._write(reply, head_only, keep)
-        if keep:
-            self._owner.request_ends(self, reply)
-        return keep
 
     async def _head(self, parser: h11.Connection, received: bytes) -> h11.Request:
         while not (received := received.lstrip(b"\r\n")):  # empty lines before a request (RFC 9112, section 2.2)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drawn import seeds
+
+
+def test_each_value_has_its_own_folder_and_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    @seeds(range(3))
+    def test(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GPUGAUGE_TRIED", str(seed))
+        seen.append((seed, tmp_path.name, tmp_path.is_dir()))
+
+    test(tmp_path=tmp_path, monkeypatch=monkeypatch)
+
+    assert seen == [(0, "0", True), (1, "1", True), (2, "2", True)]
+
+
+def test_a_failure_names_its_seed() -> None:
+    @seeds([4, 5])
+    def test(seed: int) -> None:
+        assert seed != 5
+
+    with pytest.raises(AssertionError, match=r"seed 5 of test \(GPUGAUGE_SEED=5 repeats it\)") as raised:
+        test()
+
+    assert isinstance(raised.value.__cause__, AssertionError)
+
+
+def test_one_value_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUGAUGE_SEED", "17")
+    seen = []
+
+    @seeds(range(3), "number")
+    def test(number: int) -> None:
+        seen.append(number)
+
+    test()
+
+    assert seen == [17]
