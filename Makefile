@@ -7,13 +7,13 @@ BIN    := $(VENV)/bin
 TORCH  ?= 2.13.0
 export TORCH
 
-# How many tests run beside each other. Those marked `alone` come after the others.
+# How many tests run beside each other.
 JOBS   ?= 2
-BESIDE  = --numprocesses=$(JOBS) --dist=loadfile
+PYTEST  = -m pytest -q --numprocesses=$(JOBS) --dist=loadfile
 # More of the end-to-end tests, which wait for other programs most of the time.
 e2e: JOBS = 4
-# In CI a few failed tests are run once more, alone (tests/again.py); whoever works on the code sees each failure at once.
-PYTEST  = -m $(if $(CI),tests.again,pytest) -q
+# The tests of a push. The others are in `make everything`.
+PUSH   := not everything and not deploy and not cluster
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint e2e deploy-check bench gpu-check clean
@@ -104,20 +104,41 @@ release-chart: ## package the Helm chart, and push it: ARGS="--to oci://REGISTRY
 	@$(VENV)-lock/bin/python deploy/release/chart.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python $(PYTEST) $(BESIDE) -m "not e2e and not deploy and not cluster"
+	@$(BIN)/python $(PYTEST) -m "not e2e and $(PUSH)"
 
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
-PYTHON_TESTS := $(addprefix tests/,cli daemon doctor driver exposition sessions settings simulator status terminal verdict web wire \
-	workload test_isolated.py test_main.py test_privileges.py)
+PYTHON_TESTS := $(addprefix tests/,base cli daemon doctor driver exposition sessions settings simulator status terminal verdict web wire \
+	workload test_main.py)
 OTHER := $(VENV)-$(notdir $(PYTHON))
-.PHONY: test-python
+.PHONY: test-python smoke everything
 test-python: ## the tests of the daemon with another Python: make test-python PYTHON=python3.13
 	@test -x $(OTHER)/bin/pip || $(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/dev.txt
 	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(OTHER)/bin/python --version
-	@CI= TORCH=none $(OTHER)/bin/python $(PYTEST) $(BESIDE) -m "not torch and not e2e and not deploy and not cluster" $(PYTHON_TESTS)
+	@CI= TORCH=none $(OTHER)/bin/python $(PYTEST) -m "not torch and not e2e and $(PUSH)" $(PYTHON_TESTS)
+
+smoke: ## the daemon, its commands and the hook's start with another Python: make smoke PYTHON=python3.13
+	@test -x $(OTHER)/bin/pip || $(PYTHON) -m venv $(OTHER)
+	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/image.txt -r deploy/requirements/build.txt
+	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(OTHER)/bin/python tests/smoke.py
+
+# Drawn cases get another seed each time. A mutant that survives is compared with a list, so that its sample is fixed.
+SEED ?= $(shell date +%s)
+DRAWN = --seed $(SEED)
+everything: $(VENV)/frameworks ## all tests, all drawn worlds with fresh seeds, mutants, other Pythons; before an issue is closed; hours; as root
+	@echo "seed of the drawn cases: $(SEED)"
+	@GPUGAUGE_EVERYTHING=1 $(BIN)/python $(PYTEST) -m "not deploy and not cluster" --timeout=900
+	@.ci/pythons | while read -r python; do $(MAKE) test-python PYTHON="$$python" </dev/null || exit 1; done
+	@$(MAKE) strangers ARGS="--programs 300 $(DRAWN)"
+	@$(MAKE) healthy ARGS="$(DRAWN)"
+	@$(MAKE) loaders ARGS="$(DRAWN)"
+	@$(MAKE) hostile
+	@$(MAKE) mutants
+	@$(MAKE) deploy-check
+	@$(MAKE) cluster-check ARGS=--cached
 
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
@@ -131,8 +152,7 @@ $(VENV)/frameworks: $(VENV)/dev
 	@touch $@
 
 e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
-	@$(BIN)/python $(PYTEST) $(BESIDE) -m "e2e and not alone" --timeout=300 tests/e2e
-	@$(BIN)/python $(PYTEST) -m "e2e and alone" --timeout=300 tests/e2e
+	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e
 
 .PHONY: test-torch
 test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)
@@ -154,7 +174,7 @@ demo-stack: $(VENV)/run ## the way of an alert, SIMULATED: exporter, Prometheus,
 	@exec $(BIN)/python deploy/demo/stack.py $(ARGS)
 
 deploy-check: $(VENV)/frameworks ## systemd unit, image and sidecar tried for real; needs root and the packages of `make deploy-packages`
-	@$(BIN)/python -m pytest -q -m deploy --timeout=900 tests/e2e
+	@$(BIN)/python -m pytest -q -m deploy --timeout=900 tests/e2e qa
 
 .PHONY: cluster-packages cluster-build cluster-check
 cluster-packages: ## the Debian packages that `make cluster-check` needs
