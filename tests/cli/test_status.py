@@ -16,7 +16,7 @@ from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.driver_advice import down_phrase
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
-from gpugauge.status.processes import Facts
+from gpugauge.status.processes import Entry
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 from tests.status.statusfacts import family, snapshot
@@ -56,7 +56,7 @@ def test_table() -> None:
     ]
 
 
-def without_gpus(reason: str, released_until: float | None = None) -> Facts:
+def without_gpus(reason: str, released_until: float | None = None) -> Entry:
     found = [family("gpugauge_driver_up", ({"reason": reason}, int(reason == "ok")))]
     if released_until is not None:
         found.append(family("gpugauge_driver_released_until_timestamp_seconds", ({}, released_until)))

@@ -13,7 +13,7 @@ from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.table import Check
-from gpugauge.doctor.target import Answer
+from gpugauge.doctor.target import ProbeResult
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts
 
 CUDA = {"python": "3.12.1", "torch": "2.10.0+cu128", "file": "/venv/torch/__init__.py", "cuda": "12.8", "stage": "done"}
@@ -51,7 +51,7 @@ def case(
     result.pci = {"NVIDIA": len(result.driver.devices)} if pci is None else dict(pci)
     result.in_container = in_container
     result.python = ("/venv/bin/python", "")
-    result.torch = Answer(torch or {}, ending)
+    result.torch = ProbeResult(torch or {}, ending)
     return result
 
 

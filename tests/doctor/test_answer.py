@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from gpugauge.base.text import printable
 from gpugauge.cli.main import main
 from gpugauge.doctor import reported
-from gpugauge.doctor.answer import Answer, answer, lines
+from gpugauge.doctor.answer import StatusReply, answer, lines
 from gpugauge.doctor.finding import failure, ok, warning
 from gpugauge.doctor.report import below
 from gpugauge.doctor.table import Entry
@@ -36,12 +36,12 @@ LOADER_TEXTS = {
 }
 
 
-def said(root: Path, answers: Answers, pid: int) -> Answer:
+def said(root: Path, answers: Answers, pid: int) -> StatusReply:
     with serving(answers) as url:
         return answer(case(root, pid=pid, url=url))
 
 
-def shown(root: Path, of: Answer, width: int, pid: int = 1) -> list[str]:
+def shown(root: Path, of: StatusReply, width: int, pid: int = 1) -> list[str]:
     return list(lines(case(root, pid=pid), of, width, colour=False))
 
 

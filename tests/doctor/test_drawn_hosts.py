@@ -13,7 +13,7 @@ import pytest
 from gpugauge.doctor import machine, nodes
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.gpus import Driver
-from gpugauge.doctor.target import Answer
+from gpugauge.doctor.target import ProbeResult
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts
 
 VENDORS = {"NVIDIA": "0x10de", "AMD": "0x1002", "Intel": "0x8086"}
@@ -105,7 +105,7 @@ def test_each_kind_of_amd_gpu_is_seen(kind: str, tmp_path: Path) -> None:
 def test_the_gpu_of_a_jetson_is_seen_by_torch_alone(available: bool, tmp_path: Path) -> None:
     case = Case(Options(), {}, tmp_path, "linux")
     vars(case)["driver"] = Driver("library_not_found")
-    vars(case)["torch"] = Answer({"torch": "2.1", "available": available})
+    vars(case)["torch"] = ProbeResult({"torch": "2.1", "available": available})
 
     assert (case.by_torch_alone, case.is_bare) == (available, not available)
     assert machine.graphics_devices(case).level == ("pass" if available else "warning")

@@ -7,7 +7,7 @@ from gpugauge.doctor import pytorch
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.table import Check
-from gpugauge.doctor.target import Answer
+from gpugauge.doctor.target import ProbeResult
 from tests.doctor.cases import CUDA, H100, case, device, driver, findings
 
 NONE = Driver("library_not_found")
@@ -24,7 +24,7 @@ def summary(finding: Finding) -> tuple[str, str | None]:
 
 def test_no_python(tmp_path: Path) -> None:
     no_python = case(tmp_path)
-    no_python.python, no_python.torch = ("", "there is no python3 on the PATH"), Answer()
+    no_python.python, no_python.torch = ("", "there is no python3 on the PATH"), ProbeResult()
 
     assert pytorch.python(no_python).found == "there is no python3 on the PATH"
     assert pytorch.installation(no_python).level == "skipped"

@@ -5,7 +5,7 @@ import pytest
 
 from gpugauge.doctor import speed
 from gpugauge.doctor.case import Case
-from gpugauge.doctor.target import Answer
+from gpugauge.doctor.target import ProbeResult
 from gpugauge.driver.api import ProcessReading
 from tests.doctor.cases import CUDA, H100, case, device, driver
 
@@ -49,7 +49,7 @@ def test_nothing_is_measured_without_a_gpu(tmp_path: Path) -> None:
 def measured(root: Path, ending: str = "", **figures: Any) -> Case:
     link = device(0, pcie_width=16, pcie_generation_max=4)
     result = case(root, driver(link), WORKS)
-    result.timings = Answer(figures, ending)
+    result.timings = ProbeResult(figures, ending)
     return result
 
 

@@ -7,7 +7,7 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.daemon import Daemon
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.table import Group, examine
-from gpugauge.doctor.target import Answer
+from gpugauge.doctor.target import ProbeResult
 from tests.doctor.cases import CUDA, H100, case
 
 WORKS = {**CUDA, "available": True, "devices": [H100], "architectures": ["sm_90"]}
@@ -15,7 +15,9 @@ WORKS = {**CUDA, "available": True, "devices": [H100], "architectures": ["sm_90"
 
 def test_a_free_device_and_a_torch_that_uses_it(tmp_path: Path) -> None:
     works = case(tmp_path, torch=WORKS)
-    works.timings = Answer({"matmul": {"float32": 5e13}, "copies": {"pinned": 2e10}, "steps": {"cpu": 1.0, "gpu": 0.1}})
+    works.timings = ProbeResult(
+        {"matmul": {"float32": 5e13}, "copies": {"pinned": 2e10}, "steps": {"cpu": 1.0, "gpu": 0.1}}
+    )
 
     entries = list(examine(works))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpugauge.doctor import probe
-from gpugauge.doctor.target import Answer, PythonError, ask, find_python
+from gpugauge.doctor.target import ProbeResult, PythonError, ask, find_python
 from gpugauge.verdict import cuda_arch as architecture
 from tests import needs
 from tests.doctor.cases import PYTHON, with_torch
@@ -14,7 +14,7 @@ from tests.doctor.cases import PYTHON, with_torch
 DEVICE = {"name": "NVIDIA H100", "major": 9, "minor": 0, "total_memory": 85 << 30, "uuid": "5a-b"}
 
 
-def asked(folder: Path, what: Any = "facts", seconds: float = 60.0, **how: Any) -> Answer:
+def asked(folder: Path, what: Any = "facts", seconds: float = 60.0, **how: Any) -> ProbeResult:
     return ask(PYTHON, what, seconds, with_torch(folder, **how))
 
 

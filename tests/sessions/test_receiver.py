@@ -30,7 +30,7 @@ from gpugauge.sessions.receiver import limits as receiver_limits
 from gpugauge.sessions.receiver import peer, protocol, socketfile
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
-from gpugauge.sessions.receiver.peer import Owner, cgroup_of, identify
+from gpugauge.sessions.receiver.peer import CgroupUser, cgroup_of, identify
 from gpugauge.sessions.receiver.protocol import Options
 from gpugauge.sessions.receiver.refusals import Refusals
 from tests.needs import require
@@ -403,18 +403,23 @@ def test_the_cgroup_that_a_limit_applies_to(text: str, cgroup: str) -> None:
 
 def test_limits_by_user_by_cgroup_and_in_all() -> None:
     limits = receiver_limits.Limits(Options(connections=5, connections_by_user=4, connections_by_cgroup=2))
-    a, b, none = Owner(1, "/a"), Owner(1, "/b"), Owner(2, "")
+    a, b, none = CgroupUser(1, "/a"), CgroupUser(1, "/b"), CgroupUser(2, "")
     for owner in (a, a, b, b):
         assert limits.full(owner) == ""
         limits.add(owner, 1)
-    assert [limits.full(o) for o in (a, Owner(3, "/a"), Owner(1, "/c"), none)] == ["user", "cgroup", "user", ""]
+    assert [limits.full(o) for o in (a, CgroupUser(3, "/a"), CgroupUser(1, "/c"), none)] == [
+        "user",
+        "cgroup",
+        "user",
+        "",
+    ]
     limits.add(none, 1)
-    assert limits.full(Owner(9, "/z")) == "all"
+    assert limits.full(CgroupUser(9, "/z")) == "all"
     limits.add(a, -1)
-    assert limits.full(Owner(9, "/a")) == ""
+    assert limits.full(CgroupUser(9, "/a")) == ""
 
 
-def filled(limits: receiver_limits.Limits, *owners: Owner) -> None:
+def filled(limits: receiver_limits.Limits, *owners: CgroupUser) -> None:
     """Open as many connections of each owner as the limits allow."""
     for owner in owners:
         while not limits.full(owner):
@@ -424,15 +429,15 @@ def filled(limits: receiver_limits.Limits, *owners: Owner) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_owners_with_few_connections_have_room_whatever_others_hold(seed: int) -> None:
     draw, options = Random(seed), Options()
-    limits, held = receiver_limits.Limits(options), Counter[Owner]()
+    limits, held = receiver_limits.Limits(options), Counter[CgroupUser]()
     users, cgroups = draw.randint(2, 9), draw.randint(2, 3)
-    crowd = [Owner(draw.randrange(users), f"/{draw.randrange(cgroups)}") for _ in range(12)]
+    crowd = [CgroupUser(draw.randrange(users), f"/{draw.randrange(cgroups)}") for _ in range(12)]
     filled(limits, *crowd)
     crowd = [owner for owner in crowd if limits._connections.get(("cgroup", owner.cgroup), 0) > 100]
     few = options.connections // 64
 
     for number in range(5):  # of a user each
-        owner = Owner(1000 + number, f"/n{number}")
+        owner = CgroupUser(1000 + number, f"/n{number}")
         for _ in range(few):
             assert limits.full(owner) == ""
             limits.add(owner, 1)
@@ -440,15 +445,15 @@ def test_owners_with_few_connections_have_room_whatever_others_hold(seed: int) -
     assert sum(held.values()) == 5 * few
     # A range of users in the cgroup of one that has many is none with few.
     full = limits._connections["all", ""] >= options.connections * 7 / 8
-    assert all(limits.full(Owner(5000 + n, owner.cgroup)) for n, owner in enumerate(crowd) if full)
+    assert all(limits.full(CgroupUser(5000 + n, owner.cgroup)) for n, owner in enumerate(crowd) if full)
 
 
 def test_two_users_with_two_cgroups_each_leave_room_for_others() -> None:
     limits, options = receiver_limits.Limits(Options()), Options()
-    filled(limits, *(Owner(uid, f"/{uid}{part}") for uid in (1, 2) for part in "ab"))
+    filled(limits, *(CgroupUser(uid, f"/{uid}{part}") for uid in (1, 2) for part in "ab"))
 
     assert limits._connections["all", ""] == options.connections * 7 / 8
-    assert limits.full(Owner(3, "/c")) == ""
+    assert limits.full(CgroupUser(3, "/c")) == ""
 
 
 def test_a_range_of_users_does_not_make_the_limit_of_their_cgroup_forgotten() -> None:
@@ -564,7 +569,7 @@ def test_many_owners_share_the_threads_that_close(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(_thread, "start_new_thread", counted)
     monkeypatch.setattr(posix, "close", lambda _: time.sleep(0.01))
     for uid in range(200):
-        closer.close(Owner(uid, ""), [1000 + uid])
+        closer.close(CgroupUser(uid, ""), [1000 + uid])
 
     until(lambda: closer.total == 0)
     assert len(started) <= 2 * MAX_THREADS
@@ -572,7 +577,7 @@ def test_many_owners_share_the_threads_that_close(monkeypatch: pytest.MonkeyPatc
 
 def test_a_blocked_owner_stops_only_its_own_closes() -> None:
     closer = Closer()
-    blocked, other = Owner(1, ""), Owner(2, "")
+    blocked, other = CgroupUser(1, ""), CgroupUser(2, "")
     evil, silent = lingering()
     reading, writing = os.pipe()
     with silent:

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from gpugauge.status.node import status
-from gpugauge.status.processes import Facts
+from gpugauge.status.processes import Entry
 from gpugauge.terminal.table import table
 from tests.status.drawnnode import GIB, NOW, Gpu, Node, Program, draw
 
@@ -30,8 +30,8 @@ def squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def facts_of(node: Node) -> Facts:
-    facts: Facts = json.loads(json.dumps(status(node.snapshot(), node.history()), allow_nan=False))
+def facts_of(node: Node) -> Entry:
+    facts: Entry = json.loads(json.dumps(status(node.snapshot(), node.history()), allow_nan=False))
     return facts | {"host": "node-7"}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpugauge.cli.status import exit_status
 from gpugauge.status.node import status
-from gpugauge.status.processes import Facts
+from gpugauge.status.processes import Entry
 from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_details, process_lines, processes
 from gpugauge.terminal.table import table
 from tests.status.drawnnode import GIB, NOW, Node, Program, draw, draw_crowded
@@ -33,7 +33,7 @@ def columns(line: str) -> int:
 
 
 @pytest.fixture(scope="module", params=NODES)
-def node(request: pytest.FixtureRequest) -> tuple[Node, Facts]:
+def node(request: pytest.FixtureRequest) -> tuple[Node, Entry]:
     drawn = NODES[request.param]
     return drawn, json.loads(json.dumps(status(drawn.snapshot(), drawn.history()))) | {"host": "node-7"}
 
@@ -49,14 +49,14 @@ def printed(name: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in name)
 
 
-def test_exit_status_is_the_drawn_truth(node: tuple[Node, Facts]) -> None:
+def test_exit_status_is_the_drawn_truth(node: tuple[Node, Entry]) -> None:
     drawn, facts = node
 
     assert exit_status(facts) == (0 if well(drawn) else 1)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_status_fits_and_shows_problems_first(node: tuple[Node, Facts], width: int) -> None:
+def test_status_fits_and_shows_problems_first(node: tuple[Node, Entry], width: int) -> None:
     drawn, facts = node
     text = table(facts, False, NOW, width)
     lines = text.splitlines()
@@ -75,7 +75,7 @@ def test_status_fits_and_shows_problems_first(node: tuple[Node, Facts], width: i
 
 
 @pytest.mark.parametrize("width", [width for width in WIDTHS if width >= 41])
-def test_no_line_ends_between_a_number_and_its_unit(node: tuple[Node, Facts], width: int) -> None:
+def test_no_line_ends_between_a_number_and_its_unit(node: tuple[Node, Entry], width: int) -> None:
     text = table(node[1], False, NOW, width)
 
     assert not re.findall(r"\d\n +(?:%|ms|s|min|h|GiB|W|°C)(?!\w).*", text)
@@ -83,7 +83,7 @@ def test_no_line_ends_between_a_number_and_its_unit(node: tuple[Node, Facts], wi
 
 @pytest.mark.parametrize("height", [5, 24, 40, 10_000])
 def test_the_answer_is_at_both_ends_of_a_text_that_is_higher_than_the_terminal(
-    node: tuple[Node, Facts], height: int
+    node: tuple[Node, Entry], height: int
 ) -> None:
     text = table(node[1], False, NOW, 200)
     heading = text.partition("\n\n")[0] + "\n"
@@ -92,7 +92,7 @@ def test_the_answer_is_at_both_ends_of_a_text_that_is_higher_than_the_terminal(
 
 
 @pytest.mark.parametrize("width", [width for width in WIDTHS if width >= 60])
-def test_lines_of_top(node: tuple[Node, Facts], width: int) -> None:
+def test_lines_of_top(node: tuple[Node, Entry], width: int) -> None:
     drawn, facts = node
     _, gpus = gpu_lines(facts, width)
     shown = chosen(facts, "lost", False, "")
@@ -116,7 +116,7 @@ def test_lines_of_top(node: tuple[Node, Facts], width: int) -> None:
             assert fields["GiB"] == (f"{program.memory * len(program.gpus) / GIB:.1f}" if program.gpus else "-")
 
 
-def test_details_name_the_trouble(node: tuple[Node, Facts]) -> None:
+def test_details_name_the_trouble(node: tuple[Node, Entry]) -> None:
     drawn, facts = node
     programs = {program.process: program for program in drawn.programs}
     for process in processes(facts):
@@ -132,7 +132,7 @@ def test_details_name_the_trouble(node: tuple[Node, Facts]) -> None:
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_order_of_processes(node: tuple[Node, Facts], sort: str) -> None:
+def test_order_of_processes(node: tuple[Node, Entry], sort: str) -> None:
     drawn, facts = node
     programs = {program.process: program for program in drawn.programs}
     number = {gpu.uuid: gpu.index for gpu in drawn.gpus}
@@ -154,7 +154,7 @@ def test_order_of_processes(node: tuple[Node, Facts], sort: str) -> None:
     assert [truth(programs[p.facts["process"]]) for p in chosen(facts, sort, True, "")][: len(known)] == known[::-1]
 
 
-def test_filter_finds_by_pid_state_and_gpu(node: tuple[Node, Facts]) -> None:
+def test_filter_finds_by_pid_state_and_gpu(node: tuple[Node, Entry]) -> None:
     drawn, facts = node
 
     for program in drawn.programs[:20]:

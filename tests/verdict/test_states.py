@@ -14,7 +14,7 @@ from gpugauge.verdict.states import (
     RESTING,
     TRANSITIONS,
     WORKING,
-    Facts,
+    StateFacts,
     as_markdown,
     facts_of,
     next_state,
@@ -22,10 +22,10 @@ from gpugauge.verdict.states import (
 )
 from gpugauge.wire.shares import with_waits
 
-QUIET = Facts(quiet=True, now="training", mostly="training")
-OUTSIDE = Facts(inside=False, holds_gpus=True)
+QUIET = StateFacts(quiet=True, now="training", mostly="training")
+OUTSIDE = StateFacts(inside=False, holds_gpus=True)
 # By row of the table: facts to which it applies. The rows `now` and `most of 10 s` are added below.
-EXAMPLES: list[tuple[str, str, Facts]] = [
+EXAMPLES: list[tuple[str, str, StateFacts]] = [
     ("outside, idle", "held_idle", replace(OUTSIDE, idle=True)),
     ("outside", "unknown", replace(OUTSIDE, idle=False)),
     ("outside", "unknown", OUTSIDE),
@@ -35,14 +35,14 @@ EXAMPLES: list[tuple[str, str, Facts]] = [
     ("quiet, GPU unknown", "unknown", replace(QUIET, holds_gpus=True)),
     ("quiet", "not_training", QUIET),
     ("quiet", "not_training", replace(QUIET, holds_gpus=True, idle=False)),
-    ("not known", "unknown", Facts()),
+    ("not known", "unknown", StateFacts()),
 ]
 STATES_OF_PHASES = ("starting", *sorted(WORKING))
 
 
 @pytest.mark.parametrize(("when", "to", "facts"), EXAMPLES)
 @pytest.mark.parametrize("before", STATES)
-def test_an_arrow_from_every_state(before: str, when: str, to: str, facts: Facts) -> None:
+def test_an_arrow_from_every_state(before: str, when: str, to: str, facts: StateFacts) -> None:
     row = transition(before, facts)
 
     assert (row.when, row.to) == (when, to)
@@ -50,7 +50,7 @@ def test_an_arrow_from_every_state(before: str, when: str, to: str, facts: Facts
 
 @pytest.mark.parametrize(("now", "mostly"), list(product(STATES_OF_PHASES, repeat=2)))
 def test_arrows_of_the_phases(now: str, mostly: str) -> None:
-    facts = Facts(now=now, mostly=mostly)
+    facts = StateFacts(now=now, mostly=mostly)
 
     # A new phase is shown at once, except that between two working states the larger part of 10 s decides.
     assert {next_state(before, facts) for before in RESTING} == {now}
@@ -59,7 +59,7 @@ def test_arrows_of_the_phases(now: str, mostly: str) -> None:
 
 def test_every_row_of_the_table_can_apply() -> None:
     applied = {transition(before, facts) for before in STATES for _, _, facts in EXAMPLES}
-    applied |= {transition(before, Facts(now=s, mostly=s)) for before in STATES for s in STATES_OF_PHASES}
+    applied |= {transition(before, StateFacts(now=s, mostly=s)) for before in STATES for s in STATES_OF_PHASES}
 
     assert applied == set(TRANSITIONS)
     assert {row.to for row in TRANSITIONS} == set(STATES)

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from gpugauge.workload.intime import InTime, Owner
+from gpugauge.workload.intime import InTime, ProcessOwner
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.users import Users
 from gpugauge.workload.workloads import Workloads
@@ -39,8 +39,8 @@ def hanging(release: threading.Event) -> Callable[[], bytes]:
     return work
 
 
-def owned(uid: int, cgroup: str = "/a") -> Callable[[], Owner]:
-    return lambda: Owner(uid, cgroup)
+def owned(uid: int, cgroup: str = "/a") -> Callable[[], ProcessOwner]:
+    return lambda: ProcessOwner(uid, cgroup)
 
 
 def test_a_read_that_hangs_ends_in_time_and_refuses_its_user_only(release: threading.Event) -> None:

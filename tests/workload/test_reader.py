@@ -8,7 +8,7 @@ import pytest
 
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs
-from gpugauge.workload.reader import Facts, Reader
+from gpugauge.workload.reader import KernelFacts, Reader
 from gpugauge.workload.users import Users
 from tests.workload.trees import ID, UID, Made, proc, v1, v2
 
@@ -27,7 +27,7 @@ def reader(made: Made) -> Reader:
     return Reader(Procfs(str(made.root)), Names(known=True))
 
 
-def read(made: Made, pid: int = 41) -> Facts:
+def read(made: Made, pid: int = 41) -> KernelFacts:
     facts = reader(made).read(pid, START)
     assert facts is not None
     return facts

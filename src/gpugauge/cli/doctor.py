@@ -11,7 +11,7 @@ import click
 
 from gpugauge.cli.common import address_option, of_metrics, wants_colour
 from gpugauge.doctor import report
-from gpugauge.doctor.answer import Answer
+from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.answer import answer as ask
 from gpugauge.doctor.answer import lines as answer_lines
 from gpugauge.doctor.case import Case, Options
@@ -91,7 +91,7 @@ def command(
     sys.exit(max(exit_code(entry.finding for entry in entries), int(unanswered)))
 
 
-def _lines(case: Case, said: Answer | None, entries: Iterable[Entry], *, checks: bool) -> Iterator[str]:
+def _lines(case: Case, said: StatusReply | None, entries: Iterable[Entry], *, checks: bool) -> Iterator[str]:
     """Yield the lines of the report as they arrive; the answer about a process stands first."""
     colour = wants_colour(sys.stdout)
     if said is not None:

@@ -13,7 +13,7 @@ import click
 
 from gpugauge.cli.ask import ask
 from gpugauge.cli.common import fail, url_option, wants_colour
-from gpugauge.terminal.table import Facts, table
+from gpugauge.terminal.table import Status, table
 from gpugauge.web.client import RequestError
 
 _PATH = "/api/v1/status"
@@ -65,7 +65,7 @@ def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int
     return exit_status(facts)
 
 
-def _text(facts: Facts, as_json: bool, out: TextIO) -> str:
+def _text(facts: Status, as_json: bool, out: TextIO) -> str:
     if as_json:
         return json.dumps(facts, indent=2) + "\n"
     size = shutil.get_terminal_size()
@@ -77,12 +77,12 @@ def _write(out: TextIO, text: str, *, clear: bool) -> None:
     out.flush()
 
 
-def exit_status(facts: Facts) -> int:
+def exit_status(facts: Status) -> int:
     """Return 1 if the daemon reports a problem, 0 if not."""
     return 1 if facts.get("problems") else 0
 
 
-def fetch(url: str) -> Facts:
+def fetch(url: str) -> Status:
     """Return the status as the daemon at `url` sends it. Raises RequestError."""
     body = ask(url, _PATH, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
     unusable = f"{url} does not answer as gpugauge does"

@@ -26,7 +26,7 @@ _MAX_BODY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatusReply:
     """A process in the status of the daemon; without one, what is missing and what to do about it."""
 
     process: Process | None = None
@@ -64,26 +64,26 @@ class Answer:
         return self.process is not None and cause is not None and self.process.facts.get("limited_by") == cause
 
 
-def answer(case: Case) -> Answer:
+def answer(case: Case) -> StatusReply:
     """Return what the daemon says of the examined process. Never raises."""
     known = reported.daemon(case)
     label = process_label(case)
     absent = not_visible(case)
     unknown = f"{absent}, and {known.found if case.daemon.problem else 'the daemon knows of none'}"
-    missing = Answer(missing=unknown if absent else known.found, advice=known.advice)
+    missing = StatusReply(missing=unknown if absent else known.found, advice=known.advice)
     if label is None and (case.daemon.problem or not absent):
         return missing
     facts, problem = _status(case.options.url)
     if label is None:
         # The last process with this pid, if it was a training that has ended.
         gone = next((p for p in processes(facts) if p.facts["pid"] == pid_of(case)), None) if facts else None
-        return Answer(gone, facts) if gone else missing
+        return StatusReply(gone, facts) if gone else missing
     found = (
         next((process for process in processes(facts) if process.facts["process"] == label), None) if facts else None
     )
     if found is None:
-        return Answer(missing=problem or "the daemon does not report it any more")
-    return Answer(found, facts)
+        return StatusReply(missing=problem or "the daemon does not report it any more")
+    return StatusReply(found, facts)
 
 
 def _status(url: str) -> tuple[Mapping[str, Any], str]:
@@ -98,7 +98,7 @@ def _status(url: str) -> tuple[Mapping[str, Any], str]:
     return (facts, "") if usable else ({}, f"{urljoin(url, _PATH)} does not answer as gpugauge does")
 
 
-def lines(case: Case, said: Answer, width: int, *, colour: bool) -> Iterator[str]:
+def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterator[str]:
     """Yield the answer as lines of at most `width` columns."""
     paint = painter(colour)
     if said.facts.get("simulated"):

@@ -123,12 +123,12 @@ class Case:
             return "", str(error)
 
     @cached_property
-    def torch(self) -> target.Answer:
+    def torch(self) -> target.ProbeResult:
         """Facts on torch in the examined Python."""
         return self._probe("facts")
 
     @cached_property
-    def timings(self) -> target.Answer:
+    def timings(self) -> target.ProbeResult:
         """Timings measured with torch. The measurement keeps the GPU busy for some seconds."""
         return self._probe("timings")
 
@@ -159,11 +159,11 @@ class Case:
             return next((device for device in self.driver.up if device.uuid.removeprefix("GPU-") == uuid), None)
         return self.driver.up[0] if len(self.driver.up) == 1 else None
 
-    def _probe(self, part: Any) -> target.Answer:
+    def _probe(self, part: Any) -> target.ProbeResult:
         python, problem = self.python
         if not python:
-            return target.Answer({}, problem)
+            return target.ProbeResult({}, problem)
         try:
             return target.ask(python, part, self.options.timeout, self.environ)
         except target.PythonError as error:
-            return target.Answer({}, str(error))
+            return target.ProbeResult({}, str(error))

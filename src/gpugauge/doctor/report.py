@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpugauge import __version__
 from gpugauge.base.text import printable
-from gpugauge.doctor.answer import Answer
+from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
@@ -44,7 +44,7 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
     yield from _wrapped(_summary(reported, answered, bare=case.is_bare), "", "")
 
 
-def below(case: Case, said: Answer, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
+def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
     """Yield the problems that the checks found and that the answer about the process does not name."""
     found = 0
     for entry in entries:
@@ -93,7 +93,7 @@ def _painted(text: str, code: int, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
-def document(case: Case, entries: Sequence[Entry], said: Answer | None = None) -> str:
+def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = None) -> str:
     """Return the report as JSON, with the answer about the process, and the facts and timings from torch."""
     findings = [
         {

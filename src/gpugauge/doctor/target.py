@@ -28,7 +28,7 @@ class PythonError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """All parts that the probe reported. `ending` describes an early end, else it is ""."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def find_python(given: str | None, environ: Mapping[str, str]) -> str:
     return found
 
 
-def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> Answer:
+def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> ProbeResult:
     """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started, or without a folder
     for temporary files.
     """
@@ -81,7 +81,7 @@ def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ:
             raise PythonError(f"{python} cannot be started: {error.strerror}") from error
         in_time = _wait(process, seconds)
         facts = _facts(_content(out))
-        return Answer(facts, _ending(process, in_time, seconds, facts, _content(errors)))
+        return ProbeResult(facts, _ending(process, in_time, seconds, facts, _content(errors)))
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

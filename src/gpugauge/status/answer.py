@@ -9,7 +9,7 @@ from gpugauge.status.driver_advice import NO_GPU, REMEMBERED
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.owner import name
 from gpugauge.status.problems import gravest
-from gpugauge.status.processes import Facts
+from gpugauge.status.processes import Entry
 from gpugauge.status.use import in_use, judging, on_gpus, silent, totals, unhooked
 from gpugauge.status.words import percent, plural
 
@@ -19,7 +19,7 @@ _MIN_WAIT = 0.1  # a training on the CPU that waits less is not named
 _WITHOUT_GPU = {"off": "no GPU is watched: driver.mode is off", "starting": "the driver is being opened"}
 
 
-def answer(facts: Facts, problems: Sequence[Facts]) -> str:
+def answer(facts: Entry, problems: Sequence[Entry]) -> str:
     """Return the answer line for a node with these problems, without an end mark."""
     driver, gpus = facts["driver"], facts["gpus"]
     if driver.get("released_until"):
@@ -36,7 +36,7 @@ def answer(facts: Facts, problems: Sequence[Facts]) -> str:
     return "; ".join(clauses or _well(gpus))
 
 
-def _open(gpus: Sequence[Facts]) -> Iterator[str]:
+def _open(gpus: Sequence[Entry]) -> Iterator[str]:
     """Yield the clauses about processes with the hook on which there is no verdict."""
     if early := judging(on_gpus(gpus)):
         yield f"{plural(len(early), 'process', 'es')} not judged yet"
@@ -44,7 +44,7 @@ def _open(gpus: Sequence[Facts]) -> Iterator[str]:
         yield f"no report from the hook of {plural(len(quiet), 'process', 'es')}"
 
 
-def _well(gpus: Sequence[Facts]) -> Iterator[str]:
+def _well(gpus: Sequence[Entry]) -> Iterator[str]:
     """Yield the clauses about GPUs without a problem. A GPU is not called well before it is known to be used well."""
     used = sum(map(in_use, gpus))
     hidden, open_ = unhooked(on_gpus(gpus)), list(_open(gpus))
@@ -66,7 +66,7 @@ def _well(gpus: Sequence[Facts]) -> Iterator[str]:
         yield f"{every} GPUs are well: {used} in use, {len(gpus) - used} free"
 
 
-def _mean_load(gpus: Sequence[Facts]) -> str:
+def _mean_load(gpus: Sequence[Entry]) -> str:
     found = totals(gpus)
     if found["load"] is None:
         return ""
@@ -74,7 +74,7 @@ def _mean_load(gpus: Sequence[Facts]) -> str:
     return f", mean load {percent(found['load'])}{some}"
 
 
-def _on_cpu(processes: Sequence[Facts], problems: Sequence[Facts]) -> Iterator[str]:
+def _on_cpu(processes: Sequence[Entry], problems: Sequence[Entry]) -> Iterator[str]:
     """Yield a clause about the trainings on the CPU of a machine without a GPU that are no problem; the one that waits
     most is named.
     """
@@ -94,7 +94,7 @@ def _on_cpu(processes: Sequence[Facts], problems: Sequence[Facts]) -> Iterator[s
 class _Clauses:
     """The parts of the answer, the gravest first. Each GPU counts in one part, that of its gravest problem."""
 
-    def __init__(self, problems: Sequence[Facts], gpus: Sequence[Facts]) -> None:
+    def __init__(self, problems: Sequence[Entry], gpus: Sequence[Entry]) -> None:
         self._problems, self._gpus, self._total = problems, gpus, len(gpus)
         self._most = _MAX_NAMED
         self._counted: dict[str, set[str]] = {}
@@ -132,7 +132,7 @@ class _Clauses:
         if self._of("hook"):
             yield "gpugauge has trouble with the hook's socket"
 
-    def _errors(self, ill: Sequence[Facts]) -> Iterator[str]:
+    def _errors(self, ill: Sequence[Entry]) -> Iterator[str]:
         uuids = self._counted.get("errors", set())
         counted = [problem for problem in ill if uuids.intersection(problem["gpus"])]
         if counted:
@@ -148,7 +148,7 @@ class _Clauses:
             elif found:
                 yield self._named(found)
 
-    def _named(self, found: Sequence[Facts]) -> str:
+    def _named(self, found: Sequence[Entry]) -> str:
         """Return the first problems of programs in words."""
         words = [
             f"{_short(problem['subject'])} {problem['text']}"
@@ -159,14 +159,14 @@ class _Clauses:
         self._most = 1
         return ", ".join(words) + (f" and {more} more" if more else "")
 
-    def _of(self, *kinds: str) -> list[Facts]:
+    def _of(self, *kinds: str) -> list[Entry]:
         return [problem for problem in self._problems if problem["kind"] in kinds]
 
     def _share(self, uuids: Collection[str]) -> str:
         return f"{len(uuids)} of {plural(self._total, 'GPU')}"
 
 
-def _part(problem: Facts) -> str:
+def _part(problem: Entry) -> str:
     kind = str(problem["kind"])
     return {"gpu_down": "down", "gpu_health": "errors", "xid": "errors"}.get(kind, kind)
 

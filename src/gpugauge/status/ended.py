@@ -29,10 +29,10 @@ _ADVICE = {
     "killed": "if nobody killed it, look for the kernel's out-of-memory killer: dmesg --human | grep -i killed",
 }
 
-Facts = dict[str, Any]
+Entry = dict[str, Any]
 
 # What is no longer true of a process that has ended.
-GONE: Facts = {
+GONE: Entry = {
     "state": "ended",
     "level": "none",
     "phase": None,
@@ -85,7 +85,7 @@ class Endings:
         """Return those that ended last, the last one first."""
         return sorted(processes, key=lambda process: -self.times[process])[:MAX_LISTED]
 
-    def of(self, process: str) -> Facts:
+    def of(self, process: str) -> Entry:
         """Return the fields of a process that has ended."""
         found = self._reasons.get(process, {})
         reason, number = found.get("reason", ""), found.get("signal", "")

@@ -11,7 +11,7 @@ from gpugauge.status.details import last_use
 from gpugauge.status.driver_advice import REMEMBERED, down_advice, down_phrase
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.owner import name, owner, owner_words
-from gpugauge.status.problem import Facts, problem
+from gpugauge.status.problem import Entry, problem
 from gpugauge.status.use import gpus_words, in_use, on_gpus
 from gpugauge.status.words import HOOK_ADVICE, percent, plural
 
@@ -23,7 +23,7 @@ _LINK_LOAD = 0.2  # as of the alert GpuPcieDegraded
 _NARROW_ADVICE = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 
 
-def gpu_problems(gpus: Sequence[Facts], *, simulated: bool) -> Iterator[Facts]:
+def gpu_problems(gpus: Sequence[Entry], *, simulated: bool) -> Iterator[Entry]:
     """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
     that their driver is down. If they are `simulated`, no command can examine their processes.
     """
@@ -51,13 +51,13 @@ def gpu_problems(gpus: Sequence[Facts], *, simulated: bool) -> Iterator[Facts]:
     yield from _unjudged(gpus, simulated)
 
 
-def _is_hidden(gpu: Facts) -> bool:
+def _is_hidden(gpu: Entry) -> bool:
     """Return whether a GPU is down with its driver, and nothing else is known of it."""
     known = gpu["health"] or gpu["xids"] or last_use(gpu)
     return not gpu["up"] and gpu["down_reason"] in {_DRIVER_DOWN, REMEMBERED} and not known
 
 
-def clocks_words(gpu: Facts) -> str:
+def clocks_words(gpu: Entry) -> str:
     """Return why the clocks of a GPU are lowered."""
     return f"clocks lowered: {', '.join(gpu['slowed_by'])}"
 
@@ -79,7 +79,7 @@ class _Error(NamedTuple):
     runbook: str | None
 
 
-def _errors(gpu: Facts, subject: str) -> Iterator[Facts]:
+def _errors(gpu: Entry, subject: str) -> Iterator[Entry]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
     found = [_Error("gpu_health", a["grave"], a["text"], a["advice"], a["runbook"]) for a in gpu["health"]]
     xids = [_Error("xid", False, _xid_words(xid), xid["advice"], xid["runbook"]) for xid in gpu["xids"]]
@@ -97,12 +97,12 @@ def _errors(gpu: Facts, subject: str) -> Iterator[Facts]:
     yield problem(first.kind, subject, first.text, first.advice, gpus=[gpu["uuid"]], **more)
 
 
-def _xid_words(xid: Facts) -> str:
+def _xid_words(xid: Entry) -> str:
     at = datetime.fromtimestamp(xid["last"], timezone.utc)
     return f"{xid['text'].replace(': ', ' (', 1)}{')' if ': ' in xid['text'] else ''} at {at:%H:%M:%S} UTC"
 
 
-def _users(gpu: Facts) -> str:
+def _users(gpu: Entry) -> str:
     """Return the programs on a GPU with pid and owner."""
     found = [process for process in on_gpus([gpu]) if process["role"] != "display"]
     named = []
@@ -114,7 +114,7 @@ def _users(gpu: Facts) -> str:
     return f"used by {', '.join(named)}{more}" if named else ""
 
 
-def _unjudged(gpus: Sequence[Facts], simulated: bool) -> Iterator[Facts]:
+def _unjudged(gpus: Sequence[Entry], simulated: bool) -> Iterator[Entry]:
     """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
     process does.
     """
@@ -131,7 +131,7 @@ def _unjudged(gpus: Sequence[Facts], simulated: bool) -> Iterator[Facts]:
         )
 
 
-def programs_words(gpus: Sequence[Facts]) -> str:
+def programs_words(gpus: Sequence[Entry]) -> str:
     """Return the programs without the hook on GPUs, as "train.py ×64 of user 1000, 8 on each GPU"."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     labels: dict[tuple[str, str], set[str]] = {}
@@ -150,7 +150,7 @@ def programs_words(gpus: Sequence[Facts]) -> str:
     return _some(words, "; ")
 
 
-def processes_words(gpu: Facts) -> str:
+def processes_words(gpu: Entry) -> str:
     """Return the processes without the hook on one GPU, as "8 processes of user 1000: train.py, without the hook"."""
     found = _hidden(gpu)
     owners = {owner_words(process["workload"]) for process in found}
@@ -165,7 +165,7 @@ def _some(words: Sequence[str], comma: str) -> str:
     return comma.join(words[:_MAX_NAMED_UNHOOKED]) + (f" and {plural(more, 'other program')}" if more > 0 else "")
 
 
-def _judged(gpu: Facts) -> bool:
+def _judged(gpu: Entry) -> bool:
     return any(process["level"] != "none" or process["judging_since"] is not None for process in gpu["processes"])
 
 
@@ -173,9 +173,9 @@ def _load(gpu: Mapping[str, Any]) -> float:
     return float(gpu["load"] if gpu["load_5m"] is None else gpu["load_5m"])
 
 
-def _is_low(gpu: Facts) -> bool:
+def _is_low(gpu: Entry) -> bool:
     return (gpu["load"] is not None or gpu["load_5m"] is not None) and _load(gpu) < WASTED_RATIO
 
 
-def _hidden(gpu: Facts) -> list[Facts]:
+def _hidden(gpu: Entry) -> list[Entry]:
     return [p for p in gpu["processes"] if p["role"] == "training" and p["state_words"] == "no hook"]

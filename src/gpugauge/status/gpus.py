@@ -9,7 +9,7 @@ from gpugauge.status.driver_advice import REMEMBERED, down_advice
 from gpugauge.status.health import MemoryHealth, ailments, slowdowns, xid_advice
 from gpugauge.status.history import History, by_labels
 from gpugauge.status.problem import section_of_xid
-from gpugauge.status.processes import Facts, Families, current, processes_of, rows, workload
+from gpugauge.status.processes import Entry, Families, current, processes_of, rows, workload
 
 _LOAD_WINDOW_SECONDS = 300.0
 _XID_SECONDS = 86_400.0  # for which an Xid error is shown
@@ -29,7 +29,7 @@ _MIG_FIGURES = {
 }
 
 
-def gpus(found: Families, history: History, processes: Sequence[Facts], now: float) -> list[Facts]:
+def gpus(found: Families, history: History, processes: Sequence[Entry], now: float) -> list[Entry]:
     """Return the GPUs by index, without their states. `now` is the Unix time of the snapshot."""
     known = {facts["uuid"]: facts for facts in rows(found.get("gpu_info"))}
     figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _FIGURES.items()}
@@ -41,12 +41,12 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
     on_mig: dict[str, dict[str, float]] = {}
     for (label, uuid), used in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid").items():
         on_mig.setdefault(uuid, {})[label] = used
-    users: dict[str, list[Facts]] = {}
+    users: dict[str, list[Entry]] = {}
     for process in processes:
         for uuid in process["devices"]:
             own = [d["uuid"] for d in mig.get(uuid, []) if process["process"] in on_mig.get(d["uuid"], ())]
             users.setdefault(uuid, []).append({**_on_device(process, uuid), "mig": own})
-    result: list[Facts] = []
+    result: list[Entry] = []
     for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items():
         index = known.get(uuid, {}).get("index", "")
         number = int(index) if index.isdecimal() else None
@@ -76,11 +76,11 @@ def gpus(found: Families, history: History, processes: Sequence[Facts], now: flo
     return sorted(result, key=lambda gpu: (gpu["index"] is None, gpu["index"], gpu["uuid"]))
 
 
-def _pids(processes: Sequence[Facts]) -> list[int]:
+def _pids(processes: Sequence[Entry]) -> list[int]:
     return sorted(process["pid"] for process in processes if process["pid"] is not None and not process["ended"])
 
 
-def mark_remembered(gpus: Sequence[Facts]) -> None:
+def mark_remembered(gpus: Sequence[Entry]) -> None:
     """Mark GPUs of which only the state file knows, on a machine without a GPU and without a driver."""
     for gpu in gpus:
         gpu |= {"down_reason": REMEMBERED, "advice": down_advice(REMEMBERED)}
@@ -91,11 +91,11 @@ class _Allocation:
 
     def __init__(self, found: Families) -> None:
         self._states = current(found.get("gpu_allocation_state"), "uuid")
-        self._holders: dict[str, list[Facts]] = {}
+        self._holders: dict[str, list[Entry]] = {}
         for facts in rows(found.get("gpu_allocation_info")):
             self._holders.setdefault(facts["uuid"], []).append(dict(workload(facts)))
 
-    def of(self, uuid: str) -> Facts:
+    def of(self, uuid: str) -> Entry:
         return {"allocation": self._states.get(uuid), "allocated_to": self._holders.get(uuid, [])}
 
 
@@ -127,7 +127,7 @@ class _Health:
             if unrepaired or now - at < _XID_SECONDS:
                 self._xids.setdefault(uuid, []).append((at, tuple(labels), unrepaired))
 
-    def of(self, uuid: str, index: object, pids: Sequence[int]) -> Facts:
+    def of(self, uuid: str, index: object, pids: Sequence[int]) -> Entry:
         """Return the fields of the GPU with an index, which these programs use."""
         figures = MemoryHealth(
             self._actions.get(uuid, "none"),
@@ -154,19 +154,19 @@ class _Health:
         }
 
 
-def _mig(found: Families) -> dict[str, list[Facts]]:
+def _mig(found: Families) -> dict[str, list[Entry]]:
     """Return the MIG devices by the uuid of their GPU."""
     figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _MIG_FIGURES.items()}
-    devices: dict[str, list[Facts]] = {}
+    devices: dict[str, list[Entry]] = {}
     for facts in rows(found.get("gpu_mig_info")):
-        device: Facts = {"uuid": facts["uuid"], "profile": facts.get("profile")}
+        device: Entry = {"uuid": facts["uuid"], "profile": facts.get("profile")}
         device |= {key: facts.get(key) for key in ("gpu_instance", "compute_instance")}
         device |= {name: values.get((facts["uuid"],)) for name, values in figures.items()}
         devices.setdefault(facts.get("parent_uuid", ""), []).append(device)
     return {uuid: sorted(found_here, key=_instance) for uuid, found_here in devices.items()}
 
 
-def _mig_state(device: Facts, on_mig: Mapping[str, Mapping[str, float]]) -> Facts:
+def _mig_state(device: Entry, on_mig: Mapping[str, Mapping[str, float]]) -> Entry:
     """Return a MIG device with its state in words; `on_mig` is the memory of processes by MIG device."""
     memory = device["memory_used_bytes"]
     busy = bool(on_mig.get(device["uuid"])) or bool(device["load"]) or (memory or 0) >= _MIG_USED_BYTES
@@ -181,16 +181,16 @@ def _instance(device: Mapping[str, str | None]) -> tuple[int, int]:
     return first, second
 
 
-def _on_device(process: Facts, uuid: str) -> Facts:
+def _on_device(process: Entry, uuid: str) -> Entry:
     """Return a process with its use of one GPU."""
     return {**_without_devices(process), **process["devices"][uuid]}
 
 
-def _without_devices(process: Facts) -> Facts:
+def _without_devices(process: Entry) -> Entry:
     return {key: value for key, value in process.items() if key != "devices"}
 
 
-def _last_use(uuid: str, history: History, processes: Sequence[Facts]) -> Facts:
+def _last_use(uuid: str, history: History, processes: Sequence[Entry]) -> Entry:
     """Return the fields of a GPU that is down about the time when it answered last; none if that is not known.
 
     A process that still runs has its present state, one that ended has that of the time.

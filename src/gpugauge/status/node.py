@@ -12,14 +12,14 @@ from gpugauge.status.driver_advice import words as driver_words
 from gpugauge.status.gpus import gpus, mark_remembered
 from gpugauge.status.history import History, by_labels, by_name
 from gpugauge.status.problems import gpu_state, level, problems
-from gpugauge.status.processes import Facts, Families, processes_of, rows
+from gpugauge.status.processes import Entry, Families, processes_of, rows
 from gpugauge.status.use import totals
 
 _HOOK_TROUBLE_SECONDS = 300.0  # a replaced receiver is shown for this long
 _MAX_ERROR_CHARACTERS = 200  # the log has the whole error
 
 
-def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> Facts:
+def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> Entry:
     """Return the status, ready for JSON. Unknown values are None or absent, never 0. `may_have_gpu` returns whether the
     machine may have a GPU; it is called only if the driver is missing.
     """
@@ -27,7 +27,7 @@ def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool
     build = rows(found.get("gpugauge_build_info"))
     processes = processes_of(found, history, snapshot.timestamp)
     without_gpu = [p for p in processes if not p["devices"]]
-    facts: Facts = {
+    facts: Entry = {
         "host": socket.gethostname(),
         "timestamp": snapshot.timestamp,
         "version": build[0].get("version") if build else None,
@@ -54,7 +54,7 @@ def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool
     }
 
 
-def _driver(found: Families, history: History, may_have_gpu: Callable[[], bool]) -> Facts:
+def _driver(found: Families, history: History, may_have_gpu: Callable[[], bool]) -> Entry:
     released = by_labels(found.get("gpugauge_driver_released_until_timestamp_seconds"))
     known = {reason: bool(up) for (reason,), up in by_labels(found.get("gpugauge_driver_up"), "reason").items()}
     reason, up = next(iter(known.items()), ("unknown", False))
@@ -62,7 +62,7 @@ def _driver(found: Families, history: History, may_have_gpu: Callable[[], bool])
     gone = not up and reason in WITHOUT_GPU
     gone = gone and not any(history.last_use(uuid) for (uuid,) in by_labels(found.get("gpu_up"), "uuid"))
     needed = not gone or may_have_gpu()
-    facts: Facts = {"up": up, "reason": reason, "needed": needed}
+    facts: Entry = {"up": up, "reason": reason, "needed": needed}
     facts["state_words"] = "up" if up else driver_words(reason, needed=needed)
     if released:
         return facts | {"released_until": released[()]}

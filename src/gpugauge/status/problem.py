@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Facts = dict[str, Any]
+Entry = dict[str, Any]
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
@@ -27,14 +27,14 @@ _BY_KIND = {
 }
 
 
-def problem(kind: str, subject: str, text: str, advice: str | None = None, **more: object) -> Facts:
+def problem(kind: str, subject: str, text: str, advice: str | None = None, **more: object) -> Entry:
     """Return a problem; docs/http.md has its fields, `more` are those that are not empty."""
-    facts: Facts = {"kind": kind, "grave": kind in _GRAVE, "subject": subject, "text": text, "advice": advice}
-    empty: Facts = {"detail": None, "gain_words": None, "gpus": [], "processes": [], "ratio": None}
+    facts: Entry = {"kind": kind, "grave": kind in _GRAVE, "subject": subject, "text": text, "advice": advice}
+    empty: Entry = {"detail": None, "gain_words": None, "gpus": [], "processes": [], "ratio": None}
     return {**facts, **empty, "runbook": section_of_kind(kind), **more}
 
 
-def order(found: Facts) -> tuple[float, ...]:
+def order(found: Entry) -> tuple[float, ...]:
     """Return the sort key: the gravest first; of a kind, those with most GPUs and the largest share."""
     ratio = found["ratio"]
     return not found["grave"], KINDS.index(found["kind"]), -len(found["gpus"]), -(1.0 if ratio is None else ratio)

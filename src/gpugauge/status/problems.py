@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpugauge.status.gpu_problems import gpu_problems, processes_words
 from gpugauge.status.owner import name
-from gpugauge.status.problem import Facts, order, problem
+from gpugauge.status.problem import Entry, order, problem
 from gpugauge.status.training_problems import training_problems
 from gpugauge.status.use import in_use, judging, on_gpus, silent, unhooked, used_well
 
@@ -25,7 +25,7 @@ _WORDS = {
 }
 
 
-def problems(facts: Facts) -> list[Facts]:
+def problems(facts: Entry) -> list[Entry]:
     """Return the problems of a node, the gravest first; docs/http.md has their fields."""
     found = [
         *_driver(facts),
@@ -36,7 +36,7 @@ def problems(facts: Facts) -> list[Facts]:
     return sorted(found, key=order)
 
 
-def level(problems: Sequence[Facts], facts: Facts) -> str:
+def level(problems: Sequence[Entry], facts: Entry) -> str:
     """Return how well a node is: bad, poor, good; none where processes are not judged, or nothing is there to judge."""
     if problems:
         return "bad" if any(problem["grave"] for problem in problems) else "poor"
@@ -45,7 +45,7 @@ def level(problems: Sequence[Facts], facts: Facts) -> str:
     return "none" if idle or unhooked(on_gpus(facts["gpus"])) or judging(everywhere) or silent(everywhere) else "good"
 
 
-def gravest(gpu: Facts, problems: Sequence[Facts]) -> Facts | None:
+def gravest(gpu: Entry, problems: Sequence[Entry]) -> Entry | None:
     """Return the gravest of the problems of the node that are those of a GPU, None without one. A GPU that a process
     uses well is not wasted.
     """
@@ -54,7 +54,7 @@ def gravest(gpu: Facts, problems: Sequence[Facts]) -> Facts | None:
     return next(own, None)
 
 
-def _driver(facts: Facts) -> Iterator[Facts]:
+def _driver(facts: Entry) -> Iterator[Entry]:
     driver = facts["driver"]
     if not driver["up"] and driver["needed"] and driver["reason"] not in {"off", "released", "starting"}:
         yield problem("driver", "Driver", driver["state_words"], driver.get("advice"))
@@ -63,14 +63,14 @@ def _driver(facts: Facts) -> Iterator[Facts]:
         yield problem("no_gpu", "Driver", "it lists no GPU, or the settings exclude all", advice)
 
 
-def _exporter(facts: Facts) -> Iterator[Facts]:
+def _exporter(facts: Entry) -> Iterator[Entry]:
     for collector, error in facts["failing_collectors"].items():
         yield problem("collector", f"Collector {collector}", f"fails: {error}" if error else "fails")
     if facts["hook"]:
         yield problem("hook", "Hook", facts["hook"])
 
 
-def gpu_state(gpu: Facts, problems: Sequence[Facts]) -> dict[str, str | None]:
+def gpu_state(gpu: Entry, problems: Sequence[Entry]) -> dict[str, str | None]:
     """Return the level and the state of a GPU, in at most 14 characters, and a summary: the gravest of the problems of
     the node, sorted as they are shown, or the programs on the GPU; None without either.
     """
@@ -88,7 +88,7 @@ def gpu_state(gpu: Facts, problems: Sequence[Facts]) -> dict[str, str | None]:
     }
 
 
-def _programs(processes: Sequence[Facts]) -> str | None:
+def _programs(processes: Sequence[Entry]) -> str | None:
     if not processes:
         return None
     counts = Counter(map(name, processes)).most_common()

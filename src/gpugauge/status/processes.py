@@ -28,7 +28,7 @@ _WORKING = frozenset({"training", "evaluating", "generating", "checkpointing"})
 _FAILING = frozenset({"stalled", "training_on_cpu", "held_idle"})
 
 Families = Mapping[str, Family]
-Facts = dict[str, Any]
+Entry = dict[str, Any]
 
 
 def rows(family: Family | None) -> list[dict[str, str]]:
@@ -53,7 +53,7 @@ def workload(facts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _identity(facts: Mapping[str, str]) -> Facts:
+def _identity(facts: Mapping[str, str]) -> Entry:
     """Return the fields that identify a process."""
     return {
         "process": facts["process"],
@@ -63,7 +63,7 @@ def _identity(facts: Mapping[str, str]) -> Facts:
     }
 
 
-def processes_of(found: Families, history: History, now: float) -> list[Facts]:
+def processes_of(found: Families, history: History, now: float) -> list[Entry]:
     """Return the processes that the driver, the host or the hook reports, and the trainings that have ended. `now` is
     the Unix time of the snapshot.
     """
@@ -80,7 +80,7 @@ def processes_of(found: Families, history: History, now: float) -> list[Facts]:
     inside = {p for p in reported if p not in ended or now - ended[p] < _ENDING_SECONDS}
     alive = {process for process, _ in memory} | host | {process for process in reported if process not in ended}
     gone = set(endings.newest((ended.keys() & reported) - alive))
-    devices: dict[str, dict[str, Facts]] = {}
+    devices: dict[str, dict[str, Entry]] = {}
     for process, uuid in dict.fromkeys((*memory, *busy)):
         if process in alive:
             load = history.process_load(process, uuid, _WINDOW_SECONDS)
@@ -92,7 +92,7 @@ def processes_of(found: Families, history: History, now: float) -> list[Facts]:
         if process in alive or process in gone:
             hooked = process in inside or process in gone
             role = _role(labels, hooked=hooked)
-            shown: Facts = {**_identity(labels), "kind": labels.get("kind"), "torch_build": labels.get("torch_build")}
+            shown: Entry = {**_identity(labels), "kind": labels.get("kind"), "torch_build": labels.get("torch_build")}
             shown |= {"role": role, "hook": hooked} | steps.of(process, labels)
             shown["starting"] = not hooked and role != "display" and _starts(labels, process in host, shown, now)
             silent = history.silent_seconds(process) if shown["starting"] else None
@@ -115,13 +115,13 @@ _RATES = {"samples_per_second": "torch_samples_total", "tokens_per_second": "tor
 _DECIDED = frozenset({"stalled", "held_idle", "not_training"})
 
 
-def _starts(labels: Mapping[str, str], scanned: bool, process: Facts, now: float) -> bool:
+def _starts(labels: Mapping[str, str], scanned: bool, process: Entry, now: float) -> bool:
     """Return whether a process that has not reported yet may still do so: it has the hook, or is too young to know."""
     young = process["started"] is not None and now - process["started"] < _SCANNED_SECONDS
     return labels.get("hook") == "yes" or (young and not scanned)
 
 
-def _mark_judging(process: Facts, seconds: float | None, now: float) -> None:
+def _mark_judging(process: Entry, seconds: float | None, now: float) -> None:
     """Note that there is no verdict yet on a process that has reported for some seconds, if that is so."""
     early = seconds is not None and seconds < _JUDGED_SECONDS
     if early or process["level"] == "none":
@@ -142,7 +142,7 @@ class _Steps:
         self._phases = current(found.get("torch_phase"), "process")
         self._loaders = {facts.pop("process"): facts for facts in rows(found.get("torch_loader_info"))}
 
-    def of(self, process: str, facts: Mapping[str, str]) -> Facts:
+    def of(self, process: str, facts: Mapping[str, str]) -> Entry:
         """Return the fields of a process; None where the hook does not report."""
         return {
             "started": self._started.get((process,)),
@@ -172,7 +172,7 @@ class _Verdicts:
             self._parts.setdefault(process, {})[part] = share
         self._undecidable = {f["process"]: f.get("undecidable", "") for f in rows(found.get("training_verdict_info"))}
 
-    def of(self, process: str, role: str | None, facts: Facts, devices: Collection[str]) -> Facts:
+    def of(self, process: str, role: str | None, facts: Entry, devices: Collection[str]) -> Entry:
         """Return the fields of a process on these devices: `level` is good, poor, bad, or none."""
         state, name = self._states.get(process), self._causes.get(process)
         ratio = self._shares.get((process, name or ""))

@@ -8,17 +8,17 @@ from itertools import groupby
 
 from gpugauge.status.gpu_problems import clocks_words
 from gpugauge.status.owner import job_key, name, owner_words
-from gpugauge.status.problem import Facts, problem
+from gpugauge.status.problem import Entry, problem
 from gpugauge.status.use import gpus_words
 from gpugauge.status.words import percent, plural
 
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
 
 
-def training_problems(facts: Facts) -> Iterator[Facts]:
+def training_problems(facts: Entry) -> Iterator[Entry]:
     """Yield a problem for each program of an owner and cause; ranks of one training are together."""
     gpus = {gpu["uuid"]: gpu for gpu in facts["gpus"]}
-    processes: dict[str, Facts] = {}
+    processes: dict[str, Entry] = {}
     used: dict[str, list[str]] = {}
     for gpu in facts["gpus"]:
         # The processes of a GPU that is down may still run, stalled.
@@ -38,7 +38,7 @@ def training_problems(facts: Facts) -> Iterator[Facts]:
         yield _problem(who, text, kind, ranks, [gpus[uuid] for uuid in held])
 
 
-def _problem(who: str, text: str, kind: str, ranks: list[Facts], held: list[Facts]) -> Facts:
+def _problem(who: str, text: str, kind: str, ranks: list[Entry], held: list[Entry]) -> Entry:
     first = ranks[0]
     ratios = [rank["limited_by_ratio"] for rank in ranks if _costs_gpu_time(rank)]
     ratio = sum(ratios) / len(ratios) if ratios else None
@@ -65,17 +65,17 @@ def _problem(who: str, text: str, kind: str, ranks: list[Facts], held: list[Fact
     )
 
 
-def _costs_gpu_time(process: Facts) -> bool:
+def _costs_gpu_time(process: Entry) -> bool:
     # Without a GPU in use no GPU time is lost.
     return process["limited_by_ratio"] is not None and process["state"] != "training_on_cpu"
 
 
-def _group(process: Facts, there: str) -> tuple[str, ...]:
+def _group(process: Entry, there: str) -> tuple[str, ...]:
     """Return name, what is wrong, the kind of the problem, and what identifies the job."""
     return (name(process), *_trouble(process, there), *job_key(process["workload"]))
 
 
-def _trouble(process: Facts, there: str) -> tuple[str, str]:
+def _trouble(process: Entry, there: str) -> tuple[str, str]:
     """Return what is wrong, and the kind of the problem."""
     state, cause = process["state"], process["limited_by"]
     if state == "training_on_cpu" and not cause:

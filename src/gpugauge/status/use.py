@@ -7,44 +7,44 @@ from typing import Any, TypeVar
 
 from gpugauge.status.words import runs
 
-Facts = dict[str, Any]
+Entry = dict[str, Any]
 _Process = TypeVar("_Process", bound=Mapping[str, Any])
 _SUMS = ("memory_used_bytes", "memory_total_bytes", "power_watts", "power_limit_watts")
 
 
-def on_gpus(gpus: Iterable[Facts]) -> Iterator[Facts]:
+def on_gpus(gpus: Iterable[Entry]) -> Iterator[Entry]:
     """Yield the processes on GPUs, once for each GPU, without those that have ended."""
     return (process for gpu in gpus for process in gpu["processes"] if not process["ended"])
 
 
-def in_use(gpu: Facts) -> bool:
+def in_use(gpu: Entry) -> bool:
     """Return whether a program other than that of a display uses a GPU."""
     return bool(gpu["processes_hidden"]) or any(process["role"] != "display" for process in on_gpus([gpu]))
 
 
-def used_well(gpu: Facts) -> bool:
+def used_well(gpu: Entry) -> bool:
     """Return whether a process works on a GPU that loses less than half of its time: then the GPU is not wasted,
     whatever the others do.
     """
     return any(process["level"] in {"good", "poor"} for process in gpu["processes"])
 
 
-def unhooked(processes: Iterable[Facts]) -> set[str]:
+def unhooked(processes: Iterable[Entry]) -> set[str]:
     """Return the processes whose state is unknown, because they run without the hook."""
     return {process["process"] for process in processes if process["state_words"] == "no hook"}
 
 
-def judging(processes: Iterable[Facts]) -> set[str]:
+def judging(processes: Iterable[Entry]) -> set[str]:
     """Return the processes with the hook on which there is no verdict yet."""
     return {p["process"] for p in processes if p["judging_since"] is not None and not p["silent"]}
 
 
-def silent(processes: Iterable[Facts]) -> set[str]:
+def silent(processes: Iterable[Entry]) -> set[str]:
     """Return the processes with the hook from which no report arrives."""
     return {process["process"] for process in processes if process["silent"]}
 
 
-def gpus_words(gpus: Sequence[Facts]) -> str:
+def gpus_words(gpus: Sequence[Entry]) -> str:
     """Return "GPU 3", or "GPUs 0-2, 5"; GPUs without an index by uuid."""
     words = runs(gpu["index"] for gpu in gpus if gpu["index"] is not None)
     words += [gpu["uuid"] for gpu in gpus if gpu["index"] is None]
@@ -82,7 +82,7 @@ def mig_name(device: Mapping[str, Any]) -> str:
     return " ".join([*parts, *([f"CI {compute_instance}"] if compute_instance not in {None, "", "0"} else [])])
 
 
-def totals(gpus: Sequence[Facts]) -> Facts:
+def totals(gpus: Sequence[Entry]) -> Entry:
     """Return the sums over the GPUs that answer, None where a part is not known, and mean loads over those that report
     one. A GPU in MIG mode reports none, its MIG devices do.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LastStatus:
     """The last status, None before the first, and why there is no newer one; None if there is."""
 
     facts: Mapping[str, Any] | None = None
@@ -22,7 +22,7 @@ class Feed:
     def __init__(self, fetch: Callable[[], Mapping[str, Any]], error: type[Exception], interval_seconds: float) -> None:
         self._fetch, self._error, self._interval_seconds = fetch, error, interval_seconds
         self._stopped = threading.Event()
-        self.latest = Answer()
+        self.latest = LastStatus()
 
     def start(self) -> None:
         """Begin to ask, until the program ends or `stop`."""
@@ -40,6 +40,6 @@ class Feed:
     def ask(self) -> None:
         """Ask once, and keep the earlier status if there is no answer."""
         try:
-            self.latest = Answer(self._fetch())
+            self.latest = LastStatus(self._fetch())
         except self._error as error:
-            self.latest = Answer(self.latest.facts, str(error))
+            self.latest = LastStatus(self.latest.facts, str(error))

@@ -12,7 +12,7 @@ from gpugauge.status.use import gpus_words
 from gpugauge.terminal.columns import Column, Grid
 from gpugauge.terminal.values import age, gib, load_of, number, pair, ratio, safe
 
-Facts: TypeAlias = Mapping[str, Any]
+Status: TypeAlias = Mapping[str, Any]
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
 HISTORY_CELLS = 12
@@ -46,7 +46,7 @@ _PROCESSES = (
 class Process:
     """A process with its use of all its GPUs: `load` is the mean over them."""
 
-    facts: Facts
+    facts: Status
     gpus: Sequence[dict[str, Any]]
     load: float | None
     memory_bytes: float | None
@@ -76,9 +76,9 @@ SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
 }
 
 
-def processes(facts: Facts) -> list[Process]:
+def processes(facts: Status) -> list[Process]:
     """Return each process once: those on GPUs by the index of the first, those without a GPU, those that have ended."""
-    found: dict[str, tuple[Facts, list[dict[str, Any]], list[Facts]]] = {}
+    found: dict[str, tuple[Status, list[dict[str, Any]], list[Status]]] = {}
     for gpu in facts["gpus"]:
         for process in gpu["processes"]:
             entry = found.setdefault(process["process"], (process, [], []))
@@ -94,7 +94,7 @@ def processes(facts: Facts) -> list[Process]:
     return result + [Process(process, (), None, None) for process in rest]
 
 
-def chosen(facts: Facts, sort: str, reverse: bool, text: str) -> list[Process]:
+def chosen(facts: Status, sort: str, reverse: bool, text: str) -> list[Process]:
     """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
     value, wanted = SORTS[sort], text.casefold()
     found = [process for process in processes(facts) if wanted in _searched(process).casefold()]
@@ -109,7 +109,7 @@ def _searched(process: Process) -> str:
     return " ".join([*(str(facts.get(word) or "") for word in words), process.owner, f"gpu {process.where}"])
 
 
-def gpu_lines(facts: Facts, width: int) -> tuple[str, list[Line]]:
+def gpu_lines(facts: Status, width: int) -> tuple[str, list[Line]]:
     """Return the heading and a line for each GPU, followed by its MIG devices: uuid, text and level."""
     rows: list[tuple[str, list[str], str]] = []
     for gpu in facts["gpus"]:
@@ -127,7 +127,7 @@ def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str
     return grid.heading(), [(p.facts["process"], grid.line(row), p.facts["level"]) for p, row in keyed]
 
 
-def _gpu_row(gpu: Facts) -> list[str]:
+def _gpu_row(gpu: Status) -> list[str]:
     degrees = gpu["temperature_celsius"]
     name = (safe(gpu["name"]) or safe(gpu["uuid"])).removeprefix("NVIDIA ")
     # The summary of a GPU that is well has its programs, which are in the list below.
@@ -145,7 +145,7 @@ def _gpu_row(gpu: Facts) -> list[str]:
     ]
 
 
-def _mig_row(device: Facts) -> list[str]:
+def _mig_row(device: Status) -> list[str]:
     memory = pair(gib(device["memory_used_bytes"]), gib(device["memory_total_bytes"]))
     return [
         "",
@@ -200,12 +200,12 @@ def process_details(process: Process, now: float, *, simulated: bool = False) ->
     return [safe(line) for line in lines if line and line != "runbook: None"]
 
 
-def gpu_of(facts: Facts, uuid: str | None) -> Facts | None:
+def gpu_of(facts: Status, uuid: str | None) -> Status | None:
     """Return the GPU with a uuid, or with a MIG device of that uuid."""
     return next((g for g in facts["gpus"] if uuid in {g["uuid"], *(d["uuid"] for d in g["mig"])}), None)
 
 
-def gpu_details(gpu: Facts) -> list[str]:
+def gpu_details(gpu: Status) -> list[str]:
     """Return what is known of a GPU, one fact a line, the trouble first."""
     lines = [gpu["summary"], f"→ {gpu['advice']}" if gpu["advice"] else "", last_use(gpu)]
     lines += [f"{each['text']} → {each['advice']}" for each in gpu["health"]]

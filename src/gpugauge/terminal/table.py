@@ -44,10 +44,10 @@ _MIG = (
     Column("", rank=2),  # the uuid
 )
 
-Facts: TypeAlias = Mapping[str, Any]
+Status: TypeAlias = Mapping[str, Any]
 
 
-def table(facts: Facts, colour: bool, now: float, width: int = 80, height: int | None = None) -> str:
+def table(facts: Status, colour: bool, now: float, width: int = 80, height: int | None = None) -> str:
     """Return the text for the facts of /api/v1/status; `now` is the Unix time of facts without their own, `width` that
     of the terminal. If it is longer than the `height` of the terminal, the answer stands at its end, too.
     """
@@ -62,12 +62,12 @@ def table(facts: Facts, colour: bool, now: float, width: int = 80, height: int |
 class _View:
     """One answer of the daemon at a width."""
 
-    def __init__(self, facts: Facts, width: int, now: float, paint: Paint) -> None:
+    def __init__(self, facts: Status, width: int, now: float, paint: Paint) -> None:
         self._facts, self._width, self._now, self._paint = facts, width, now, paint
-        self._devices: Sequence[Facts] = facts["gpus"]
-        alone: Sequence[Facts] = facts.get("without_gpu") or ()
+        self._devices: Sequence[Status] = facts["gpus"]
+        alone: Sequence[Status] = facts.get("without_gpu") or ()
         self._alone = alone
-        self._ended: Sequence[Facts] = facts.get("ended") or ()
+        self._ended: Sequence[Status] = facts.get("ended") or ()
         processes = [*(p for gpu in self._devices for p in gpu["processes"]), *alone, *self._ended]
         places = [found for gpu in self._devices for _, found in by_place(gpu, gpu["processes"])]
         rows = [row for found in (*places, alone, self._ended) for row, _ in self._rows(found)]
@@ -113,14 +113,14 @@ class _View:
             lines += self._users(gpu)
         return lines
 
-    def _down(self, gpu: Facts, row: Sequence[str]) -> list[str]:
+    def _down(self, gpu: Status, row: Sequence[str]) -> list[str]:
         indent = " " * _PROCESS_INDENT
         named = row[1] if row[1] == gpu["uuid"] else f"{row[1]} {safe(gpu['uuid'])}"
         lines = self._wrapped(f"{row[0]} {named} {down_phrase(gpu.get('down_reason'))}", "  ", RED, hanging=3)
         used = safe(last_use(gpu))
         return lines + (self._wrapped(used, indent, DIM, hanging=2) if used else [])
 
-    def _users(self, gpu: Facts) -> list[str]:
+    def _users(self, gpu: Status) -> list[str]:
         """Return the processes of a GPU, those on a MIG device below it."""
         grid = Grid(_MIG, [_mig_row(device) for device in gpu.get("mig") or ()], self._width, _PROCESS_INDENT)
         note = MIG_LOAD_UNKNOWN if mig_loads_unknown(gpu) else ""
@@ -139,9 +139,9 @@ class _View:
                 return [self._paint(f"{indent}free", DIM)]
         return lines
 
-    def _rows(self, processes: Sequence[Facts]) -> Iterator[tuple[list[str], list[Facts]]]:
+    def _rows(self, processes: Sequence[Status]) -> Iterator[tuple[list[str], list[Status]]]:
         """Yield the rows of processes, each with those that it stands for: equal ones without the hook have one row."""
-        kinds: dict[Hashable, list[Facts]] = {}
+        kinds: dict[Hashable, list[Status]] = {}
         for process in processes:
             kinds.setdefault(self._kind(process), []).append(process)
         for alike in kinds.values():
@@ -150,14 +150,14 @@ class _View:
             else:
                 yield from ((self._row(process), [process]) for process in alike)
 
-    def _kind(self, process: Facts) -> Hashable:
+    def _kind(self, process: Status) -> Hashable:
         """Return what equal processes have in common; nothing else has it if there is more to say of a process."""
         plain = process.get("state_words") == "no hook" and process.get("level") in {None, "none"}
         if not plain or process["pid"] is None or details(process, self._now) or remark(process):
             return id(process)
         return process.get("command"), owner(process["workload"])
 
-    def _row_of(self, alike: Sequence[Facts]) -> list[str]:
+    def _row_of(self, alike: Sequence[Status]) -> list[str]:
         """Return the row of several processes: the sums of load and memory, the age of the oldest."""
         one = dict(alike[0])
         for key in ("load_5m", "memory_used_bytes"):
@@ -166,7 +166,7 @@ class _View:
         one["command"] = f"{one.get('command') or ''} ×{len(alike)}".strip()
         return self._row(one)
 
-    def _listed(self, processes: Sequence[Facts]) -> list[str]:
+    def _listed(self, processes: Sequence[Status]) -> list[str]:
         """Return the lines of processes."""
         lines = []
         for row, found in self._rows(processes):
@@ -176,7 +176,7 @@ class _View:
                 lines += self._wrapped(f"sums of pids {pids}", " " * _NOTE_INDENT, DIM)
         return lines
 
-    def _row(self, process: Facts) -> list[str]:
+    def _row(self, process: Status) -> list[str]:
         who = " ".join(filter(None, (safe(process.get("command")), safe(owner(process["workload"])))))
         return [
             "-" if process["pid"] is None else str(process["pid"]),
@@ -187,7 +187,7 @@ class _View:
             who or "-",
         ]
 
-    def _process(self, row: list[str], process: Facts) -> list[str]:
+    def _process(self, row: list[str], process: Status) -> list[str]:
         style = YELLOW if process.get("end_reason") in FAILURES else LEVELS.get(process.get("level") or "", DIM)
         lines = self._fitting(self._processes.line(row), style)
         if cells(self._processes.line(row)) <= self._width:
@@ -238,7 +238,7 @@ class _View:
         return [self._paint(line, style) for line in wrap(text, self._width, indent, indent + " " * hanging)]
 
 
-def _gpu_row(gpu: Facts) -> list[str]:
+def _gpu_row(gpu: Status) -> list[str]:
     degrees = gpu["temperature_celsius"]
     return [
         "?" if gpu["index"] is None else str(gpu["index"]),
@@ -252,7 +252,7 @@ def _gpu_row(gpu: Facts) -> list[str]:
     ]
 
 
-def _mig_row(device: Facts) -> list[str]:
+def _mig_row(device: Status) -> list[str]:
     used, total = device["memory_used_bytes"], device["memory_total_bytes"]
     holders = ", ".join(filter(None, (safe(owner(holder)) for holder in device.get("allocated_to") or ())))
     return [

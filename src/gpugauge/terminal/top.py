@@ -14,12 +14,12 @@ from textual.widgets.option_list import Option
 
 from gpugauge.status.use import on_gpus, unhooked
 from gpugauge.status.words import RUN_ADVICE, plural
-from gpugauge.terminal.feed import Answer, Feed
+from gpugauge.terminal.feed import Feed, LastStatus
 from gpugauge.terminal.screen import (
     SORTS,
-    Facts,
     Line,
     Process,
+    Status,
     chosen,
     gpu_details,
     gpu_lines,
@@ -65,7 +65,7 @@ class Top(App[None]):
     def __init__(self, feed: Feed) -> None:
         super().__init__()
         self._feed = feed
-        self._answer: Answer | None = None
+        self._answer: LastStatus | None = None
         self._sort, self._reverse, self._paused = "lost", False, False
         self._shown: dict[str, Process] = {}
 
@@ -172,9 +172,9 @@ class Top(App[None]):
         self._draw_list("processes", *process_lines(shown, _now(facts), width - 1))
         self._draw_details()
 
-    def _draw_answer(self, answer: Answer) -> None:
+    def _draw_answer(self, answer: LastStatus) -> None:
         lines = Text(no_wrap=False)
-        facts: Facts = answer.facts or {}
+        facts: Status = answer.facts or {}
         problems = facts.get("problems") or []
         if answer.trouble:
             lines.append(f"{safe(answer.trouble)} (trying again)\n", f"bold {_STYLES['bad']}")
@@ -224,7 +224,7 @@ def _chosen_key(widget: OptionList) -> str | None:
     return None if widget.highlighted is None else widget.get_option_at_index(widget.highlighted).id
 
 
-def _now(facts: Facts) -> float:
+def _now(facts: Status) -> float:
     return float(facts.get("timestamp") or time.time())
 
 

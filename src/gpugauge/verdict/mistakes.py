@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpugauge.base.text import whole
 
-Facts = Mapping[str, str]
+Settings = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,42 +18,42 @@ class Mistake:
     """
 
     name: str
-    present: Callable[[Facts], bool | None]
+    present: Callable[[Settings], bool | None]
     evidence: str
     change: str
     proven: Literal["cpu", "simulated"]
 
 
-def _is(fact: str) -> Callable[[Facts], bool | None]:
+def _is(fact: str) -> Callable[[Settings], bool | None]:
     return lambda facts: {"yes": True, "no": False}.get(facts.get(fact, ""))
 
 
-def _is_not(fact: str) -> Callable[[Facts], bool | None]:
+def _is_not(fact: str) -> Callable[[Settings], bool | None]:
     return lambda facts: {"no": True, "yes": False}.get(facts.get(fact, ""))
 
 
-def _batch_elsewhere(facts: Facts) -> bool | None:
+def _batch_elsewhere(facts: Settings) -> bool | None:
     batch, model = (facts.get(name, "") for name in ("batch_device", "parameter_device"))
     return batch.startswith("cuda") and batch != model if batch and model.startswith("cuda") else None
 
 
-def _count(facts: Facts, name: str) -> int | None:
+def _count(facts: Settings, name: str) -> int | None:
     return whole(facts.get(name, ""))
 
 
-def _data_parallel(facts: Facts) -> bool | None:
+def _data_parallel(facts: Settings) -> bool | None:
     devices = _count(facts, "dataparallel_devices")
     return None if devices is None else devices > 1
 
 
-def _pageable_batches(facts: Facts) -> bool | None:
+def _pageable_batches(facts: Settings) -> bool | None:
     workers, pinned = _count(facts, "loader_workers"), facts.get("loader_pin_memory")
     if facts.get("parameters_on") != "cuda" or not workers or pinned not in ("yes", "no"):
         return None  # batches of the training thread may be made on the GPU
     return pinned == "no"
 
 
-def _too_many_threads(facts: Facts) -> bool | None:
+def _too_many_threads(facts: Settings) -> bool | None:
     threads, cpus, ranks = (_count(facts, name) for name in ("torch_threads", "cpus", "ranks_on_cpus"))
     if threads is None or cpus is None or ranks is None:
         return None
@@ -145,7 +145,7 @@ MISTAKES = (
 )
 
 
-def found(facts: Facts) -> dict[str, bool]:
+def found(facts: Settings) -> dict[str, bool]:
     """Return by name whether the process makes a mistake, for those that its facts decide."""
     answers = ((mistake.name, mistake.present(facts)) for mistake in MISTAKES)
     return {name: present for name, present in answers if present is not None}

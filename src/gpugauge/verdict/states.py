@@ -22,7 +22,7 @@ _EVERY = frozenset(STATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class StateFacts:
     """The facts that decide on a transition. `now` is the state by the present phase, `mostly` the state that took the
     largest part of the last 10 s; None means unknown.
     """
@@ -45,7 +45,7 @@ class Transition:
     to: str
 
 
-_CONDITIONS: Mapping[str, tuple[str, Callable[[Facts, str], bool]]] = {
+_CONDITIONS: Mapping[str, tuple[str, Callable[[StateFacts, str], bool]]] = {
     "outside, idle": (
         "there is no hook, and no kernel ran on its GPUs for 15 s or more",
         lambda f, _: not f.inside and f.holds_gpus and f.idle is True,
@@ -83,24 +83,24 @@ TRANSITIONS = (
 )
 
 
-def transition(before: str, facts: Facts) -> Transition:
+def transition(before: str, facts: StateFacts) -> Transition:
     """Return the row of the table that applies in the state `before`."""
     return next(row for row in TRANSITIONS if before in row.sources and _CONDITIONS[row.when][1](facts, row.to))
 
 
-def next_state(before: str, facts: Facts) -> str:
+def next_state(before: str, facts: StateFacts) -> str:
     """Return the state that follows `before`."""
     return transition(before, facts).to
 
 
-def facts_of(e: Evidence, before: str, stalled_seconds: float = STALLED_SECONDS) -> Facts:
+def facts_of(e: Evidence, before: str, stalled_seconds: float = STALLED_SECONDS) -> StateFacts:
     """Return the facts from the evidence. The limit is `stalled_seconds` without a step or batch, or ten of the job's
     own slow steps if that is longer; until the first step it is twice as long.
     """
     limit = max(stalled_seconds, STALLED_STEPS * (e.slow_step or 0.0))
     if not e.inside:
         observed = e.window >= MIN_EVIDENCE_SECONDS
-        return Facts(inside=False, holds_gpus=bool(e.devices), idle=_idle(e.devices) if observed else None)
+        return StateFacts(inside=False, holds_gpus=bool(e.devices), idle=_idle(e.devices) if observed else None)
     on_cpu, began = trains_on_cpu(e), begun(e)
     recent = _recent(e, before, began, on_cpu)
     # In a tie the state does not change.
@@ -110,7 +110,7 @@ def facts_of(e: Evidence, before: str, stalled_seconds: float = STALLED_SECONDS)
     else:
         # A wait for a batch belongs to the phase around it.
         now = mostly if e.phase == "loading" and mostly else state_of_phase(e.phase, began, on_cpu)
-    return Facts(
+    return StateFacts(
         holds_gpus=bool(e.devices),
         idle=_idle(e.devices),
         quiet=_quiet(e, began, limit),

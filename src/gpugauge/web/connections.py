@@ -46,7 +46,7 @@ _GONE = {
     *(errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH, errno.EPERM, errno.ETIMEDOUT, errno.EINTR),
 }
 
-Answer: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
+Handler: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
 
 class _Phase(dict[Connection, float]):
@@ -101,7 +101,7 @@ class Listener:
     idle and busy, and no newcomer can displace it.
     """
 
-    def __init__(self, answer: Answer, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
+    def __init__(self, answer: Handler, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:
         """`tls` is called for each new connection; open connections keep their context."""
         self.answer = answer
         self._limit, self._tls = limit, tls

@@ -45,7 +45,7 @@ class Refused(Exception):  # noqa: N818  (named by what happens to the request)
         self.reply = sentence(status, reason)
 
 
-class Owner(Protocol):
+class Listener(Protocol):
     """What a connection reports to the listener."""
 
     def request_begins(self, connection: Connection) -> None:
@@ -73,7 +73,7 @@ class Owner(Protocol):
 class Connection:
     """Serves the requests of one client, one after the other."""
 
-    def __init__(self, stream: IOStream, remote: str, owner: Owner) -> None:
+    def __init__(self, stream: IOStream, remote: str, owner: Listener) -> None:
         self.remote = remote
         self._stream, self._owner = stream, owner
         self._task: asyncio.Task[None] | None = None

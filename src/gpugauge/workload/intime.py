@@ -22,7 +22,7 @@ _MAX_BY_CGROUP, _MAX_IN_ALL = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ProcessOwner:
     """Whose process is read."""
 
     uid: int
@@ -45,7 +45,7 @@ class InTime:
         self._seconds, self._refused_seconds = seconds, refused_seconds
         self._lock = threading.Lock()
         self._idle: list[_Reader] = []
-        self._left: dict[_Reader, Owner] = {}
+        self._left: dict[_Reader, ProcessOwner] = {}
         self._refused: dict[int, float] = {}  # by uid, monotonic time of the end
         self._spent = threading.local()
 
@@ -59,7 +59,7 @@ class InTime:
         """The number of reads that hang."""
         return len(self._left)
 
-    def read(self, work: Callable[[], bytes], owner: Callable[[], Owner]) -> bytes:
+    def read(self, work: Callable[[], bytes], owner: Callable[[], ProcessOwner]) -> bytes:
         """Return the result of `work`; `owner` is asked if any read hangs. Raises TimeoutError if it takes too long or
         is refused, and the OSError of the work.
         """
@@ -79,7 +79,7 @@ class InTime:
             raise found
         return found
 
-    def _check(self, owner: Owner) -> None:
+    def _check(self, owner: ProcessOwner) -> None:
         """Raise TimeoutError if no process of this owner is read now."""
         with self._lock:
             now = time.monotonic()
@@ -102,7 +102,7 @@ class InTime:
             raise TimeoutError(0, "there is no thread to read it in") from None
         return reader
 
-    def _leave(self, reader: _Reader, owner: Owner) -> bytes | OSError:
+    def _leave(self, reader: _Reader, owner: ProcessOwner) -> bytes | OSError:
         with self._lock:
             if not reader.done.empty():
                 self._idle.append(reader)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpugauge.workload import cgroup
 from gpugauge.workload.identity import clean
-from gpugauge.workload.intime import InTime, Owner
+from gpugauge.workload.intime import InTime, ProcessOwner
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -187,14 +187,14 @@ class Procfs:
     def _within_time(self, pid: int, name: str, work: Callable[[], bytes]) -> bytes:
         return self._in_time.read(work, partial(self._owner, pid)) if name in _MAY_HANG else work()
 
-    def _owner(self, pid: int) -> Owner:
+    def _owner(self, pid: int) -> ProcessOwner:
         status = self.status(pid)
         try:
             text = self._read(pid, "cgroup", 4096).decode(errors="replace")
         except OSError:
             text = ""
         person = cgroup.parse(text).owner  # who may make more cgroups below the own slice
-        return Owner(status.uid if status else -1, text if person is None else str(person))
+        return ProcessOwner(status.uid if status else -1, text if person is None else str(person))
 
     def _read_once(self, pid: int, name: str) -> bytes:
         descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)

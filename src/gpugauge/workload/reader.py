@@ -27,7 +27,7 @@ _MAX_HELPERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class KernelFacts:
     """Facts about a process from the kernel. They include the id of the pod, but not its name."""
 
     workload: Workload
@@ -52,7 +52,7 @@ class Reader:
         self._host, self._docker = procfs.host(), docker_containers
         self._may_read_others = False
 
-    def read(self, pid: int, start: int) -> Facts | None:
+    def read(self, pid: int, start: int) -> KernelFacts | None:
         """Return the facts about a process; None if it ended, or its pid belongs to another process now."""
         status = self._procfs.status(pid)
         if status is None:
@@ -78,7 +78,7 @@ class Reader:
         parent = self._process(status.parent, status.uid)
         if self._procfs.start_time(pid) != start:
             return None
-        return Facts(
+        return KernelFacts(
             workload,
             status.container_pid,
             JobFacts(

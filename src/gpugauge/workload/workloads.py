@@ -22,7 +22,7 @@ from gpugauge.workload.kubelet import Kubelet
 from gpugauge.workload.orchestrators import Metadata, Orchestrators, View
 from gpugauge.workload.podinfo import Place
 from gpugauge.workload.procfs import Procfs, process_hash
-from gpugauge.workload.reader import Facts, Reader
+from gpugauge.workload.reader import KernelFacts, Reader
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users, shares_host_users
 
@@ -44,7 +44,7 @@ class _Known:
     """A process that was read. The names of its pod are added later."""
 
     start: int
-    facts: Facts
+    facts: KernelFacts
     workload: Workload
     found: float  # monotonic time
     settled: bool = False  # whether its job is resolved; it is resolved once
@@ -222,7 +222,7 @@ class Workloads:
                 path=self._procfs.root,
             )
 
-    def _placed(self, facts: Facts) -> Workload:
+    def _placed(self, facts: KernelFacts) -> Workload:
         """Return the workload of a process, in the daemon's own pod if it is a sidecar."""
         own = self._own_pod
         if own is None or facts.job.pod_uid not in {"", own.uid}:

@@ -12,7 +12,7 @@ from gpugauge.cli.common import of_metrics
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
-from gpugauge.status.processes import Facts
+from gpugauge.status.processes import Entry
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import NO_LINKS, Links, metrics_address
 from gpugauge.web.page.render import content, head
@@ -23,19 +23,19 @@ LINKS = Links("https://docs.example/runbook.md", "https://grafana.example/")
 HOSTILE = "</td><img src=x onerror=alert(1)>"
 
 
-def node_facts(**changes: Any) -> Facts:
+def node_facts(**changes: Any) -> Entry:
     return status(snapshot(), History()) | changes
 
 
-def driver_down(words: str, reason: str, *, needed: bool = True) -> Facts:
+def driver_down(words: str, reason: str, *, needed: bool = True) -> Entry:
     return {"up": False, "reason": reason, "needed": needed, "state_words": words, "advice": words}
 
 
-def read(facts: Facts, scenario: str | None = None) -> Reader:
+def read(facts: Entry, scenario: str | None = None) -> Reader:
     return Reader("0".join(content(facts, scenario, LINKS)))
 
 
-def with_process(**changes: Any) -> Facts:
+def with_process(**changes: Any) -> Entry:
     facts = node_facts()
     facts["gpus"][0]["processes"][0].update(changes)
     return facts
@@ -210,7 +210,7 @@ def test_commands_in_an_advice_are_copied_alone() -> None:
     assert [link for link in page.links if "runbook" in link] == [f"{LINKS.runbook}#gpuneedsreset"]
 
 
-def copied(facts: Facts, links: Links) -> list[str]:
+def copied(facts: Entry, links: Links) -> list[str]:
     """Return the commands that the page copies."""
     return [unescape(found) for found in re.findall('data-copy="(.*?)"', "".join(content(facts, None, links)))]
 
@@ -310,8 +310,8 @@ def test_a_device_that_does_not_answer_shows_no_values() -> None:
 
 def test_unknown_values_are_dashes() -> None:
     facts = node_facts()
-    process: Facts = dict.fromkeys(facts["without_gpu"][0]) | {"workload": {}}
-    bare: Facts = dict.fromkeys(facts["gpus"][0]) | {"uuid": "GPU-x", "up": True, "processes_hidden": 0}
+    process: Entry = dict.fromkeys(facts["without_gpu"][0]) | {"workload": {}}
+    bare: Entry = dict.fromkeys(facts["gpus"][0]) | {"uuid": "GPU-x", "up": True, "processes_hidden": 0}
     bare |= {"load_10m": [], "allocated_to": [], "processes": [process], "level": "none"}
     bare |= {key: [] for key in ("health", "slowed_by", "xids", "mig")} | {"state_words": "in use"}
     process["level"] = "none"

@@ -9,14 +9,14 @@ from typing import cast
 import pytest
 
 from gpugauge.workload.controllers import Pod
-from gpugauge.workload.controllers.owners import Owner
+from gpugauge.workload.controllers.owners import OwnerReference
 from gpugauge.workload.kubernetes.metadata import PodMetadata
 from gpugauge.workload.kubernetes.source import PodSource, PodSourceError
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.workload.trees import ID, UID, pod_logs, proc, v2
 
-JOB = Pod("ml", "train-0-x7k2p", UID, {}, "metadata", Owner("batch", "Job", "train"))
+JOB = Pod("ml", "train-0-x7k2p", UID, {}, "metadata", OwnerReference("batch", "Job", "train"))
 
 
 class Cluster:
@@ -84,7 +84,9 @@ def test_a_source_that_fails_is_logged_once_and_asked_at_intervals(caplog: pytes
 
 def test_an_unknown_controller_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    workflow = [Pod("ml", f"step-{i}", str(i), {}, "metadata", Owner("argoproj.io", "Workflow", "w")) for i in range(3)]
+    workflow = [
+        Pod("ml", f"step-{i}", str(i), {}, "metadata", OwnerReference("argoproj.io", "Workflow", "w")) for i in range(3)
+    ]
     cluster = Cluster(*workflow, JOB)
     metadata = cluster.metadata()
     for uid in ("0", "1", "2", UID):

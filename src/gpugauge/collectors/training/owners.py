@@ -9,7 +9,7 @@ from gpugauge.collectors.base import Node
 from gpugauge.sessions.session import NO_OWNER, Session
 from gpugauge.workload.identity import Workload
 
-Owner = tuple[str, ...]  # values of JOB_LABELS
+JobLabels = tuple[str, ...]  # values of JOB_LABELS
 
 
 class Owners:
@@ -17,8 +17,8 @@ class Owners:
 
     def __init__(self, workload: Callable[[Session], Workload]) -> None:
         self._workload = workload
-        self._known: dict[str, Owner] = {}
-        self._resolving: Background[list[tuple[str, Owner]]] = Background("session jobs")
+        self._known: dict[str, JobLabels] = {}
+        self._resolving: Background[list[tuple[str, JobLabels]]] = Background("session jobs")
 
     def update(self, view: Sequence[Session]) -> bool:
         """Resolve the jobs that are not known yet; return whether any changed."""
@@ -31,7 +31,7 @@ class Owners:
             changed |= self._take()
         return changed
 
-    def of(self, session: Session) -> Owner:
+    def of(self, session: Session) -> JobLabels:
         """Return the values of JOB_LABELS of a session, empty ones before they are known."""
         return self._known.get(session.hello.session, NO_OWNER)
 

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # importing typing costs 1.3 MB
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpugauge.sessions.receiver.peer import Owner
+    from gpugauge.sessions.receiver.peer import CgroupUser
 
 MAX_THREADS = 16
 _STACK_BYTES = 128 * 1024
@@ -26,12 +26,12 @@ class Closer:
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
-        self._waiting: dict[Owner, list[int]] = {}  # none is empty
-        self._running: dict[Owner, float] = {}  # by owner, the monotonic time at which its current close began
+        self._waiting: dict[CgroupUser, list[int]] = {}  # none is empty
+        self._running: dict[CgroupUser, float] = {}  # by owner, the monotonic time at which its current close began
         self.total = 0  # descriptors not yet closed
         _thread.stack_size(_STACK_BYTES)
 
-    def close(self, owner: Owner, descriptors: Iterable[int]) -> None:
+    def close(self, owner: CgroupUser, descriptors: Iterable[int]) -> None:
         """Close descriptors soon. Never blocks."""
         with self._lock:
             queue = self._waiting.setdefault(owner, [])
@@ -49,32 +49,32 @@ class Closer:
         for owner in owners:
             self._start(owner)
 
-    def waiting(self, owner: Owner) -> int:
+    def waiting(self, owner: CgroupUser) -> int:
         """Return the number of an owner's descriptors whose close has not begun."""
         queue = self._waiting.get(owner)
         return len(queue) if queue else 0
 
-    def blocked(self, seconds: float) -> list[Owner]:
+    def blocked(self, seconds: float) -> list[CgroupUser]:
         """Return the owners whose current close takes longer than `seconds`."""
         limit = time.monotonic() - seconds
         with self._lock:
             return [owner for owner, since in self._running.items() if since < limit]
 
-    def _claim(self, owner: Owner) -> bool:
+    def _claim(self, owner: CgroupUser) -> bool:
         """Return whether a thread for `owner` is to be started. The caller holds the lock."""
         if owner in self._running or len(self._running) >= MAX_THREADS:
             return False
         self._running[owner] = time.monotonic()
         return True
 
-    def _start(self, owner: Owner) -> None:
+    def _start(self, owner: CgroupUser) -> None:
         try:
             _thread.start_new_thread(self._run, (owner,))
         except RuntimeError:  # out of threads: retry() tries again
             with self._lock:
                 del self._running[owner]
 
-    def _run(self, owner: Owner) -> None:
+    def _run(self, owner: CgroupUser) -> None:
         while True:
             with self._lock:
                 queue = self._waiting.get(owner)

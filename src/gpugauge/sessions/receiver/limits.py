@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpugauge.sessions.receiver.peer import Owner
+from gpugauge.sessions.receiver.peer import CgroupUser
 from gpugauge.sessions.receiver.protocol import Options
 
 _MAX_BUCKETS = 4096  # more groups than that are forgotten: an attacker may have many users
@@ -41,7 +41,7 @@ class Bucket:
 Group = tuple[str, object]
 
 
-def groups(owner: Owner) -> list[Group]:
+def groups(owner: CgroupUser) -> list[Group]:
     """Return the groups whose limits apply to an owner. A process of another pid namespace has no cgroup here."""
     return [("user", owner.uid), ("cgroup", owner.cgroup)] if owner.cgroup else [("user", owner.uid)]
 
@@ -55,7 +55,7 @@ class Limits:
         self._connects: dict[Group, Bucket] = {}
         self._messages: dict[Group, Bucket] = {}
         self._bytes: dict[Group, Bucket] = {}
-        self._bans: dict[Owner, float] = {}  # monotonic time of the end
+        self._bans: dict[CgroupUser, float] = {}  # monotonic time of the end
         self._by_kind = {"user": options.connections_by_user, "cgroup": options.connections_by_cgroup}
 
     def connects(self, group: Group, count: float = 1.0) -> bool:
@@ -65,7 +65,7 @@ class Limits:
         at_once = max(self._options.connections_by_user, _MIN_CONNECTS)
         return not _of(self._connects, group, share * self._options.connects, share * at_once).spend(count)
 
-    def full(self, owner: Owner) -> str:
+    def full(self, owner: CgroupUser) -> str:
         """Return the kind of the group that has no room for another connection, "" if all have."""
         used, limit = {g: self._connections.get(g, 0) for g in groups(owner)}, self._options.connections
         few = max(used.values()) < limit * _FEW
@@ -73,7 +73,7 @@ class Limits:
             return _ALL
         return next((group[0] for group, count in used.items() if count >= self._by_kind[group[0]]), "")
 
-    def add(self, owner: Owner, count: int) -> None:
+    def add(self, owner: CgroupUser, count: int) -> None:
         """Count connections of an owner; -1 for one that has ended."""
         for group in [(_ALL, ""), *groups(owner)]:
             found = self._connections.get(group, 0) + count
@@ -82,18 +82,18 @@ class Limits:
             else:
                 del self._connections[group]
 
-    def may_read(self, owner: Owner) -> bool:
+    def may_read(self, owner: CgroupUser) -> bool:
         """Return whether the groups of an owner have credit for another message."""
         return all(bucket.spend(0) for kind in (self._messages, self._bytes) for bucket in self._buckets(kind, owner))
 
-    def read(self, owner: Owner, size: int) -> None:
+    def read(self, owner: CgroupUser, size: int) -> None:
         """Count a message of `size` bytes."""
         for bucket in self._buckets(self._messages, owner):
             bucket.spend()
         for bucket in self._buckets(self._bytes, owner):
             bucket.spend(size)
 
-    def _buckets(self, kind: dict[Group, Bucket], owner: Owner) -> list[Bucket]:
+    def _buckets(self, kind: dict[Group, Bucket], owner: CgroupUser) -> list[Bucket]:
         o = self._options
         rate = o.messages_by_owner if kind is self._messages else o.bytes_by_owner
         # After a pause of the daemon the queues of all connections are full.
@@ -101,13 +101,13 @@ class Limits:
         found = [_of(kind, group, rate, burst) for group in groups(owner)]
         return [*found, _of(kind, (_ALL, ""), 2 * rate, 2 * burst)]
 
-    def ban(self, owner: Owner, seconds: float) -> bool:
+    def ban(self, owner: CgroupUser, seconds: float) -> bool:
         """Refuse connections of an owner from now on; return whether it was not banned before."""
         known = self.banned(owner)
         self._bans[owner] = time.monotonic() + seconds
         return not known
 
-    def banned(self, owner: Owner) -> bool:
+    def banned(self, owner: CgroupUser) -> bool:
         """Return whether an owner is banned."""
         return self._bans.get(owner, 0.0) > time.monotonic()
 

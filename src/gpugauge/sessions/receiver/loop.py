@@ -12,7 +12,7 @@ from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Bucket, Limits
-from gpugauge.sessions.receiver.peer import Identity, Owner, identify, pidfd, probable_cgroup, user
+from gpugauge.sessions.receiver.peer import CgroupUser, Identity, identify, pidfd, probable_cgroup, user
 from gpugauge.sessions.receiver.refusals import Refusals
 from gpugauge.sessions.receiver.rights import ANCILLARY_BYTES, sort
 from gpugauge.sessions.receiver.socketfile import SocketFile, close_may_block, shut
@@ -28,7 +28,7 @@ _MAX_ADMITTED = 256  # in one turn: the ends of the connections before are read 
 _MAX_UNWANTED = 32  # descriptors that are no record, from one connection
 _MAX_WAITING = 64  # closes of one owner: above, its messages stay unread, and new connections pass no descriptors
 _SPARE_DESCRIPTORS = 512  # two messages with as many as the kernel allows; a surplus would be closed on receipt
-_SELF = Owner(-1, "")
+_SELF = CgroupUser(-1, "")
 _TOO_MANY_OF_CGROUP = "the cgroup opens too many connections a second"
 
 
@@ -134,7 +134,7 @@ class Receiver:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
         sock.setblocking(False)
         pid, uid = user(sock)
-        owner = Owner(uid, "")
+        owner = CgroupUser(uid, "")
         if self._limits.connects(("user", uid)):
             self._turn_away(sock, owner, "connect_rate", "the user opens too many connections a second")
             self._crowded = True
@@ -165,7 +165,7 @@ class Receiver:
             self._limits.add(owner, 1)
             self._epoll.register(descriptor, select.EPOLLIN)
 
-    def _turn_away(self, sock: _socket.socket, owner: Owner, reason: str, detail: str) -> None:
+    def _turn_away(self, sock: _socket.socket, owner: CgroupUser, reason: str, detail: str) -> None:
         self._discard(sock, owner)
         self._refusals.add(owner.uid, reason, detail)
 
@@ -233,7 +233,7 @@ class Receiver:
         self._limits.add(peer.owner, -1)
         self._discard(peer.sock, peer.owner)
 
-    def _discard(self, sock: _socket.socket, owner: Owner) -> None:
+    def _discard(self, sock: _socket.socket, owner: CgroupUser) -> None:
         shut(sock)
         if close_may_block(sock):
             self._closer.close(owner, [sock.detach()])
@@ -296,4 +296,4 @@ class Receiver:
                 self._end(self._numbers[number], "rejected")
             elif kind == p.BAN:
                 uid, seconds = p.BAN_BODY.unpack_from(body)
-                self._limits.ban(Owner(uid, body[p.BAN_BODY.size :].decode()), seconds)
+                self._limits.ban(CgroupUser(uid, body[p.BAN_BODY.size :].decode()), seconds)

@@ -14,7 +14,7 @@ _MAX_CGROUP_BYTES = 1024
 GONE = "gone"  # in the place of the cgroup of a process that has ended: a limit holds for all of them together
 
 
-class Owner:
+class CgroupUser:
     """A user in a cgroup, whom closes and bans apply to. A cgroup alone may be shared by users, a uid by containers."""
 
     __slots__ = ("cgroup", "uid")
@@ -23,7 +23,7 @@ class Owner:
         self.uid, self.cgroup = uid, cgroup  # the cgroup is "" if the process has no pid here
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Owner) and (self.uid, self.cgroup) == (other.uid, other.cgroup)
+        return isinstance(other, CgroupUser) and (self.uid, self.cgroup) == (other.uid, other.cgroup)
 
     def __hash__(self) -> int:
         return hash((self.uid, self.cgroup))
@@ -36,7 +36,7 @@ class Identity:
 
     __slots__ = ("accepted", "claimed", "owner", "pid", "start")
 
-    def __init__(self, pid: int, start: int, owner: Owner, accepted: float, claimed: int) -> None:
+    def __init__(self, pid: int, start: int, owner: CgroupUser, accepted: float, claimed: int) -> None:
         self.pid, self.start, self.owner, self.accepted, self.claimed = pid, start, owner, accepted, claimed
 
 
@@ -65,8 +65,8 @@ def identify(sock: _socket.socket, empty_since: float) -> Identity:
         alive = _alive(sock)
         proven = start > 0 and (start / posix.sysconf("SC_CLK_TCK") < empty_since if alive is None else alive)
         if not proven:
-            return Identity(0, 0, Owner(uid, GONE), accepted, pid)
-    return Identity(max(pid, 0), start, Owner(uid, cgroup), accepted, pid)
+            return Identity(0, 0, CgroupUser(uid, GONE), accepted, pid)
+    return Identity(max(pid, 0), start, CgroupUser(uid, cgroup), accepted, pid)
 
 
 def pidfd(sock: _socket.socket) -> int | None:

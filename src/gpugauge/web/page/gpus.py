@@ -22,15 +22,15 @@ _UNSORTED = frozenset({"chart", "running"})  # columns by which GPUs cannot be s
 # The state of processes without a GPU, by level.
 _LEVELS = {"bad": "wasted", "poor": "slowed", "good": "on the CPU", "none": ""}
 
-Facts = Mapping[str, Any]
+Status = Mapping[str, Any]
 
 
-def gpu_table(facts: Facts, links: Links) -> str:
+def gpu_table(facts: Status, links: Links) -> str:
     """Return the table, "" without GPUs and processes. Above a size the GPUs are folded: a script unfolds them."""
-    gpus: Sequence[Facts] = facts["gpus"]
+    gpus: Sequence[Status] = facts["gpus"]
     shown = {p["process"] for gpu in gpus for p in gpu.get("last_processes", ()) if p["alive"]}
     alone = [process for process in facts["without_gpu"] if process["process"] not in shown]
-    ended: Sequence[Facts] = facts["ended"]
+    ended: Sequence[Status] = facts["ended"]
     if not gpus and not alone and not ended:
         return ""
     table = _Table(links, facts["timestamp"], sum(len(gpu["processes"]) for gpu in gpus) > _MAX_UNFOLDED_PROCESSES)
@@ -51,7 +51,7 @@ class _Table:
     def __init__(self, links: Links, now: float, folded: bool) -> None:
         self._links, self._now, self._folded = links, now, folded
 
-    def without_gpu(self, processes: Sequence[Facts], any_gpu: bool) -> str:
+    def without_gpu(self, processes: Sequence[Status], any_gpu: bool) -> str:
         """Return the processes with torch that use no GPU: before the GPUs, because a training may be among them."""
         level = max((process["level"] for process in processes), key=level_order)
         folded = any_gpu and level in {"none", "good"}
@@ -60,7 +60,7 @@ class _Table:
         row = _row(heading, [("state", mark(level, _LEVELS[level]) if _LEVELS[level] else "", level_order(level))])
         return _body("no GPU", level, row + self._processes(processes, "no GPU"), folded)
 
-    def ended(self, processes: Sequence[Facts]) -> str:
+    def ended(self, processes: Sequence[Status]) -> str:
         """Return the trainings that have ended: after the GPUs, because nothing is used any more."""
         failed = sum(process["end_reason"] in FAILURES for process in processes)
         count = plural(len(processes), "training")
@@ -69,7 +69,7 @@ class _Table:
         row = _row(heading, [("state", words, level_order("poor" if failed else "none"))])
         return _body("ended", "none", row + self._processes(processes, "ended"), False)
 
-    def gpu(self, gpu: Facts) -> str:
+    def gpu(self, gpu: Status) -> str:
         """Return a GPU with its rows."""
         shown = gpu["processes"] if gpu["up"] else gpu.get("last_processes", ())
         users = ""
@@ -88,7 +88,7 @@ class _Table:
         row = _row(heading, _figures(gpu), gpu["index"])
         return _body(gpu["uuid"], gpu["level"], row + "".join(self._notes(gpu)) + users, folded)
 
-    def _notes(self, gpu: Facts) -> Iterator[str]:
+    def _notes(self, gpu: Status) -> Iterator[str]:
         if not gpu["up"]:
             words = [mark("bad", down_phrase(gpu["down_reason"]))]
             if gpu.get("last_seen") is not None:
@@ -112,14 +112,14 @@ class _Table:
             owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu["allocated_to"])))
             yield _note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
 
-    def _xid(self, xid: Facts) -> str:
+    def _xid(self, xid: Status) -> str:
         at = datetime.fromtimestamp(xid["last"], timezone.utc)
         return self._link("poor" if xid["advice"] else "none", f"{xid['text']}, {at:%H:%M} UTC", xid["runbook"])
 
     def _link(self, level: str, words: str, section: str) -> str:
         return f'<span class="mark {level}">{self._links.section(words, section)}</span>'
 
-    def _mig(self, device: Facts) -> str:
+    def _mig(self, device: Status) -> str:
         holders = ", ".join(filter(None, (owner(holder, self._links) for holder in device["allocated_to"])))
         heading = f"MIG <b>{text(mig_name(device))}</b> {holders} <small>{text(device['uuid'])}</small>"
         memory, total = device["memory_used_bytes"], device["memory_total_bytes"]
@@ -132,14 +132,14 @@ class _Table:
         key = text(device["uuid"])
         return f'<tr class="mig" data-key="{key}"><th scope="row" class="name">{heading}</th>{cells}</tr>\n'
 
-    def _processes(self, processes: Sequence[Facts], where: str, *, nested: bool = False) -> str:
+    def _processes(self, processes: Sequence[Status], where: str, *, nested: bool = False) -> str:
         return "".join(
             process_rows(p, f"{text(p['process'])} {text(where)}", self._links, self._now, nested=nested)
             for p in processes
         )
 
 
-def _figures(gpu: Facts) -> list[tuple[str, str, float | None]]:
+def _figures(gpu: Status) -> list[tuple[str, str, float | None]]:
     """Return column, HTML and order of each figure."""
     state = ("state", mark(gpu["level"], gpu["state_words"]), level_order(gpu["level"]))
     if not gpu["up"]:

@@ -26,7 +26,7 @@ COLUMNS = (
 """Heading and CSS class of each column of the table."""
 _LEVELS = ("none", "good", "poor", "bad")
 
-Facts = Mapping[str, Any]
+Status = Mapping[str, Any]
 
 
 def cell(column: str, shown: str, order: float | None = None) -> str:
@@ -40,7 +40,7 @@ def level_order(level: str) -> int:
     return _LEVELS.index(level) if level in _LEVELS else 0
 
 
-def process_rows(process: Facts, key: str, links: Links, now: float, *, nested: bool = False) -> str:
+def process_rows(process: Status, key: str, links: Links, now: float, *, nested: bool = False) -> str:
     """Return the rows of a process; `key` distinguishes it from others in the table, `now` is Unix time, `nested` is
     whether it stands below a MIG device.
     """
@@ -64,7 +64,7 @@ def process_rows(process: Facts, key: str, links: Links, now: float, *, nested: 
     return row + _notes(process, key, links, now, below)
 
 
-def _state(process: Facts, *, ended: bool) -> str:
+def _state(process: Status, *, ended: bool) -> str:
     if ended:
         return mark("none", "ended")
     words = process["state_words"]
@@ -75,14 +75,14 @@ def _state(process: Facts, *, ended: bool) -> str:
     return mark(process["level"], words) if words else ABSENT
 
 
-def _heading(process: Facts, links: Links) -> str:
+def _heading(process: Status, links: Links) -> str:
     pid = process["pid"]
     shown = [f"<b>{name(process['command'])}</b>" if process["command"] else ""]
     shown += [f'<span class="pid">pid {pid}</span>' if pid is not None else "", owner(process["workload"], links)]
     return " ".join(filter(None, shown)) or ABSENT
 
 
-def _notes(process: Facts, key: str, links: Links, now: float, below: str) -> str:
+def _notes(process: Status, key: str, links: Links, now: float, below: str) -> str:
     """Return a row with what limits the process, with the advice, and what the hook reports; "" if nothing is known."""
     limit, facts = text(remark(process)), map(text, details(process, now))
     evidence = f" ({text(process['evidence'])})" if limit and process["evidence"] else ""
@@ -102,7 +102,7 @@ def _notes(process: Facts, key: str, links: Links, now: float, below: str) -> st
     )
 
 
-def advice_words(facts: Facts, links: Links) -> str:
+def advice_words(facts: Status, links: Links) -> str:
     """Return the advice on a process or a problem with its expected gain, as HTML; "" without an advice."""
     if not facts["advice"]:
         return ""

@@ -40,7 +40,7 @@ _WORDS = """\
 <dt>MIG, GI, CI</dt><dd>a part of a GPU with its own memory; the numbers that nvidia-smi -L gives it</dd>
 </dl></details></footer>
 """
-Facts = Mapping[str, Any]
+Status = Mapping[str, Any]
 
 
 def page(head: str, body: str) -> str:
@@ -96,7 +96,7 @@ def unavailable(reason: str, scenario: str | None) -> str:
     )
 
 
-def content(facts: Facts, scenario: str | None, links: Links) -> tuple[str, str]:
+def content(facts: Status, scenario: str | None, links: Links) -> tuple[str, str]:
     """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
     if facts["simulated"]:
         links = replace(links, metrics=None)
@@ -107,9 +107,9 @@ def content(facts: Facts, scenario: str | None, links: Links) -> tuple[str, str]
     return f"{banner(scenario)}{answer}{_overview(facts['totals'])}{tools}{table}{before}", after
 
 
-def _answer(facts: Facts, links: Links) -> str:
+def _answer(facts: Status, links: Links) -> str:
     """Return the answer line and the problems."""
-    problems: Sequence[Facts] = facts["problems"]
+    problems: Sequence[Status] = facts["problems"]
     pids = _pids(facts)
     items = [_problem(problem, links, pids) for problem in problems[:_MAX_PROBLEMS]]
     listed = _list(items[:_MAX_LISTED_PROBLEMS])
@@ -126,7 +126,7 @@ def _list(items: Sequence[str]) -> str:
     return f'<ul class="problems">\n{"".join(items)}</ul>\n' if items else ""
 
 
-def _problem(problem: Facts, links: Links, pids: Mapping[str, int]) -> str:
+def _problem(problem: Status, links: Links, pids: Mapping[str, int]) -> str:
     colon = "" if problem["processes"] else ":"
     words = f"<strong>{name(problem['subject'])}{colon}</strong> {text(problem['text'])}"
     detail = f" <small>({text(problem['detail'])})</small>" if problem["detail"] else ""
@@ -138,13 +138,13 @@ def _problem(problem: Facts, links: Links, pids: Mapping[str, int]) -> str:
     return f'<li{anchor} class="{"bad" if problem["grave"] else "poor"}">{shown}</li>\n'
 
 
-def _pids(facts: Facts) -> dict[str, int]:
+def _pids(facts: Status) -> dict[str, int]:
     """Return the pid of each process whose pid is known."""
     everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
     return {process["process"]: process["pid"] for process in everywhere if process["pid"] is not None}
 
 
-def _no_hook(facts: Facts) -> str:
+def _no_hook(facts: Status) -> str:
     """Return how to learn more of the processes that run without the hook."""
     everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
     count = len({process["process"] for process in everywhere if process["advice"] == RUN_ADVICE})
@@ -158,14 +158,14 @@ def _no_hook(facts: Facts) -> str:
     )
 
 
-def _no_gpu(facts: Facts, links: Links) -> str:
+def _no_gpu(facts: Status, links: Links) -> str:
     """Return what to do on a machine without a GPU that should have one."""
     if not is_without_gpu(facts):
         return ""
     return f'<p class="hint"><b>No GPU:</b> {links.advice(NO_GPU_ADVICE, None)}</p>\n'
 
 
-def _overview(totals: Facts) -> str:
+def _overview(totals: Status) -> str:
     """Return the totals of all GPUs."""
     if not totals["gpus"]:
         return ""
@@ -185,7 +185,7 @@ def _overview(totals: Facts) -> str:
     return f'<section aria-label="All GPUs"><dl class="overview">\n{cells}</dl></section>\n'
 
 
-def _exporter(facts: Facts) -> tuple[str, str]:
+def _exporter(facts: Status) -> tuple[str, str]:
     """Return the state of the exporter, before and after the age of the snapshot."""
     driver, failing = facts["driver"], facts["failing_collectors"]
     quiet = not driver["needed"] or driver["reason"] in {"off", "starting"}

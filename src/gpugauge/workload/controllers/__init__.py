@@ -45,7 +45,7 @@ class Pod:
     uid: str = ""
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     source: str = "downward_api"
-    owner: owners.Owner | None = None
+    owner: owners.OwnerReference | None = None
 
 
 def controller(pod: Pod, environment: Mapping[str, str]) -> Found | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerReference:
     """The owner of a pod that is its controller: `group` is that of the API, without the version."""
 
     group: str
@@ -61,7 +61,7 @@ _ABOVE = (
 LABELS = frozenset(label for row in _ABOVE for label in (row.name, *row.labels) if label)
 
 
-def controller(owner: Owner, labels: Mapping[str, str]) -> tuple[str, str] | None:
+def controller(owner: OwnerReference, labels: Mapping[str, str]) -> tuple[str, str] | None:
     """Return kind and name of the job of a pod, None if its owner is no job.
 
     A label alone proves nothing, because a user sets the labels of a pod: the owner's name must agree with it.
@@ -76,6 +76,6 @@ def controller(owner: Owner, labels: Mapping[str, str]) -> tuple[str, str] | Non
     return (kind, owner.name) if kind else None
 
 
-def is_known(owner: Owner) -> bool:
+def is_known(owner: OwnerReference) -> bool:
     """Return whether a rule names this kind of owner."""
     return (owner.group, owner.kind) in _JOBS.keys() | _NO_JOBS

@@ -30,7 +30,7 @@ class PodMetadata:
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._asked: float | None = None
         self._failed = self._new = False
-        self._unknown: set[owners.Owner] = set()
+        self._unknown: set[owners.OwnerReference] = set()
 
     def want(self, uid: str) -> None:
         """Ask for a pod in the next refresh. Called by other threads than refresh()."""
@@ -63,11 +63,11 @@ class PodMetadata:
             self.pods = known
         return self.pods
 
-    def _check(self, owner: owners.Owner | None) -> None:
+    def _check(self, owner: owners.OwnerReference | None) -> None:
         """Log a kind of controller that no rule names, once."""
         if owner is None or owners.is_known(owner):
             return
-        kind = owners.Owner(owner.group, owner.kind, "")
+        kind = owners.OwnerReference(owner.group, owner.kind, "")
         if kind not in self._unknown and len(self._unknown) < _MAX_KINDS:
             self._unknown.add(kind)
             name = f"{owner.kind}.{owner.group}".rstrip(".")

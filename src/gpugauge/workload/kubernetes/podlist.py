@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpugauge.workload.controllers import Pod
-from gpugauge.workload.controllers.owners import LABELS, Owner
+from gpugauge.workload.controllers.owners import LABELS, OwnerReference
 from gpugauge.workload.identity import clean
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -38,14 +38,14 @@ def _pod(metadata: Mapping[str, Any]) -> Pod | None:
     return Pod(clean(str(namespace)), clean(str(name)), str(uid), labels, "metadata", _owner(metadata))
 
 
-def _owner(metadata: Mapping[str, Any]) -> Owner | None:
+def _owner(metadata: Mapping[str, Any]) -> OwnerReference | None:
     references = metadata.get("ownerReferences")
     for reference in references if isinstance(references, list) else ():
         if isinstance(reference, dict) and reference.get("controller") is True:
             found = _texts(reference)
             group = found.get("apiVersion", "").rpartition("/")[0]
             if found.get("kind") and found.get("name"):
-                return Owner(clean(group), clean(found["kind"]), clean(found["name"]))
+                return OwnerReference(clean(group), clean(found["kind"]), clean(found["name"]))
     return None
 
 
