@@ -16,7 +16,6 @@ _SET, _LWS = "jobset.sigs.k8s.io", "leaderworkerset.sigs.k8s.io"
 _KUBEFLOW = {"PyTorchJob": "pytorchjob", "MPIJob": "mpijob", "TFJob": "tfjob", "XGBoostJob": "xgboostjob"}
 
 Identity = tuple[str, str, str]  # namespace, kind, job
-Owner = Mapping[str, object]
 
 
 @dataclass
