@@ -5,7 +5,7 @@ import pytest
 from gpugauge import catalog
 from gpugauge.metric import NONE, RATIO, Metric, Table, families, scaled, states
 
-device = Table("uuid")
+device = Table[dict[str, float]]("uuid")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
@@ -46,6 +46,7 @@ Value: TypeAlias = "float | int | HistogramValue"
 LabelValues: TypeAlias = "tuple[str, ...]"
 # Result of a row's reader for one subject: None (no series), one value, or values by the row's own labels.
 Reading: TypeAlias = "Value | Mapping[str, Value] | Mapping[tuple[str, ...], Value] | None"
+Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,21 +90,20 @@ class Family:
     samples: tuple[tuple[LabelValues, Value], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Constructors for rows that share the labels of one subject, for example `Table("uuid")` for devices."""
-
-    labels: tuple[str, ...]
+class Table(Generic[Subject]):
+    """Constructors for rows that share the labels of one subject, for example `Table[Device]("uuid")`. The type is that
+    of the subject, so that a reader of an attribute that it lacks is an error of types.
+    """
 
     def __init__(self, *labels: str) -> None:
-        object.__setattr__(self, "labels", labels)
+        self.labels = labels
 
     def gauge(
         self,
         name: str,
         help: str,
         unit: str,
-        read: Callable[[Any], Reading],
+        read: Callable[[Subject], Reading],
         *labels: str,
         source: str = "",
         devices: str = "",
@@ -116,7 +116,7 @@ class Table:
         name: str,
         help: str,
         unit: str,
-        read: Callable[[Any], Reading],
+        read: Callable[[Subject], Reading],
         *labels: str,
         source: str = "",
         devices: str = "",
@@ -131,7 +131,7 @@ class Table:
         name: str,
         help: str,
         unit: str,
-        read: Callable[[Any], Reading],
+        read: Callable[[Subject], Reading],
         buckets: Sequence[float],
         source: str = "",
         devices: str = "",

@@ -25,13 +25,15 @@ from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition, Response, 
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
 
-DEVICE = Table("uuid")
+DEVICE = Table[object]("uuid")
 USED = DEVICE.gauge("gpu_memory_used_bytes", "Memory in use.", BYTES, id)
 LOAD = DEVICE.gauge("gpu_utilization_ratio", 'Share, a "ratio" with \\ and\nmore.', RATIO, id)
 BUSY = DEVICE.counter("gpu_busy_seconds_total", "Time with a kernel.", SECONDS, id, "engine")
-STEPS = Table("process").histogram("torch_step_duration_seconds", "Step.", SECONDS, id, (0.001, 1.0, 2_500_000.0))
-TAKEN = Table().gauge("gpugauge_snapshot_timestamp_seconds", "When the snapshot was taken.", TIMESTAMP, id)
-FACTS = Table("version").gauge("gpugauge_build_info", "Build.", NONE, id)
+STEPS = Table[object]("process").histogram(
+    "torch_step_duration_seconds", "Step.", SECONDS, id, (0.001, 1.0, 2_500_000.0)
+)
+TAKEN = Table[object]().gauge("gpugauge_snapshot_timestamp_seconds", "When the snapshot was taken.", TIMESTAMP, id)
+FACTS = Table[object]("version").gauge("gpugauge_build_info", "Build.", NONE, id)
 
 NASTY = 'a"b\\c\nd\u00e9\U0001f525,}{= '
 OPENMETRICS_ACCEPT = "application/openmetrics-text;version=1.0.0"
@@ -349,7 +351,7 @@ def test_the_bound_of_label_sets_follows_a_family_that_shrinks() -> None:
 
 def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     large = tuple(((f"{i}",), 1) for i in range(2000))
-    other = Table("version").gauge("gpugauge_other_info", "Other.", NONE, id)
+    other = Table[object]("version").gauge("gpugauge_other_info", "Other.", NONE, id)
     exposition = published()
     label_set = Mock(wraps=exposition_text.label_set)
     monkeypatch.setattr(exposition_text, "label_set", label_set)

@@ -6,7 +6,7 @@ from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
 from gpugauge.metric import HERTZ, NONE, SECONDS, Metric, Table, by, each, scaled
 
-_device = Table("uuid")
+_device = Table[DeviceReading]("uuid")
 _MHZ = 1_000_000
 
 

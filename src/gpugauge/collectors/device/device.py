@@ -22,7 +22,8 @@ from gpugauge.metric import (
 )
 from gpugauge.snapshot import Section
 
-_device = Table("uuid")
+_device = Table[Device]("uuid")
+_reading = Table[DeviceReading]("uuid")
 # FP32 cores of one multiprocessor by compute capability (CUDA C++ Programming Guide, arithmetic instructions).
 _CORES_PER_MULTIPROCESSOR = {
     **dict.fromkeys([(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)], 64),
@@ -77,28 +78,28 @@ IDENTITY: tuple[Metric, ...] = (
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 
 READINGS: tuple[Metric, ...] = (
-    _device.gauge(
+    _reading.gauge(
         "gpu_memory_total_bytes",
         "Total device memory of the GPU.",
         BYTES,
         lambda d: d.memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_memory_used_bytes",
         "Device memory allocated by all processes.",
         BYTES,
         lambda d: d.memory_used_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_memory_free_bytes",
         "Device memory that is not allocated.",
         BYTES,
         lambda d: d.memory_free_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_memory_reserved_bytes",
         "Device memory reserved by the driver and the firmware.",
         BYTES,
@@ -106,28 +107,28 @@ READINGS: tuple[Metric, ...] = (
         source="nvmlDeviceGetMemoryInfo_v2",
         devices="driver 510 and newer",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_bar1_total_bytes",
         "Size of the BAR1 window, through which the host and other devices map device memory.",
         BYTES,
         lambda d: d.bar1_total_bytes,
         source="nvmlDeviceGetBAR1MemoryInfo",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_bar1_used_bytes",
         "Mapped part of the BAR1 window.",
         BYTES,
         lambda d: d.bar1_used_bytes,
         source="nvmlDeviceGetBAR1MemoryInfo",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_power_watts",
         "Board power draw as reported by the driver: a mean over one second on Ampere and newer, except GA100.",
         WATTS,
         lambda d: scaled(d.power_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerUsage",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_power_instant_watts",
         "Board power draw at the moment of the reading.",
         WATTS,
@@ -135,35 +136,35 @@ READINGS: tuple[Metric, ...] = (
         source="field 186",
         devices="Ampere and newer",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_power_limit_watts",
         "Power limit in force.",
         WATTS,
         lambda d: scaled(d.power_limit_milliwatts, 1e-3),
         source="nvmlDeviceGetEnforcedPowerLimit",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_power_limit_default_watts",
         "Default power limit.",
         WATTS,
         lambda d: scaled(d.power_limit_default_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementDefaultLimit",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_power_limit_min_watts",
         "Lowest power limit that can be set.",
         WATTS,
         lambda d: scaled(d.power_limit_min_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementLimitConstraints",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_power_limit_max_watts",
         "Highest power limit that can be set.",
         WATTS,
         lambda d: scaled(d.power_limit_max_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementLimitConstraints",
     ),
-    _device.counter(
+    _reading.counter(
         "gpu_energy_joules_total",
         "Energy consumed since the driver was loaded.",
         JOULES,
@@ -171,7 +172,7 @@ READINGS: tuple[Metric, ...] = (
         source="nvmlDeviceGetTotalEnergyConsumption",
         devices="Volta and newer",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_temperature_celsius",
         "Temperature by sensor.",
         CELSIUS,
@@ -180,7 +181,7 @@ READINGS: tuple[Metric, ...] = (
         source="nvmlDeviceGetTemperatureV, field 82",
         devices="memory: GPUs with HBM",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_temperature_limit_celsius",
         "Temperature limit: slowdown, shutdown, or maximum operating temperature (gpu_max, memory_max).",
         CELSIUS,
@@ -193,7 +194,7 @@ READINGS: tuple[Metric, ...] = (
         "limit",
         source="nvmlDeviceGetTemperatureThreshold",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_fan_speed_ratio",
         "Intended fan speed as a share of the maximum; can exceed 1.",
         RATIO,
@@ -202,7 +203,7 @@ READINGS: tuple[Metric, ...] = (
         source="nvmlDeviceGetFanSpeed_v2",
         devices="with fans of their own",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_fan_rpm",
         "Measured fan speed in rotations per minute.",
         NONE,
@@ -211,21 +212,21 @@ READINGS: tuple[Metric, ...] = (
         source="nvmlDeviceGetFanSpeedRPM",
         devices="with fans of their own",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_performance_state",
         "Performance state, from 0 (P0, highest performance) to 15.",
         NONE,
         lambda d: d.performance_state,
         source="nvmlDeviceGetPerformanceState",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_encoder_sessions",
         "Open video encoder sessions.",
         NONE,
         lambda d: d.encoder_sessions,
         source="nvmlDeviceGetEncoderStats",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_compute_mode",
         "Compute mode: 1 for the mode in force, 0 for the others.",
         NONE,
@@ -233,35 +234,35 @@ READINGS: tuple[Metric, ...] = (
         "mode",
         source="nvmlDeviceGetComputeMode",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_persistence_mode",
         "1 if the driver stays loaded while no process uses the GPU.",
         NONE,
         lambda d: flag(d.persistence_mode),
         source="nvmlDeviceGetPersistenceMode",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_accounting_mode",
         "1 if the driver keeps statistics of ended processes.",
         NONE,
         lambda d: flag(d.accounting_mode),
         source="nvmlDeviceGetAccountingMode",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_display_active",
         "1 if the GPU drives a display.",
         NONE,
         lambda d: flag(d.display_active),
         source="nvmlDeviceGetDisplayActive",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_cuda_cores",
         "CUDA cores of the GPU.",
         NONE,
         lambda d: d.core_count,
         source="nvmlDeviceGetNumGpuCores",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_local_cpus_info",
         "CPUs of the host that are near the GPU, as a list such as 0-31,64-95; always 1.",
         NONE,
@@ -269,7 +270,7 @@ READINGS: tuple[Metric, ...] = (
         "cpus",
         source="nvmlDeviceGetCpuAffinity",
     ),
-    _device.gauge(
+    _reading.gauge(
         "gpu_numa_node",
         "NUMA node of the host that the GPU is attached to.",
         NONE,

@@ -71,8 +71,8 @@ class _Event(NamedTuple):
     seen: float  # monotonic seconds
 
 
-_device = Table("uuid")
-_exporter = Table()
+_device = Table["_State"]("uuid")
+_exporter = Table[dict[str, int]]()
 
 DEVICE: tuple[Metric, ...] = (
     _device.counter(

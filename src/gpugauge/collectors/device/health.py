@@ -7,7 +7,7 @@ from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import NONE, Metric, Table, by, flag, states
 from gpugauge.status.health import RECOVERY
 
-_device = Table("uuid")
+_device = Table[DeviceReading]("uuid")
 
 RECOVERY_ACTIONS = ("none", *RECOVERY)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
+from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import BYTES, NONE, Metric, Table, by, each
 
-_device = Table("uuid")
+_device = Table[DeviceReading]("uuid")
 _MEGABYTE = 1_000_000
 
 

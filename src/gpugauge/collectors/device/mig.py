@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
-from gpugauge.driver.api import Device, MigReading
+from gpugauge.driver.api import Device, DeviceReading, MigReading
 from gpugauge.metric import BYTES, NONE, RATIO, Metric, Table, by, families, flag, scaled
 from gpugauge.snapshot import Section
 
-_device = Table("uuid")
-_instance = Table("uuid")
+_device = Table[DeviceReading]("uuid")
+_instance = Table[tuple[str, MigReading]]("uuid")
 _DEVICES = "with MIG"
 
 

@@ -117,7 +117,7 @@ def _bytes(name: str) -> Callable[[_State], float | None]:
     return lambda state: state.bytes.get(name)
 
 
-_device = Table("uuid")
+_device = Table["_State"]("uuid")
 
 METRICS: tuple[Metric, ...] = (
     *(

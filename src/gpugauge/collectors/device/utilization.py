@@ -119,7 +119,7 @@ class _State:
         return {(name, "polled" if self.engines[name].polled else "samples"): 1 for name, _ in self.live}
 
 
-_device = Table("uuid")
+_device = Table["_State"]("uuid")
 
 METRICS: tuple[Metric, ...] = (
     _device.gauge(

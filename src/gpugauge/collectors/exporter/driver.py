@@ -9,7 +9,7 @@ from gpugauge.driver.api import UNSUPPORTED, Reply, code_name
 from gpugauge.metric import NONE, SECONDS, Metric, Table, families
 from gpugauge.snapshot import Section
 
-_driver = Table()
+_driver = Table["_Account"]()
 # The figures change with every tick; exporting them every few seconds saves CPU time. A little less than 5 s: ticks are
 # up to 5 s apart, and not exactly periodic.
 _INTERVAL_SECONDS = 4.5

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 from gpugauge.base import buildinfo
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.exporter.own_usage import read_usage
+from gpugauge.collectors.exporter.own_usage import Usage, read_usage
 from gpugauge.driver.api import RELEASED
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, Metric, Table, families
 from gpugauge.snapshot import Health, Section
 
 _USAGE_INTERVAL_SECONDS = 4.5  # a little less than 5: ticks are up to 5 s apart, and not exactly periodic
 
-_exporter = Table()
-_collector = Table("collector")
+_exporter = Table[Tick]()
+_collector = Table[Health]("collector")
 
 
 def _build(tick: Tick) -> dict[tuple[str, ...], float]:
@@ -109,9 +109,11 @@ COLLECTORS: tuple[Metric, ...] = (
     ),
 )
 
-_part = Table("part")
-_web = Table()
-_config = Table()
+_part = Table[Usage]("part")
+# Whether the last reload succeeded, and the Unix time of the last successful one.
+_Reload = tuple[bool, float]
+_web = Table[_Reload]()
+_config = Table[_Reload]()
 PARTS: tuple[Metric, ...] = (
     _part.counter(
         "gpugauge_cpu_seconds_total",
@@ -175,8 +177,6 @@ CONFIG: tuple[Metric, ...] = (
     ),
 )
 
-_Reload = tuple[bool, float] | None
-
 
 class ExporterCollector:
     """Runs last in each tick, since it exports the health of the other collectors."""
@@ -186,8 +186,8 @@ class ExporterCollector:
 
     def __init__(
         self,
-        web_config: Callable[[], _Reload] = lambda: None,
-        config: Callable[[], _Reload] = lambda: None,
+        web_config: Callable[[], _Reload | None] = lambda: None,
+        config: Callable[[], _Reload | None] = lambda: None,
         receiver: Callable[[], int | None] = lambda: None,
     ) -> None:
         """The first two return whether the last reload succeeded, and the Unix time of the last successful one.

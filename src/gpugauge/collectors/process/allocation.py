@@ -14,8 +14,8 @@ from gpugauge.workload.workloads import Workloads
 
 STATES = ("allocated", "shared", "unallocated")
 
-_device = Table("uuid")
-_exporter = Table()
+_device = Table["_Assignment"]("uuid")
+_exporter = Table[Workloads]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ DEVICES: tuple[Metric, ...] = (
         "The job or pod to which the GPU or MIG device is allocated, whether it is used or not; always 1. A shared "
         "device has several series.",
         NONE,
-        _Assignment.info,
+        lambda a: a.info(),
         *LABELS,
         source="kubelet pod-resources, Slurm job mapping files",
     ),
@@ -51,7 +51,7 @@ DEVICES: tuple[Metric, ...] = (
         "1 for the current state of the GPU or MIG device: allocated (to one job or pod), shared (allocated to "
         "several), or unallocated. Absent if no scheduler reports it.",
         NONE,
-        _Assignment.states,
+        lambda a: a.states(),
         "state",
         source="kubelet pod-resources, Slurm job mapping files",
     ),

@@ -19,8 +19,8 @@ _INTERVAL_SECONDS = 9.5  # a little less than 10: ticks are up to 5 s apart, and
 _MAX_CPU_SHARE = 1 / 400
 _HANGING_SECONDS = 60.0  # after which a scan counts as hanging
 
-_process = Table("process")
-_scan = Table()
+_process = Table[HostProcess]("process")
+_scan = Table["_ScanStats"]()
 
 
 class HostError(Exception):

@@ -24,9 +24,10 @@ _RESOLVE_SECONDS = 60.0  # after which the workloads of the same processes are r
 _LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses_v3"
 _SAMPLES = "nvmlDeviceGetProcessUtilization"
 
-_use = Table("process", "uuid")
-_process = Table("process")
-_device = Table("uuid")
+_use = Table[Use]("process", "uuid")
+_used = Table[int]("process", "uuid")
+_process = Table["_Identity"]("process")
+_device = Table[DeviceProcesses]("uuid")
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ USES: tuple[Metric, ...] = (
     ),
 )
 ON_MIG: tuple[Metric, ...] = (
-    _use.gauge(
+    _used.gauge(
         "gpu_mig_process_memory_used_bytes",
         "Device memory that the process holds on the MIG device; a part of gpu_process_memory_used_bytes of its GPU.",
         BYTES,

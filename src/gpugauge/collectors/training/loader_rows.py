@@ -10,7 +10,7 @@ from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, by
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 
-_process = Table("process")
+_process = Table[Session]("process")
 _T = TypeVar("_T")
 
 

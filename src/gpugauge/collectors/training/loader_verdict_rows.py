@@ -8,7 +8,7 @@ from gpugauge.collectors.training.verdict_rows import Account
 from gpugauge.metric import NONE, RATIO, Metric, Table
 from gpugauge.verdict.loaders import Diagnosis
 
-_process = Table("process")
+_process = Table[Account]("process")
 
 
 def _of(read: Callable[[Diagnosis], float | None]) -> Callable[[Account], float | None]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gpugauge.metric import BYTES, RATIO, SECONDS, Metric, Table
 from gpugauge.verdict.memory.figures import DeviceMemory, seconds_until_full
 from gpugauge.verdict.memory.trend import Growth
 
-_device = Table("process", "uuid")
-_process = Table("process")
-_part = Table("process", "part")
+_device = Table["OnDevice"]("process", "uuid")
+_process = Table["OfProcess"]("process")
+_part = Table[Growth]("process", "part")
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -38,11 +40,11 @@ class OfProcess:
         return min(known) if known and len(known) == len(found) else None
 
 
-def _bounds(table: Table, name: str, text: str, read: Callable[[object], Growth | None]) -> tuple[Metric, ...]:
+def _bounds(table: Table[_T], name: str, text: str, read: Callable[[_T], Growth | None]) -> tuple[Metric, ...]:
     """Return the rows of a growth: its value, and its lower and upper bound."""
 
     def row(part: str, begin: str, value: Callable[[Growth], float]) -> Metric:
-        def reader(subject: object) -> float | None:
+        def reader(subject: _T) -> float | None:
             found = read(subject)
             return None if found is None else value(found)
 
@@ -61,7 +63,7 @@ DEVICES: tuple[Metric, ...] = (
         "training_memory_step_growth",
         "Bytes by which the memory of tensors grows from step to step, over the longest time in which it was steady. "
         "Absent while it does not grow, and where the samples do not decide it.",
-        lambda d: d.growth if isinstance(d, OnDevice) else None,
+        lambda d: d.growth,
     ),
     _device.gauge(
         "training_memory_full_seconds",
@@ -113,5 +115,5 @@ PARTS: tuple[Metric, ...] = _bounds(
     "Bytes by which host memory grows in each second, over the longest time in which it was steady: anonymous memory "
     "of the process and of its children, such as loader workers, and memory of its cgroup that cannot be reclaimed. "
     "Absent while it does not grow, and where the samples do not decide it.",
-    lambda g: g if isinstance(g, Growth) else None,
+    lambda g: g,
 )

@@ -9,7 +9,7 @@ from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 from gpugauge.workload.identity import JOB_LABELS
 
-_process = Table("process")
+_process = Table[Session]("process")
 
 _FACTS = ("command", "python", "torch", "cuda", "hip", "rank", "local_rank", "world_size", "run_id")
 
@@ -222,7 +222,7 @@ LASTING: tuple[Metric, ...] = (
         "Samples of the training: as the program reports them with gpugauge.hook.step(samples=), else in the training "
         "batches that were taken before the last step. Absent if the size of a batch is not known.",
         NONE,
-        lambda s: _reported(s.snap and s.snap.samples, s.record and s.record.samples),
+        lambda s: _reported(s.snap.samples, s.record.samples if s.record else None) if s.snap else None,
         source="torch.utils.data.DataLoader, gpugauge.hook.step",
     ),
     _process.counter(
@@ -230,7 +230,7 @@ LASTING: tuple[Metric, ...] = (
         "Tokens of the training: as the program reports them with gpugauge.hook.step(tokens=), else in the input_ids "
         "of the batches that torch_samples_total counts, padding included. Absent if a batch has none.",
         NONE,
-        lambda s: _reported(s.snap and s.snap.tokens, s.record and s.record.tokens),
+        lambda s: _reported(s.snap.tokens, s.record.tokens if s.record else None) if s.snap else None,
         source="torch.utils.data.DataLoader, gpugauge.hook.step",
     ),
     _process.counter(

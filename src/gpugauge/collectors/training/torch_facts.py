@@ -11,7 +11,7 @@ from gpugauge.verdict import mistakes
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES
 
-_process = Table("process")
+_process = Table[Session]("process")
 
 _BUILD = (
     "build",

@@ -21,7 +21,7 @@ from gpugauge.workload.procfs import Procfs, process_hash
 LIVE = session_rows.LIVE + torch_facts.LIVE + loader_rows.LIVE
 LASTING = session_rows.LASTING + torch_facts.LASTING + loader_rows.LASTING
 
-_hook = Table()
+_hook = Table["HookSocketStats"]()
 
 
 @dataclass(frozen=True, slots=True)

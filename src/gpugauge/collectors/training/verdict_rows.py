@@ -14,7 +14,7 @@ from gpugauge.verdict.loaders import Diagnosis
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.summary import Summary
 
-_process = Table("process")
+_process = Table["Account"]("process")
 
 _STATE_VALUES = {state: {other: int(other == state) for other in STATES} for state in STATES}
 
