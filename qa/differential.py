@@ -69,8 +69,9 @@ def differences(before: Path, after: Path) -> list[str]:
     ]
     for path in sorted(before.iterdir()):
         if (after / path.name).exists():
-            texts = [(folder / path.name).read_text().splitlines() for folder in (before, after)]
-            lines = list(difflib.unified_diff(*texts, f"before/{path.name}", f"after/{path.name}", "", "", 0, ""))
+            old, new = ((folder / path.name).read_text().splitlines() for folder in (before, after))
+            names = (f"before/{path.name}", f"after/{path.name}")
+            lines = list(difflib.unified_diff(old, new, *names, n=0, lineterm=""))
             found += ["\n".join(lines[:20])] if lines else []
     return found
 

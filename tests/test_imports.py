@@ -74,14 +74,6 @@ def test_no_modules_import_each_other() -> None:
     assert left == {}, f"these import each other, or depend on such: {sorted(left)}"
 
 
-def test_no_folder_holds_more_than_20_files_and_no_file_more_than_300_lines() -> None:
-    folders = [f for f in (SOURCE, *SOURCE.rglob("*")) if f.is_dir() and f.name != "__pycache__"]
-    full = [f for f in folders if sum(p.is_file() for p in f.iterdir()) > 20]
-    long = [f for f in MODULES.values() if len(f.read_text().splitlines()) > 300]
-
-    assert (full, long) == ([], [])
-
-
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(*sorted(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

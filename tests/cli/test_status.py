@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from gpugauge.cli.common import DEFAULT_URL, with_scheme
 from gpugauge.cli.status import command, exit_status, fetch, show
+from gpugauge.driver.advice import down_phrase
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
 from gpugauge.snapshot import Section, Snapshot
-from gpugauge.status.driver_advice import down_phrase
 from gpugauge.status.history import History
 from gpugauge.status.node import status as facts_of
 from gpugauge.status.processes import Entry

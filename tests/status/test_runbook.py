@@ -4,16 +4,21 @@ from pathlib import Path
 import pytest
 
 from gpugauge.artifacts.rules.load import alert_of_cause
-from gpugauge.collectors.device.xids import XID_CLASSES
+from gpugauge.driver.advice import down_advice
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
-from gpugauge.status.driver_advice import down_advice
-from gpugauge.status.health import MemoryHealth, ailments
+from gpugauge.driver.codes import RECOVERY_ACTIONS
+from gpugauge.driver.xids import XID_CLASSES
+from gpugauge.status.health import RECOVERY, MemoryHealth, ailments
 from gpugauge.status.problem import KINDS, section_of_kind, section_of_training, section_of_xid
 from gpugauge.verdict.causes import CAUSES, STATES
 
 SECTIONS = set(
     re.findall(r"^### (\w+)$", (Path(__file__).parents[2] / "docs" / "runbook.md").read_text(), re.MULTILINE)
 )
+
+
+def test_each_recovery_action_has_words() -> None:
+    assert ("none", *RECOVERY) == RECOVERY_ACTIONS
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -22,10 +22,10 @@ from gpugauge.base.logline import fields
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.last_scrape import LastScrape
 from gpugauge.daemon.reload import Reloader
+from gpugauge.driver.advice import advice
 from gpugauge.driver.client import Spawn, Worker
 from gpugauge.driver.supervisor import UNKILLABLE, Supervisor
 from gpugauge.settings.model import Settings
-from gpugauge.status.driver_advice import advice
 
 log = logging.getLogger("gpugauge")
 

@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from urllib.parse import parse_qs
 
 from gpugauge.base.duration import parse_duration
+from gpugauge.driver.advice import advice
 from gpugauge.driver.api import RELEASED, DriverView
 from gpugauge.driver.supervisor import Supervisor
-from gpugauge.status.driver_advice import advice
 from gpugauge.web.guard import guarded
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 

@@ -9,7 +9,8 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import name_of
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
-from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, slowdowns
+from gpugauge.driver.codes import RECOVERY_ACTIONS
+from gpugauge.status.health import MemoryHealth, ailments, slowdowns
 
 _COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
 # Return codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
@@ -48,9 +49,8 @@ def health(case: Case) -> Sequence[Finding]:
 def _errors(device: Device) -> Iterator[Finding]:
     """Yield a finding for each error of a GPU, the gravest first."""
     reading, action = device.reading, device.reading.recovery_action or 0
-    known = ("none", *RECOVERY)
     found = MemoryHealth(
-        known[action] if action < len(known) else f"recovery action {action}",
+        RECOVERY_ACTIONS[action] if action < len(RECOVERY_ACTIONS) else f"recovery action {action}",
         bool(reading.remapped_rows_failure),
         bool(reading.remapped_rows_pending),
         sum((reading.retired_pages or {}).values()),

@@ -10,8 +10,8 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import CRASHES, HANGS, name_of
 from gpugauge.doctor.visibility import visible
+from gpugauge.driver.advice import ADVICE
 from gpugauge.driver.api import Device
-from gpugauge.status.driver_advice import ADVICE
 
 # The last two are for AMD GPUs; HIP also reads the first.
 _VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

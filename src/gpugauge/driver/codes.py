@@ -28,6 +28,12 @@ RELEASED = "released"  # the reason of a driver that was released on request, an
 # Reasons for which a GPU is down: with the driver as a whole, or because it returned no uuid.
 DRIVER_DOWN, NO_UUID = "driver_down", "no_uuid"
 
+# By the number of nvmlDeviceGpuRecoveryAction_t.
+RECOVERY_ACTIONS = (
+    *("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
+    *("recover_imex_domain", "bus_reset", "system_reboot"),
+)
+
 CODE_NAMES = {
     IMPLAUSIBLE: "implausible_value",
     WORKER_ERROR: "worker_error",

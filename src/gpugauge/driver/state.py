@@ -6,8 +6,8 @@ import logging
 import time
 
 from gpugauge.base.logline import Condition, fields
+from gpugauge.driver.advice import advice
 from gpugauge.driver.api import RELEASED, DriverFacts
-from gpugauge.status.driver_advice import advice
 
 log = logging.getLogger("gpugauge.driver")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timezone
 
-from gpugauge.status.driver_advice import NO_GPU, REMEMBERED
+from gpugauge.driver.advice import NO_GPU, REMEMBERED
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.owner import name
 from gpugauge.status.problems import gravest

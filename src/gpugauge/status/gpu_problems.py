@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from gpugauge.driver.advice import REMEMBERED, down_advice, down_phrase
 from gpugauge.status.details import last_use
-from gpugauge.status.driver_advice import REMEMBERED, down_advice, down_phrase
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.owner import name, owner, owner_words
 from gpugauge.status.problem import Entry, problem

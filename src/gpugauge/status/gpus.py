@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from gpugauge.status.driver_advice import REMEMBERED, down_advice
+from gpugauge.driver.advice import REMEMBERED, down_advice
 from gpugauge.status.health import MemoryHealth, ailments, slowdowns, xid_advice
 from gpugauge.status.history import History, by_labels
 from gpugauge.status.problem import section_of_xid

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 # A reset fails while a program has the GPU open, and gpugauge is one.
 _RESET = "release the driver (gpugauge release --for 10m), then nvidia-smi --gpu-reset -i {index}"
-# By the action of `gpu_recovery_action`, in the order of nvmlDeviceGpuRecoveryAction_t from 1 on: what is required, and
+# By the action of `gpu_recovery_action` (RECOVERY_ACTIONS in driver/codes.py): what is required, and
 # the advice for the GPU with an index; `pids` is how to end the programs on it.
 RECOVERY = {
     "gpu_reset": ("a reset of the GPU", f"end the programs that use it{{pids}}, {_RESET}"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 
+from gpugauge.driver.advice import ADVICE, WITHOUT_GPU
+from gpugauge.driver.advice import words as driver_words
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
-from gpugauge.status.driver_advice import ADVICE, WITHOUT_GPU
-from gpugauge.status.driver_advice import words as driver_words
 from gpugauge.status.gpus import gpus, mark_remembered
 from gpugauge.status.history import History, by_labels, by_name
 from gpugauge.status.problems import gpu_state, level, problems

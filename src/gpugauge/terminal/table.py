@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase, is_without_gpu
 from gpugauge.status.details import details, last_use, remark
-from gpugauge.status.driver_advice import NO_GPU_ADVICE, down_phrase, is_without_gpu
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.owner import owner
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.collectors.device.xids import xid_class, xid_name
+from gpugauge.driver.xids import xid_class, xid_name
 from gpugauge.verdict.causes import CAUSES
 
 MINUTE = 60

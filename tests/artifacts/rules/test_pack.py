@@ -15,7 +15,7 @@ from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
 from gpugauge.base.duration import format_duration
 from gpugauge.cli.main import main
-from gpugauge.collectors.device.xids import XID_CLASSES
+from gpugauge.driver.xids import XID_CLASSES
 from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES, Cause
 from tests.artifacts.rules.rule_stories import QUIET, STORIES

@@ -5,9 +5,9 @@ import pytest
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
-from gpugauge.collectors.device.xids import XID_CLASSES
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
+from gpugauge.driver.xids import XID_CLASSES
 from gpugauge.metric import LabelValues, Value
 
 Values = dict[str, dict[LabelValues, Value]]

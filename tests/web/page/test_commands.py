@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpugauge.driver.advice import ADVICE, down_advice
 from gpugauge.status import words
-from gpugauge.status.driver_advice import ADVICE, down_advice
 from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, xid_advice
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.commands import parts

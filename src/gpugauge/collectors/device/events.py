@@ -12,9 +12,9 @@ from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.device.healthlog import HealthLog
 from gpugauge.collectors.device.kernelxids import KernelXids, Placed
-from gpugauge.collectors.device.xids import XID_CLASSES, xid_class, xid_labels, xid_name
 from gpugauge.collectors.kmsg import KernelLog, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
+from gpugauge.driver.xids import XID_CLASSES, xid_class, xid_labels, xid_name
 from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
 from gpugauge.snapshot import Section
 

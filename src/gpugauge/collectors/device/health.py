@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DeviceReading
+from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.metric import NONE, Metric, Table, by, flag, states
-from gpugauge.status.health import RECOVERY
 
 _device = Table[DeviceReading]("uuid")
-
-RECOVERY_ACTIONS = ("none", *RECOVERY)
 
 
 def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:

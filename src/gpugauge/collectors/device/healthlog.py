@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpugauge.base.logline import fields
-from gpugauge.collectors.device.health import RECOVERY_ACTIONS
 from gpugauge.driver.api import Device
+from gpugauge.driver.codes import RECOVERY_ACTIONS
 
 log = logging.getLogger("gpugauge.events")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from gpugauge.status.driver_advice import down_phrase
+from gpugauge.driver.advice import down_phrase
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.gpu_problems import narrow_words
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name

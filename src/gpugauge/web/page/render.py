@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from gpugauge.status.driver_advice import NO_GPU_ADVICE, is_without_gpu
+from gpugauge.driver.advice import NO_GPU_ADVICE, is_without_gpu
 from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, percent, text
 from gpugauge.web.page.gpus import gpu_table

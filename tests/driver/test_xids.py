@@ -1,6 +1,6 @@
 import pytest
 
-from gpugauge.collectors.device.xids import LASTING, LINKED, XID_CLASSES, xid_class, xid_labels, xid_name
+from gpugauge.driver.xids import LASTING, LINKED, XID_CLASSES, xid_class, xid_labels, xid_name
 
 
 @pytest.mark.parametrize(
