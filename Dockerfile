@@ -14,6 +14,7 @@ RUN python3 -m venv /opt/gpugauge \
     && /build/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r deploy/requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+COPY grafana grafana
 # The build context has no repository from which the commit could be read.
 ARG REVISION=unknown
 # The compiled modules are part of the image, because its file system is read-only at run time.

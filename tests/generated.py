@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +11,12 @@ from pathlib import Path
 import qa.bench.verdict
 
 from gpugauge.artifacts import reference as metrics_reference
-from gpugauge.artifacts.dashboards import build as dashboards
 from gpugauge.artifacts.rules import mixin
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings import reference as settings_reference
-from tests import chart, golden_metrics
+from grafana import build
+from tests import golden_metrics
 from tests.contract import packages_table
 
 ROOT = Path(__file__).parents[1]
@@ -56,10 +55,9 @@ def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "deploy/prometheus/rules/gpugauge.yaml", lambda: rules.FORMATS["prometheus"](Parameters())
     yield "deploy/prometheus/prometheusrule.yaml", lambda: rules.FORMATS["kubernetes"](Parameters())
     yield "deploy/mixin/rules.libsonnet", lambda: mixin.as_jsonnet(Parameters())
-    for folder, name in itertools.product(("grafana", "deploy/mixin/dashboards"), dashboards.DASHBOARDS):
-        yield f"{folder}/{name}.json", partial(dashboards.as_json, name)
-    yield "grafana/kustomization.yaml", dashboards.as_kustomization
-    yield from chart.files()
+    for name in build.DASHBOARDS:
+        yield f"grafana/{name}.json", partial(build.as_json, name)
+    yield "grafana/kustomization.yaml", build.as_kustomization
     for name in golden_metrics.GOLDENS:
         for form in golden_metrics.forms(name):
             yield f"tests/golden/{name}.{form}", partial(golden, name, form)

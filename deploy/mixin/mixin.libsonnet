@@ -1,9 +1,9 @@
-// Rules and dashboards of gpugauge as a monitoring mixin. The imported files are generated; docs/dashboards.md.
+// Rules and dashboards of gpugauge as a monitoring mixin; docs/dashboards.md. rules.libsonnet is generated.
 (import 'rules.libsonnet') + {
   grafanaDashboards+:: {
-    'gpugauge-fleet.json': import 'dashboards/fleet.json',
-    'gpugauge-node.json': import 'dashboards/node.json',
-    'gpugauge-job.json': import 'dashboards/job.json',
-    'gpugauge-exporter.json': import 'dashboards/exporter.json',
+    'gpugauge-fleet.json': import '../../grafana/fleet.json',
+    'gpugauge-node.json': import '../../grafana/node.json',
+    'gpugauge-job.json': import '../../grafana/job.json',
+    'gpugauge-exporter.json': import '../../grafana/exporter.json',
   },
 }

@@ -53,7 +53,7 @@ def fresh_checkout(folder: Path) -> Path:
     git("clone", "--quiet", "--no-checkout", str(ROOT), str(copy))
     git("-C", str(copy), "reset", "--quiet")
     for name in git("-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
-        if name and (ROOT / name).is_file():  # and not removed from the working tree
+        if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):  # and not removed from the working tree
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
     return copy

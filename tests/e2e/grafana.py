@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.artifacts.dashboards.dashboard_reading import (
+from tests.e2e.backfill import Api
+from tests.grafana.dashboard_reading import (
     Json,
     asked_of_prometheus,
     described,
@@ -18,7 +19,6 @@ from tests.artifacts.dashboards.dashboard_reading import (
     substituted,
     variables,
 )
-from tests.e2e.backfill import Api
 
 # The pixels of a dashboard as wide as a screen of 1920, and its columns.
 _PIXELS, _COLUMNS = 1900, 24

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,17 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from gpugauge.artifacts.dashboards import build as dashboards
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.options import walk
-from tests import chart, needs
+from tests import needs
+from tests.e2e.documents import ROOT
 from tests.e2e.manifests import VERSIONS, Manifest, objects, validate
 from tests.e2e.test_manifest_components import with_components
 
 pytestmark = pytest.mark.e2e
 
+CHART, KUBERNETES = ROOT / "deploy" / "helm" / "gpugauge", ROOT / "deploy" / "kubernetes"
 OPERATOR = {"monitor": {"kind": "podMonitor"}, "rules": {"enabled": True}, "dashboards": {"enabled": True}}
 # The values that give the objects of an overlay.
 OVERLAYS: dict[str, dict[str, Any]] = {
@@ -39,10 +43,10 @@ OVERLAYS: dict[str, dict[str, Any]] = {
 Objects = dict[tuple[str, str], Manifest]
 
 
-def rendered(values: Mapping[str, Any], name: str = "release") -> dict[str, str]:
+def rendered(values: Mapping[str, Any], chart: Path = CHART) -> dict[str, str]:
     """Return the text of each template. Raises HelmError."""
-    with needs.helm().Chart.load(str(chart.CHART)) as loaded:
-        made: dict[str, str] = loaded.render(values=dict(values), name=name, namespace="gpugauge")
+    with needs.helm().Chart.load(str(chart)) as loaded:
+        made: dict[str, str] = loaded.render(values=dict(values), name="release", namespace="gpugauge")
     return {Path(path).name: text for path, text in made.items()}
 
 
@@ -215,7 +219,7 @@ def test_other_values_reach_the_pod() -> None:
     ],
 )
 def test_a_wrong_value_is_named(values: dict[str, Any], message: str) -> None:
-    report = needs.helm().lint(str(chart.CHART), values)
+    report = needs.helm().lint(str(CHART), values)
     text = "\n".join([*report["errors"], *[each["error"] for each in report["messages"] if each["severity"] == 3]])
 
     assert message in text
@@ -228,7 +232,7 @@ def test_thresholds_in_the_wrong_order_are_refused() -> None:
 
 @pytest.mark.parametrize("target", OVERLAYS)
 def test_lint_finds_nothing(target: str) -> None:
-    report = needs.helm().lint(str(chart.CHART), OVERLAYS[target], strict=True)
+    report = needs.helm().lint(str(CHART), OVERLAYS[target], strict=True)
 
     assert report["errors"] == []
     assert [each["error"] for each in report["messages"]] == ["icon is recommended"]
@@ -246,7 +250,7 @@ def test_schema_of_kubernetes(target: str, version: str, tmp_path: Path) -> None
 
 
 def test_each_value_is_described_by_the_schema() -> None:
-    schema = json.loads((chart.CHART / "values.schema.json").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
 
     def compare(values: Mapping[str, Any], described: Mapping[str, Any], path: str) -> None:
         assert described["additionalProperties"] is False, path
@@ -256,15 +260,39 @@ def test_each_value_is_described_by_the_schema() -> None:
             if isinstance(value, dict) and "properties" in inner and value:
                 compare(value, inner, f"{path}.{key}")
 
-    compare(yaml.safe_load((chart.CHART / "values.yaml").read_text()), schema, "values")
+    compare(yaml.safe_load((CHART / "values.yaml").read_text()), schema, "values")
 
 
-def test_the_copied_files_are_all_generated_and_small_enough_for_a_release() -> None:
-    generated = {chart.ROOT / path for path, _ in chart.files()}
-    found = {path for path in (chart.CHART / "files").rglob("*") if path.is_file()}
+def test_the_package_has_what_the_templates_read_and_no_links(tmp_path: Path) -> None:
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text()
+    folders = [f"components/{name}" for name in re.findall(r'append \$components "([\w-]+)"', helpers)]
+    applied = [path for folder in ("base", *folders) for path in (KUBERNETES / folder).glob("*.yaml")]
+    expected = {
+        "prometheusrule.yaml": (ROOT / "deploy" / "prometheus" / "prometheusrule.yaml").read_bytes(),
+        **{f"dashboards/{path.name}": path.read_bytes() for path in (ROOT / "grafana").glob("*.json")},
+        **{str(path.relative_to(KUBERNETES)): path.read_bytes() for path in applied},
+    }
+    unread = {path for path in expected if Path(path).name in {"kustomization.yaml", "namespace.yaml"}}
 
-    assert found == generated
-    assert set(dashboards.DASHBOARDS) == {path.stem for path in (chart.CHART / "files" / "dashboards").iterdir()}
+    with tarfile.open(needs.helm().package(CHART, destination=tmp_path)) as archive:
+        members = archive.getmembers()
+        archive.extractall(tmp_path, filter="data")
+    folder = tmp_path / "gpugauge" / "files"
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert len(folders) == 15
+    assert all(member.isreg() for member in members)
+    assert found == {path: content for path, content in expected.items() if path not in unread}
+
+
+def test_a_chart_without_its_links_says_so(tmp_path: Path) -> None:
+    """Some programs that take a chart from a repository leave links out."""
+    shutil.copytree(CHART, tmp_path / "gpugauge", symlinks=True)
+    for link in (tmp_path / "gpugauge" / "files").iterdir():
+        link.unlink()
+
+    with pytest.raises(needs.helm().HelmError, match="make release-chart"):
+        rendered({}, tmp_path / "gpugauge")
 
 
 def test_the_notes_say_what_to_do_next() -> None:

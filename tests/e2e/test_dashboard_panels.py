@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from grafana.build import DASHBOARDS
 from qa.bench.fleet_bodies import Template
 
-from gpugauge.artifacts.dashboards.build import DASHBOARDS
 from gpugauge.artifacts.rules.options import Parameters
-from tests.artifacts.dashboards.dashboard_reading import instant, panels
 from tests.e2e.backfill import Api, evaluate_rules, written
 from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 from tests.e2e.simulated_hour import hour, pages
+from tests.grafana.dashboard_reading import instant, panels
 
 pytestmark = pytest.mark.e2e
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from grafana.build import DASHBOARDS
+from grafana.build.missing import TEXTS
 
-from gpugauge.artifacts.dashboards.build import DASHBOARDS
-from gpugauge.artifacts.dashboards.missing import TEXTS
 from gpugauge.artifacts.rules.options import Parameters
 from tests.e2e.backfill import Api, evaluate_rules, written
 from tests.e2e.drawn_fleets import SECONDS, DrawnFleet, DrawnJob, JobId, draw

@@ -62,6 +62,12 @@ def test_installed_from_the_wheel_and_scraped(checkout: Path) -> None:
     assert 'simulated="true"' in answer
 
 
+def test_the_wheel_prints_the_dashboards_of_the_checkout(checkout: Path) -> None:
+    for path in (checkout / "grafana").glob("*.json"):
+        printed = shell(f"build/venv/bin/gpugauge dashboards {path.stem}", checkout, environment(checkout))
+        assert printed == path.read_text()
+
+
 def test_run_by_pipx(checkout: Path) -> None:
     tool("pipx")
     (command,) = blocks(DOCUMENT, "Without installing")
@@ -76,8 +82,12 @@ def test_every_file_of_the_package_is_in_the_wheel(checkout: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         inside = {name for name in opened.namelist() if ".dist-info/" not in name}
 
-    assert inside == {name for name in files if "__pycache__" not in name} | {"gpugauge/build.json"}
-    assert not (package / "build.json").exists()  # a checkout reads its revision from git
+    dashboards = {f"gpugauge/dashboards/{path.name}" for path in (checkout / "grafana").glob("*.json")}
+    assert len(dashboards) == 4
+    assert inside == {name for name in files if "__pycache__" not in name} | dashboards | {"gpugauge/build.json"}
+    # A checkout reads its revision from git, and the dashboards from grafana/.
+    assert not (package / "build.json").exists()
+    assert not (package / "dashboards").exists()
 
 
 def test_a_source_package_keeps_its_commit(checkout: Path, tmp_path: Path) -> None:
@@ -89,6 +99,21 @@ def test_a_source_package_keeps_its_commit(checkout: Path, tmp_path: Path) -> No
     shell(f"{checkout}/build/venv/bin/python -m build --wheel", folder, environment(folder))
 
     assert baked(folder / "dist") == baked(checkout / "dist")
+
+
+def test_the_source_package_has_every_file_of_the_checkout(checkout: Path, tmp_path: Path) -> None:
+    """Also the files to which the links of the chart lead, at both places."""
+    (package,) = (checkout / "dist").glob("*.tar.gz")
+    subprocess.run(["tar", "-C", tmp_path, "-xf", package], check=True)
+    (folder,) = tmp_path.iterdir()
+    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(git, cwd=checkout, check=True, capture_output=True, text=True).stdout
+    entries = [checkout / name for name in listed.split("\0") if name and (checkout / name).exists()]
+    paths = [path for entry in entries for path in (entry.iterdir() if entry.is_dir() else [entry]) if path.is_file()]
+    places = {str(path.relative_to(checkout)): path for path in paths}
+
+    assert {"grafana/job.json", "deploy/helm/gpugauge/files/dashboards/job.json"} <= places.keys()
+    assert [name for name, path in places.items() if (folder / name).read_bytes() != path.read_bytes()] == []
 
 
 def test_same_source_same_bytes(checkout: Path, tmp_path: Path) -> None:

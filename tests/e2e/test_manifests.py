@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from grafana.build import DASHBOARDS, as_json
 
-from gpugauge.artifacts.dashboards import build as dashboards
 from gpugauge.cli import device_plugin
 from tests.e2e.manifests import (
     SIDECARS,
@@ -320,6 +320,6 @@ def test_dashboards(target: str) -> None:
     maps = [item for item in of_kind(target, "ConfigMap") if "grafana_dashboard" in item["metadata"].get("labels", {})]
     found = {file: text for item in maps for file, text in item["data"].items()}
 
-    assert found == {f"{name}.json": dashboards.as_json(name) for name in dashboards.DASHBOARDS}
+    assert found == {f"{name}.json": as_json(name) for name in DASHBOARDS}
     assert {item["metadata"]["labels"]["grafana_dashboard"] for item in maps} == {"1"}
     assert max(len(json.dumps(item)) for item in maps) < 256 * 1024

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from grafana.build import DASHBOARDS
 from qa.bench.alerts.replay import dump
 from qa.bench.alerts.replay import replay as by_promtool
 from qa.bench.alerts.story import SHIPPED, Story, read
 
-from gpugauge.artifacts.dashboards.build import DASHBOARDS
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from tests.artifacts.rules.rule_stories import STORIES as ALERT_STORIES

@@ -10,8 +10,8 @@ from typing import Any
 import _jsonnet
 import pytest
 from click.testing import CliRunner
+from grafana.build import DASHBOARDS, as_json
 
-from gpugauge.artifacts.dashboards.build import DASHBOARDS, as_json
 from gpugauge.artifacts.rules import pack
 from gpugauge.artifacts.rules.mixin import as_jsonnet
 from gpugauge.artifacts.rules.options import Parameters

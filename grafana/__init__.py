@@ -1,0 +1,1 @@
+"""The dashboards for Grafana, and the package that makes them."""

@@ -1,0 +1,44 @@
+"""The generator of the dashboards in grafana/: `make generate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from grafana.build import exporter, fleet, job, node
+from grafana.build.layout import Json
+
+DASHBOARDS: dict[str, Callable[[], Json]] = {
+    "fleet": fleet.dashboard,
+    "node": node.dashboard,
+    "job": job.dashboard,
+    "exporter": exporter.dashboard,
+}
+
+
+_KUSTOMIZATION = """\
+# Generated: `make generate`. The dashboards as ConfigMaps, in this folder because kustomize reads no files outside of
+# its own. deploy/kubernetes/components/dashboards adds them to an overlay. One ConfigMap for each dashboard: kubectl
+# apply keeps a copy of an object in an annotation, which is limited to 256 KiB.
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+generatorOptions:
+  disableNameSuffixHash: true # an update replaces the object, so that no old copy stays in Grafana
+  labels:
+    app.kubernetes.io/name: gpugauge
+    grafana_dashboard: "1"
+  annotations:
+    grafana_folder: gpugauge
+configMapGenerator:
+"""
+
+
+def as_json(name: str) -> str:
+    """Return the JSON file of a dashboard. Raises KeyError for an unknown name."""
+    return json.dumps(DASHBOARDS[name](), indent=2, ensure_ascii=False) + "\n"
+
+
+def as_kustomization() -> str:
+    """Return the kustomization that generates a ConfigMap for each dashboard."""
+    maps = "".join(f"  - name: gpugauge-dashboard-{name}\n    files: [{name}.json]\n" for name in DASHBOARDS)
+    return _KUSTOMIZATION + maps

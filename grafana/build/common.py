@@ -1,0 +1,184 @@
+"""The parts that all dashboards share: variables, links, and alerts as annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
+from grafana.build.layout import Json, Row, place
+from grafana.build.panels import DATASOURCE
+from grafana.build.queries import CLUSTER, COUNT, Expr, braced
+
+TAG = "gpugauge"
+JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
+# The names of the alerts of the rules; a test compares them.
+_ALERT_NAMES = "(AllocatedGpu|Driver|Exporter|Gpu|Torch|Training).*"
+FLEET, NODE, JOB, EXPORTER = "gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"
+# That of Grafana 11; newer versions migrate a dashboard when they load it.
+_SCHEMA_VERSION = 39
+
+
+# The label with the value of the variable `cluster` that selects a line's cluster, also where there is no such label.
+CLUSTER_CHOICE = "cluster_choice"
+_ALL = "All"
+# Grafana's numbers for the order of the values of a variable.
+_NATURAL_ORDER, ORDER_OF_QUERY = 7, 0
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable whose values come from Prometheus.
+
+    `all_value` is the value of All; if it is empty, All is the list of all values.
+    """
+
+    name: str
+    label: str
+    query: str
+    regex: str = ""
+    multi: bool = True
+    include_all: bool = True
+    all_value: str = ".*"
+    sort: int = _NATURAL_ORDER
+
+    def as_dict(self) -> Json:
+        """Return the variable in Grafana's JSON form."""
+        chosen = {"current": {"text": [_ALL], "value": ["$__all"]}} if self.include_all and self.multi else {}
+        return {
+            "type": "query",
+            "name": self.name,
+            "label": self.label,
+            "datasource": DATASOURCE,
+            "query": {"query": self.query, "refId": self.name},
+            "regex": self.regex,
+            "refresh": 2,
+            "sort": self.sort,
+            "multi": self.multi,
+            "includeAll": self.include_all,
+            **({"allValue": self.all_value} if self.include_all and self.all_value else {}),
+            **chosen,
+        }
+
+
+@dataclass(frozen=True)
+class TextBox:
+    """A variable whose value the user types."""
+
+    name: str
+    label: str
+    default: str
+
+    def as_dict(self) -> Json:
+        """Return the variable in Grafana's JSON form."""
+        chosen = {"text": self.default, "value": self.default}
+        return {
+            "type": "textbox",
+            "name": self.name,
+            "label": self.label,
+            "query": self.default,
+            "current": chosen,
+            "options": [{"selected": True, **chosen}],
+        }
+
+
+def exporters() -> list[Variable]:
+    """Return the variables for the cluster and for the label `job` of the scrape, which is not the job of a training.
+
+    All exporter jobs are the list of those with exporters, so that `up` of other targets is left out.
+    """
+    return [
+        Variable(CLUSTER, "Cluster", f"label_values(gpugauge_build_info, {CLUSTER})"),
+        Variable(
+            "job", "Exporter job", f'label_values(gpugauge_build_info{{{CLUSTER}=~"${CLUSTER}"}}, job)', all_value=""
+        ),
+    ]
+
+
+def node(**options: Any) -> Variable:
+    """Return the variable for the node. Nodes that are down are those that Prometheus cannot scrape."""
+    return Variable("instance", "Node", f'label_values(up{{{CLUSTER}=~"${CLUSTER}",job=~"$job"}}, instance)', **options)
+
+
+def alerts(**labels: str) -> Expr:
+    """Return the firing alerts of the rules, selected by labels of the alerts."""
+    every = {CLUSTER: f"~${CLUSTER}", "alertstate": "firing", "alertname": f"~{_ALERT_NAMES}", **labels}
+    return Expr("ALERTS" + braced(every), COUNT)
+
+
+def with_cluster_choice(expr: Expr) -> Expr:
+    """Return the expression with the label CLUSTER_CHOICE, for links."""
+    named = f'label_replace({{}}, "{CLUSTER_CHOICE}", "$1", "{CLUSTER}", "(.*)")'
+    return expr.then(f'label_replace({named}, "{CLUSTER_CHOICE}", "{_ALL}", "{CLUSTER}", "")')
+
+
+def link(title: str, uid: str, **variables: str) -> Json:
+    """Return a link from a line of a table to a dashboard; `variables` maps its variables to columns of the table. The
+    table needs the column CLUSTER_CHOICE.
+    """
+    chosen = "".join(
+        f"&var-{name}=${{__data.fields.{column}:percentencode}}"
+        for name, column in {CLUSTER: CLUSTER_CHOICE, **variables}.items()
+    )
+    return {"title": title, "url": f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"}
+
+
+def make_dashboard(
+    uid: str,
+    title: str,
+    description: str,
+    variables: Sequence[Variable | TextBox],
+    rows: Sequence[Row],
+    annotation: Expr,
+    start: str = "now-3h",
+) -> Json:
+    """Return a dashboard for import or provisioning: its data source is a variable, its uid is constant."""
+    source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus"}
+    filters = {"type": "adhoc", "name": "filters", "label": "Filters", "datasource": DATASOURCE}
+    return {
+        "uid": uid,
+        "title": title,
+        "description": description,
+        "tags": [TAG],
+        "schemaVersion": _SCHEMA_VERSION,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "1m",
+        "timezone": "browser",
+        "time": {"from": start, "to": "now"},
+        "templating": {"list": [source, *(variable.as_dict() for variable in variables), filters]},
+        "annotations": {"list": [_alert_annotation(annotation)]},
+        "links": [_links_to_dashboards()],
+        "panels": place(rows),
+    }
+
+
+def _alert_annotation(annotation: Expr) -> Json:
+    return {
+        "name": "Alerts",
+        "datasource": DATASOURCE,
+        "enable": False,
+        "hide": False,
+        "iconColor": "red",
+        "expr": annotation.text,
+        "step": "1m",
+        "titleFormat": "{{alertname}}",
+        "textFormat": " ".join(f"{{{{{label}}}}}" for label in (*JOB_LABELS, "uuid", "instance")),
+        "tagKeys": "severity",
+    }
+
+
+def _links_to_dashboards() -> Json:
+    return {
+        "type": "dashboards",
+        "title": "gpugauge",
+        "tags": [TAG],
+        "asDropdown": False,
+        "includeVars": True,
+        "keepTime": True,
+        "targetBlank": False,
+        "icon": "external link",
+        "tooltip": "",
+        "url": "",
+    }
