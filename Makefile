@@ -234,7 +234,7 @@ soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 GPUs; some 
 	@$(BIN)/python -m qa.soak $(ARGS)
 
 gpu-check: $(VENV)/run ## what only a GPU can show: needs an NVIDIA GPU; writes a recording to tests/recordings
-	@$(BIN)/python -m gpugauge.simulator.gpucheck $(ARGS)
+	@$(BIN)/python -m qa.gpu.check $(ARGS)
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache dist build

@@ -17,12 +17,12 @@ from gpugauge.settings.load import load
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.nvml.library import Library
-from gpugauge.simulator.nvml.recording import Recorder
 from gpugauge.simulator.nvml.replay import Replay
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.web.config.load import load_web_config
 from qa.fuzz.target import Attempt, Target, as_yaml, lines, written
+from qa.gpu.recording import Recorder
 
 # PyYAML looks ahead over up to 1,024 brackets for each bracket, which takes seconds for a file of brackets only.
 YAML_MAX_CPU_SECONDS = 10.0

@@ -1,4 +1,10 @@
-"""Replay of a recording: each call returns what it returned in the recording, in order; the last result is repeated."""
+"""Replay of a recording: each call returns what it returned in the recording, in order; the last result is repeated.
+
+A recording has every call of the NVML library with its arguments, return code, outputs and duration (`make gpu-check`).
+The format is JSON lines. The first line has the facts of the machine. Every other line is a call: `f` the function, `a`
+its arguments (numbers; pointers as numbers; buffers with their content before the call, in hexadecimal without trailing
+zeros), `r` the return code, `o` the content of the buffers after the call by position, `us` the microseconds.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.driver.codes import NOT_SUPPORTED, SUCCESS
-from gpugauge.simulator.nvml.recording import FORMAT, argument_of, target
 
+FORMAT = 1
 _MAX_FIELD_VALUES = 1000  # per call; the driver's tables have some dozens
 # The exceptions that a line which is not a recorded call may cause.
 _LINE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
@@ -31,7 +37,7 @@ def check_recording(path: Path) -> str:
     match facts:
         case {"recording": int(form), "driver_version": str(version)} if form == FORMAT:
             return version
-    raise ValueError("the first line is not that of a recording: record with python -m gpugauge.simulator.gpucheck")
+    raise ValueError("the first line is not that of a recording: record with `make gpu-check`")
 
 
 class _Answers:
@@ -128,3 +134,26 @@ def _similar(function: str, arguments: list[Any]) -> Hashable | None:
 def _write(written: Any, data: bytes) -> None:
     size = ctypes.sizeof(written)
     ctypes.memmove(ctypes.addressof(written), data[:size].ljust(size, b"\0"), size)
+
+
+def target(argument: Any) -> Any:
+    """Return the object that a call may write to through an argument; None for input arguments."""
+    referenced = getattr(argument, "_obj", argument)
+    return referenced if referenced is not argument or isinstance(argument, ctypes.Array) else None
+
+
+def argument_of(argument: Any) -> int | str | None:
+    """Return an argument as it is recorded."""
+    written = target(argument)
+    if written is not None:
+        return content(written)
+    if argument is None or isinstance(argument, int):
+        return argument
+    if hasattr(argument, "contents"):
+        return ctypes.c_void_p.from_buffer(argument).value
+    return int(argument.value)
+
+
+def content(written: Any) -> str:
+    """Return the bytes of a ctypes object in hexadecimal without trailing zeros."""
+    return bytes(memoryview(written).cast("B") if written is not None else b"").rstrip(b"\0").hex()

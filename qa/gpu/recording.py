@@ -1,13 +1,7 @@
-"""Recordings of the NVML library: every call with its arguments, return code, outputs and duration.
-
-The format is JSON lines. The first line has the facts of the machine. Every other line is a call: `f` the function, `a`
-its arguments (numbers; pointers as numbers; buffers with their content before the call, in hexadecimal without trailing
-zeros), `r` the return code, `o` the content of the buffers after the call by position, `us` the microseconds.
-"""
+"""Recordings of the NVML library, which gpugauge/simulator/nvml/replay.py describes and replays."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import platform
 import time
@@ -15,7 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, TextIO
 
-FORMAT = 1
+from gpugauge.simulator.nvml.replay import FORMAT, argument_of, content, target
 
 
 class Recorder:
@@ -49,26 +43,3 @@ class Recorder:
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
-
-
-def target(argument: Any) -> Any:
-    """Return the object that a call may write to through an argument; None for input arguments."""
-    referenced = getattr(argument, "_obj", argument)
-    return referenced if referenced is not argument or isinstance(argument, ctypes.Array) else None
-
-
-def argument_of(argument: Any) -> int | str | None:
-    """Return an argument as it is recorded."""
-    written = target(argument)
-    if written is not None:
-        return content(written)
-    if argument is None or isinstance(argument, int):
-        return argument
-    if hasattr(argument, "contents"):
-        return ctypes.c_void_p.from_buffer(argument).value
-    return int(argument.value)
-
-
-def content(written: Any) -> str:
-    """Return the bytes of a ctypes object in hexadecimal without trailing zeros."""
-    return bytes(memoryview(written).cast("B") if written is not None else b"").rstrip(b"\0").hex()

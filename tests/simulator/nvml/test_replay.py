@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qa.gpu import check
+from qa.gpu.recording import Recorder
 
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
-from gpugauge.simulator import gpucheck
 from gpugauge.simulator.nvml.library import Library
-from gpugauge.simulator.nvml.recording import Recorder
 from gpugauge.simulator.nvml.replay import Replay
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 from gpugauge.simulator.worker import service as simulated_service
@@ -20,7 +20,7 @@ driver: {version: 580.95.05}
 gpus: [{model: h100, load: 0.7, lacks: [nvlink, fans]}, {model: h100, mig: [{profile: 1g.10gb, count: 2}]}]
 processes: [{pid: 3, gpus: [1], instance: 0, memory: 2GiB, load: 0.3}]
 """
-GROUPS = gpucheck.GROUPS
+GROUPS = check.GROUPS
 
 
 def readings(library: Any, clock: Clock) -> list[Any]:
@@ -110,35 +110,6 @@ def test_line_that_is_not_a_call_is_named(line: str, tmp_path: Path) -> None:
         Replay(path)
 
 
-def test_check_of_a_simulated_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [f"--recordings={tmp_path}/recordings", f"--results={tmp_path}/results"]
-
-    status = gpucheck.main(["--simulate=h200-gpm", "--seconds=0", *folders])
-
-    (figures,) = (json.loads(path.read_text()) for path in (tmp_path / "results").iterdir())
-    (recording,) = (tmp_path / "recordings").iterdir()
-    assert status == 0
-    assert figures["driver"] == "580.95.05"
-    assert figures["gpus"][0]["samples"]["period_seconds"] == pytest.approx(1 / 6, abs=0.02)
-    assert figures["gpus"][0]["fields"]["fan_rpm"] == "not_supported"
-    assert figures["calls"]["nvmlDeviceGetUUID"]["calls"] == 4
-    assert load_scenario(str(recording)).replay
-    assert "NVIDIA H200" in capsys.readouterr().out
-
-
-def test_check_without_a_driver(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpucheck.main(["--simulate=no-driver"]) == 1
-    assert "driver_not_loaded" in capsys.readouterr().out
-
-
-def test_busy_seconds_by_the_drivers_clock() -> None:
-    device = gpucheck.Device(0)
-    device.samples["gpu"] = {100_000_000 + second * 1_000_000: 50 for second in range(11)}
-    device.clocks = [(0.0, 0.0, 60.0, 110_000_000)]
-
-    assert device.busy_seconds(54.5, 60.0) == (3.0, 6.0)
-
-
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
@@ -148,7 +119,7 @@ def test_recording_of_a_real_gpu(path: Path) -> None:
     use_library(Replay(path))
     nvml = Nvml(lambda: 0.0)
     nvml.open()
-    device = gpucheck.Device(0)
+    device = check.Device(0)
     for _ in range(16):
         device.read(nvml)
     nvml.close()

@@ -24,7 +24,7 @@ from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts
 from gpugauge.driver.messages import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
-from gpugauge.simulator.nvml.recording import Recorder
+from qa.gpu.recording import Recorder
 
 GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
 _COMPARED = {"utilization.gpu": ("utilization_percent", 1.0), "power.draw": ("power_milliwatts", 1e3)} | {
@@ -218,7 +218,7 @@ def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict
 
 def main(arguments: list[str]) -> int:
     """Run the check; return the exit status, 1 without a driver."""
-    parser = argparse.ArgumentParser(prog="gpucheck", description="check a real GPU")
+    parser = argparse.ArgumentParser(prog="qa.gpu.check", description="check a real GPU")
     parser.add_argument("--simulate", metavar="NAME", help="a scenario or a recording in place of the driver")
     parser.add_argument("--seconds", type=float, default=30.0, help="duration of the readings, and of the load")
     parser.add_argument("--recordings", type=Path, default=Path("tests/recordings"), help="folder for the recording")
