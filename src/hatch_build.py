@@ -1,4 +1,4 @@
-"""Build hook that adds commit and build time to wheels and source packages (gpugauge/base/buildinfo.py), and the dashboards
+"""Build hook that adds commit and build time to wheels and source packages (base/buildinfo.py), and the dashboards
 to wheels (gpugauge/artifacts/dashboards.py).
 """
 
