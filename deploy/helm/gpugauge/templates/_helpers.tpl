@@ -1,5 +1,6 @@
 {{/* The components of deploy/kubernetes that the values choose, in the order of its overlays. */}}
 {{- define "gpugauge.components" -}}
+{{- if not (.Files.Get "files/base/service.yaml") }}{{ fail "files/ has links to other folders of the repository, which are missing here: take the packaged chart (make release-chart)" }}{{ end -}}
 {{- $components := list -}}
 {{- if .Values.simulate }}{{ $components = append $components "simulate" }}{{ end -}}
 {{- if and .Values.runtimeClassName (not .Values.simulate) }}{{ $components = append $components "runtimeclass" }}{{ end -}}
