@@ -5,13 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 EVERYTHING = bool(os.environ.get("GPUGAUGE_EVERYTHING"))
 """Whether all cases are drawn: `make everything`."""
+SECONDS = 120
+"""The longest time of a value."""
+
+
+def draws(push: int, everything: int) -> Sequence[int]:
+    """Return the seeds 0 to `everything`, or, at a push, `push` of them, others on each day."""
+    first = datetime.now(timezone.utc).toordinal() * push
+    return range(everything) if EVERYTHING else [(first + number) % everything for number in range(push)]
 
 
 def seeds(values: Iterable[int], name: str = "seed") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -28,6 +37,7 @@ def seeds(values: Iterable[int], name: str = "seed") -> Callable[[Callable[..., 
 
         @functools.wraps(test)
         def all_values(**arguments: object) -> None:
+            print(f"{test.__name__}: {name} {', '.join(map(str, chosen))}")
             for value in chosen:
                 with pytest.MonkeyPatch.context() as patch:
                     own = dict(arguments)
@@ -45,6 +55,7 @@ def seeds(values: Iterable[int], name: str = "seed") -> Callable[[Callable[..., 
 
         all_values.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # read by pytest
         del all_values.__wrapped__
-        return all_values
+        limited: Callable[..., None] = pytest.mark.timeout(SECONDS * len(chosen))(all_values)
+        return limited
 
     return decorate

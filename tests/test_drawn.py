@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from tests.drawn import seeds
+from tests import drawn
+from tests.drawn import draws, seeds
 
 
 def test_each_value_has_its_own_folder_and_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +44,12 @@ def test_one_value_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch)
     test()
 
     assert seen == [17]
+
+
+def test_a_push_draws_a_few_seeds_of_its_day_and_everything_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "EVERYTHING", False)
+    day = datetime.now(timezone.utc).toordinal()
+
+    assert draws(3, 40) == [(3 * day + number) % 40 for number in range(3)]
+    monkeypatch.setattr(drawn, "EVERYTHING", True)
+    assert draws(3, 40) == range(40)
