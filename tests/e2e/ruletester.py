@@ -1,11 +1,18 @@
-"""Prometheus' rule tester, `promtool test rules`, on the rules and on the rows of stories."""
+"""Prometheus' rule tester, `promtool test rules`, on many cases side by side.
+
+Each case is a cluster of its own in one Prometheus with the rules, so that promtool evaluates them once for all.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +21,19 @@ from qa.bench.alerts.replay import dump
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from tests.artifacts.rules.rule_stories import Row, Story
+from tests.artifacts.rules.rule_stories import DEFAULT, Row, Story
+from tests.drawn import EVERYTHING
+from tests.e2e.backfill import labelled
 from tests.e2e.programs import prometheus3
 from tests.needs import need
 
-Phases = list[tuple[str, int]]
+Phases = Sequence[tuple[str, int]]
+# A name, its labels, and its values in promtool's notation, one a minute.
+Series = tuple[str, Mapping[str, str], str]
+# Of a test: its cases are evaluated side by side, on a machine with other work.
+SECONDS = 600
+# The cluster of the case, in what is expected.
+HERE = "<the case>"
 
 
 @functools.cache
@@ -27,24 +42,11 @@ def promtools() -> tuple[str, str]:
     return need("promtool"), prometheus3("promtool")
 
 
-def tools() -> Any:
-    """Return a fixture with each promtool."""
-
-    @pytest.fixture(params=["oldest", "current"], scope="module")
-    def tool(request: pytest.FixtureRequest) -> str:
-        return promtools()[request.param == "current"]
-
-    return tool
-
-
-def tools_by_turns() -> Any:
-    """Return a fixture with one of the two, by the name of the test: half the time of hundreds of tests."""
-
-    @pytest.fixture
-    def tool(request: pytest.FixtureRequest) -> str:
-        return promtools()[zlib.crc32(request.node.name.encode()) % 2]
-
-    return tool
+@functools.cache
+def _pack(*parameters: str) -> tuple[tuple[str, ...], str]:
+    """Return the names of the groups of sets of rules, given as JSON, and their text; they are built once."""
+    groups = [group for each in parameters for group in rules.groups(Parameters.model_validate_json(each))["groups"]]
+    return tuple(group["name"] for group in groups), dump({"groups": groups})
 
 
 def story_identity(story: Story) -> dict[str, str]:
@@ -58,65 +60,126 @@ def firing(alert: str, minute: int, minutes: int, count: int | None, labels: Map
     The range is half a minute shorter, because it includes its begin in Prometheus 2 but not in Prometheus 3.
     """
     name = f'alertname="{alert}",' if alert else ""
-    expected = {"alertname": alert, "alertstate": "firing", **labels}
+    expected = {"alertname": alert, "alertstate": "firing", "cluster": HERE, **labels}
     text = ",".join(f'{key}="{value}"' for key, value in sorted(expected.items()))
+    selector = f'ALERTS{{{name}alertstate="firing",cluster="{expected["cluster"]}"}}'
     return {
-        "expr": f'count_over_time(ALERTS{{{name}alertstate="firing"}}[{minutes * 60 - 30}s])',
+        "expr": f"count_over_time({selector}[{minutes * 60 - 30}s])",
         "eval_time": f"{minute}m",
         "exp_samples": [] if count is None else [{"labels": f"{{{text}}}", "value": count}],
     }
 
 
-def keep_needed(groups: list[dict[str, Any]], alert: str) -> None:
-    """Remove the rules that the alert does not need; a recording rule is needed where its name is in the text."""
-    every = [rule for group in groups for rule in group["rules"]]
-    records = [rule for rule in every if "record" in rule]
-    kept = [rule for rule in every if rule.get("alert") == alert]
-    for rule in kept:  # grows
-        text = str(rule)
-        kept += [other for other in records if other["record"] in text and other not in kept]
-    for group in groups:
-        group["rules"] = [rule for rule in group["rules"] if rule in kept]
+def annotated(
+    story: Story, annotations: Mapping[str, str], minute: int = 60, labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the expectation that the story's alert has these texts.
 
-
-def verify(tool: str, test: Path) -> None:
-    """Run a file of rule tests."""
-    done = subprocess.run([tool, "test", "rules", str(test)], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def promtool(
-    tool: str,
-    folder: Path,
-    rows: Sequence[Row],
-    phases: Phases,
-    expected: list[dict[str, Any]],
-    alert: str | None = None,
-    annotated: Sequence[dict[str, Any]] = (),
-    parameters: Parameters | None = None,
-    beside: Parameters | None = None,
-) -> None:
-    """Run the rules over the phases; with `alert`, this alert and the recording rules that it needs, which is faster.
-
-    `beside` are the parameters of a second set of rules in the same Prometheus.
+    Of the cases beside it, all with this alert at this minute have such an expectation.
     """
-    tree = rules.groups(parameters or Parameters())
-    tree["groups"] += rules.groups(beside)["groups"] if beside else []
-    if alert:
-        keep_needed(tree["groups"], alert)
-    (folder / "rules.yaml").write_text(dump(tree))
-    series = {
-        row.name + "{" + ",".join(f'{k}="{v}"' for k, v in {"instance": "node-1", **row.labels}.items()) + "}": row
-        for row in rows
-    }
-    test = {
+    expected = {"cluster": HERE, **story_identity(story), **(labels or {})}
+    alert = {"exp_labels": expected, "exp_annotations": dict(annotations)}
+    return {"eval_time": f"{minute}m", "alertname": story.alert, "exp_alerts": [alert]}
+
+
+def of_rows(rows: Iterable[Row], phases: Phases) -> list[Series]:
+    """Return the rows over the phases, as a node's."""
+    return [(row.name, {"instance": "node-1", **row.labels}, row.values([*phases])) for row in rows]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series, and what the rules make of them. `beside` are the parameters of a second set of rules."""
+
+    name: str
+    series: Sequence[Series]
+    expected: Sequence[dict[str, Any]]
+    parameters: Parameters = DEFAULT
+    beside: Parameters | None = None
+    tree: Mapping[str, Any] | None = None  # rules in place of those of the parameters
+    clustered: bool = True  # False for one without others of the same rules
+
+    @property
+    def rules(self) -> tuple[tuple[str, ...], str]:
+        """The names of its groups of rules, and their text."""
+        if self.tree:
+            return tuple(group["name"] for group in self.tree["groups"]), dump(self.tree)
+        return _pack(*(each.model_dump_json() for each in (self.parameters, self.beside) if each))
+
+    @property
+    def input_series(self) -> list[dict[str, str]]:
+        """Its series as promtool reads them; those that name no cluster are in that of the case."""
+        own = {"cluster": self.name} if self.clustered else {}
+        return [{"series": labelled(name, {**own, **labels}), "values": values} for name, labels, values in self.series]
+
+    @property
+    def expectations(self) -> list[dict[str, Any]]:
+        """What is expected, with its cluster."""
+        found: list[dict[str, Any]] = json.loads(json.dumps([*self.expected]).replace(HERE, self.name))
+        for alert in (alert for each in found if not self.clustered for alert in each["exp_alerts"]):
+            del alert["exp_labels"]["cluster"]
+        return found
+
+
+def check(folder: Path, cases: Sequence[Case], *, each_version: bool = False) -> None:
+    """Run all cases, each with one of the two versions of promtool, or with both. Fails with the names of those that
+    fail.
+    """
+    assert len({case.name for case in cases}) == len(cases) > 0
+    failures = []
+    for number, tool in enumerate(promtools()):
+        both = each_version or EVERYTHING
+        chosen = [case for case in cases if both or zlib.crc32(case.name.encode()) % 2 == number]
+        said = _run(tool, folder, chosen)
+        if said:
+            # Alerts with their texts are compared all at once, so the cases are tried alone.
+            suspects = [case for case in chosen if case.name in said]
+            alone = {case.name: text for case in suspects if (text := _run(tool, folder, [case]))}
+            failures += [f"{name}:\n{text}" for name, text in alone.items()] or [f"Only side by side:\n{said}"]
+    if failures:
+        pytest.fail("\n".join(failures), pytrace=False)
+
+
+def _run(tool: str, folder: Path, cases: Sequence[Case]) -> str:
+    """Run the cases side by side, those with the same rules in one test; return what promtool says if one fails."""
+    by_rules: dict[tuple[tuple[str, ...], str], list[Case]] = defaultdict(list)
+    for case in cases:
+        by_rules[case.rules].append(case)
+    files = []
+    for number, ((groups, text), together) in enumerate(by_rules.items()):
+        (folder / f"rules-{number}.yaml").write_text(text)
+        # In the order of the file a group reads series of other groups that are one evaluation old.
+        tree = {
+            "rule_files": [f"rules-{number}.yaml"],
+            "evaluation_interval": "1m",
+            "group_eval_order": [*groups],
+            "tests": [_side_by_side(together)],
+        }
+        files.append(folder / f"test-{number}.yaml")
+        files[-1].write_text(dump(tree))
+    if not files:
+        return ""
+    # Memory costs less here than collecting garbage.
+    environment = {**os.environ, "GOGC": "400"}
+    command = [tool, "test", "rules", *map(str, files)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def _side_by_side(cases: Sequence[Case]) -> dict[str, Any]:
+    expected = [each for case in cases for each in case.expectations]
+    alerts: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in expected:
+        if "alertname" in each:
+            merged = alerts.setdefault((each["alertname"], each["eval_time"]), {**each, "exp_alerts": []})
+            merged["exp_alerts"] += each["exp_alerts"]
+    lost = []
+    if all(case.clustered for case in cases):
+        end = max(int(each["eval_time"].removesuffix("m")) for each in expected)
+        lost = [{"expr": f'count_over_time(ALERTS{{cluster=""}}[{end}m])', "eval_time": f"{end}m"}]
+    return {
         "interval": "1m",
-        "input_series": [{"series": name, "values": row.values(phases)} for name, row in series.items()],
-        "promql_expr_test": expected,
-        "alert_rule_test": [*annotated],
+        "input_series": [series for case in cases for series in case.input_series],
+        "promql_expr_test": [*(each for each in expected if "expr" in each), *lost],
+        "alert_rule_test": [*alerts.values()],
     }
-    # In the order of the file a group reads series of other groups that are one evaluation old.
-    order = [group["name"] for group in tree["groups"]]
-    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
-    (folder / "test.yaml").write_text(dump(tests))
-    verify(tool, folder / "test.yaml")

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from qa.bench.alerts.replay import dump
 
-from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.options import Parameters
-from tests.e2e.ruletester import firing, tools_by_turns, verify
+from tests.artifacts.rules.rule_stories import PER_CAUSE
+from tests.drawn import draws
+from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check, firing
 
-pytestmark = pytest.mark.e2e
-
-tool = tools_by_turns()
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 MINUTES = 240
 JOB = {"workload_job_kind": "job", "workload_namespace": "ml", "workload_job": "j"}
-Series = tuple[str, Mapping[str, str], str]
 
 
-def check(tool: str, folder: Path, series: Sequence[Series], expected: list[dict[str, Any]]) -> None:
-    """Run the rules, with those for each cause, over series of one value a minute."""
-    tree = rules.groups(Parameters(per_cause=True))
-    (folder / "rules.yaml").write_text(dump(tree))
-    given = [
-        {"series": name + "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}", "values": values}
-        for name, labels, values in series
-    ]
-    test = {"interval": "1m", "input_series": given, "promql_expr_test": expected}
-    order = [group["name"] for group in tree["groups"]]
-    file = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "group_eval_order": order, "tests": [test]}
-    (folder / "test.yaml").write_text(dump(file))
-    verify(tool, folder / "test.yaml")
+def case(name: str, series: Sequence[Series], *expected: dict[str, Any]) -> Case:
+    return Case(name, series, expected, PER_CAUSE)
 
 
 def lives(draw: random.Random) -> list[tuple[str, int, int]]:
@@ -68,21 +53,20 @@ def scraped(
     ]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_held_gpu_stays_held_while_exporters_are_replaced(tool: str, tmp_path: Path, seed: int) -> None:
+def held_gpu(seed: int) -> Case:
     draw = random.Random(seed)
     process = {"process": "p"}
     rates = [
         ("training_seconds_total", {**process, "state": "held_idle"}, 1.0),
         ("gpu_process_host_info", {**process, **JOB}, -1.0),
     ]
-    expected = [firing("GpuHeldIdle", MINUTES - 2, 150, 150, {"severity": "warning", **JOB})]
+    series = scraped(draw, "n1", rates, twice=draw.random() < 0.5)
+    expected = firing("GpuHeldIdle", MINUTES - 2, 150, 150, {"severity": "warning", **JOB})
 
-    check(tool, tmp_path, scraped(draw, "n1", rates, twice=draw.random() < 0.5), expected)
+    return case(f"a held GPU stays held, drawn by seed {seed}", series, expected)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_an_unused_gpu_stays_unused_while_exporters_are_replaced(tool: str, tmp_path: Path, seed: int) -> None:
+def unused_gpu(seed: int) -> Case:
     draw = random.Random(seed)
     gpu = {"uuid": "G"}
     rates = [
@@ -90,13 +74,13 @@ def test_an_unused_gpu_stays_unused_while_exporters_are_replaced(tool: str, tmp_
         ("gpu_observed_seconds_total", {**gpu, "engine": "gpu"}, 1.0),
         ("gpu_allocation_info", {**gpu, **JOB}, -1.0),
     ]
-    expected = [firing("AllocatedGpuUnused", MINUTES - 2, 150, 150, {"severity": "info", **JOB})]
+    series = scraped(draw, "n1", rates, twice=draw.random() < 0.5)
+    expected = firing("AllocatedGpuUnused", MINUTES - 2, 150, 150, {"severity": "info", **JOB})
 
-    check(tool, tmp_path, scraped(draw, "n1", rates, twice=draw.random() < 0.5), expected)
+    return case(f"an unused GPU stays unused, drawn by seed {seed}", series, expected)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_even_ranks_have_no_straggler_while_exporters_are_replaced(tool: str, tmp_path: Path, seed: int) -> None:
+def even_ranks(seed: int) -> Case:
     draw = random.Random(seed)
     series: list[Series] = []
     for rank in range(4):
@@ -110,10 +94,18 @@ def test_even_ranks_have_no_straggler_while_exporters_are_replaced(tool: str, tm
         ]
         series += scraped(draw, f"n{rank}", rates, twice=draw.random() < 0.3)
 
-    check(tool, tmp_path, series, [firing("TrainingStraggler", MINUTES - 1, MINUTES - 1, None, {})])
+    expected = firing("TrainingStraggler", MINUTES - 1, MINUTES - 1, None, {})
+
+    return case(f"even ranks have no straggler, drawn by seed {seed}", series, expected)
 
 
-def test_attempts_that_crashed_are_no_measure_for_the_living(tool: str, tmp_path: Path) -> None:
+def test_while_exporters_are_replaced(tmp_path: Path) -> None:
+    drawn = draws(2, 20)
+
+    check(tmp_path, [each(seed) for seed in drawn for each in (held_gpu, unused_gpu, even_ranks)])
+
+
+def crashed_attempts() -> Case:
     def rank(process: str, number: int, first: int, length: int, share: float) -> list[Series]:
         labels, pause = {"instance": "n1", "process": process}, f"_x{first} " if first else ""
         info = {**labels, **JOB, "rank": str(number), "world_size": "2", "run_id": ""}
@@ -133,13 +125,14 @@ def test_attempts_that_crashed_are_no_measure_for_the_living(tool: str, tmp_path
         for one in rank(f"{name}{number}", number, first, length, share)
     ]
 
-    check(tool, tmp_path, series, [firing("TrainingStraggler", 160, 160, None, {})])
+    name = "attempts that crashed are no measure for the living"
+    return case(name, series, firing("TrainingStraggler", 160, 160, None, {}))
 
 
 NODE, SIDECAR = {"job": "gpugauge", "instance": "n1"}, {"job": "ml/gpugauge-sidecar", "instance": "n1", "pod": "t-0"}
 
 
-def test_a_sidecar_hides_no_exporter_of_its_node(tool: str, tmp_path: Path) -> None:
+def sidecar_and_exporter() -> Case:
     series = [("up", NODE, "0x60"), ("up", SIDECAR, "1x60")]
     age = "gpugauge_snapshot_timestamp_seconds"
     series += [(age, NODE, "0x60"), (age, SIDECAR, "0+60x60")]
@@ -147,18 +140,18 @@ def test_a_sidecar_hides_no_exporter_of_its_node(tool: str, tmp_path: Path) -> N
         firing(name, 40, 5, 5, {"severity": "warning", "instance": "n1"}) for name in ("ExporterDown", "ExporterBlind")
     ]
 
-    check(tool, tmp_path, series, expected)
+    return case("a sidecar hides no exporter of its node", series, *expected)
 
 
-@pytest.mark.parametrize("released", [False, True])
-def test_a_sidecar_is_not_blind(tool: str, tmp_path: Path, released: bool) -> None:
+def sidecar_alone(released: bool) -> Case:
     series = [("gpugauge_driver_up", {**SIDECAR, "reason": "off"}, "0x60")]
     series += [("gpugauge_driver_up", {**NODE, "reason": "released"}, "0x60")] if released else []
 
-    check(tool, tmp_path, series, [firing("ExporterBlind", 59, 59, None, {})])
+    name = f"a sidecar is not blind{' beside a released driver' if released else ''}"
+    return case(name, series, firing("ExporterBlind", 59, 59, None, {}))
 
 
-def test_a_gpu_that_was_free_is_not_unused_at_once(tool: str, tmp_path: Path) -> None:
+def free_gpu() -> Case:
     gpu = {"instance": "n1", "uuid": "G"}
     series = [
         ("gpu_busy_seconds_total", {**gpu, "engine": "gpu"}, "0x100"),
@@ -170,10 +163,10 @@ def test_a_gpu_that_was_free_is_not_unused_at_once(tool: str, tmp_path: Path) ->
         firing("AllocatedGpuUnused", 98, 3, 3, {"severity": "info", **JOB}),
     ]
 
-    check(tool, tmp_path, series, expected)
+    return case("a GPU that was free is not unused at once", series, *expected)
 
 
-def test_old_memory_errors_are_not_news_to_an_empty_prometheus(tool: str, tmp_path: Path) -> None:
+def old_errors() -> Case:
     process = {"instance": "n1", "process": "p"}
     series = [
         ("torch_memory_ooms_total", {**process, "uuid": "G"}, "3x60"),
@@ -181,10 +174,11 @@ def test_old_memory_errors_are_not_news_to_an_empty_prometheus(tool: str, tmp_pa
         ("gpu_process_start_timestamp_seconds", process, "-172800x60"),
     ]
 
-    check(tool, tmp_path, series, [firing("TrainingOutOfMemory", 59, 59, None, {})])
+    name = "old memory errors are not news to an empty Prometheus"
+    return case(name, series, firing("TrainingOutOfMemory", 59, 59, None, {}))
 
 
-def test_another_index_of_a_gpu_with_mig_devices_leaves_all_jobs_their_devices(tool: str, tmp_path: Path) -> None:
+def another_index() -> Case:
     node = {"instance": "n1"}
     series = [
         ("gpu_info", {**node, "uuid": "G", "index": "1"}, "1x20 _x40"),
@@ -195,9 +189,18 @@ def test_another_index_of_a_gpu_with_mig_devices_leaves_all_jobs_their_devices(t
         ("gpu_process_host_info", {"instance": "n2", "process": "p", **JOB}, "1x60"),
     ]
     one = {
-        "expr": "count(gpugauge:job_devices:info)",
+        "expr": f'count(gpugauge:job_devices:info{{cluster="{HERE}"}})',
         "eval_time": "23m",
         "exp_samples": [{"labels": "{}", "value": 1}],
     }
 
-    check(tool, tmp_path, series, [one])
+    return case("another index of a GPU with MIG devices leaves all jobs their devices", series, one)
+
+
+def cases() -> Iterator[Case]:
+    yield from (crashed_attempts(), sidecar_and_exporter(), sidecar_alone(False), sidecar_alone(True))
+    yield from (free_gpu(), old_errors(), another_index())
+
+
+def test_what_scrapes_see(tmp_path: Path) -> None:
+    check(tmp_path, [*cases()])

@@ -11,21 +11,19 @@ import pytest
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.kinds import RUNBOOK_URL
-from tests.artifacts.rules.rule_stories import JOB, STORIES, Row, Story
-from tests.e2e.ruletester import firing, promtool, story_identity, tools
+from tests.artifacts.rules.rule_stories import DEFAULT, JOB, STORIES, Row
+from tests.e2e.ruletester import HERE, SECONDS, Case, annotated, check, firing, of_rows, story_identity
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
-tool = tools()
 # The first minute at which half of the window was spent in training steps.
+PHASES = [("bad", 61)]
 BEGIN = "1970-01-01 00:07:00 +0000 UTC"
 
 
-def annotated(story: Story, annotations: dict[str, str]) -> dict[str, Any]:
-    """Return the expectation that the alert has these texts after an hour."""
-    expected = {"exp_labels": story_identity(story), "exp_annotations": annotations}
-    return {"eval_time": "60m", "alertname": story.alert, "exp_alerts": [expected]}
+def case(name: str, rows: Iterable[Row], expected: dict[str, Any], parameters: Parameters = DEFAULT) -> Case:
+    return Case(name, of_rows(rows, PHASES), [expected], parameters)
 
 
 def named(rows: Iterable[Row], metric: str, **labels: str) -> list[Row]:
@@ -52,7 +50,7 @@ SIX_LEFT = [row for row in LOW.rows if row.name != "gpu_process_host_info"]
 OWNER = [row for row in LOW.rows if row.name == "gpu_process_host_info"][:1]
 
 
-def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_path: Path) -> None:
+def places_and_loss() -> Case:
     rows = [*SIX_LEFT, *named(OWNER, "gpu_process_host_info", workload_command="fit.py"), *places(1, 2)]
     texts = {
         "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
@@ -64,16 +62,9 @@ def test_texts_have_the_load_the_causes_the_places_and_the_loss(tool: str, tmp_p
         "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
     }
 
-    promtool(
-        tool,
-        tmp_path,
-        rows,
-        [("bad", 61)],
-        [],
-        LOW.alert,
-        [annotated(LOW, texts)],
-        Parameters(dashboard_url="https://grafana.example"),
-    )
+    name = "texts have the load, the causes, the places and the loss"
+    linked = Parameters(dashboard_url="https://grafana.example")
+    return Case(name, of_rows(rows, PHASES), [annotated(LOW, texts)], linked, clustered=False)
 
 
 def gain(cause: str, expected: float, lower: float, upper: float, after: str) -> list[Row]:
@@ -85,10 +76,11 @@ def gain(cause: str, expected: float, lower: float, upper: float, after: str) ->
     return [*rows, limited, Row("training_expected_speedup_info", {**at, "next": after}, 1, None)]
 
 
-def test_texts_have_the_gain_after_the_advice(tool: str, tmp_path: Path) -> None:
+def gain_after_the_advice() -> Case:
     rows = [*LOW.rows, *gain("data_loading", 2.64, 2.1, 3.04, "host_bound"), *gain("unknown", 9.0, 8.0, 10.0, "gpu")]
     texts = {
-        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "summary": f"Training jobset ml/llm in cluster {HERE} "
+        "uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
         "node-1",
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
         "memory, prefetching, faster storage or decoding. Without data_loading a step would be about 2.6 times as fast "
@@ -97,12 +89,13 @@ def test_texts_have_the_gain_after_the_advice(tool: str, tmp_path: Path) -> None
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
-    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)])
+    return case("texts have the gain after the advice", rows, annotated(LOW, texts))
 
 
-def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> None:
+def many_places() -> Case:
     texts = {
-        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "summary": f"Training jobset ml/llm in cluster {HERE} "
+        "uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
         f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
@@ -111,22 +104,21 @@ def test_texts_name_five_places_and_their_number(tool: str, tmp_path: Path) -> N
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
-    promtool(tool, tmp_path, [*SIX_LEFT, *OWNER, *places(7, 8)], [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)])
+    name = "texts name five places and their number"
+    return case(name, [*SIX_LEFT, *OWNER, *places(7, 8)], annotated(LOW, texts))
 
 
-def test_annotations_of_a_straggler_have_its_node(tool: str, tmp_path: Path) -> None:
+def straggler() -> Case:
     story = next(story for story in STORIES if story.alert == "TrainingStraggler")
     texts = {
-        "summary": "A rank of training jobset ml/llm works 2 times as long as the median rank",
+        "summary": f"A rank of training jobset ml/llm in cluster {HERE} works 2 times as long as the median rank",
         "description": "Slowest: rank 3 on node-2 works 90% of the time, the median rank 45%. Mean over 15m. On "
         "node-1, node-2; programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingstraggler",
     }
     rows = named(story.rows, "gpu_process_host_info", workload_command="fit.py")
 
-    promtool(
-        tool, tmp_path, rows, [("bad", 61)], [], story.alert, [annotated(story, texts)], parameters=story.parameters
-    )
+    return case("texts of a straggler have its node", rows, annotated(story, texts), story.parameters)
 
 
 def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", idle: float = 0.0) -> list[Row]:
@@ -144,9 +136,8 @@ def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", i
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "fires"),
-    [
+def test_without_the_hook(tmp_path: Path) -> None:
+    loads: list[tuple[dict[str, Any], bool]] = [
         ({"load": 0.3}, True),
         ({"load": 0.6}, False),
         ({"load": 0.3, "torch": ""}, False),
@@ -158,41 +149,45 @@ def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", i
         ({"load": 0.3, "command": "tritonserver"}, False),
         ({"load": 0.3, "command": "ipykernel_launcher"}, False),
         ({"load": 0.3, "command": "Xorg", "torch": ""}, False),
-    ],
-)
-def test_load_without_the_hook(tool: str, tmp_path: Path, given: dict[str, Any], fires: bool) -> None:
-    expected = [firing("", 60, 1, 1 if fires else None, {"alertname": LOW.alert, **story_identity(LOW)})]
-
-    promtool(tool, tmp_path, without_hook(**given), [("bad", 61)], expected)
-
-
-def test_an_idle_process_without_the_hook_has_one_alert(tool: str, tmp_path: Path) -> None:
-    expected = [firing("", 60, 29, 29, {"alertname": "GpuHeldIdle", **story_identity(LOW)})]
-
-    promtool(tool, tmp_path, without_hook(0, idle=1), [("bad", 61)], expected)
-
-
-def test_servers_of_a_job_do_not_lower_its_load(tool: str, tmp_path: Path) -> None:
-    """A job with a busy training and an idle vLLM."""
+    ]
+    chosen = [
+        (Parameters(training_matchers='workload_namespace="ml"'), True),
+        (Parameters(training_matchers='workload_namespace="web"'), False),
+        (Parameters(training_matchers=""), False),
+        (Parameters(serving="fit.*"), False),
+        (Parameters(threshold=0.2), False),
+    ]
+    # A job with a busy training and an idle vLLM.
     server = [replace(row, labels={**row.labels, "process": "p5"}) for row in without_hook(0.0, command="vllm")]
-    quiet = [firing("", 60, 60, None, {})]
+    identity = story_identity(LOW)
 
-    promtool(tool, tmp_path, [*without_hook(0.9), *server], [("bad", 61)], quiet)
+    def low(fires: bool) -> dict[str, Any]:
+        return firing("", 60, 1, 1 if fires else None, {"alertname": LOW.alert, **identity})
+
+    cases = [
+        *(
+            case(f"without the hook: {number}", without_hook(**given), low(fires))
+            for number, (given, fires) in enumerate(loads)
+        ),
+        case(
+            "an idle process has one alert",
+            without_hook(0, idle=1),
+            firing("", 60, 29, 29, {"alertname": "GpuHeldIdle", **identity}),
+        ),
+        case("servers of a job do not lower its load", [*without_hook(0.9), *server], firing("", 60, 60, None, {})),
+        *(
+            case(f"trainings are chosen: {number}", without_hook(0.3), low(fires), parameters)
+            for number, (parameters, fires) in enumerate(chosen)
+        ),
+    ]
+
+    check(tmp_path, cases)
 
 
-@pytest.mark.parametrize(
-    ("command", "line"),
-    [
-        ("fit.py", "python fit.py"),
-        ("my.trainer", "python -m my.trainer"),
-        ("trainer", "trainer"),
-    ],
-)
-def test_texts_without_the_hook_have_the_command_of_the_hook(
-    tool: str, tmp_path: Path, command: str, line: str
-) -> None:
+def command_of_the_hook(command: str, line: str) -> Case:
     texts = {
-        "summary": "Training jobset ml/llm uses 30% of its GPU time, less than 40%, mainly lost to unknown on node-1",
+        "summary": f"Training jobset ml/llm in cluster {HERE} "
+        "uses 30% of its GPU time, less than 40%, mainly lost to unknown on node-1",
         "description": "Lost mainly to unknown 70%. What to do: no measured value explains it: `gpugauge doctor` on "
         "the node shows what is missing. Processes without the hook: 1; of these only the load is known. "
         f"Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {BEGIN}. 0.6 "
@@ -201,22 +196,15 @@ def test_texts_without_the_hook_have_the_command_of_the_hook(
     }
     rows = without_hook(0.3, command=command)
 
-    promtool(tool, tmp_path, rows, [("bad", 61)], [], LOW.alert, [annotated(LOW, texts)], Parameters(threshold=0.4))
+    name = f"texts without the hook have its command for {command}"
+    return case(name, rows, annotated(LOW, texts), Parameters(threshold=0.4))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "fires"),
-    [
-        (Parameters(training_matchers='workload_namespace="ml"'), True),
-        (Parameters(training_matchers='workload_namespace="web"'), False),
-        (Parameters(training_matchers=""), False),
-        (Parameters(serving="fit.*"), False),
-        (Parameters(threshold=0.2), False),
-    ],
-)
-def test_which_processes_without_the_hook_are_trainings_can_be_chosen(
-    tool: str, tmp_path: Path, parameters: Parameters, fires: bool
-) -> None:
-    expected = [firing("", 60, 1, 1 if fires else None, {"alertname": LOW.alert, **story_identity(LOW)})]
+def test_texts(tmp_path: Path) -> None:
+    commands = {"fit.py": "python fit.py", "my.trainer": "python -m my.trainer", "trainer": "trainer"}
+    cases = [
+        *(places_and_loss(), gain_after_the_advice(), many_places(), straggler()),
+        *(command_of_the_hook(command, line) for command, line in commands.items()),
+    ]
 
-    promtool(tool, tmp_path, without_hook(0.3), [("bad", 61)], expected, parameters=parameters)
+    check(tmp_path, cases, each_version=True)
