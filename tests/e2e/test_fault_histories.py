@@ -17,12 +17,13 @@ from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
+from tests.drawn import draws, seeds
 from tests.e2e.fault_histories import KINDS, MINUTES, Machine, draw, record
 from tests.needs import need
 
 pytestmark = pytest.mark.e2e
 
-SEEDS = range(6)
+SEEDS = 6
 GROUPS: dict[str, Any] = {
     "groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-devices"]
 }
@@ -54,7 +55,7 @@ def differences(machine: Machine, fired: dict[tuple[str, str], dict[int, dict[st
 
 
 def test_every_kind_of_fault_is_drawn_before_and_after_the_first_scrape_repaired_and_not() -> None:
-    machines = [draw(seed) for seed in SEEDS]
+    machines = [draw(seed) for seed in range(SEEDS)]
     drawn = {
         (history.kind, history.begin / 60 < machine.first_scrape, history.repair is not None)
         for machine in machines
@@ -67,7 +68,7 @@ def test_every_kind_of_fault_is_drawn_before_and_after_the_first_scrape_repaired
     assert {machine.kernel_log for machine in machines} == {True, False}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(draws(1, SEEDS))
 def test_alerts_fire_from_the_fault_to_its_repair(tmp_path: Path, seed: int) -> None:
     machine = draw(seed)
     story = record(machine, tmp_path, f"drawn-{seed}", WANTED)
