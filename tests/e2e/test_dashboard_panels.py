@@ -1,11 +1,10 @@
 """Every panel on an hour of simulated nodes has series with Grafana's default settings and a scrape every 60 seconds.
 
-`make dashboards-check` has 15 and 30 seconds, too. One of the nodes is down.
+`make everything` has 15 and 30 seconds, too. One of the nodes is down.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from grafana.build import DASHBOARDS
 from qa.bench.fleet_bodies import Template
 
 from gpugauge.artifacts.rules.options import Parameters
+from tests.grafana.dashboard_reading import instant, panels
+from tests.drawn import EVERYTHING
 from tests.e2e.backfill import Api, evaluate_rules, written
 from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.e2e
 NODES = {"trainings": "node", "causes": "bottlenecks", "mig": "a100-mig", "failing": "failing-card", "fans": "geforce"}
 # The scenarios have no MIG devices with performance counters, and no scheduler.
 ABSENT = {"SM active, MIG devices", "Tensor cores active, MIG devices", "Given to a job and unused"}
-SCRAPES = (60, 30, 15) if os.environ.get("GPUGAUGE_DRAWN_FLEETS") else (60,)
+SCRAPES = (60, 30, 15) if EVERYTHING else (60,)
 MILLION = 1_000_000
 
 

@@ -1,11 +1,10 @@
 """The dashboards as Grafana shows them, on a real Prometheus with the rules and drawn fleets whose truth is known.
 
-`make dashboards-check` draws more fleets.
+A push draws a fleet of its day, `make everything` all.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from grafana.build import DASHBOARDS
 from grafana.build.missing import TEXTS
 
 from gpugauge.artifacts.rules.options import Parameters
+from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, evaluate_rules, written
 from tests.e2e.drawn_fleets import SECONDS, DrawnFleet, DrawnJob, JobId, draw
 from tests.e2e.grafana import Grafana
@@ -25,7 +25,7 @@ from tests.e2e.programs import prometheus
 
 pytestmark = pytest.mark.e2e
 
-FLEETS = int(os.environ.get("GPUGAUGE_DRAWN_FLEETS", "3"))
+FLEETS = 50
 ALERTMANAGER = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/alertmanager.yaml").read_text())
 JOB = ("cluster", "workload_job_kind", "workload_namespace", "workload_job")
 NO_RULES = "-1"
@@ -51,14 +51,6 @@ def made(fleet: DrawnFleet, folder: Path, *, rules: bool) -> int:
     return end
 
 
-@pytest.fixture(scope="module", params=range(FLEETS))
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder, fleet = tmp_path_factory.mktemp("fleet"), draw(request.param)
-    end = made(fleet, folder, rules=True)
-    with prometheus(folder) as server:
-        yield World(fleet, Api(server.url, end, SECONDS))
-
-
 @pytest.fixture(scope="module")
 def without_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder, fleet = tmp_path_factory.mktemp("bare"), draw(0)
@@ -67,15 +59,15 @@ def without_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(fleet, Api(server.url, end, SECONDS))
 
 
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_no_query_fails(world: World, name: str) -> None:
-    shown = list(world.open(name).shown())
+def no_query_fails(world: World) -> None:
+    for name in DASHBOARDS:
+        shown = list(world.open(name).shown())
 
-    assert len(shown) > 15
-    assert [panel.title for panel in shown if not panel.series and not panel.empty_text] == []
+        assert len(shown) > 15
+        assert [panel.title for panel in shown if not panel.series and not panel.empty_text] == [], name
 
 
-def test_wasted_gpus(world: World) -> None:
+def wasted_gpus(world: World) -> None:
     fleet = world.open("fleet")
     truth = sum(job.wasted for job in world.fleet.judged)
 
@@ -86,7 +78,7 @@ def test_wasted_gpus(world: World) -> None:
     }
 
 
-def test_gpu_hours_by_job(world: World) -> None:
+def gpu_hours_by_job(world: World) -> None:
     table = world.open("fleet").panel("GPU hours, by job").by(*JOB, of=1)
     running = {job.id: job.wasted for job in world.fleet.judged if all(not node.down for node, _ in job.places)}
 
@@ -97,7 +89,7 @@ def test_gpu_hours_by_job(world: World) -> None:
     }
 
 
-def test_ended_jobs(world: World) -> None:
+def ended_jobs(world: World) -> None:
     ended = world.open("fleet").panel("Ended jobs").by(*JOB)
     gone = {
         job.id for job in world.fleet.jobs if (job.ended and any(not n.blind and n.down < 50 for n, _ in job.places))
@@ -108,7 +100,7 @@ def test_ended_jobs(world: World) -> None:
     assert running & {JobId(*key) for key in ended} == set()
 
 
-def test_missing_data_names_the_nodes(world: World) -> None:
+def missing_data_names_the_nodes(world: World) -> None:
     gaps = world.open("fleet").panel("What is missing, since when and why").by("cluster", "instance", "gap") or {}
 
     assert set(gaps) == {
@@ -121,7 +113,7 @@ def test_missing_data_names_the_nodes(world: World) -> None:
 DOWN = "the node is down, or its exporter is not scraped"
 
 
-def test_notifications_are_those_of_alertmanager(world: World) -> None:
+def notifications_are_those_of_alertmanager(world: World) -> None:
     fires = world.api.now('ALERTS{alertstate="firing"}')
     alerts = [dict(series["metric"]) for series in fires]
     told = [alert for alert in alerts if not inhibited(alert, alerts)]
@@ -167,7 +159,7 @@ def group_by(route: dict[str, object]) -> list[str]:
     return route.get("group_by", ALERTMANAGER["route"]["group_by"])  # type: ignore[return-value]  # read from YAML
 
 
-def test_the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
+def the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
     job = world.open("job")
     worst = max((job.wasted for job in world.fleet.judged), default=0)
 
@@ -176,14 +168,14 @@ def test_the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
     assert job.values()["workload"] in names or not worst
 
 
-def test_the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
+def the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
     for job, opened in each_job(world):
         assert opened.panel("GPUs wasted").number() == pytest.approx(job.wasted, abs=0.02)
         places = {(node.name, uuid) for node, uuid in job.places if not (node.down or node.blind)}
         assert set(opened.panel("Nodes and GPUs").by("instance", "uuid")) == places
 
 
-def test_the_job_dashboard_says_what_a_step_gains(world: World) -> None:
+def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
     for job, opened in each_job(world):
         panel = opened.panel("What to do")
         for query in range(3):
@@ -193,14 +185,14 @@ def test_the_job_dashboard_says_what_a_step_gains(world: World) -> None:
 
 
 def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
-    jobs = [job for seed in range(FLEETS) for job in draw(seed).judged]
+    jobs = [job for seed in range(3) for job in draw(seed).judged]
 
     assert any(job.gains() for job in jobs)
     assert any(job.made() for job in jobs)
     assert not all(job.gains() and job.made() for job in jobs)
 
 
-def test_the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
+def the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
     for job, opened in each_job(world):
         shown = opened.panel("Known mistakes").by("mistake")
         decided = any(value is not None for made in job.mistakes.values() for value in job.of_seen(made))
@@ -215,12 +207,31 @@ def each_job(world: World) -> Iterator[tuple[DrawnJob, Grafana]]:
         yield job, world.open("job", **chosen, workload=job.id.name)
 
 
-def test_each_gpu_of_a_node_is_once_in_the_list(world: World) -> None:
+def each_gpu_of_a_node_is_once_in_the_list(world: World) -> None:
     node = next(node for node in world.fleet.nodes if not node.blind)
     opened = world.open("node", cluster=node.cluster or ".*", instance=node.name)
     variable = next(v for v in opened.dashboard["templating"]["list"] if v["name"] == "uuid")
 
     assert sorted(opened.options(variable, opened.values())) == sorted(node.uuids)
+
+
+@seeds(draws(1, FLEETS))
+def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
+    fleet = draw(seed)
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        no_query_fails(world)
+        wasted_gpus(world)
+        gpu_hours_by_job(world)
+        ended_jobs(world)
+        missing_data_names_the_nodes(world)
+        notifications_are_those_of_alertmanager(world)
+        the_job_dashboard_opens_on_the_worst_job(world)
+        the_job_dashboard_says_what_the_job_wastes(world)
+        the_job_dashboard_says_what_a_step_gains(world)
+        the_job_dashboard_says_which_mistakes_are_made(world)
+        each_gpu_of_a_node_is_once_in_the_list(world)
 
 
 def test_without_rules_no_panel_is_calm(without_rules: World) -> None:
@@ -242,7 +253,7 @@ def test_without_rules_no_panel_is_calm(without_rules: World) -> None:
 
 
 def test_without_rules_the_job_dashboard_works(without_rules: World) -> None:
-    test_the_job_dashboard_says_what_the_job_wastes(without_rules)
+    the_job_dashboard_says_what_the_job_wastes(without_rules)
 
 
 def test_without_exporters_nothing_is_calm(tmp_path: Path) -> None:
