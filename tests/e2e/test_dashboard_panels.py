@@ -15,7 +15,6 @@ from grafana.build import DASHBOARDS
 from qa.bench.fleet_bodies import Template
 
 from gpugauge.artifacts.rules.options import Parameters
-from tests.grafana.dashboard_reading import instant, panels
 from tests.drawn import EVERYTHING
 from tests.e2e.backfill import Api, evaluate_rules, written
 from tests.e2e.grafana import Grafana
