@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qa.worlds.trees import ID, OTHER_ID, STATIC_UID, UID, UID_, v1, v2
 
 from gpugauge.workload.cgroup import Cgroup, directory, parse
-from tests.workload.trees import ID, OTHER_ID, STATIC_UID, UID, UID_, v1, v2
 
 POD = Cgroup(pod_uid=UID, container_id=ID)
 BURSTABLE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice"
@@ -90,16 +89,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), CASES.values(), ids=CASES)
-def test_paths(text: str, expected: Cgroup) -> None:
-    assert expected == parse(text)
+def test_paths() -> None:
+    assert {what: parse(text) for what, (text, _) in CASES.items()} == {
+        what: cgroup for what, (_, cgroup) in CASES.items()
+    }
 
 
-@pytest.mark.parametrize("name", [f"kubepods/pod{UID}", f"kubepods-pod{UID_}.slice", "slurmstepd.scope/job_1"])
-def test_users_cannot_forge_pods_or_jobs(name: str) -> None:
-    found = parse(v2(f"{USER}/user@1000.service/app.slice/{name}/{ID}"))
+def test_users_cannot_forge_pods_or_jobs() -> None:
+    for name in (f"kubepods/pod{UID}", f"kubepods-pod{UID_}.slice", "slurmstepd.scope/job_1"):
+        found = parse(v2(f"{USER}/user@1000.service/app.slice/{name}/{ID}"))
 
-    assert (found.pod_uid, found.slurm_job, found.owner) == ("", "", 1000)
+        assert (found.pod_uid, found.slurm_job, found.owner) == ("", "", 1000), name
 
 
 @given(
@@ -115,25 +115,27 @@ def test_no_name_of_a_cgroup_forges_another_line(name: str, line: str, path: str
     assert forged == parse(v2(own))
 
 
-@pytest.mark.parametrize(
-    ("text", "folder"),
-    [
-        (v2("/system.slice/train.service"), "system.slice/train.service"),
-        (v1("/docker/a"), "cpu,cpuacct/docker/a"),
-        ("3:cpu,cpuacct:/\n0::/user.slice\n", "cpu,cpuacct"),
-        ("1:name=systemd:/user.slice\n0::/user.slice\n", "unified/user.slice"),
-        (v2("/"), ""),
-    ],
-)
-def test_directory(tmp_path: Path, text: str, folder: str) -> None:
-    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+def test_directory(tmp_path: Path) -> None:
+    folders = {
+        v2("/system.slice/train.service"): "system.slice/train.service",
+        v1("/docker/a"): "cpu,cpuacct/docker/a",
+        "3:cpu,cpuacct:/\n0::/user.slice\n": "cpu,cpuacct",
+        "1:name=systemd:/user.slice\n0::/user.slice\n": "unified/user.slice",
+        v2("/"): "",
+    }
+    roots = {text: tmp_path / str(number) for number, text in enumerate(folders)}
+    for text, folder in folders.items():
+        (roots[text] / folder).mkdir(parents=True)
 
-    assert tmp_path / folder == directory(text, tmp_path, "cpu")
+    assert {text: directory(text, roots[text], "cpu") for text in folders} == {
+        text: roots[text] / folder for text, folder in folders.items()
+    }
 
 
-@pytest.mark.parametrize("text", [v2("/gone"), v2("/../other"), v1("/docker/gone"), "", v2("/" + "a" * 300), v2("/\0")])
-def test_directory_that_is_not_there(tmp_path: Path, text: str) -> None:
-    assert directory(text, tmp_path, "cpu") is None
+def test_directory_that_is_not_there(tmp_path: Path) -> None:
+    texts = [v2("/gone"), v2("/../other"), v1("/docker/gone"), "", v2("/" + "a" * 300), v2("/\0")]
+
+    assert [text for text in texts if directory(text, tmp_path, "cpu") is not None] == []
 
 
 def test_numbers_that_are_too_long_are_ignored() -> None:

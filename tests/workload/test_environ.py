@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import pytest
-
 from gpugauge.workload.environ import parse, run_identity, slurm_job
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
+def test_run_identity() -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"WANDB_RUN_ID": "abc"}, "wandb:abc"),
         ({"MLFLOW_RUN_ID": "abc", "TORCHELASTIC_RUN_ID": "7"}, "mlflow:abc"),
         ({"AZUREML_RUN_ID": "abc"}, "azureml:abc"),
@@ -16,17 +13,15 @@ from gpugauge.workload.environ import parse, run_identity, slurm_job
         ({"TORCHELASTIC_RUN_ID": "none"}, ""),
         ({"WANDB_RUN_ID": " ", "MLFLOW_RUN_ID": "None"}, ""),
         ({}, ""),
-    ],
-)
-def test_run_identity(environ: dict[str, str], expected: str) -> None:
-    assert expected == run_identity(environ)
+    ]
+
+    assert [run_identity(environ) for environ, _ in cases] == [identity for _, identity in cases]
 
 
-@pytest.mark.parametrize(
-    ("value", "job"), [("4711", "4711"), ("", ""), ("4711_3", ""), ("x", ""), ("٣", ""), ("1" * 21, "")]
-)
-def test_slurm_job(value: str, job: str) -> None:
-    assert job == slurm_job({"SLURM_JOB_ID": value})
+def test_slurm_job() -> None:
+    jobs = {"4711": "4711", "": "", "4711_3": "", "x": "", "٣": "", "1" * 21: ""}
+
+    assert {value: slurm_job({"SLURM_JOB_ID": value}) for value in jobs} == jobs
 
 
 def test_other_variables_are_not_kept() -> None:

@@ -258,14 +258,13 @@ PODS: list[tuple[str, str, Environment, Mapping[str, str], tuple[str, str, str]]
 ]
 
 
-@pytest.mark.parametrize(("_what", "pod", "environment", "labels", "expected"), PODS, ids=[row[0] for row in PODS])
-def test_pods(
-    _what: str, pod: str, environment: Environment, labels: Mapping[str, str], expected: tuple[str, str, str]
-) -> None:
-    facts = JobFacts(environment, user="1000", host=HOST, pod_uid="uid", pod=Pod("ml", pod, "uid", labels))
-    kind, name, source = expected
+def test_pods() -> None:
+    found = {
+        what: resolve(JobFacts(environment, user="1000", host=HOST, pod_uid="uid", pod=Pod("ml", pod, "uid", labels)))
+        for what, pod, environment, labels, _ in PODS
+    }
 
-    assert resolve(facts) == Job(kind, name, "ml", source)
+    assert found == {what: Job(kind, name, "ml", source) for what, *_, (kind, name, source) in PODS}
 
 
 def test_a_pod_whose_names_are_not_known_is_its_uid() -> None:
@@ -416,11 +415,10 @@ HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("_what", "facts", "expected"), HOSTS, ids=[row[0] for row in HOSTS])
-def test_hosts(_what: str, facts: JobFacts, expected: tuple[str, str, str]) -> None:
-    kind, name, source = expected
+def test_hosts() -> None:
+    found = {what: resolve(facts) for what, facts, _ in HOSTS}
 
-    assert resolve(facts) == Job(kind, name, "", source)
+    assert found == {what: Job(kind, name, "", source) for what, _, (kind, name, source) in HOSTS}
 
 
 def test_kinds_and_sources_are_closed_and_all_tested() -> None:

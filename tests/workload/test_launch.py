@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from qa.worlds.trees import Made, proc
 
 from gpugauge.workload.launch import is_display, launch_of
 from gpugauge.workload.procfs import Procfs, process_hash
-from tests.workload.trees import Made, proc
 
 ROOT, ANN = 0, 1000
 BOOT = "0f7bd1ae-3c4d-4b0e-9a50-000000000001"
@@ -103,34 +103,24 @@ def test_a_loop_of_parents_ends(made: Made) -> None:
     assert top(made, 10)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "session"),
-    [
+def test_the_session_of_a_ray_node(made: Made) -> None:
+    for arguments, session in (
         (["--session-name=session_2026-01-02_03-04-05_678901_23"], "session_2026-01-02_03-04-05_678901_23"),
         (["--session_dir=/tmp/ray/session_2022-01-02_03-04-05_6_7", "--gcs"], "session_2022-01-02_03-04-05_6_7"),
         (["--nothing"], ""),
-    ],
-)
-def test_the_session_of_a_ray_node(made: Made, arguments: list[str], session: str) -> None:
-    made.process(10, ["/ray/raylet", "--node_ip_address=10.0.0.7", *arguments], comm="raylet")
-    made.process(11, ["ray::RayTrainWorker"], parent=10, comm="ray::RayTrainWo")
-    made.process(12, ["python", "-c", "spawn_main"], parent=11)
+    ):
+        made.process(10, ["/ray/raylet", "--node_ip_address=10.0.0.7", *arguments], comm="raylet")
+        made.process(11, ["ray::RayTrainWorker"], parent=10, comm="ray::RayTrainWo")
+        made.process(12, ["python", "-c", "spawn_main"], parent=11)
 
-    assert launch_of(Procfs(str(made.root)), 12, ANN).raylet == session
+        assert launch_of(Procfs(str(made.root)), 12, ANN).raylet == session
 
 
-@pytest.mark.parametrize(
-    ("command", "display"),
-    [
-        *(
-            (name, True)
-            for name in ("Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", "sway", "nvidia-cuda-mps-server")
-        ),
-        *((name, False) for name in ("train.py", "Xtrain.py", "swaybert.py", "ollama", "", "blender", "gdmodel.py")),
-    ],
-)
-def test_display_servers(command: str, display: bool) -> None:
-    assert is_display(command) is display
+def test_display_servers() -> None:
+    servers = ["Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", "sway", "nvidia-cuda-mps-server"]
+    others = ["train.py", "Xtrain.py", "swaybert.py", "ollama", "", "blender", "gdmodel.py"]
+
+    assert [name for name in (*servers, *others) if is_display(name)] == servers
 
 
 def test_real_processes() -> None:

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from qa.worlds.trees import ID, UID, pod_logs
 
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.kubelet import Kubelet
 from gpugauge.workload.orchestrators import Orchestrators
 from gpugauge.workload.podinfo import Place
 from tests.workload.kubelet import Service, listing, serving
-from tests.workload.trees import ID, UID, pod_logs
 
 A = Workload("pod", "research", "a", "main")
 ONE = listing({("research", "a"): {"main": {"nvidia.com/gpu": ["GPU-1"]}}})

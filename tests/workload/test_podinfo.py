@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from qa.worlds.trees import proc, v2
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.podinfo import PodInfoError, compose_service, read_pod
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
-from tests.workload.trees import proc, v2
 
 # As the kubelet writes it: keys in order, values quoted as Go does.
 LABELS = 'batch.kubernetes.io/job-name="train"\napp="a\\"b"\nempty=""\nbroken\nhalf="x\njob-name="train"\n'
@@ -28,49 +28,39 @@ def test_pod_of_a_downward_api_volume(tmp_path: Path) -> None:
     assert pod.labels == {"batch.kubernetes.io/job-name": "train", "app": 'a"b', "job-name": "train"}
 
 
-def test_pod_without_labels(tmp_path: Path) -> None:
-    assert read_pod(write(tmp_path, namespace="ml", name="train")).labels == {}
-
-
-@pytest.mark.parametrize(
-    ("files", "error"),
-    [
-        ({"name": "train"}, "namespace: No such file"),
-        ({"namespace": "ml"}, "name: No such file"),
-        ({"namespace": "", "name": "train"}, "must not be empty"),
-    ],
-)
-def test_a_folder_that_describes_no_pod(tmp_path: Path, files: dict[str, str], error: str) -> None:
-    with pytest.raises(PodInfoError, match=error):
-        read_pod(write(tmp_path, **files))
+def test_a_folder_that_describes_no_pod(tmp_path: Path) -> None:
+    with pytest.raises(PodInfoError, match="namespace: No such file"):
+        read_pod(write(tmp_path, name="train"))
+    with pytest.raises(PodInfoError, match="must not be empty"):
+        read_pod(write(tmp_path, namespace=""))
+    assert read_pod(write(tmp_path, namespace="ml")).labels == {}
+    (tmp_path / "name").unlink()
+    with pytest.raises(PodInfoError, match="name: No such file"):
+        read_pod(tmp_path)
 
 
 ID = "4f3c2b1a" * 8
 PROJECT, SERVICE = "com.docker.compose.project", "com.docker.compose.service"
 
 
-@pytest.mark.parametrize(
-    ("config", "service"),
-    [
-        (
-            {"Config": {"Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": "fit"}}},
-            "shop/fit",
-        ),
-        ({"Config": {"Labels": {PROJECT: "shop", SERVICE: "fit", "com.docker.compose.oneoff": "False"}}}, "shop/fit"),
-        ({"Config": {"Labels": {PROJECT: "shop", SERVICE: "fit", "com.docker.compose.oneoff": "True"}}}, ""),
-        ({"Config": {"Labels": {"com.docker.compose.project": "shop"}}}, ""),
-        ({"Config": {"Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": ""}}}, ""),
-        ({"Config": {"Labels": {"com.docker.compose.project": 1, "com.docker.compose.service": "fit"}}}, ""),
-        ({"Config": {"Labels": None}}, ""),
+def test_service_of_compose(tmp_path: Path) -> None:
+    (tmp_path / ID).mkdir()
+    labels: list[tuple[object, str]] = [
+        ({PROJECT: "shop", SERVICE: "fit"}, "shop/fit"),
+        ({PROJECT: "shop", SERVICE: "fit", "com.docker.compose.oneoff": "False"}, "shop/fit"),
+        ({PROJECT: "shop", SERVICE: "fit", "com.docker.compose.oneoff": "True"}, ""),
+        ({PROJECT: "shop"}, ""),
+        ({PROJECT: "shop", SERVICE: ""}, ""),
+        ({PROJECT: 1, SERVICE: "fit"}, ""),
+        (None, ""),
+    ]
+    for config, service in (
+        *(({"Config": {"Labels": each}}, name) for each, name in labels),
         ({"Config": []}, ""),
         ([], ""),
-    ],
-)
-def test_service_of_compose(tmp_path: Path, config: object, service: str) -> None:
-    (tmp_path / ID).mkdir()
-    (tmp_path / ID / "config.v2.json").write_text(json.dumps(config))
-
-    assert compose_service(tmp_path, ID) == service
+    ):
+        (tmp_path / ID / "config.v2.json").write_text(json.dumps(config))
+        assert compose_service(tmp_path, ID) == service, config
     assert compose_service(tmp_path, "0" * 64) == ""
 
 

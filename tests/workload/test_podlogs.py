@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from qa.worlds.trees import ID, OTHER_ID, UID, pod_logs
 
 from gpugauge.workload.podinfo import Place, read_names
-from tests.workload.trees import ID, OTHER_ID, UID, pod_logs
 
 
 def test_names_by_container_and_pod(tmp_path: Path) -> None:

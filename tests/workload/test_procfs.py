@@ -3,10 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
+from qa.worlds.trees import proc
 
 from gpugauge.workload.procfs import Procfs, Status
-from tests.workload.trees import proc
 
 
 def test_process_identity_depends_on_pid_and_start(tmp_path: Path) -> None:
@@ -23,12 +22,11 @@ def test_process_identity_depends_on_pid_and_start(tmp_path: Path) -> None:
     assert len(first) == 12
 
 
-@pytest.mark.parametrize("pid", [42, 0, -1])
-def test_no_such_process(tmp_path: Path, pid: int) -> None:
+def test_no_such_process(tmp_path: Path) -> None:
     proc(tmp_path)
     procfs = Procfs(str(tmp_path))
 
-    assert (procfs.process_id(pid), procfs.status(pid)) == (None, None)
+    assert [found(pid) for pid in (42, 0, -1) for found in (procfs.process_id, procfs.status)] == [None] * 6
 
 
 def test_status(tmp_path: Path) -> None:
@@ -41,25 +39,16 @@ def test_status(tmp_path: Path) -> None:
     assert procfs.status(42) == Status(uid=1000, parent=1, container_pid=3)
 
 
-@pytest.mark.parametrize("content", ["", "Uid:\t\nPPid:\t1\n", "Uid:\tx\nPPid:\t1\n", "Uid:\t1\n"])
-def test_broken_status(tmp_path: Path, content: str) -> None:
-    proc(tmp_path).process(41)
-    (tmp_path / "41/status").write_text(content)
-
-    assert Procfs(str(tmp_path)).status(41) is None
-
-
-def test_broken_stat(tmp_path: Path) -> None:
-    proc(tmp_path).process(41)
+def test_broken_files(tmp_path: Path) -> None:
+    proc(tmp_path).process(41, ["x" * 100])
+    procfs = Procfs(str(tmp_path))
+    for content in ("", "Uid:\t\nPPid:\t1\n", "Uid:\tx\nPPid:\t1\n", "Uid:\t1\n"):
+        (tmp_path / "41/status").write_text(content)
+        assert procfs.status(41) is None, content
     (tmp_path / "41/stat").write_text("41 (python3) S 1")
 
-    assert Procfs(str(tmp_path)).start_time(41) is None
-
-
-def test_read_is_limited(tmp_path: Path) -> None:
-    proc(tmp_path).process(41, ["x" * 100])
-
-    assert Procfs(str(tmp_path)).read(41, "cmdline", limit=10) == b"x" * 10
+    assert procfs.start_time(41) is None
+    assert procfs.read(41, "cmdline", limit=10) == b"x" * 10
 
 
 def test_own_process() -> None:

@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from qa.worlds.trees import ID, UID, Made, proc, v1, v2
 
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.reader import KernelFacts, Reader
 from gpugauge.workload.users import Users
-from tests.workload.trees import ID, UID, Made, proc, v1, v2
 
 START = 5000
 USER = "/user.slice/user-1000.slice"
@@ -33,9 +33,9 @@ def read(made: Made, pid: int = 41) -> KernelFacts:
     return facts
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "uid", "expected"),
-    [
+def test_kinds(tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    for cgroup, uid, expected in (
         (v2(f"{USER}/session-3.scope"), 1000, Workload("user", user="alice")),
         (v2("/system.slice/train.service"), 1000, Workload("systemd", job_id="train.service", user="alice")),
         (v2("/system.slice/slurmstepd.scope/job_7/step_0"), 1000, Workload("slurm", job_id="7", user="alice")),
@@ -46,16 +46,13 @@ def read(made: Made, pid: int = 41) -> KernelFacts:
         (v2(f"/kubepods/pod{UID}/{ID}"), 1000, Workload("pod", job_id=UID, user="1000")),
         (v2(f"/kubepods/pod{UID}/{ID}/slurmstepd.scope/job_7/step_0"), 1000, Workload("slurm", job_id="7")),
         (v2("/"), 2000, Workload(user="2000")),
-    ],
-)
-def test_kinds(tmp_path: Path, cgroup: str, uid: int, expected: Workload) -> None:
-    made = proc(tmp_path)
-    made.process(41, cgroup=cgroup, uid=uid)
-    workload = read(made).workload
+    ):
+        made.process(41, cgroup=cgroup, uid=uid)
+        workload = read(made).workload
 
-    assert (workload.kind, workload.job_id, workload.command) == (expected.kind, expected.job_id, "train.py")
-    assert expected.user in {"", workload.user}
-    assert expected.container in {"", workload.container}
+        assert (workload.kind, workload.job_id, workload.command) == (expected.kind, expected.job_id, "train.py")
+        assert expected.user in {"", workload.user}, cgroup
+        assert expected.container in {"", workload.container}, cgroup
 
 
 def test_facts_of_a_pod(tmp_path: Path) -> None:
@@ -73,20 +70,12 @@ def test_facts_of_a_pod(tmp_path: Path) -> None:
 def test_job_of_the_environment_where_slurm_has_no_cgroups(tmp_path: Path) -> None:
     """The kind is the kernel's word."""
     made = proc(tmp_path)
+    made.process(43, cgroup=v2(f"/kubepods/pod{UID}/{ID}"), environ={"SLURM_JOB_ID": "9"})
     made.process(41, cgroup=v2("/system.slice/slurmd.service"), environ={"SLURM_JOB_ID": "9"})
     made.process(42, cgroup=v2("/system.slice/slurmstepd.scope/job_7/step_0"), environ={"SLURM_JOB_ID": "9"})
 
-    assert [(read(made, pid).workload.kind, read(made, pid).workload.job_id) for pid in (41, 42)] == [
-        ("systemd", "9"),
-        ("slurm", "7"),
-    ]
-
-
-def test_a_pod_stays_a_pod_whatever_its_environment_says(tmp_path: Path) -> None:
-    made = proc(tmp_path)
-    made.process(41, cgroup=v2(f"/kubepods/pod{UID}/{ID}"), environ={"SLURM_JOB_ID": "9"})
-
-    assert (read(made).workload.kind, read(made).workload.job_id) == ("pod", UID)
+    found = [read(made, pid).workload for pid in (41, 42, 43)]
+    assert [(w.kind, w.job_id) for w in found] == [("systemd", "9"), ("slurm", "7"), ("pod", UID)]
 
 
 def test_a_container_with_a_system_of_its_own(tmp_path: Path) -> None:
@@ -98,17 +87,12 @@ def test_a_container_with_a_system_of_its_own(tmp_path: Path) -> None:
     assert (facts.job.unit, facts.job.container_id, facts.job.launch[:9]) == ("", "", "train.py-")
 
 
-@pytest.mark.parametrize(
-    ("argv", "display"),
-    [(["/usr/lib/xorg/Xorg", ":0"], True), (["python3", "-m", "river"], False), (["/usr/bin/river"], True)],
-)
-def test_a_python_program_with_the_name_of_a_display_server_is_none(
-    tmp_path: Path, argv: list[str], display: bool
-) -> None:
+def test_a_python_program_with_the_name_of_a_display_server_is_none(tmp_path: Path) -> None:
     made = proc(tmp_path)
-    made.process(41, argv)
+    for pid, argv in enumerate((["/usr/lib/xorg/Xorg", ":0"], ["python3", "-m", "river"], ["/usr/bin/river"]), 41):
+        made.process(pid, argv)
 
-    assert read(made).job.display == display
+    assert [read(made, pid).job.display for pid in (41, 42, 43)] == [True, False, True]
 
 
 def test_a_user_cannot_have_the_compose_service_of_another(tmp_path: Path) -> None:
@@ -174,19 +158,19 @@ def test_ended_process_and_reused_pid_have_no_facts(tmp_path: Path) -> None:
     assert reader(made).read(42, START) is None
 
 
-@pytest.mark.parametrize("name", ["cgroup", "environ", "cmdline"])
-def test_missing_file_affects_its_own_labels_only(tmp_path: Path, name: str) -> None:
+def test_missing_file_affects_its_own_labels_only(tmp_path: Path) -> None:
     made = proc(tmp_path)
-    made.process(41, cgroup=v2("/system.slice/a.service"), environ={"WANDB_RUN_ID": "x"})
-    (tmp_path / "41" / name).unlink()
-    ours = reader(made)
-    facts = ours.read(41, START)
+    for pid, name in enumerate(("cgroup", "environ", "cmdline"), 41):
+        made.process(pid, cgroup=v2("/system.slice/a.service"), environ={"WANDB_RUN_ID": "x"})
+        (tmp_path / str(pid) / name).unlink()
+        ours = reader(made)
+        facts = ours.read(pid, START)
 
-    assert facts is not None
-    w = facts.workload
-    missing = {"cgroup": w.job_id + w.kind, "environ": w.run_id, "cmdline": w.command.removeprefix("python3")}
-    assert {key for key, value in missing.items() if not value} == {name}
-    assert ours.sources["cgroup"].up is (name != "cgroup")
+        assert facts is not None
+        w = facts.workload
+        missing = {"cgroup": w.job_id + w.kind, "environ": w.run_id, "cmdline": w.command.removeprefix("python3")}
+        assert {key for key, value in missing.items() if not value} == {name}
+        assert ours.sources["cgroup"].up is (name != "cgroup")
 
 
 class Guarded(Procfs):

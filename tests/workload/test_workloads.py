@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qa.worlds.trees import ID, OTHER_ID, UID, Made, pod_logs, proc, v2
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload
@@ -19,7 +20,6 @@ from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import DeviceNames, Workloads
 from tests.needs import give_up
 from tests.workload.kubelet import Pods, Service, listing, serving
-from tests.workload.trees import ID, OTHER_ID, UID, Made, pod_logs, proc, v2
 
 POD = v2(f"/kubepods/burstable/pod{UID}/{ID}")
 NAMED = ("research", "trainer-0")
@@ -74,14 +74,13 @@ def test_pid_reuse(made: Made) -> None:
     assert workloads.resolve(41, start=5000) == Workload()
 
 
-@pytest.mark.parametrize("pid", [42, 0, -1, 2**40])
-def test_no_such_process(made: Made, pid: int) -> None:
+def test_no_such_process(made: Made) -> None:
     workloads = over(made)
-
-    assert workloads.resolve(pid) == Workload()
-    assert workloads.container_pid(pid) is None
-    assert workloads.cgroup_directory(pid, "cpu") is None
-    assert workloads.counters()["pids_vanished"] == 2
+    for number, pid in enumerate((42, 0, -1, 2**40), 1):
+        assert workloads.resolve(pid) == Workload()
+        assert workloads.container_pid(pid) is None
+        assert workloads.cgroup_directory(pid, "cpu") is None
+        assert workloads.counters()["pids_vanished"] == 2 * number
 
 
 def test_pid_in_the_container(made: Made) -> None:
@@ -277,22 +276,18 @@ def test_every_process_of_a_sidecar_is_in_its_pod(made: Made) -> None:
     assert job(workload) == ("job", "trainer", "research", "downward_api")
 
 
-@pytest.mark.parametrize(
-    ("own", "environment", "expected"),
-    [
+def test_a_process_that_only_the_hook_reports(made: Made) -> None:
+    cases: list[tuple[Pod | None, dict[str, str], tuple[str, str, str, str]]] = [
         (SIDECAR, {}, ("job", "trainer", "research", "downward_api")),
         (SIDECAR, {"GPUGAUGE_JOB": "night"}, ("declared", "1000/night", "research", "hook")),
         (Pod("research", "trainer-worker-1", UID), PYTORCHJOB, ("pytorchjob", "trainer", "research", "hook")),
         (None, {"SLURM_JOB_ID": "7"}, ("slurm", "1000/7", "", "hook")),
-    ],
-)
-def test_a_process_that_only_the_hook_reports(
-    made: Made, own: Pod | None, environment: dict[str, str], expected: tuple[str, str, str, str]
-) -> None:
-    workload = over(made, own_pod=own).claimed(environment | {"command": "train.py"}, "a" * 32, 1000, 4026531999)
+    ]
+    for own, environment, expected in cases:
+        workload = over(made, own_pod=own).claimed(environment | {"command": "train.py"}, "a" * 32, 1000, 4026531999)
 
-    assert job(workload) == expected
-    assert workload.pod == (own.name if own else "")
+        assert job(workload) == expected
+        assert workload.pod == (own.name if own else "")
 
 
 def test_ranks_that_only_the_hook_reports_share_the_port_in_their_container(made: Made) -> None:
@@ -344,9 +339,11 @@ def test_name_is_kept_when_the_log_files_are_removed(made: Made, tmp_path: Path)
     assert names(first) == names(workloads.resolve(41)) == (*NAMED, "")
 
 
-@pytest.mark.parametrize(
-    ("hostname", "devices", "expected"),
-    [
+def test_pod_by_the_kubelet(made: Made, tmp_path: Path) -> None:
+    workloads = over(made, kubelet_socket=tmp_path / "s")
+    with serving(tmp_path / "s", Service(listing(SHARED))):
+        workloads.refresh()
+    cases: list[tuple[str, DeviceNames, tuple[str, str, str]]] = [
         ("trainer-0", (("GPU-1",),), (*NAMED, "main")),
         ("trainer-0", (("GPU-1", "nvidia1"),), (*NAMED, "main")),
         ("trainer-0", (("GPU-2",),), (*NAMED, "helper")),
@@ -358,20 +355,14 @@ def test_name_is_kept_when_the_log_files_are_removed(made: Made, tmp_path: Path)
         ("server-0", (("GPU-2",),), ("", "", "")),  # a device of another pod
         ("node-7", (("GPU-1",),), ("", "", "")),  # host network, or a pod without a device
         ("", (("GPU-2",),), ("", "", "")),
-    ],
-)
-def test_pod_by_the_kubelet(
-    made: Made, tmp_path: Path, hostname: str, devices: DeviceNames, expected: tuple[str, str, str]
-) -> None:
-    made.process(41, cgroup=POD, environ={"HOSTNAME": hostname})
-    made.process(42, environ={"HOSTNAME": hostname})
-    workloads = over(made, kubelet_socket=tmp_path / "s")
-    with serving(tmp_path / "s", Service(listing(SHARED))):
-        workloads.refresh()
+    ]
+    for start, (hostname, devices, expected) in enumerate(cases):
+        made.process(41, cgroup=POD, environ={"HOSTNAME": hostname}, start=start)
+        made.process(42, environ={"HOSTNAME": hostname}, start=start)
 
-    assert names(workloads.resolve(41, devices)) == expected
-    assert names(workloads.resolve(41)) == expected
-    assert names(workloads.resolve(42, devices)) == ("", "", "")
+        assert names(workloads.resolve(41, devices)) == expected, (hostname, devices)
+        assert names(workloads.resolve(41)) == expected
+        assert names(workloads.resolve(42, devices)) == ("", "", "")
 
 
 def test_container_by_the_kubelet_for_a_pod_known_by_its_log_files(made: Made, tmp_path: Path) -> None:
@@ -396,10 +387,7 @@ def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:
         workloads.refresh()
 
     assert empty == {}
-    assert full == {
-        "GPU-1": (Workload("pod", *NAMED, "main"), slurm("8")),
-        "index:0": (slurm("7"),),
-    }
+    assert full == {"GPU-1": (Workload("pod", *NAMED, "main"), slurm("8")), "index:0": (slurm("7"),)}
     assert workloads.allocations() is full
     assert workloads.sources() == {"kubelet": True, "slurm": True}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from qa.worlds.trees import ID, UID, pod_logs, proc, v2
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.controllers.owners import OwnerReference
@@ -14,7 +15,6 @@ from gpugauge.workload.kubernetes.metadata import PodMetadata
 from gpugauge.workload.kubernetes.source import PodSource, PodSourceError
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
-from tests.workload.trees import ID, UID, pod_logs, proc, v2
 
 JOB = Pod("ml", "train-0-x7k2p", UID, {}, "metadata", OwnerReference("batch", "Job", "train"))
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from qa.worlds.podlists import draw
 
 from gpugauge.workload.kubernetes.source import PodSource, PodSourceError, of_api, of_kubelet
-from tests.workload.kubernetes.podlists import draw
 from tests.workload.kubernetes.server import FakeKubelet, serving
 
 
@@ -42,9 +42,8 @@ def test_the_token_is_read_for_each_request(kubelet: FakeKubelet, source: PodSou
     assert [authorization for _, authorization in kubelet.requests] == ["Bearer secret", "Bearer rotated"]
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "sentence"),
-    [
+def test_an_answer_without_pods_is_one_sentence(kubelet: FakeKubelet, source: PodSource) -> None:
+    for kubelet.status, kubelet.body, sentence in (
         (401, "", "refuses \\(401\\): the ServiceAccount needs get of nodes/pods"),
         (403, "", "refuses \\(403\\): the ServiceAccount needs get of nodes/pods"),
         (500, "", "answers 500"),
@@ -54,23 +53,16 @@ def test_the_token_is_read_for_each_request(kubelet: FakeKubelet, source: PodSou
         (200, '{"items": [' + "[" * 100_000, "is no list of pods"),
         (200, '{"items": [{}', "is no list of pods"),
         (200, " " * 70_000, "has more than 65536 bytes"),
-    ],
-)
-def test_an_answer_without_pods_is_one_sentence(
-    kubelet: FakeKubelet, source: PodSource, status: int, body: str, sentence: str
-) -> None:
-    kubelet.status, kubelet.body = status, body
-    if len(body) == 70_000:
-        source = replace(source, max_bytes=65_536)
-    with pytest.raises(PodSourceError, match=sentence):
-        source.pods(())
+    ):
+        asked = replace(source, max_bytes=65_536) if len(kubelet.body) == 70_000 else source
+        with pytest.raises(PodSourceError, match=sentence):
+            asked.pods(())
 
 
-@pytest.mark.parametrize("silent_after", [0, 5])
-def test_a_server_that_falls_silent(kubelet: FakeKubelet, source: PodSource, silent_after: int) -> None:
-    kubelet.silent_after = silent_after
-    with pytest.raises(PodSourceError, match=r"does not answer within 0\.3 s"):
-        replace(source, timeout=0.3).pods(())
+def test_a_server_that_falls_silent(kubelet: FakeKubelet, source: PodSource) -> None:
+    for kubelet.silent_after in (0, 5):
+        with pytest.raises(PodSourceError, match=r"does not answer within 0\.3 s"):
+            replace(source, timeout=0.3).pods(())
 
 
 def test_no_server(kubelet: FakeKubelet, source: PodSource, tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.workload.kubelet import Service, listing, serving
 
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
-from tests.workload.kubelet import Service, listing, serving
-from tests.workload.trees import ID, Made, pod_logs, proc, v2
+from qa.worlds.trees import ID, Made, pod_logs, proc, v2
 
 STEP = 30.0
 SETTLED = 240.0  # seconds after which the job of a training that has ended is not shown any more
@@ -60,16 +60,13 @@ class Life:
         del self.trainings[pid]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(range(0, 30, 1 if EVERYTHING else 3))
 def test_an_allocation_has_a_job_that_runs_in_that_pod(tmp_path: Path, seed: int) -> None:
     now = 1000.0
     (tmp_path / "log").mkdir()
     life = Life(proc(tmp_path / "proc"), tmp_path / "logs", random.Random(seed))
     workloads = Workloads(
-        Procfs(str(life.made.root)),
-        kubelet_socket=tmp_path / "s",
-        pod_logs=tmp_path / "log",
-        clock=lambda: now,
+        Procfs(str(life.made.root)), kubelet_socket=tmp_path / "s", pod_logs=tmp_path / "log", clock=lambda: now
     )
     with serving(tmp_path / "s", Service(b"")) as service:
         for _ in range(60):

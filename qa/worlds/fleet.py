@@ -13,7 +13,7 @@ from pathlib import Path
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.users import Users
 from gpugauge.workload.workloads import Workloads
-from tests.workload.trees import Made, pod_logs, v1, v2
+from qa.worlds.trees import Made, pod_logs, v1, v2
 
 # Names of which one is the beginning of another, and that look like the names that controllers make.
 NAMES = ("train", "train-worker", "train-0", "bert", "bert-master", "a", "a-node-0", "llm-7b-v2")

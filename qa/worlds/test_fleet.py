@@ -6,8 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
 
-from tests.workload.fleet import Drawn, Fleet
+from qa.worlds.fleet import Drawn, Fleet
 
 Identity = tuple[str, str, str]  # kind, job, namespace
 _NOTHING = ("", "", "")
@@ -40,7 +41,8 @@ class Observed:
             fleet.now += 5.0
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.timeout(600)  # all seeds are one test
+@seeds(range(0, 24, 1 if EVERYTHING else 6))
 def test_the_grouping_is_that_of_the_drawn_jobs(tmp_path: Path, seed: int) -> None:
     fleet = Fleet(tmp_path, seed, hosts=5)
     observed = Observed(fleet)
@@ -72,10 +74,5 @@ def test_the_grouping_is_that_of_the_drawn_jobs(tmp_path: Path, seed: int) -> No
     assert not merged
     assert not split
     assert {kind for kind, shown in kinds if kind != shown} == set()
-
-
-def test_every_kind_is_drawn(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, 0, hosts=3)
-    fleet.draw(40)
 
     assert len(set(fleet.kinds.values())) >= 17
