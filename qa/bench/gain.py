@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from tests.verdict.oracle import GAIN_SEEDS, Case, cases
+from qa.worlds.oracle import GAIN_SEEDS, Case, cases
 
 from gpugauge.simulator.device.pipeline import MIN_SPEEDUP, speedups
 from gpugauge.verdict.gain import Gain, gains

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.simulation import moments, scenario
-from tests.verdict.oracle import (
+from qa.worlds.oracle import (
     FAULTS,
     PUBLISHED_SEEDS,
     TUNING_SEEDS,

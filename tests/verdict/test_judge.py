@@ -37,9 +37,8 @@ def test_healthy_run_has_no_cause() -> None:
     assert judge(HEALTHY).causes == {}
 
 
-@pytest.mark.parametrize(
-    ("evidence", "cause"),
-    [
+def test_cause() -> None:
+    for evidence, cause in (
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.55), "data_loading"),
         (starved(0.4), "host_bound"),
         (starved(0.4, data_wait=None, data_wait_exposed=None), "unknown"),
@@ -76,10 +75,8 @@ def test_healthy_run_has_no_cause() -> None:
         (replace(HEALTHY, parameters={"cpu": 1.0}, visible_devices=0), "no_visible_device"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, driver_too_old=True), "driver_mismatch"),
         (replace(HEALTHY, parameters={"cpu": 1.0}, arch_supported=False), "unsupported_arch"),
-    ],
-)
-def test_cause(evidence: Evidence, cause: str) -> None:
-    assert judge(evidence).limited_by == cause
+    ):
+        assert judge(evidence).limited_by == cause, evidence
 
 
 def test_slow_loader_shares_the_gaps_with_a_throttled_cgroup() -> None:
@@ -100,17 +97,18 @@ def test_unowned_busy_time_is_no_contention() -> None:
     assert judge(began).limited_by is None
 
 
-@pytest.mark.parametrize(("busy", "causes"), [(0.96, {}), (0.93, {"host_bound": 0.07}), (0.85, {"host_bound": 0.15})])
-def test_a_share_below_five_percent_is_noise(busy: float, causes: dict[str, float]) -> None:
-    assert judge(starved(busy)).causes == pytest.approx(causes)
+def test_a_share_below_five_percent_is_noise() -> None:
+    found = {busy: judge(starved(busy)).causes for busy in (0.96, 0.93, 0.85)}
+
+    assert found == {0.96: {}, 0.93: {"host_bound": pytest.approx(0.07)}, 0.85: {"host_bound": pytest.approx(0.15)}}
 
 
-@pytest.mark.parametrize("part", [2, 4, 8])
-def test_kernels_that_fill_a_part_of_the_gpu_cost_the_rest_of_the_time(part: int) -> None:
+def test_kernels_that_fill_a_part_of_the_gpu_cost_the_rest_of_the_time() -> None:
     # Kernels that are large enough have 85 % of the multiprocessors active, and need a part of the time.
-    small = replace(BUSY, busy=1.0, own_busy=1.0, sm_active=0.85 / part)
-
-    assert judge(replace(HEALTHY, devices=(small,))).causes == {"underfilled": pytest.approx(1 - 1 / part, abs=1e-3)}
+    for part in (2, 4, 8):
+        small = replace(BUSY, busy=1.0, own_busy=1.0, sm_active=0.85 / part)
+        causes = judge(replace(HEALTHY, devices=(small,))).causes
+        assert causes == {"underfilled": pytest.approx(1 - 1 / part, abs=1e-3)}
 
 
 def test_no_cause_with_little_evidence() -> None:
@@ -138,41 +136,37 @@ def test_power_cap_counts_only_with_a_lowered_limit() -> None:
     assert judge(replace(HEALTHY, devices=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
 
 
-@pytest.mark.parametrize(
-    ("power", "lowered", "cause"),
-    [(0.5, False, "waiting_for_peers"), (0.95, False, None), (0.95, True, "waiting_for_peers")],
-)
-def test_power_draw_near_a_lowered_limit_is_not_high(power: float, lowered: bool, cause: str | None) -> None:
+def test_power_draw_near_a_lowered_limit_is_not_high() -> None:
     """A collective that spins draws little power; of a lowered limit that is a large share, which shows nothing."""
-    spinning = replace(BUSY, power=power, power_limit_lowered=lowered, tensor_active=0.1)
+    for power, lowered, cause in (
+        (0.5, False, "waiting_for_peers"),
+        (0.95, False, None),
+        (0.95, True, "waiting_for_peers"),
+    ):
+        spinning = replace(BUSY, power=power, power_limit_lowered=lowered, tensor_active=0.1)
+        found = judge(replace(HEALTHY, world_size=4, local_work=0.4, devices=(spinning,)))
+        assert found.limited_by == cause, (power, lowered)
 
-    found = judge(replace(HEALTHY, world_size=4, local_work=0.4, devices=(spinning,)))
 
-    assert found.limited_by == cause
-
-
-@pytest.mark.parametrize(
-    ("changes", "waits"),
-    [
+def test_causes_that_need_the_waits_are_undecidable_without_them() -> None:
+    cases: list[tuple[dict[str, Any], bool]] = [
         ({"data_wait": None, "data_wait_exposed": None}, True),
         ({"data_wait": 0.0, "data_wait_exposed": None}, False),
         ({"data_wait": None, "data_wait_exposed": 0.0}, False),
         ({"data_wait": None, "data_wait_exposed": None, "window": 10.0}, False),  # may still come
         ({"data_wait": None, "data_wait_exposed": None, "inside": False}, False),
         ({"data_wait": None, "data_wait_exposed": None, "phase": "starting", "steps_ever": 0, "age": 5.0}, False),
-    ],
-)
-def test_causes_that_need_the_waits_are_undecidable_without_them(changes: dict[str, Any], waits: bool) -> None:
-    assert judge(replace(HEALTHY, **changes)).undecidable == ({"data_loading", "host_bound"} if waits else set())
+    ]
+    found = [judge(replace(HEALTHY, **changes)).undecidable for changes, _ in cases]
+
+    assert found == [{"data_loading", "host_bound"} if waits else set() for _, waits in cases]
 
 
-@pytest.mark.parametrize("loads", [[0.2], [0.2, 0.6], [0.2, 0.6, 0.9, 0.9]])
-def test_the_unknown_loss_is_the_mean_of_the_held_gpus(loads: list[float]) -> None:
-    held = tuple(DeviceEvidence(busy=load) for load in loads)
-
-    found = judge(Evidence(window=60.0, inside=False, devices=held)).causes
-
-    assert found == {"unknown": pytest.approx(1 - sum(loads) / len(loads), abs=1e-3)}
+def test_the_unknown_loss_is_the_mean_of_the_held_gpus() -> None:
+    for loads in ([0.2], [0.2, 0.6], [0.2, 0.6, 0.9, 0.9]):
+        held = tuple(DeviceEvidence(busy=load) for load in loads)
+        found = judge(Evidence(window=60.0, inside=False, devices=held)).causes
+        assert found == {"unknown": pytest.approx(1 - sum(loads) / len(loads), abs=1e-3)}
 
 
 def test_undecidable_causes_without_gpm() -> None:
@@ -202,9 +196,8 @@ def test_shares_never_exceed_the_held_time() -> None:
     assert sum(judge(evidence).causes.values()) <= 1.0
 
 
-@pytest.mark.parametrize(
-    ("allocator", "shares"),
-    [
+def test_memory_pressure_is_at_most_what_the_allocator_can_have_cost() -> None:
+    cases: list[tuple[dict[str, float], dict[str, Any]]] = [
         (
             {"retries": 1, "device_allocs": 50, "device_frees": 50},
             {"host_bound": 0.4983},
@@ -222,12 +215,9 @@ def test_shares_never_exceed_the_held_time() -> None:
         ({"retries": 1}, {"host_bound": 0.4967}),
         ({"retries": 60}, {"memory_pressure": pytest.approx(0.2), "host_bound": pytest.approx(0.3)}),
         ({"ooms": 60}, {"memory_pressure": pytest.approx(0.2), "host_bound": pytest.approx(0.3)}),
-    ],
-)
-def test_memory_pressure_is_at_most_what_the_allocator_can_have_cost(
-    allocator: dict[str, float], shares: dict[str, float]
-) -> None:
-    assert judge(starved(0.5, **allocator)).causes == shares
+    ]
+
+    assert [judge(starved(0.5, **allocator)).causes for allocator, _ in cases] == [shares for _, shares in cases]
 
 
 def test_what_the_allocator_cannot_have_cost_is_unknown_without_the_waits() -> None:

@@ -16,6 +16,7 @@ from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.loader_facts import load
 from gpugauge.verdict.loaders import Load
 from gpugauge.verdict.window import Window
+from tests.drawn import seeds
 
 ROWS = {row.name: row for row in catalog.metrics()}
 TICK, SPAN = 5.0, 60.0
@@ -71,7 +72,7 @@ def counters(d: random.Random, truth: Load, evaluating: float) -> Series:
     }
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(range(60))
 def test_a_drawn_training_is_read_from_its_counters(seed: int) -> None:
     d = random.Random(seed)
     workers = d.choice([0, 1, 2, 8])
@@ -108,9 +109,8 @@ def read(still: Series | None = None, found: Evidence | None = None, workers: st
     return growing(growth, still or {}, workers, found)
 
 
-@pytest.mark.parametrize(
-    ("still", "cpus"),
-    [
+def test_the_cpus_of_a_process() -> None:
+    cases: list[tuple[Series, float | None]] = [
         ({}, None),
         ({("torch_cpus", ""): 4.0}, 4.0),
         ({("gpu_process_affinity_cpus", ""): 16.0}, 16.0),
@@ -118,13 +118,11 @@ def read(still: Series | None = None, found: Evidence | None = None, workers: st
         # Four ranks share the quota of eight CPUs.
         ({("torch_cpus", ""): 4.0, ("gpu_process_affinity_cpus", ""): 16.0, ("gpu_process_cgroup_cpus", ""): 8.0}, 2.0),
         ({("gpu_process_affinity_cpus", ""): 16.0, ("gpu_process_cgroup_cpus", ""): 1.5}, 1.5),
-    ],
-)
-def test_the_cpus_of_a_process(still: Series, cpus: float | None) -> None:
-    found = read(still)
-
-    assert found is not None
-    assert found.cpus == cpus
+    ]
+    for still, cpus in cases:
+        found = read(still)
+        assert found is not None
+        assert found.cpus == cpus, still
 
 
 def test_the_memory_bounds_further_workers() -> None:

@@ -15,6 +15,7 @@ from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.peaks import DTYPES, PEAKS, peak, tensor_speedup
 from gpugauge.verdict.window import Window
+from tests.drawn import seeds
 from tests.virtual import VirtualDaemon
 
 ROWS = {row.name: row for row in catalog.metrics()}
@@ -61,7 +62,7 @@ def mfu(*points: tuple[float, Series]) -> float | None:
     return model_flops_utilization(window, "p")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_drawn_trainings(seed: int) -> None:
     draw = random.Random(seed)
     dtype = draw.choice(["bfloat16", "float16"])
@@ -95,9 +96,8 @@ def test_drawn_trainings(seed: int) -> None:
 A100 = "NVIDIA A100-SXM4-80GB"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "dtype", "expected"),
-    [
+def test_what_is_not_known_is_absent() -> None:
+    cases: list[tuple[list[str], str, float | None]] = [
         ([A100], "bfloat16", 0.5),
         ([A100], "tf32", 1.0),
         ([A100] * 2, "bfloat16", 0.25),
@@ -109,11 +109,10 @@ A100 = "NVIDIA A100-SXM4-80GB"
         ([A100], "", None),
         ([A100], "float64", None),
         ([], "bfloat16", None),
-    ],
-)
-def test_what_is_not_known_is_absent(gpus: list[str], dtype: str, expected: float | None) -> None:
-    found = mfu((0.0, point({"stated": 0.0}, 0.0, gpus, dtype)), (10.0, point({"stated": 1560e12}, 10.0, gpus, dtype)))
-    assert found == (None if expected is None else pytest.approx(expected))
+    ]
+    for gpus, dtype, expected in cases:
+        first, last = (point({"stated": 156e12 * second}, second, gpus, dtype) for second in (0.0, 10.0))
+        assert mfu((0.0, first), (10.0, last)) == (None if expected is None else pytest.approx(expected)), (gpus, dtype)
 
 
 def test_without_steps_or_with_two_sources_it_is_absent() -> None:
@@ -136,10 +135,9 @@ def test_a_simulated_model_has_the_load_of_the_tensor_cores(scenario: str, tmp_p
     assert ratios == pytest.approx(active, rel=0.02)
 
 
-@pytest.mark.parametrize("name", GPUS)
-def test_the_rates_are_those_without_sparsity(name: str) -> None:
-    dtype = "float16" if "Tesla" in name else "bfloat16"
-    assert peak(name, dtype) == pytest.approx(GPUS[name] * 1e12, rel=0.02)
+def test_the_rates_are_those_without_sparsity() -> None:
+    found = {name: peak(name, "float16" if "Tesla" in name else "bfloat16") for name in GPUS}
+    assert found == {name: pytest.approx(rate * 1e12, rel=0.02) for name, rate in GPUS.items()}
 
 
 # FLOP of a multiprocessor in a clock by dtype (float32, tf32, bfloat16 and float16), as the architectures define them.
@@ -175,14 +173,13 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_the_rates_follow_from_multiprocessors_and_clock(name: str) -> None:
-    (float32, tf32, float16), count, clock, tensor_clock = MADE[name]
-
-    assert peak(name, "float32") == pytest.approx(float32 * count * clock * 1e9, rel=0.015)
-    assert peak(name, "float16") == pytest.approx(float16 * count * tensor_clock * 1e9, rel=0.015)
-    assert peak(name, "bfloat16") == (peak(name, "float16") if tf32 else None)
-    assert peak(name, "tf32") == (pytest.approx(tf32 * count * tensor_clock * 1e9, rel=0.015) if tf32 else None)
+def test_the_rates_follow_from_multiprocessors_and_clock() -> None:
+    for name, ((float32, tf32, float16), count, clock, tensor_clock) in MADE.items():
+        assert peak(name, "float32") == pytest.approx(float32 * count * clock * 1e9, rel=0.015), name
+        assert peak(name, "float16") == pytest.approx(float16 * count * tensor_clock * 1e9, rel=0.015), name
+        assert peak(name, "bfloat16") == (peak(name, "float16") if tf32 else None), name
+        rate = tf32 * count * tensor_clock * 1e9
+        assert peak(name, "tf32") == (pytest.approx(rate, rel=0.015) if tf32 else None), name
 
 
 def test_each_rate_but_one_is_computed() -> None:
@@ -200,14 +197,11 @@ def test_the_table_is_plausible() -> None:
         assert entry.tf32 is None or entry.float16 is None or entry.float16 >= 1.95 * entry.tf32, entry
 
 
-@pytest.mark.parametrize(
-    ("name", "ratio"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989.5 / 67),
-        ("Tesla V100-SXM2-16GB", 125 / 15.7),
-        ("NVIDIA GeForce RTX 4090", 2.0),
-        ("NVIDIA Unheard-of 1", 30.0),  # that of a B200, the largest
-    ],
-)
-def test_the_speedup_of_tensor_cores(name: str, ratio: float) -> None:
-    assert tensor_speedup(name) == pytest.approx(ratio)
+def test_the_speedup_of_tensor_cores() -> None:
+    ratios = {
+        "NVIDIA H100 80GB HBM3": 989.5 / 67,
+        "Tesla V100-SXM2-16GB": 125 / 15.7,
+        "NVIDIA GeForce RTX 4090": 2.0,
+        "NVIDIA Unheard-of 1": 30.0,  # that of a B200, the largest
+    }
+    assert {name: tensor_speedup(name) for name in ratios} == pytest.approx(ratios)

@@ -6,20 +6,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import pytest
-
 from gpugauge.verdict.causes import STATES
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.states import (
-    RESTING,
-    TRANSITIONS,
-    WORKING,
-    StateFacts,
-    as_markdown,
-    facts_of,
-    next_state,
-    transition,
-)
+from gpugauge.verdict.states import RESTING, TRANSITIONS, WORKING, StateFacts, as_markdown, facts_of, next_state, transition
 from gpugauge.wire.shares import with_waits
 
 QUIET = StateFacts(quiet=True, now="training", mostly="training")
@@ -40,21 +29,19 @@ EXAMPLES: list[tuple[str, str, StateFacts]] = [
 STATES_OF_PHASES = ("starting", *sorted(WORKING))
 
 
-@pytest.mark.parametrize(("when", "to", "facts"), EXAMPLES)
-@pytest.mark.parametrize("before", STATES)
-def test_an_arrow_from_every_state(before: str, when: str, to: str, facts: StateFacts) -> None:
-    row = transition(before, facts)
-
-    assert (row.when, row.to) == (when, to)
+def test_an_arrow_from_every_state() -> None:
+    for before, (when, to, facts) in product(STATES, EXAMPLES):
+        row = transition(before, facts)
+        assert (row.when, row.to) == (when, to), (before, facts)
 
 
-@pytest.mark.parametrize(("now", "mostly"), list(product(STATES_OF_PHASES, repeat=2)))
-def test_arrows_of_the_phases(now: str, mostly: str) -> None:
-    facts = StateFacts(now=now, mostly=mostly)
+def test_arrows_of_the_phases() -> None:
+    for now, mostly in product(STATES_OF_PHASES, repeat=2):
+        facts = StateFacts(now=now, mostly=mostly)
 
-    # A new phase is shown at once, except that between two working states the larger part of 10 s decides.
-    assert {next_state(before, facts) for before in RESTING} == {now}
-    assert {next_state(before, facts) for before in WORKING} == {mostly}
+        # A new phase is shown at once, except that between two working states the larger part of 10 s decides.
+        assert {next_state(before, facts) for before in RESTING} == {now}
+        assert {next_state(before, facts) for before in WORKING} == {mostly}
 
 
 def test_every_row_of_the_table_can_apply() -> None:
@@ -110,9 +97,8 @@ def in_phase(name: str, seconds: float = 10.0, **others: float) -> dict[str, Any
     return {"phase": name, "phase_age": seconds, "recent": {name: seconds, **others}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "state"),
-    [
+def test_state_of_the_evidence() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "training"),
         ({"parameters": {"cpu": 1e9}}, "training_on_cpu"),
         ({"parameters": {"cpu": 1e9, "cuda": 1e9}}, "training"),
@@ -173,15 +159,13 @@ def in_phase(name: str, seconds: float = 10.0, **others: float) -> dict[str, Any
         ({"inside": False}, "unknown"),
         ({"inside": False, "devices": (IDLE,)}, "held_idle"),
         ({"inside": False, "devices": (IDLE,), "window": 10.0}, "unknown"),
-    ],
-)
-def test_state_of_the_evidence(changes: dict[str, Any], state: str) -> None:
-    assert next_state("unknown", facts_of(replace(TRAINING, **changes), "unknown")) == state
+    ]
+    for changes, state in cases:
+        assert next_state("unknown", facts_of(replace(TRAINING, **changes), "unknown")) == state, changes
 
 
-@pytest.mark.parametrize(
-    ("before", "recent", "state"),
-    [
+def test_the_largest_part_of_ten_seconds_decides_between_working_states() -> None:
+    for before, recent, state in (
         ("training", {"training": 4.0, "checkpointing": 6.0}, "checkpointing"),
         ("training", {"training": 6.0, "checkpointing": 4.0}, "training"),
         ("checkpointing", {"training": 5.0, "checkpointing": 5.0}, "checkpointing"),
@@ -193,14 +177,9 @@ def test_state_of_the_evidence(changes: dict[str, Any], state: str) -> None:
         ("evaluating", {"loading": 10.0}, "evaluating"),
         # The time before the first step does not count after it.
         ("training", {"starting": 9.0, "compiling": 0.8, "training": 0.2}, "compiling"),
-    ],
-)
-def test_the_largest_part_of_ten_seconds_decides_between_working_states(
-    before: str, recent: dict[str, float], state: str
-) -> None:
-    e = replace(TRAINING, phase="training", recent=recent)
-
-    assert next_state(before, facts_of(e, before)) == state
+    ):
+        e = replace(TRAINING, phase="training", recent=recent)
+        assert next_state(before, facts_of(e, before)) == state, recent
 
 
 def test_waits_belong_to_their_phases() -> None:

@@ -38,14 +38,19 @@ def test_rates_use_the_time_between_ticks() -> None:
     assert window.span == 11.4
 
 
-@pytest.mark.parametrize("every", [1.0, 4.999, 5.001])
-def test_points_older_than_a_minute_are_dropped(every: float) -> None:
+def ticked(every: float, count: int) -> Window:
+    """Return a window of ticks at an interval, in which a step is a second."""
     window = Window(FAMILIES)
-    for tick in range(100):
-        window.add(tick * every, section(family(STEPS, p=tick)))
+    for tick in range(count):
+        window.add(tick * every, section(family(STEPS, p=tick * every)))
+    return window
 
-    assert 60 - every <= window.span <= 60
-    assert window.rate(STEPS, "p") == pytest.approx(1 / every)
+
+def test_points_older_than_a_minute_are_dropped() -> None:
+    for every in (1.0, 4.999, 5.001):
+        window = ticked(every, 100)
+        assert 60 - every <= window.span <= 60
+        assert window.rate(STEPS, "p") == pytest.approx(1.0)
 
 
 def test_span_ignores_milliseconds() -> None:
@@ -134,20 +139,9 @@ def test_unchanged_family_is_stored_once() -> None:
     assert third._index is first._index
 
 
-@pytest.mark.parametrize(
-    ("every", "span"), [(1.0, 10.0), (4.99, 9.98), (5.01, 10.02), (9.0, 9.0), (20.0, 20.0), (29.0, 29.0)]
-)
-def test_recent_part_has_two_points_or_more(every: float, span: float) -> None:
-    window = Window(FAMILIES)
-    for tick in range(20):
-        window.add(tick * every, section(family(STEPS, p=tick * every)))
-
-    assert window.recent(10.0).span == pytest.approx(span, abs=0.1)
-    assert window.recent(10.0).rise(STEPS, "p") == pytest.approx(span)
-
-
-def test_recent_part_of_one_point() -> None:
-    window = Window(FAMILIES)
-    window.add(0.0, section(family(STEPS, p=1.0)))
-
-    assert window.recent(10.0).rise(STEPS, "p") is None
+def test_recent_part_has_two_points_or_more() -> None:
+    for every, span in ((1.0, 10.0), (4.99, 9.98), (5.01, 10.02), (9.0, 9.0), (20.0, 20.0), (29.0, 29.0)):
+        recent = ticked(every, 20).recent(10.0)
+        assert recent.span == pytest.approx(span, abs=0.1)
+        assert recent.rise(STEPS, "p") == pytest.approx(span)
+    assert ticked(1.0, 1).recent(10.0).rise(STEPS, "p") is None

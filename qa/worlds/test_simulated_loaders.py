@@ -12,17 +12,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.simulation import Moment, moments, scenario
 
 from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.verdict import loaders
-from tests.simulation import Moment, moments, scenario
 
 SECONDS = 100
 GPUS = 16
 MOST = 200  # workers that are tried
 FEW, MANY = 16, 64  # docs/verdict.md: so many may be recommended to any process, and no more
-SEEDS = range(int(os.environ.get("GPUGAUGE_DRAWN_LOADERS", "4")))
+SEEDS = range(int(os.environ.get("GPUGAUGE_DRAWN_LOADERS", "4" if EVERYTHING else "2")))
 
 
 def draw(d: random.Random) -> Pipeline:
@@ -133,7 +134,8 @@ def wrong_reason(p: Pipeline, found: loaders.Diagnosis) -> Iterator[str]:
         yield "the reason"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.timeout(120 * len(SEEDS))  # all seeds are one test
+@seeds(SEEDS)
 def test_drawn_loaders_are_told_what_they_need(seed: int, tmp_path: Path) -> None:
     d = random.Random(seed)
     drawn = [draw(d) for _ in range(GPUS)]

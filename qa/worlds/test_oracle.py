@@ -5,7 +5,7 @@ import pytest
 from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
-from tests.verdict.oracle import PUBLISHED_SEEDS, TUNING_SEEDS, Case, cases, right, without_counters
+from qa.worlds.oracle import PUBLISHED_SEEDS, TUNING_SEEDS, Case, cases, right, without_counters
 
 
 @pytest.fixture(scope="module")

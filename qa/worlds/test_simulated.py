@@ -7,10 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
 from gpugauge.simulator.device.pipeline import true_cause
 from gpugauge.simulator.scenario.load import Scenario, load_scenario
-from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
 SECONDS = 76
 # By planted cause: the pipeline, and the load of other processes on its GPU.
@@ -63,13 +63,11 @@ def verdicts(found: Moment) -> dict[str, tuple[str, str | None]]:
     return {name: (found.states[100 + i], found.causes[100 + i]) for i, name in enumerate(PLANTED)}
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_verdict_names_the_planted_cause_and_that_of_the_oracle(name: str, after_a_minute: Moment) -> None:
-    pid = 100 + list(PLANTED).index(name)
-    cause = None if name.startswith("healthy") else name.split(",", maxsplit=1)[0]
+def test_verdict_names_the_planted_cause_and_that_of_the_oracle(after_a_minute: Moment) -> None:
+    causes = {name: None if name.startswith("healthy") else name.partition(",")[0] for name in PLANTED}
 
-    assert oracle(planted())[pid] == cause
-    assert verdicts(after_a_minute)[name] == ("training", cause)
+    assert dict(zip(PLANTED, oracle(planted()).values(), strict=True)) == causes
+    assert verdicts(after_a_minute) == {name: ("training", cause) for name, cause in causes.items()}
 
 
 @pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])

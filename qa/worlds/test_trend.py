@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gpugauge.verdict.memory.trend import Growth, Series
-from tests.verdict.histories import MIB, History, history
+from qa.worlds.histories import MIB, History, history
 
 _LATE = 4  # samples after which a change shows
 SEED, COUNT = map(int, os.environ.get("GPUGAUGE_TRENDS", "23 150").split())
