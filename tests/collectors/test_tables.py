@@ -82,10 +82,7 @@ def test_supported_reasons_are_zero_and_others_absent() -> None:
 
     exported = values(ClocksCollector(), device(reading))
 
-    assert exported["gpu_clocks_event_active"] == {
-        ("GPU-a", "sw_power_cap"): 1,
-        ("GPU-a", "hw_thermal_slowdown"): 0,
-    }
+    assert exported["gpu_clocks_event_active"] == {("GPU-a", "sw_power_cap"): 1, ("GPU-a", "hw_thermal_slowdown"): 0}
     assert exported["gpu_clocks_event_seconds_total"] == {("GPU-a", "hw_thermal_slowdown"): 0.5}
 
 

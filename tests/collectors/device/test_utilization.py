@@ -60,8 +60,7 @@ def test_engine_without_a_ring_is_polled() -> None:
     run = Run()
     for percent in (90, 50, 100):
         exported = run.tick(
-            reply(utilization_percent=percent),
-            shown=device(generation=percent, utilization_percent=percent),
+            reply(utilization_percent=percent), shown=device(generation=percent, utilization_percent=percent)
         )
 
     assert exported["gpu_busy_seconds_total"] == pytest.approx({(UUID, "gpu"): 1.5})

@@ -358,10 +358,7 @@ def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) 
         ({"memory.stat": "anon 100\nfile 7\nshmem 20\n", "memory.max": "1000\n"}, (120, 1000)),
         ({"memory.stat": "anon 100\nfile 7\n", "memory.max": "max\n"}, (100, None)),
         (
-            {
-                "memory.stat": "rss 1\ntotal_rss 100\ntotal_shmem 20\n",
-                "memory.limit_in_bytes": "9223372036854771712\n",
-            },
+            {"memory.stat": "rss 1\ntotal_rss 100\ntotal_shmem 20\n", "memory.limit_in_bytes": "9223372036854771712\n"},
             (120, None),
         ),
         ({"memory.stat": "total_rss 100\n", "memory.limit_in_bytes": "5000\n"}, (100, 5000)),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.snapshot import Section
 from gpugauge.wire.shares import NAMED_PHASES
-from tests.collectors.training.timeline import ROWS, Span, Timeline, tick
+from qa.worlds.timeline import ROWS, Span, Timeline, tick
 
 STALLED = 40.0
 VERDICT_SECONDS = 10.0  # two verdicts are at most this far apart

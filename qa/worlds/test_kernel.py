@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
+from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
@@ -98,7 +98,7 @@ class World:
             yield
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(range(0, 60, 1 if EVERYTHING else 3))
 def test_what_is_open_is_what_the_log_says(seed: int, tmp_path: Path) -> None:
     world = World(random.Random(seed), tmp_path)
     for _ in range(world.chance.choice([0, 3])):

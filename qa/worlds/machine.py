@@ -8,7 +8,7 @@ from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading, ProcessReading, Reply
 from gpugauge.workload.procfs import Procfs, process_hash
 
-UUID = "GPU-a"
+GIB, UUID = 1 << 30, "GPU-a"
 TICKS = 100
 
 
@@ -22,7 +22,7 @@ class Process:
     level: float
     busy_from: float
     busy_to: float
-    memory: int = 1 << 30
+    memory: int = GIB
 
     @property
     def name(self) -> str:
@@ -107,3 +107,12 @@ class Proc(Procfs):
 def values(collector: ProcessCollector, tick: Tick) -> dict[str, dict[tuple[str, ...], float]]:
     """Return the collector's samples by metric and labels."""
     return {f.metric.name: dict(f.samples) for f in collector.collect(tick).families}  # type: ignore[arg-type]  # no histogram here
+
+
+def collector(machine: Machine, folder: Path, most: int = 128, linger: float = 300.0) -> ProcessCollector:
+    return ProcessCollector(Proc(machine, folder), machine.device_busy, None, most, linger)
+
+
+def long(pid: int, level: float, memory: int = GIB) -> Process:
+    """Return a process that is busy all the time."""
+    return Process(pid, 0, 1e6, level, 0, 1e6, memory)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.driver.nvidia.otherdriver import Driver
+from tests.simulator.build import opened
 
 from gpugauge.collectors.device.faults import Faults
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.driver.nvidia.nvml import use_library, used_library
-from tests.driver.nvidia.otherdriver import Driver
-from tests.simulator.build import opened
 
 READINGS = 80
 T = 1.7e9
@@ -94,7 +94,7 @@ def readings(life: Life) -> Iterator[DeviceReading]:
         yield DeviceReading.of([nvml.read(0, ["normal"])[0]["normal"]])
 
 
-@pytest.mark.parametrize("seed", range(100))
+@seeds(range(0, 100, 1 if EVERYTHING else 3))
 def test_an_error_is_open_until_a_reset_and_no_longer(seed: int) -> None:
     life = drawn(random.Random(seed))
     faults = Faults()

@@ -7,6 +7,9 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.collectors.training.test_training import FakeSessions
+from tests.drawn import EVERYTHING, seeds
+from tests.texts import NAMES, TEXTS
 
 from gpugauge.base.text import whole
 from gpugauge.collectors.base import Collector, Tick
@@ -24,8 +27,6 @@ from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire
-from tests.collectors.training.test_training import FakeSessions
-from tests.texts import NAMES, TEXTS
 
 
 def session(dice: random.Random, number: int, second: float) -> Session:
@@ -53,7 +54,7 @@ def session(dice: random.Random, number: int, second: float) -> Session:
     return Session(hello, number, 1000, snap)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(0, 40, 1 if EVERYTHING else 3))
 def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     sessions = FakeSessions()
     collectors: list[Collector] = [
@@ -82,11 +83,10 @@ def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureF
     assert content(facts, None, NO_LINKS)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_whole_numbers(text: str) -> None:
-    digits = bool(text) and set(text) <= set("0123456789")
+def test_whole_numbers() -> None:
+    digits = {text for text in TEXTS if text and set(text) <= set("0123456789") and len(text) <= 10}
 
-    assert whole(text) == (int(text) if digits and len(text) <= 10 else None)
+    assert {text: whole(text) for text in TEXTS} == {text: int(text) if text in digits else None for text in TEXTS}
 
 
 def test_a_process_that_cannot_be_judged_costs_the_others_nothing(
