@@ -19,6 +19,15 @@ from functools import cache
 from pathlib import Path
 
 from tests.simulation import moments, scenario
+
+from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
+from gpugauge.simulator.scenario.load import Scenario
+from gpugauge.verdict import loaders, mistakes, states
+from gpugauge.verdict.causes import as_markdown
+from gpugauge.verdict.evidence import Evidence
+from gpugauge.verdict.judge import judge
+from qa.bench import figures
+from qa.bench.report import report, reported
 from qa.worlds.oracle import (
     FAULTS,
     PUBLISHED_SEEDS,
@@ -29,15 +38,6 @@ from qa.worlds.oracle import (
     without_counters,
     without_hook,
 )
-
-from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
-from gpugauge.simulator.scenario.load import Scenario
-from gpugauge.verdict import loaders, mistakes, states
-from gpugauge.verdict.causes import as_markdown
-from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.judge import judge
-from qa.bench import figures
-from qa.bench.report import report, reported
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "verdict.md"
 PIPELINES = 1000  # of each seed and number of faults
