@@ -17,9 +17,8 @@ OVER = (
 FAULT = b"4,18,90002,c;NVRM: Xid (PCI:0000:86:00): 31, pid=4242, name=python3, Ch 00000008, intr 00000000.\n"
 
 
-@pytest.mark.parametrize(
-    ("record", "found"),
-    [
+def test_parse() -> None:
+    records: list[tuple[bytes, list[KernelXid]]] = [
         (LOST, [LOST_XID]),
         (LOST + b" SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n", [LOST_XID]),
         (LOADED, [KernelXid("", None, 0.000002)]),
@@ -37,23 +36,18 @@ FAULT = b"4,18,90002,c;NVRM: Xid (PCI:0000:86:00): 31, pid=4242, name=python3, C
         (b"12,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, written by a program\n", []),
         (b"\xff\xfe;;\n", []),
         (b"6" * 5000 + b",1,2,-;NVRM: Xid (PCI:0000:3b:00): 79\n", []),
-    ],
-)
-def test_parse(record: bytes, found: list[KernelXid]) -> None:
-    assert parse(record) == found
+    ]
+    assert [parse(record) for record, _ in records] == [found for _, found in records]
 
 
-@pytest.mark.parametrize(
-    ("bus_id", "address"),
-    [
-        ("00000000:3B:00.0", "0000:3b:00"),
-        ("0000:3b:00", "0000:3b:00"),
-        ("00010000:01:00.0", "10000:01:00"),
-        ("00000018:01:00.0", "0018:01:00"),
-    ],
-)
-def test_driver_and_kernel_addresses_are_equal(bus_id: str, address: str) -> None:
-    assert pci_address(bus_id) == address
+def test_driver_and_kernel_addresses_are_equal() -> None:
+    addresses = {
+        "00000000:3B:00.0": "0000:3b:00",
+        "0000:3b:00": "0000:3b:00",
+        "00010000:01:00.0": "10000:01:00",
+        "00000018:01:00.0": "0018:01:00",
+    }
+    assert {bus_id: pci_address(bus_id) for bus_id in addresses} == addresses
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,25 +168,19 @@ def test_a_counter_that_falls_gives_nothing() -> None:
     assert run.drain(2.0, 4.0, row(2.0, 1, 100)) == {"p1": pytest.approx(1.0)}
 
 
-@pytest.mark.parametrize(
-    ("drains", "covered"),
-    [
+def test_rows_stand_for_the_time_since_the_newest_row_before() -> None:
+    for drains, covered in (
         ([(0.0, 0.0), (1.0, 1.0), (3.0, 3.0)], 2.0),  # the rows are of the time of the drain
         ([(0.0, 0.0), (1.0, 1.0), (3.0, 1.5)], 0.5),  # the newest row is old: the rest comes later
         ([(0.0, 0.0), (1.0, 1.0), (3.0, 9.0)], 2.0),  # a clock that jumped: at most the time between the replies
         ([(0.0, 0.0), (1.0, 1.0), (30.0, 30.0)], 12.0),  # no buffer covers more
         ([(0.0, 0.0), (1.0, 50.0), (3.0, 2.0)], 2.0),  # another clock
         ([(0.0, 0.0), (20.0, 20.0)], 12.0),  # the first rows
-    ],
-)
-def test_rows_stand_for_the_time_since_the_newest_row_before(
-    drains: Sequence[tuple[float, float]], covered: float
-) -> None:
-    run = Run()
-    for now, stamp in drains:
-        found = run.drain(now, None, *([row(stamp, 1, 10)] if stamp else []))
-
-    assert found == {"p1": pytest.approx(0.1 * covered)}
+    ):
+        run = Run()
+        for now, stamp in drains:
+            found = run.drain(now, None, *([row(stamp, 1, 10)] if stamp else []))
+        assert found == {"p1": pytest.approx(0.1 * covered)}, drains
 
 
 def test_after_a_restart_the_rows_of_a_new_worker_start_a_new_count() -> None:
@@ -214,9 +206,8 @@ def test_the_owner_has_had_the_pid_since_the_rows_began() -> None:
     assert asked == [(5, 9.0)]  # two seconds of rows, and a second for the reply
 
 
-@pytest.mark.parametrize(
-    ("batches", "expected"),
-    [
+def test_shares() -> None:
+    cases: list[tuple[list[list[list[int]]], dict[int, float]]] = [
         ([[row(1, 7, 0), row(2, 7, 50)]], {7: 0.25}),
         ([[row(1, 7, 100), row(1, 6, 20)]], {7: 1.0, 6: 0.2}),
         ([[row(1, 7, 40)], []], {7: 0.2}),
@@ -229,10 +220,9 @@ def test_the_owner_has_had_the_pid_since_the_rows_began() -> None:
         ),
         ([[[1, 7, 50, 3, 4]]], {7: 0.5}),
         ([], {}),
-    ],
-)
-def test_shares(batches: list[list[list[int]]], expected: dict[int, float]) -> None:
-    assert shares(batches) == pytest.approx(expected)
+    ]
+    for batches, expected in cases:
+        assert shares(batches) == pytest.approx(expected), batches
 
 
 def test_garbage_is_not_the_newest_row() -> None:

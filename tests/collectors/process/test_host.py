@@ -140,9 +140,8 @@ def test_cgroup_v1(tmp_path: Path) -> None:
     assert (exported.cpus, exported.throttled, exported.pressure) == (None, 3.0, {})
 
 
-@pytest.mark.parametrize(
-    ("machine", "group", "expected"),
-    [
+def test_memory_that_new_processes_can_use(tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, str], int | None]] = [
         ("MemAvailable:   2048 kB\n", {}, 2 << 20),
         ("MemAvailable:   2048 kB\n", {"max": "max", "current": "5"}, 2 << 20),
         ("MemAvailable:   2048 kB\n", {"max": "900", "current": "500"}, 400),
@@ -152,40 +151,28 @@ def test_cgroup_v1(tmp_path: Path) -> None:
         ("MemAvailable:   2048 kB\n", {"limit_in_bytes": "9223372036854771712", "usage_in_bytes": "500"}, 2 << 20),
         ("MemFree:        2048 kB\n", {"max": "900", "current": "500"}, 400),
         ("", {}, None),
-    ],
-)
-def test_memory_that_new_processes_can_use(
-    machine: str, group: dict[str, str], expected: int | None, tmp_path: Path
-) -> None:
-    proc, groups = tmp_path / "proc", tmp_path / "groups"
-    write(proc, 10, maps=CUDA, cgroup="0::/job\n")
-    (proc / "meminfo").write_text(machine)
-    (groups / "job").mkdir(parents=True)
-    for name, text in group.items():
-        (groups / f"job/memory.{name}").write_text(text)
-    procfs = Procfs(str(proc))
+    ]
+    for number, (machine, group, expected) in enumerate(cases):
+        proc, groups = tmp_path / f"proc{number}", tmp_path / f"groups{number}"
+        write(proc, 10, maps=CUDA, cgroup="0::/job\n")
+        (proc / "meminfo").write_text(machine)
+        (groups / "job").mkdir(parents=True)
+        for name, text in group.items():
+            (groups / f"job/memory.{name}").write_text(text)
+        procfs = Procfs(str(proc))
+        found = values(HostCollector(procfs, Workloads(procfs, cgroup_root=groups)), 0)
 
-    found = values(HostCollector(procfs, Workloads(procfs, cgroup_root=groups)), 0)
-
-    assert found.get("gpu_process_memory_available_bytes", {}).get(("10",)) == expected
+        assert found.get("gpu_process_memory_available_bytes", {}).get(("10",)) == expected, (machine, group)
 
 
-@pytest.mark.parametrize(
-    ("environ", "hook"),
-    [
-        ({}, ""),
-        (environment({"PYTHONPATH": "/lib"}), "yes"),
-        (environment({"GPUGAUGE_HOOK": "0"}), ""),
-        ({"PYTHONPATH": "/lib"}, ""),
-    ],
-)
-def test_a_program_under_the_hook_is_known_before_it_reports(
-    tmp_path: Path, environ: dict[str, str], hook: str
-) -> None:
-    write(tmp_path, 10, maps=CUDA, environ=environ)
+def test_a_program_under_the_hook_is_known_before_it_reports(tmp_path: Path) -> None:
+    hooked = environment({"PYTHONPATH": "/lib"})
+    for pid, environ in enumerate(({}, hooked, environment({"GPUGAUGE_HOOK": "0"}), {"PYTHONPATH": "/lib"}), 10):
+        write(tmp_path, pid, maps=CUDA, environ=environ)
 
-    (labels,) = values(HostCollector(Procfs(str(tmp_path))), 0)["gpu_process_host_info"]
-    assert labels[PROCESSES[0].labels.index("hook")] == hook
+    found = values(HostCollector(Procfs(str(tmp_path))), 0)["gpu_process_host_info"]
+    column = PROCESSES[0].labels.index("hook")
+    assert {labels[0]: labels[column] for labels in found} == {"10": "", "11": "yes", "12": "", "13": ""}
 
 
 def test_empty_visible_devices_differ_from_unset_ones(tmp_path: Path) -> None:
@@ -352,9 +339,8 @@ def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) 
     assert found["gpu_process_affinity_cpus"][(pid,)] == len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
+def test_memory_of_a_cgroup(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, str], tuple[int | None, int | None]]] = [
         ({"memory.stat": "anon 100\nfile 7\nshmem 20\n", "memory.max": "1000\n"}, (120, 1000)),
         ({"memory.stat": "anon 100\nfile 7\n", "memory.max": "max\n"}, (100, None)),
         (
@@ -363,14 +349,15 @@ def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) 
         ),
         ({"memory.stat": "total_rss 100\n", "memory.limit_in_bytes": "5000\n"}, (100, 5000)),
         ({}, (None, None)),
-    ],
-)
-def test_memory_of_a_cgroup(tmp_path: Path, files: dict[str, str], expected: tuple[int | None, int | None]) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
+    ]
+    for number, (files, expected) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
 
-    found = cgroup(tmp_path, tmp_path)
-    assert (found.memory, found.memory_limit) == expected
+        found = cgroup(folder, folder)
+        assert (found.memory, found.memory_limit) == expected, files
 
 
 def test_memory_and_cpus_of_a_process(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import asdict, fields, replace
 
-import pytest
-
 from gpugauge.collectors.training import loader_rows
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.loader_verdict_rows import LIVE as VERDICT
@@ -16,6 +14,7 @@ from gpugauge.sessions.session import Session
 from gpugauge.verdict.judge import Verdict
 from gpugauge.verdict.loaders import TOO_FEW_WORKERS, Diagnosis
 from gpugauge.wire import messages as wire
+from tests.drawn import seeds
 
 GAUGES = ("slowest", "worker_bytes")
 
@@ -36,7 +35,7 @@ def values(session: Session) -> dict[tuple[str, ...], float]:
     return {(family.metric.name, *labels[1:]): value for family in found for labels, value in family.samples}  # type: ignore[misc]  # no histogram
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(range(10))
 def test_each_figure_has_its_series(seed: int) -> None:
     loader = drawn(seed)
     found = values(session(loader, cpus="12", ranks_on_cpus="4"))
@@ -47,15 +46,14 @@ def test_each_figure_has_its_series(seed: int) -> None:
     assert found["torch_loader_slowest_worker_ratio",] == loader.slowest
 
 
-@pytest.mark.parametrize(
-    "facts", [{}, {"cpus": "4"}, {"cpus": "x", "ranks_on_cpus": "1"}, {"cpus": "4", "ranks_on_cpus": "0"}]
-)
-def test_what_is_not_known_is_absent(facts: dict[str, str]) -> None:
-    assert values(session(None, **facts)) == {}
-    assert values(session(wire.Loader(3), **facts)) == {("torch_loader_batches_total",): 3}
+def test_what_is_not_known_is_absent() -> None:
+    unknown: list[dict[str, str]] = [{}, {"cpus": "4"}, {"cpus": "x", "ranks_on_cpus": "1"}]
+    for facts in (*unknown, {"cpus": "4", "ranks_on_cpus": "0"}):
+        assert values(session(None, **facts)) == {}
+        assert values(session(wire.Loader(3), **facts)) == {("torch_loader_batches_total",): 3}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(range(10))
 def test_a_program_in_the_place_of_another_one_continues_its_counts(seed: int) -> None:
     before, loader = drawn(seed), drawn(seed + 100)
     snap = continued(session(before), session(loader)).snap
