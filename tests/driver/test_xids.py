@@ -1,4 +1,4 @@
-from gpugauge.collectors.device.xids import LASTING, LINKED, XID_CLASSES, xid_class, xid_labels, xid_name
+from gpugauge.driver.xids import LASTING, LINKED, XID_CLASSES, xid_class, xid_labels, xid_name
 
 
 def test_xid_class() -> None:
