@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from qa.worlds.nodes import Node
+
 from gpugauge.exposition.text import Lines
 from gpugauge.status.node import status
-from tests.status.drawnnode import Node
 
 Answers = Mapping[str, tuple[int, str]]
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
+from qa.worlds.nodes import Node, Program, draw
 
 from gpugauge.base.text import printable
 from gpugauge.cli.main import main
@@ -24,7 +25,7 @@ from gpugauge.verdict.causes import CAUSES
 from tests.doctor.cases import case
 from tests.doctor.daemons import Answers, answers_of, serving
 from tests.doctor.test_process import proc
-from tests.status.drawnnode import Node, Program, draw
+from tests.drawn import seeds
 
 SEEDS = range(12)
 # By the number of loader workers, "" if it is not known.
@@ -57,7 +58,7 @@ def expected(program: Program) -> list[str]:
         texts += [f"[{program.cause}]"]
         # What is already so is left out of the advice on a loader.
         texts += LOADER_TEXTS[program.loader.get("workers", "")] if loads else []
-        # tests/status/test_measured_advice.py has the values in the others.
+        # qa/worlds/test_measured_advice.py has the values in the others.
         texts += [] if loads or program.cause in BY_CAUSE else [CAUSES[program.cause].advice]
     if program.speedup and program.condition != "on_cpu":
         low, high = 0.9 * program.speedup, 1.2 * program.speedup
@@ -67,7 +68,7 @@ def expected(program: Program) -> list[str]:
     return texts + (["there is no GPU here"] if program.condition == "on_cpu" and not program.cause else [])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_each_process_of_a_node_is_answered(tmp_path: Path, seed: int) -> None:
     node = draw(seed)
     with serving(answers_of(node)) as url:
@@ -88,7 +89,7 @@ def test_each_process_of_a_node_is_answered(tmp_path: Path, seed: int) -> None:
                 assert gained == any("→ steps" in part for part in expected(program))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_checks_advise_what_the_answer_advises(tmp_path: Path, seed: int) -> None:
     node = draw(seed)
     with serving(answers_of(node)) as url:
@@ -254,7 +255,7 @@ def test_a_terminal_without_block_characters() -> None:
     assert shown.isascii()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(range(30))
 def test_what_is_wrong_with_its_gpu_stands_first(tmp_path: Path, seed: int) -> None:
     node = draw(seed)
     with serving(answers_of(node)) as url:

@@ -11,6 +11,7 @@ from gpugauge.doctor.table import Entry
 from gpugauge.driver.api import MigReading
 from tests.doctor.cases import CUDA, case, device, driver, findings, lost
 from tests.doctor.test_pytorch import CPU, ROCM
+from tests.drawn import seeds
 
 NONE = Driver("library_not_found")
 
@@ -43,7 +44,7 @@ def test_machines_without_a_driver(tmp_path: Path, pci: dict[str, int], platform
     assert (finding.level, finding.found) == (level, found)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_a_drawn_machine_without_a_gpu_is_told_so_once(seed: int, tmp_path: Path) -> None:
     """A laptop has no trace of a GPU; where there is one, somebody expects a GPU, and the failures are named."""
     rng = random.Random(seed)

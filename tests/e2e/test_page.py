@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qa.worlds.nodes import Node, Program, crowd_of, draw
 
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
 from tests.e2e.browsing import axe_violations, launched, opened
 from tests.e2e.pages import LINKS, Page, served, simulated
 from tests.e2e.programs import daemon, wait_for
-from tests.status.drawnnode import Node, Program, crowd_of, draw
 from tests.status.statusfacts import family, snapshot
 
 pytestmark = pytest.mark.e2e

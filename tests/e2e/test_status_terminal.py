@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from qa.worlds.nodes import Node, draw
 
 from gpugauge.status.node import status
 from tests.doctor.daemons import answers_of, serving
 from tests.e2e.programs import GPUGAUGE, wait_for
 from tests.needs import need
-from tests.status.drawnnode import Node, draw
 
 pytestmark = pytest.mark.e2e
 SEEDS = (3, 7, 21, 33)

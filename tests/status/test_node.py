@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qa.worlds.nodes import draw
 
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section, Snapshot
@@ -18,7 +19,6 @@ from gpugauge.web.server import Request
 from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload
 from tests.serving import answer
-from tests.status.drawnnode import draw
 from tests.status.statusfacts import ROWS, family, snapshot
 
 DOCS = Path(__file__).parents[2] / "docs" / "http.md"

@@ -6,6 +6,7 @@ import pytest
 from gpugauge.status.details import last_use
 from gpugauge.status.words import cause_phrase, digits, duration, factor, quantity, state_words
 from gpugauge.verdict.causes import CAUSES, STATES
+from tests.drawn import seeds
 
 
 def test_every_cause_and_state_has_words() -> None:
@@ -42,7 +43,7 @@ def test_factors() -> None:
     assert [factor(value) for value in values] == ["1", "1", "1.4", "3.9", "10", "12", "100", "200", "227", "10000000"]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@seeds(range(200))
 def test_no_number_has_an_exponent(seed: int) -> None:
     d = random.Random(seed)
     value, count = 10 ** d.uniform(-9, 12), d.choice([2, 3])

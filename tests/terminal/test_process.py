@@ -17,6 +17,7 @@ from gpugauge.terminal.screen import Process
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.loaders import SLOW_BATCHES
 from gpugauge.verdict.mistakes import MISTAKES
+from tests.drawn import seeds
 from tests.status.test_advice import diagnosed
 
 NOW = 1.7e9
@@ -99,7 +100,7 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_everything_is_shown_and_fits(seed: int) -> None:
     process = drawn(seed)
     for width in (40, 80, 120, 200):
@@ -117,7 +118,7 @@ def test_everything_is_shown_and_fits(seed: int) -> None:
         assert ("Known mistakes" in lines) == bool(made)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_largest_gain_is_first(seed: int) -> None:
     process = drawn(seed)
     lines = process_screen(process.process(), NOW, 100, colour=False)
@@ -129,7 +130,7 @@ def test_the_largest_gain_is_first(seed: int) -> None:
     assert sum("→ the gain is not decided" in line for line in lines) == len(process.gains) - len(known)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_bar_has_the_shares(seed: int) -> None:
     process = drawn(seed)
     for width in (40, 80, 200):
@@ -146,7 +147,7 @@ def test_the_bar_has_the_shares(seed: int) -> None:
             assert (f"{fill} {100 * share:.0f} % {words}" in " ".join(legend.split())) == named
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_cells_of_a_bar(seed: int) -> None:
     dice = random.Random(seed)
     shares = [dice.choice((0.0, 0.001, dice.random())) for _ in range(dice.randint(1, 7))]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from qa.worlds.nodes import GIB, Gpu, Node, Program
 
 from gpugauge.cli.top import command
 from gpugauge.status.node import status
 from gpugauge.terminal.feed import Feed
 from tests.needs import require
-from tests.status.drawnnode import GIB, Gpu, Node, Program
 
 GPUS = [Gpu(f"GPU-{n}", n, "NVIDIA H100", load=0.5, power=100.0, memory=GIB) for n in range(3)]
 PROGRAMS = [

@@ -16,6 +16,7 @@ import pytest
 from gpugauge.web import connections as server_connections
 from gpugauge.web import http1, server
 from gpugauge.web.server import Reply, Request, sentence
+from tests.drawn import seeds
 from tests.serving import Gate, client, closed_by_server, fetch, routes, serving
 
 
@@ -153,7 +154,7 @@ def login_needed(request: Request) -> Reply | None:
     return None if request.headers.get("Authorization") == "right" else sentence(401, "who are you?")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(range(6))
 def test_connections_that_have_not_logged_in_never_displace_one_that_has(seed: int) -> None:
     """The drawn strangers collect refusals, send parts of requests or nothing, from the scraper's address or others."""
     chance = random.Random(seed)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpugauge.web import listen
+from tests.drawn import seeds
 
 # The last two are of documentation (RFC 5737, RFC 3849): no machine has them.
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "::1", "192.0.2.1", "2001:db8::1")
@@ -36,7 +37,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(range(12))
 def test_drawn_names_are_bound_where_they_can_be(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     drawn = [chance.choice(ADDRESSES) for _ in range(chance.randint(1, 4))]

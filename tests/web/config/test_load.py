@@ -14,6 +14,7 @@ from gpugauge.settings.kinds import ConfigError
 from gpugauge.web.config import tls as tls_module
 from gpugauge.web.config.load import WebConfig, load_web_config
 from tests.certificates import Authority, key_pem, new_key
+from tests.drawn import seeds
 
 HASH = "$2y$10$" + "a" * 53
 TLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n"
@@ -99,7 +100,7 @@ def test_client_certificates(folder: Path, text: str, verify: ssl.VerifyMode) ->
     assert context(folder, text).verify_mode == verify
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(range(10))
 def test_empty_values_are_as_absent_ones(folder: Path, seed: int) -> None:
     """Templates write every key, as the configuration of Prometheus' exporters allows."""
     chance = random.Random(seed)

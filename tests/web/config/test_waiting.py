@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gpugauge.web.config.waiting import MAX_WAITING, MAX_WAITING_PER_PREFIX, WaitingLogins
+from tests.drawn import seeds
 
 HASH_SECONDS = 0.06
 SCRAPE_SECONDS = 15.0
@@ -68,7 +69,7 @@ def simulate(attacker: Callable[[random.Random], str], seed: int, tries: int, ho
 
 
 @pytest.mark.parametrize("attacker", [twenty_addresses, one_site, neighbours, loopback, slash_64, slash_48])
-@pytest.mark.parametrize("seed", range(8))
+@seeds(range(8))
 def test_a_right_login_from_an_unknown_address_is_verified_at_the_second_try(
     attacker: Callable[[random.Random], str], seed: int
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_right_login_from_an_unknown_address_is_verified_at_the_second_try(
     assert simulate(attacker, seed, tries=2) in (1, 2)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(range(8))
 def test_a_scraper_of_this_machine_shares_no_turn_with_other_addresses_of_it(seed: int) -> None:
     """A program of this machine sends wrong passwords from 20 loopback addresses, and not from that of the scraper."""
     assert simulate(lambda chance: f"127.0.0.{chance.randrange(2, 22)}", seed, 2, "127.0.0.1") in (1, 2)

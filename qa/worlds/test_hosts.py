@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.doctor import machine, nodes
 from gpugauge.doctor.case import Case, Options
@@ -78,7 +79,7 @@ class Host:
 opened = os.open
 
 
-@pytest.mark.parametrize("seed", range(80))
+@seeds(range(80 if EVERYTHING else 30))
 def test_only_what_is_wrong_is_accused(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(seed, tmp_path)
     monkeypatch.setattr(os, "open", host.open)

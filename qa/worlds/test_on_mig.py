@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import re
 
-import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
+from tests.web.page.reading import Reader
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
@@ -14,10 +16,8 @@ from gpugauge.terminal.screen import process_lines, processes
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import GIB, NOW
-from tests.status.statusfacts import family
-from tests.terminal.pids import pids_of
-from tests.web.page.reading import Reader
+from qa.worlds.nodes import GIB, NOW
+from qa.worlds.pids import pids_of
 
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")
 
@@ -48,7 +48,7 @@ def drawn(dice: random.Random) -> tuple[list[tuple[str, str]], dict[str, str | N
     return devices, where, Snapshot(NOW, 100.0, (Section("all", families),), {})
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(range(30))
 def test_each_process_stands_below_its_device(seed: int) -> None:
     devices, where, snapshot = drawn(random.Random(seed))
     facts = status(snapshot, History())

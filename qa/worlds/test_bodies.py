@@ -7,8 +7,7 @@ import socket
 import time
 from itertools import pairwise
 
-import pytest
-
+from tests.drawn import seeds
 from tests.serving import serving
 
 MAX_BODY, MAX_CHUNKED = 64 * 1024, 128 * 1024
@@ -51,7 +50,7 @@ def exchange(address: tuple[str, int], chunks: list[bytes], chance: random.Rando
     return received
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(range(30))
 def test_drawn_chunks_are_one_body_up_to_the_limits(seed: int) -> None:
     chance = random.Random(seed)
     body = chance.randbytes(chance.choice([0, 1, 3000, MAX_BODY - 1, MAX_BODY, MAX_BODY, MAX_BODY + 1]))

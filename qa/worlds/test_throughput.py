@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
@@ -15,8 +17,7 @@ from gpugauge.terminal.screen import process_details, processes
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import NOW
-from tests.status.statusfacts import family
+from qa.worlds.nodes import NOW
 
 
 def families(samples: float | None, tokens: float | None, mfu: float | None) -> tuple[Family, ...]:
@@ -35,7 +36,7 @@ def families(samples: float | None, tokens: float | None, mfu: float | None) -> 
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(range(30))
 def test_every_view_has_the_drawn_rates(seed: int) -> None:
     dice = random.Random(seed)
     rate = dice.choice([None, 0.0, dice.uniform(0.1, 9.0), dice.uniform(10, 1e5)])

@@ -6,7 +6,9 @@ import random
 import re
 from itertools import groupby
 
-import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.status.statusfacts import family
+from tests.web.page.reading import Reader
 
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
@@ -15,8 +17,6 @@ from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.statusfacts import family
-from tests.web.page.reading import Reader
 
 NOW = 1.7e9
 
@@ -37,7 +37,7 @@ def views(found: Snapshot, history: History | None = None) -> tuple[str, str]:
     return " ".join(table(facts, False, NOW, 200).split()), " ".join(page.text.split())
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_a_narrow_link_is_a_problem_under_load_only(seed: int) -> None:
     dice = random.Random(seed)
     most = dice.choice((4, 8, 16))
@@ -55,7 +55,7 @@ def test_a_narrow_link_is_a_problem_under_load_only(seed: int) -> None:
         assert ("1 of 1 GPU with a narrow PCIe link" in text) == narrow
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_mig_devices_have_names_of_their_own_and_a_reason_for_no_load(seed: int) -> None:
     dice = random.Random(seed)
     ids = dice.sample([(gi, ci) for gi in range(1, 14) for ci in (0, 1)], dice.randint(1, 7))
@@ -87,7 +87,7 @@ def test_mig_devices_have_names_of_their_own_and_a_reason_for_no_load(seed: int)
         assert ("The load of its MIG devices is not known" in text) == all(load is None for *_, load in devices)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(range(20 if EVERYTHING else 7))
 def test_a_loss_of_about_half_changes_its_colour_once(seed: int) -> None:
     dice, history, levels = random.Random(seed), History(), list[str]()
     about_half = [0.5 + dice.uniform(-0.04, 0.04) for _ in range(60)]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import random
+import unicodedata
 from dataclasses import dataclass, field
+
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.node import status
+from gpugauge.status.processes import Entry
 from gpugauge.verdict.causes import CAUSES
-from tests.status.statusfacts import family
 
 NOW = 1.7e9
 GIB = 1 << 30
+CROWD = -1  # the number of a full node
 _NAMES = (
     "NVIDIA H100 80GB HBM3",
     "Tesla V100-SXM2-32GB",
@@ -268,6 +275,29 @@ class Node:
                 return young.get(process, 600.0)
 
         return Drawn()
+
+
+def facts_of(node: Node) -> Entry:
+    """Return the status of a node, as a client receives it."""
+    facts: Entry = json.loads(json.dumps(status(node.snapshot(), node.history()), allow_nan=False))
+    return facts | {"host": "node-7"}
+
+
+@functools.cache
+def world(seed: int) -> tuple[Node, Entry]:
+    """Return the node with this number and its status, which all tests share: they change neither."""
+    return (node := draw_crowded(1) if seed == CROWD else draw(seed)), facts_of(node)
+
+
+def printed(name: str) -> str:
+    """Return a name as a terminal shows it."""
+    return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def columns(line: str) -> int:
+    """Return the columns that a line takes on a terminal, by the tables of Unicode."""
+    wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in line)
+    return len(line) + wide - sum(unicodedata.combining(c) > 0 for c in line)
 
 
 def draw(seed: int) -> Node:

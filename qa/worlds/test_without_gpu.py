@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
-from tests.status.statusfacts import family
 
 NOW = 1.7e9
 _REASONS = ("library_not_found", "driver_not_loaded", "gpu_not_found", "timeout", "off", "starting", "code_77")
@@ -72,7 +72,7 @@ def draw(seed: int) -> Machine:
     return Machine(dice.choice(_REASONS), dice.random() < 0.5, waits, [dice.random() < 0.3 for _ in waits])
 
 
-@pytest.mark.parametrize("seed", range(80))
+@seeds(range(80))
 def test_a_machine_without_a_watched_gpu(seed: int) -> None:
     machine, history = draw(seed), History()
     for at in range(0, 101, 5):

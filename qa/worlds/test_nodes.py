@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import random
 import re
-import unicodedata
 from collections import Counter
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
 
-from gpugauge.status.node import status
-from gpugauge.status.processes import Entry
+from gpugauge.cli.status import exit_status
 from gpugauge.terminal.table import table
-from tests.status.drawnnode import GIB, NOW, Gpu, Node, Program, draw
+from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
 
-SEEDS = range(60)
+SEEDS = range(60 if EVERYTHING else 20)
 WIDTHS = (80, 120, 200)
-
-
-def columns(line: str) -> int:
-    """Return the columns that a line takes on a terminal, by the tables of Unicode."""
-    wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in line)
-    return len(line) + wide - sum(unicodedata.combining(c) > 0 for c in line)
+ALL_WIDTHS = (20, 24, 41, 60, 64, *WIDTHS, 300)
+HARMLESS = {None, "gpu_idle", "sw_power_cap"}  # reasons for lower clocks
 
 
 def squeezed(text: str) -> str:
     """Return a text without blanks and line ends: a long name may be divided by them."""
     return re.sub(r"\s+", "", text)
-
-
-def facts_of(node: Node) -> Entry:
-    facts: Entry = json.loads(json.dumps(status(node.snapshot(), node.history()), allow_nan=False))
-    return facts | {"host": "node-7"}
 
 
 def on(node: Node, uuid: str) -> list[Program]:
@@ -56,7 +46,7 @@ def counted(answer: str, word: str) -> tuple[int, int] | None:
 def lowered(node: Node, gpu: Gpu) -> bool:
     """Whether the clocks of a GPU are lowered, and no training is named because of that."""
     named = any(program.cause == "throttled" for program in on(node, gpu.uuid))
-    return gpu.up and gpu.slowed not in {None, "gpu_idle", "sw_power_cap"} and not named
+    return gpu.up and gpu.slowed not in HARMLESS and not named
 
 
 def state(node: Node, gpu: Gpu) -> tuple[str, str]:
@@ -79,10 +69,9 @@ def state(node: Node, gpu: Gpu) -> tuple[str, str]:
     return next((words for true, words in states if true), ("none", "free"))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_answer_is_the_drawn_truth(seed: int) -> None:
-    node = draw(seed)
-    facts = facts_of(node)
+    node, facts = world(seed)
     answer, total = facts["answer"], len(node.gpus)
     states = Counter(state(node, gpu)[1] for gpu in node.gpus)
     on_cpu = [p for p in node.programs if p.condition == "on_cpu" and p.cause]
@@ -120,10 +109,10 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
         assert answer.endswith(words)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_each_program_with_trouble_is_named_with_its_share_and_owner(seed: int) -> None:
-    node = draw(seed)
-    problems = {label: problem for problem in facts_of(node)["problems"] for label in problem["processes"]}
+    node, facts = world(seed)
+    problems = {label: problem for problem in facts["problems"] for label in problem["processes"]}
 
     for program in node.programs:
         assert (program.process in problems) == program.in_trouble, program
@@ -140,10 +129,10 @@ def test_each_program_with_trouble_is_named_with_its_share_and_owner(seed: int) 
                 assert (problem["text"], problem["grave"]) == (waits, False)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_advice_on_a_loader_leaves_out_what_is_so(seed: int) -> None:
-    node = draw(seed)
-    problems = {label: problem for problem in facts_of(node)["problems"] for label in problem["processes"]}
+    node, facts = world(seed)
+    problems = {label: problem for problem in facts["problems"] for label in problem["processes"]}
     starved = [p for p in node.programs if p.cause == "data_loading" or (p.condition == "on_cpu" and not p.cause)]
 
     for program in [p for p in starved if p.in_trouble]:
@@ -155,10 +144,10 @@ def test_the_advice_on_a_loader_leaves_out_what_is_so(seed: int) -> None:
         assert "faster storage" in advice
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_errors_of_a_gpu_are_one_problem_with_the_advice_of_the_gravest(seed: int) -> None:
-    node = draw(seed)
-    found = [p for p in facts_of(node)["problems"] if p["kind"] in {"gpu_down", "gpu_health", "xid"}]
+    node, facts = world(seed)
+    found = [p for p in facts["problems"] if p["kind"] in {"gpu_down", "gpu_health", "xid"}]
 
     assert sorted(uuid for p in found for uuid in p["gpus"]) == sorted(
         gpu.uuid for gpu in node.gpus if not gpu.up or gpu.faulty or gpu.xid in {48, 79}
@@ -190,21 +179,20 @@ def test_the_errors_of_a_gpu_are_one_problem_with_the_advice_of_the_gravest(seed
                 assert (f" and {len(here) - 3} more" in said) == (len(here) > 3)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_state_of_each_gpu_is_the_drawn_truth(seed: int) -> None:
-    node = draw(seed)
+    node, facts = world(seed)
 
-    for gpu, shown in zip(node.gpus, facts_of(node)["gpus"], strict=True):
+    for gpu, shown in zip(node.gpus, facts["gpus"], strict=True):
         assert (shown["level"], shown["state_words"]) == state(node, gpu)
         assert (shown["summary"] is None) == (shown["state_words"] == "free" and not on(node, gpu.uuid))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_a_program_that_ended_or_is_not_judged_yet_is_not_called_well(seed: int) -> None:
-    node = draw(seed)
-    facts = facts_of(node)
+    node, facts = world(seed)
     shown = {p["process"]: p for p in (*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"])}
-    text = table(facts, False, NOW, 200)
+    text = text_of(seed, 200)
 
     for program in node.programs:
         found = shown[program.process]
@@ -217,13 +205,13 @@ def test_a_program_that_ended_or_is_not_judged_yet_is_not_called_well(seed: int)
     assert ("ended 7.0 s ago" in text) == any(p.condition == "ended" for p in node.programs)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_totals_are_those_of_the_gpus_that_answer(seed: int) -> None:
-    node = draw(seed)
+    node, facts = world(seed)
     up = [gpu for gpu in node.gpus if gpu.up]
     whole = [gpu.load for gpu in up if not gpu.mig]
     parts = [load for gpu in up for _, _, load in gpu.mig if load is not None]
-    totals = facts_of(node)["totals"]
+    totals = facts["totals"]
 
     assert (totals["gpus"], totals["up"], totals["load_gpus"]) == (len(node.gpus), len(up), len(whole))
     assert totals["load"] == (pytest.approx(sum(whole) / len(whole)) if whole else None)
@@ -232,30 +220,68 @@ def test_the_totals_are_those_of_the_gpus_that_answer(seed: int) -> None:
     assert totals["power_watts"] == (pytest.approx(sum(gpu.power for gpu in up)) if up else None)
 
 
-@pytest.mark.parametrize("width", [60, 64, *WIDTHS])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_line_is_wider_than_the_terminal(seed: int, width: int) -> None:
-    facts = facts_of(draw(seed))
-    text = table(facts, False, NOW, width)
+@functools.cache
+def text_of(seed: int, width: int) -> str:
+    return table(world(seed)[1], False, NOW, width)
+
+
+def fits(seed: int, width: int) -> None:
+    """Check a text: no line is wider than the terminal, the answer stands first, and problems follow it."""
+    (node, facts), text = world(seed), text_of(seed, width)
+    flat = squeezed(text)
 
     assert [line for line in text.splitlines() if columns(line) > width] == []
-    assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
-    assert re.sub(r"\x1b\[\d+m", "", table(facts, True, NOW, width)) == text
+    assert set(text) - {"\n"} == {c for c in text if c.isprintable()}
+    assert flat.startswith(squeezed(printed("node-7: " + facts["answer"])))
+    named = [f"{p['subject']}{'' if p['processes'] else ':'}{p['text']}" for p in facts["problems"]]
+    places = [flat.index(squeezed(printed(problem))) for problem in named]
+    assert all(place < flat.index("GPUNAME") for place in places)
+    # A pid is never cut, and stands apart from what follows it; nor does a line end between a number and its unit.
+    words = text.split()
+    assert all(words.count(str(program.pid)) >= (len(program.gpus) or 1) for program in node.programs)
+    assert width < 41 or not re.findall(r"\d\n +(?:%|ms|s|min|h|GiB|W|°C)(?!\w).*", text)
+
+
+@pytest.mark.parametrize("width", ALL_WIDTHS)
+@seeds(SEEDS)
+def test_the_text_fits_and_shows_problems_first(seed: int, width: int) -> None:
+    fits(seed, width)
+
+
+@seeds(ALL_WIDTHS if EVERYTHING else (24, 120), "width")
+def test_the_text_of_a_full_node_fits(width: int) -> None:
+    fits(CROWD, width)
+
+
+@seeds(SEEDS)
+def test_only_the_colours_differ(seed: int) -> None:
+    assert re.sub(r"\x1b\[\d+m", "", table(world(seed)[1], True, NOW, 80)) == text_of(seed, 80)
+
+
+@seeds([*SEEDS, *([CROWD] if EVERYTHING else [])])
+def test_the_answer_is_at_both_ends_of_a_text_that_is_higher_than_the_terminal(seed: int) -> None:
+    text = text_of(seed, 200)
+    heading = text.partition("\n\n")[0] + "\n"
+
+    for height in (5, 24, 40, 10_000):
+        more = f"\n{heading}" if text.count("\n") >= height else ""
+        assert table(world(seed)[1], False, NOW, 200, height) == text + more
+
+
+@seeds([*SEEDS, CROWD])
+def test_the_exit_status_says_whether_anything_needs_a_person(seed: int) -> None:
+    node, facts = world(seed)
+    ill = any(not gpu.up or gpu.faulty or gpu.slowed not in HARMLESS for gpu in node.gpus)
+    quiet = not (ill or node.unexplained or any(p.in_trouble for p in node.programs))
+
+    assert exit_status(facts) == (0 if quiet else 1)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_gpu_problem_and_process_stands_in_the_text(seed: int, width: int) -> None:
-    node = draw(seed)
-    facts = facts_of(node)
-    text = table(facts, False, NOW, width)
-    flat, lines = squeezed(text), text.splitlines()
-
-    assert flat.startswith(squeezed("node-7: " + facts["answer"].replace("\x1b", "?")))
-    for problem in facts["problems"]:
-        shown = f"{problem['subject']}{'' if problem['processes'] else ':'}{problem['text']}"
-        printable = "".join(c if c.isprintable() else "?" for c in shown)
-        assert squeezed(printable) in flat
+@seeds(SEEDS)
+def test_every_gpu_stands_in_the_text(seed: int, width: int) -> None:
+    (node, facts), text = world(seed), text_of(seed, width)
+    lines = text.splitlines()
     heading = next(i for i, line in enumerate(lines) if line.startswith("GPU  NAME"))
     for gpu in node.gpus:
         (row,) = [x for x in lines[heading:] if re.match(rf" *{gpu.index} ", x) and not re.match(r" {5}", x)]
@@ -275,10 +301,9 @@ def test_every_gpu_problem_and_process_stands_in_the_text(seed: int, width: int)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_no_two_values_of_a_process_run_together(seed: int, width: int) -> None:
-    node = draw(seed)
-    lines = table(facts_of(node), False, NOW, width).splitlines()
+    node, lines = world(seed)[0], text_of(seed, width).splitlines()
     words = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "idle"}
     words |= {"on_cpu": "on the CPU", "unhooked": "no hook", "display": "display", "judging": "training"}
     words |= {"ended": "ended"}
@@ -293,7 +318,7 @@ def test_no_two_values_of_a_process_run_together(seed: int, width: int) -> None:
             *fields, name = re.split(r" {2,}", row.strip(), maxsplit=5)
             assert fields == expected
             user = f"uid {program.user}" if program.user.isdecimal() else program.user
-            shown = "".join(c if c.isprintable() else "?" for c in f"{program.name} {user}".strip())
+            shown = printed(f"{program.name} {user}".strip())
             assert name == shown or (name.endswith("…") and shown.startswith(name[:-1]) and columns(name) >= 11)
 
 
@@ -308,7 +333,7 @@ def test_only_programs_on_wasted_gpus_are_named_as_their_cause() -> None:
     assert answer == "1 of 2 GPUs wasted: starved.py waits for its data loader (70 % lost)"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(range(20))
 def test_gpus_that_are_down_with_their_driver_are_one_problem(seed: int) -> None:
     dice = random.Random(seed)
     gpus = [Gpu(f"GPU-{index}", index, "H100", up=False, reason="driver_down") for index in range(dice.randint(1, 9))]

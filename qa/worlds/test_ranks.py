@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.drawn import seeds
 
 from gpugauge.web import connections
 from gpugauge.web.connections import Listener
@@ -172,7 +173,7 @@ class Drawn:
         assert self.listener.is_idle is not busy
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_drawn_lives_of_connections(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn(random.Random(seed), monkeypatch)
     for _ in range(300):

@@ -7,14 +7,15 @@ import re
 from collections import defaultdict
 
 import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
-from tests.status.drawnnode import GIB, NOW
-from tests.status.statusfacts import family
-from tests.terminal.pids import pids_of
+from qa.worlds.nodes import GIB, NOW
+from qa.worlds.pids import pids_of
 
 ROW = re.compile(
     r" +(?P<pid>\d+) +\S+(?: %)? +(?P<gib>[\d.]+|-) .*no hook +(?P<name>\w+\.py)(?: ×(?P<count>\d+))? uid (?P<uid>\d+)$"
@@ -26,7 +27,7 @@ def described(program: str, user: str, on_gpu: bool) -> dict[str, str]:
     return labels | ({"kind": "compute"} if on_gpu else {"torch_build": "cuda"})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_each_process_is_in_one_row_and_sums_are_those_of_its_rows(seed: int, on_gpu: bool) -> None:
     dice = random.Random(seed)

@@ -6,19 +6,21 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from statistics import fmean
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.web.page.reading import Group, Reader
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import Gpu, Node, Program, crowd_of, draw
-from tests.web.page.reading import Group, Reader
+from qa.worlds.nodes import Gpu, Node, Program, crowd_of, draw
 
-SEEDS = range(80)
+SEEDS = range(0, 80, 1 if EVERYTHING else 3)
 ELEMENTS = {
     *("section", "p", "ul", "li", "details", "summary", "dl", "div", "dt", "dd", "search", "label", "input", "output"),
     *("button", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "b", "bdi", "strong", "small", "a"),
@@ -52,13 +54,20 @@ class Case:
     lost: set[str]
     ended: set[str]
 
+    @cached_property
     def html(self) -> str:
-        """Return the content of the page."""
+        """The content of the page."""
         return "0".join(content(status(self.snapshot, self.history), None, LINKS))
 
+    @cached_property
+    def page(self) -> Reader:
+        """The elements of the page."""
+        return Reader(self.html)
 
+
+@cache
 def drawn(seed: int) -> Case:
-    """Return the case with this number."""
+    """Return the case with this number, which all tests share."""
     dice = random.Random(seed)
     node = crowd_of(64, 8) if seed % 16 == 0 else draw(seed)
     for program in node.programs:
@@ -94,10 +103,10 @@ def gpus_of(page: Reader) -> list[Group]:
     return [group for group in page.groups if group.key not in {"no GPU", "ended"}]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_each_gpu_and_each_process_is_shown_once(seed: int) -> None:
     case = drawn(seed)
-    node, page = case.node, Reader(case.html())
+    node, page = case.node, case.page
 
     assert set(page.elements) <= ELEMENTS
     assert [group.key for group in gpus_of(page)] == [gpu.uuid for gpu in node.gpus]
@@ -118,11 +127,11 @@ def test_each_gpu_and_each_process_is_shown_once(seed: int) -> None:
     assert alone == Counter(p.process for p in node.programs if not p.gpus and p.condition != "ended")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_everything_that_is_wrong_is_among_the_problems(seed: int) -> None:
     case = drawn(seed)
-    node, html = case.node, case.html()
-    page, first = Reader(html), html.partition("</section>")[0]
+    node, page, html = case.node, case.page, case.html
+    first = html.partition("</section>")[0]
 
     assert html.startswith('<section aria-label="Answer">\n<p class="answer">')
     for gpu in node.gpus:
@@ -149,10 +158,10 @@ def test_everything_that_is_wrong_is_among_the_problems(seed: int) -> None:
     assert lists[0].count("<li") == min(8, len(page.items))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_mean_load_is_that_of_the_gpus_that_report_one(seed: int) -> None:
     case = drawn(seed)
-    text, up = Reader(case.html()).text, [gpu for gpu in case.node.gpus if gpu.up]
+    text, up = case.page.text, [gpu for gpu in case.node.gpus if gpu.up]
     loads = [gpu.load for gpu in up if not gpu.mig]
     parts = [load for gpu in up for _, _, load in gpu.mig if load is not None]
 
@@ -166,7 +175,7 @@ def test_the_mean_load_is_that_of_the_gpus_that_report_one(seed: int) -> None:
 
 
 def test_a_crowd_is_folded_and_a_small_node_is_not() -> None:
-    crowded = drawn(0).html()
+    crowded = drawn(0).html
     node = draw(1)
 
     assert crowded.count('aria-expanded="false"') == crowded.count('class="fold"') > 50

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
@@ -13,8 +14,7 @@ from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import NOW
-from tests.status.statusfacts import family
+from qa.worlds.nodes import NOW
 
 HOST = {"process": "p", "pid": "7", "torch_build": "cuda", "workload_command": "a.py"}
 
@@ -30,7 +30,7 @@ def moment(second: float, *, hook: bool, reports: bool, on_gpu: bool) -> Snapsho
     return Snapshot(NOW + second, 100.0 + second, (Section("all", families),), {})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_after_two_minutes_without_a_report_it_is_said_so(seed: int) -> None:
     dice = random.Random(seed)
     hook, on_gpu = dice.random() < 0.8, dice.random() < 0.5

@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.metric import Family
 from gpugauge.status.advice import Exported, Subject, advice_of
 from gpugauge.verdict.causes import CAUSES
-from tests.status.statusfacts import family
 
 SEEDS = range(60)
 COOLING, SUPPLY = "the cooling (fans, air flow, dust)", "the power supply, which asks the GPU to slow down"
@@ -24,7 +25,7 @@ def change(cause: str, families: dict[str, Family], **facts: Any) -> str:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_the_narrowest_link_of_the_process_is_named(seed: int) -> None:
     dice = random.Random(seed)
     gpus = {f"GPU-{n}": (dice.choice([1, 4, 8, 16]), dice.choice([8, 16])) for n in range(dice.randint(1, 4))}
@@ -51,7 +52,7 @@ def test_the_narrowest_link_of_the_process_is_named(seed: int) -> None:
         assert "seating" not in text
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_what_lowers_the_clocks_says_what_to_check(seed: int) -> None:
     dice = random.Random(seed)
     checks = {"sw_thermal_slowdown": COOLING, "hw_thermal_slowdown": COOLING, "hw_power_brake_slowdown": SUPPLY}

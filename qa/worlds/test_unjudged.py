@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
@@ -15,8 +16,7 @@ from gpugauge.status.words import HOOK_ADVICE, HOOK_COMMAND
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import NOW
-from tests.status.statusfacts import family
+from qa.worlds.nodes import NOW
 
 
 def node(users: list[list[tuple[str, str]]]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_eight_processes_on_each_of_eight_gpus() -> None:
     assert "next time" in problem["advice"]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_counts_of_drawn_nodes(seed: int) -> None:
     dice = random.Random(seed)
     pairs = [(f"{dice.choice('abc')}.py", dice.choice(["ann", "1000", ""])) for _ in range(dice.randint(1, 4))]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
@@ -13,8 +14,7 @@ from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import NOW
-from tests.status.statusfacts import family
+from qa.worlds.nodes import NOW
 
 
 def moment(count: int, reason: str, second: float = 0.0, *, up: bool = False) -> Snapshot:
@@ -29,7 +29,7 @@ def moment(count: int, reason: str, second: float = 0.0, *, up: bool = False) ->
     return Snapshot(NOW + second, 100.0 + second, (Section("all", families),), {})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_what_is_only_remembered_is_said_so(seed: int) -> None:
     dice = random.Random(seed)
     count, reason = dice.randint(1, 8), dice.choice(["library_not_found", "driver_not_loaded", "timeout", "unknown"])

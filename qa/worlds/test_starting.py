@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 
-import pytest
+from tests.drawn import seeds
+from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.terminal.table import table
-from tests.status.drawnnode import NOW
-from tests.status.statusfacts import family
+from qa.worlds.nodes import NOW
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_no_hook_is_said_only_where_it_is_decided(seed: int) -> None:
     dice = random.Random(seed)
     hook, scanned, on_gpu, reports = (dice.random() < 0.5 for _ in range(4))

@@ -7,7 +7,9 @@ import re
 import signal
 from dataclasses import dataclass
 
-import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.status.statusfacts import family
+from tests.web.page.reading import Reader
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.ended import MAX_LISTED, end_words
@@ -17,9 +19,7 @@ from gpugauge.terminal.screen import process_details, process_lines, processes
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from tests.status.drawnnode import NOW
-from tests.status.statusfacts import family
-from tests.web.page.reading import Reader
+from qa.worlds.nodes import NOW
 
 # Reason, exit code and signal, as the daemon exports them, and what must be read.
 ENDS = {
@@ -97,7 +97,7 @@ def drawn(seed: int) -> tuple[list[Ended], Snapshot]:
     return found, Snapshot(NOW, 100.0, (Section("all", families),), {})
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(range(20 if EVERYTHING else 7))
 def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
     found, snapshot = drawn(seed)
     facts = status(snapshot, History())

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.doctor.cases import findings as of_check
+from tests.drawn import EVERYTHING, seeds
+from tests.simulator.build import scenario
 
 from gpugauge.doctor import condition, machine
 from gpugauge.doctor.case import Case, Options
@@ -18,8 +21,6 @@ from gpugauge.driver.api import Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.simulator.device.faults import Fault
 from gpugauge.simulator.worker import service
-from tests.doctor.cases import findings as of_check
-from tests.simulator.build import scenario
 
 MACHINES = 120
 SOFT_CODES = {"unknown": 999, "timeout": 10, "irq_issue": 11, "corrupted_inforom": 14, "operating_system": 17}
@@ -173,20 +174,19 @@ def findings(gpus: list[Gpu], folder: Path) -> list[Finding]:
     return [finding for check in checks for finding in of_check(check, case) if finding.severity]
 
 
-@pytest.mark.parametrize("chunk", range(6))
-def test_drawn_machines(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@seeds(range(MACHINES if EVERYTHING else MACHINES // 3))
+def test_drawn_machines(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fault, "apply", apply)
-    for seed in range(chunk * MACHINES // 6, (chunk + 1) * MACHINES // 6):
-        gpus = drawn(seed)
-        left = findings(gpus, tmp_path)
-        for index, gpu in enumerate(gpus):
-            name = f"GPU {index} ({gpu.uuid}): " if gpu.named else f"GPU {index}: "
-            for text in gpu.expected:
-                naming = [finding for finding in left if finding.found.startswith(name) and text in finding.found]
-                assert len(naming) == 1, f"machine {seed}: {name}{text} is in {len(naming)} of {left}"
-                assert naming[0].advice
-                left.remove(naming[0])
-        assert not left, f"machine {seed}: nobody planted {left}"
+    gpus = drawn(seed)
+    left = findings(gpus, tmp_path)
+    for index, gpu in enumerate(gpus):
+        name = f"GPU {index} ({gpu.uuid}): " if gpu.named else f"GPU {index}: "
+        for text in gpu.expected:
+            naming = [finding for finding in left if finding.found.startswith(name) and text in finding.found]
+            assert len(naming) == 1, f"{name}{text} is in {len(naming)} of {left}"
+            assert naming[0].advice
+            left.remove(naming[0])
+    assert not left, f"nobody planted {left}"
 
 
 def test_the_generator_draws_every_kind_of_fault() -> None:

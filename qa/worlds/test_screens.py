@@ -1,0 +1,96 @@
+"""Drawn nodes in `gpugauge top` on terminals of any width, read without the code that wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.drawn import EVERYTHING, seeds
+
+from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_details, process_lines, processes
+from qa.worlds.nodes import CROWD, GIB, NOW, Program, columns, printed, world
+
+# Some of one GPU and no process, one with 64 GPUs and 512 processes.
+SEEDS = [*range(0, 12, 1 if EVERYTHING else 3), CROWD]
+CELL = re.compile(r" {2,}")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200, 300])
+@seeds(SEEDS)
+def test_lines_of_top(seed: int, width: int) -> None:
+    drawn, facts = world(seed)
+    _, gpus = gpu_lines(facts, width)
+    shown = chosen(facts, "lost", False, "")
+    heading, lines = process_lines(shown, NOW, width)
+
+    for _, line, _ in (*gpus, *lines):
+        assert columns(line) <= width
+        assert line.isprintable()
+    parts = {gpu.uuid: [uuid for uuid, _, _ in gpu.mig] if gpu.up else [] for gpu in drawn.gpus}
+    assert [key for key, _, _ in gpus] == [key for uuid, mig in parts.items() for key in (uuid, *mig)]
+    assert {key for key, _, _ in lines} == {program.process for program in drawn.programs}
+    by_key = {program.process: program for program in drawn.programs}
+    titles = CELL.split(heading.strip())
+    for key, line, _ in lines:
+        program = by_key[key]
+        fields = dict(zip(titles, CELL.split(line.strip()), strict=False))  # the last ones may hold blanks
+        load = "-" if program.load is None or not program.gpus else f"{100 * program.load:.0f} %"
+        lost = "-" if program.ratio is None else f"{100 * program.ratio:.0f} %"
+        assert (fields["PID"], fields["LOAD"], fields["LOST"]) == (str(program.pid), load, lost)
+        if "GiB" in fields:
+            assert fields["GiB"] == (f"{program.memory * len(program.gpus) / GIB:.1f}" if program.gpus else "-")
+
+
+@seeds(SEEDS)
+def test_details_name_the_trouble(seed: int) -> None:
+    drawn, facts = world(seed)
+    programs = {program.process: program for program in drawn.programs}
+    for process in processes(facts):
+        lines = process_details(process, NOW)
+        assert all(line.isprintable() for line in lines)
+        program = programs[process.facts["process"]]
+        assert lines[0] == f"{printed(program.name)}, pid {program.pid}"
+        assert any(line.startswith("→ ") for line in lines) >= program.in_trouble
+    for gpu, shown in zip(drawn.gpus, facts["gpus"], strict=True):
+        lines = gpu_details(shown)
+        assert all(line.isprintable() for line in lines)
+        assert all(any(f"MIG {profile}: " in line for line in lines) for _, profile, _ in gpu.mig if gpu.up)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@seeds(SEEDS)
+def test_order_of_processes(seed: int, sort: str) -> None:
+    drawn, facts = world(seed)
+    programs = {program.process: program for program in drawn.programs}
+    number = {gpu.uuid: gpu.index for gpu in drawn.gpus}
+    values_by_sort: dict[str, Callable[[Program], Any]] = {
+        "lost": lambda p: p.ratio,
+        "load": lambda p: p.load if p.gpus else None,
+        "memory": lambda p: p.memory * len(p.gpus) if p.gpus else None,
+        "age": lambda p: None,
+        "gpu": lambda p: -min(number[uuid] for uuid in p.gpus) if p.gpus else None,
+        "pid": lambda p: p.pid,
+        "program": lambda p: p.name,
+    }
+    truth = values_by_sort[sort]
+    values = [truth(programs[p.facts["process"]]) for p in chosen(facts, sort, False, "")]
+    known = [value for value in values if value is not None]
+
+    assert known == sorted(known, reverse=sort != "program")
+    assert values == known + [None] * (len(values) - len(known))
+    assert [truth(programs[p.facts["process"]]) for p in chosen(facts, sort, True, "")][: len(known)] == known[::-1]
+
+
+@seeds(SEEDS)
+def test_filter_finds_by_pid_state_and_gpu(seed: int) -> None:
+    drawn, facts = world(seed)
+
+    for program in drawn.programs[:20]:
+        assert program.process in {p.facts["process"] for p in chosen(facts, "lost", False, str(program.pid))}
+        named = {p.facts["process"] for p in chosen(facts, "lost", False, program.name.upper())}
+        assert program.process in named
+    stalled = {p.process for p in drawn.programs if p.condition == "stalled"}
+    assert {p.facts["process"] for p in chosen(facts, "pid", False, "stalled")} >= stalled
+    assert chosen(facts, "pid", False, "no such program") == []
