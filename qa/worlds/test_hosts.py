@@ -9,25 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doctor.cases import CPU, CUDA, ROCM, add_pci, case, device_files, findings
 from tests.drawn import EVERYTHING, seeds
 
-from gpugauge.doctor import machine, nodes
+from gpugauge.doctor import machine, table
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.gpus import Driver
-from gpugauge.doctor.target import ProbeResult
+from gpugauge.doctor.report import lines
+from gpugauge.doctor.table import Entry
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts
-
-VENDORS = {"NVIDIA": "0x10de", "AMD": "0x1002", "Intel": "0x8086"}
-
-
-def add(root: Path, address: str, vendor: str, kind: str, physical: str = "") -> None:
-    """Add a device to the PCI bus; a virtual function is one of the device `physical`."""
-    device = root / "sys/bus/pci/devices" / address
-    device.mkdir(parents=True)
-    (device / "vendor").write_text(VENDORS[vendor] + "\n")
-    (device / "class").write_text(kind + "\n")
-    if physical:
-        (device / "physfn").symlink_to(f"../{physical}")
 
 
 class Host:
@@ -45,14 +35,12 @@ class Host:
             self.own = list(range(self.count - self.lost))
         self.broken = chance.choice([None, None, errno.EACCES, errno.ENXIO, errno.EIO])
         for number in range(self.count):
-            add(root, f"0000:{number + 16:02x}:00.0", "NVIDIA", chance.choice(["0x030000", "0x030200"]))
+            add_pci(root, f"0000:{number + 16:02x}:00.0", "0x10de", chance.choice(["0x030000", "0x030200"]))
         for number in range(chance.choice([0, 0, 4, 16])):
-            add(root, f"0000:10:01.{number:x}", "NVIDIA", "0x030200", physical="0000:10:00.0")
+            add_pci(root, f"0000:10:01.{number:x}", "0x10de", "0x030200", physical="0000:10:00.0")
         for number in range(chance.choice([0, 0, 2])):
-            add(root, f"0000:80:{number:02x}.0", "Intel", "0x120000")  # NPUs
-        (root / "dev").mkdir()
-        for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(self.count))):
-            (root / "dev" / name).touch()
+            add_pci(root, f"0000:80:{number:02x}.0", "0x8086", "0x120000")  # NPUs
+        device_files(root, "nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(self.count)))
         (root / "proc/1").mkdir(parents=True)
         (root / "proc/1/cgroup").write_text("0::/init.scope\n")
 
@@ -71,9 +59,9 @@ class Host:
             for i, number in enumerate(self.own)
         ]
         devices = tuple(Device(f"GPU-{r.index}", True, "ok", r, {}) for r in readings)
-        case = Case(Options(), {"SLURM_JOB_ID": "7"} if self.constrained else {}, self.root, "linux")
-        vars(case)["driver"] = Driver("ok", DriverFacts(driver_version="570", device_count=len(devices)), devices)
-        return case
+        made = Case(Options(), {"SLURM_JOB_ID": "7"} if self.constrained else {}, self.root, "linux")
+        vars(made)["driver"] = Driver("ok", DriverFacts(driver_version="570", device_count=len(devices)), devices)
+        return made
 
 
 opened = os.open
@@ -83,11 +71,11 @@ opened = os.open
 def test_only_what_is_wrong_is_accused(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(seed, tmp_path)
     monkeypatch.setattr(os, "open", host.open)
-    case = host.case()
-    hardware, files = machine.graphics_devices(case), machine.device_files(case)
+    here = host.case()
+    hardware, files = machine.graphics_devices(here), machine.device_files(here)
     alone = host.constrained and host.broken and len(host.own) == 1  # no file opens, so that the rules may be wrong
 
-    assert case.pci.get("NVIDIA") == host.count
+    assert here.pci.get("NVIDIA") == host.count
     if not alone:
         assert hardware.level == ("warning" if host.lost else "pass"), hardware
     assert files.level == ("failure" if host.broken else "pass"), files
@@ -95,34 +83,34 @@ def test_only_what_is_wrong_is_accused(seed: int, tmp_path: Path, monkeypatch: p
         assert [n for n in range(host.count) if f"/dev/nvidia{n}:" in files.found] == [host.own[0]]
 
 
-@pytest.mark.parametrize("kind", ["0x030000", "0x038000", "0x120000"])
-def test_each_kind_of_amd_gpu_is_seen(kind: str, tmp_path: Path) -> None:
-    add(tmp_path, "0000:10:00.0", "AMD", kind)
+@seeds(range(40))
+def test_a_drawn_machine_without_a_gpu_is_told_so_once(seed: int, tmp_path: Path) -> None:
+    """A laptop has no trace of a GPU; where there is one, somebody expects a GPU, and the failures are named."""
+    rng = random.Random(seed)
+    pci: dict[str, int] = dict(rng.sample(sorted({"Intel": 1, "AMD": 2, "NVIDIA": 1}.items()), rng.randrange(3)))
+    files = [name for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "kfd") if rng.random() < 0.3]
+    reason = rng.choice(["library_not_found", "library_not_found", "driver_not_loaded", "no_permission"])
+    torch: dict[str, Any] = rng.choice([CPU, CUDA, ROCM])
+    environ = rng.choice([{}, {"CUDA_VISIBLE_DEVICES": ""}])
+    device_files(tmp_path, *files)
+    drawn = case(
+        tmp_path, Driver(reason), {**torch, "available": False}, pci=pci, environ=environ, in_container=seed % 2 == 1
+    )
+    checks = [check for group in (table.MACHINE, table.HERE, table.PYTHON, table.PYTORCH) for check in group.checks]
+    found = [finding for check in checks for finding in findings(check, drawn)]
+    troubles = [finding for finding in found if finding.severity]
 
-    assert nodes.graphics_devices(tmp_path / "sys") == {"AMD": ["0000:10:00.0"]}
-
-
-@pytest.mark.parametrize("available", [True, False])
-def test_the_gpu_of_a_jetson_is_seen_by_torch_alone(available: bool, tmp_path: Path) -> None:
-    case = Case(Options(), {}, tmp_path, "linux")
-    vars(case)["driver"] = Driver("library_not_found")
-    vars(case)["torch"] = ProbeResult({"torch": "2.1", "available": available})
-
-    assert (case.by_torch_alone, case.is_bare) == (available, not available)
-    assert machine.graphics_devices(case).level == ("pass" if available else "warning")
-    assert machine.driver(case).level == "skipped"
-
-
-@pytest.mark.parametrize(
-    ("environ", "mark"), [({"APPTAINER_CONTAINER": "/x.sif"}, ""), ({"SINGULARITY_CONTAINER": "/x"}, ""), ({}, "1")]
-)
-def test_apptainer_is_a_container_that_needs_nv(environ: dict[str, str], mark: str, tmp_path: Path) -> None:
-    add(tmp_path, "0000:10:00.0", "NVIDIA", "0x030200")
-    if mark:
-        (tmp_path / ".singularity.d").mkdir()
-    case = Case(Options(), environ, tmp_path, "linux")
-    vars(case)["driver"] = Driver("library_not_found")
-
-    assert case.in_container
-    assert "--nv" in machine.driver(case).advice
-    assert "--nv" in machine.container(case).advice
+    traces = {"AMD", "NVIDIA"} & pci.keys() or {"nvidia0", "kfd"} & set(files) or reason != "library_not_found"
+    if traces:
+        assert "AMD" in pci or "failure" in {finding.level for finding in troubles}
+    else:
+        (only,) = troubles
+        assert (only.title, only.level) == ("GPU hardware", "warning")
+        assert only.found.startswith("none on the PCI bus or in /dev that CUDA or ROCm could use")
+        assert ("(1 x Intel)" in only.found) == bool(pci)
+        assert only.advice.startswith("nothing is wrong if none was expected; otherwise ")
+        assert ("docker run --gpus" in only.advice) == drawn.in_container
+        entries = [Entry("Machine", check.__name__, f) for check in checks for f in findings(check, drawn)]
+        assert list(lines(drawn, entries, colour=False))[-1] == (
+            "There is no GPU here. The checks found no other problem."
+        )

@@ -17,7 +17,27 @@ from gpugauge.doctor.target import ProbeResult
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts
 
 CUDA = {"python": "3.12.1", "torch": "2.10.0+cu128", "file": "/venv/torch/__init__.py", "cuda": "12.8", "stage": "done"}
+CPU = {**CUDA, "torch": "2.13.0+cpu", "cuda": None}
+ROCM = {**CPU, "torch": "2.10.0+rocm6.4", "hip": "6.4.43482"}
 H100 = {"name": "NVIDIA H100", "capability": [9, 0], "uuid": "0"}
+NO_DRIVER = Driver("library_not_found")
+
+
+def add_pci(root: Path, address: str, vendor: str, kind: str, physical: str = "") -> None:
+    """Add a device to the PCI bus; a virtual function is one of the device `physical`."""
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(vendor + "\n")
+    (folder / "class").write_text(kind + "\n")
+    if physical:
+        (folder / "physfn").symlink_to(f"../{physical}")
+
+
+def device_files(root: Path, *names: str) -> None:
+    """Make the files in /dev."""
+    (root / "dev").mkdir()
+    for name in names:
+        (root / "dev" / name).touch()
 
 
 def device(index: int = 0, **reading: Any) -> Device:

@@ -1,11 +1,10 @@
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from gpugauge.doctor import daemon as daemon_module
 from gpugauge.doctor.daemon import ask_daemon
+from tests.doctor.daemons import serving
 
 TEXT = """\
 # TYPE gpugauge_build_info gauge
@@ -21,35 +20,19 @@ training_state{process="new",state="stalled"} 1
 """
 
 
-@pytest.fixture
-def answers() -> dict[str, tuple[int, str]]:
-    return {
-        "/metrics": (200, TEXT),
-        "/other": (200, "# TYPE up gauge\nup 1\n"),
-        "/html": (200, "<html> {1"),
-        "/no": (401, ""),
-    }
+ANSWERS = {
+    "/metrics": (200, TEXT),
+    "/other": (200, "# TYPE up gauge\nup 1\n"),
+    "/html": (200, "<html> {1"),
+    "/no": (401, ""),
+}
 
 
 @pytest.fixture
-def url(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = answers[self.path]
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # it would refuse
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(ANSWERS) as metrics:
+        yield metrics.removesuffix("/metrics")
 
 
 def test_what_the_daemon_knows(url: str) -> None:

@@ -1,25 +1,12 @@
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpugauge.doctor import machine, table
+from gpugauge.doctor import machine
+from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.gpus import Driver
-from gpugauge.doctor.report import lines
-from gpugauge.doctor.table import Entry
 from gpugauge.driver.api import MigReading
-from tests.doctor.cases import CUDA, case, device, driver, findings, lost
-from tests.doctor.test_pytorch import CPU, ROCM
-from tests.drawn import seeds
-
-NONE = Driver("library_not_found")
-
-
-def nodes(root: Path, *names: str) -> None:
-    (root / "dev").mkdir()
-    for name in names:
-        (root / "dev" / name).touch()
+from tests.doctor.cases import NO_DRIVER, add_pci, case, device, device_files, driver, lost
 
 
 def test_devices_on_the_bus_without_the_driver_are_a_warning(tmp_path: Path) -> None:
@@ -39,42 +26,9 @@ def test_devices_on_the_bus_without_the_driver_are_a_warning(tmp_path: Path) -> 
     ],
 )
 def test_machines_without_a_driver(tmp_path: Path, pci: dict[str, int], platform: str, level: str, found: str) -> None:
-    finding = machine.graphics_devices(case(tmp_path, NONE, pci=pci, platform=platform))
+    finding = machine.graphics_devices(case(tmp_path, NO_DRIVER, pci=pci, platform=platform))
 
     assert (finding.level, finding.found) == (level, found)
-
-
-@seeds(range(40))
-def test_a_drawn_machine_without_a_gpu_is_told_so_once(seed: int, tmp_path: Path) -> None:
-    """A laptop has no trace of a GPU; where there is one, somebody expects a GPU, and the failures are named."""
-    rng = random.Random(seed)
-    pci: dict[str, int] = dict(rng.sample(sorted({"Intel": 1, "AMD": 2, "NVIDIA": 1}.items()), rng.randrange(3)))
-    files = [name for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "kfd") if rng.random() < 0.3]
-    reason = rng.choice(["library_not_found", "library_not_found", "driver_not_loaded", "no_permission"])
-    torch: dict[str, Any] = rng.choice([CPU, CUDA, ROCM])
-    environ = rng.choice([{}, {"CUDA_VISIBLE_DEVICES": ""}])
-    nodes(tmp_path, *files)
-    drawn = case(
-        tmp_path, Driver(reason), {**torch, "available": False}, pci=pci, environ=environ, in_container=seed % 2 == 1
-    )
-    checks = [check for group in (table.MACHINE, table.HERE, table.PYTHON, table.PYTORCH) for check in group.checks]
-    found = [finding for check in checks for finding in findings(check, drawn)]
-    troubles = [finding for finding in found if finding.severity]
-
-    traces = {"AMD", "NVIDIA"} & pci.keys() or {"nvidia0", "kfd"} & set(files) or reason != "library_not_found"
-    if traces:
-        assert "AMD" in pci or "failure" in {finding.level for finding in troubles}
-    else:
-        (only,) = troubles
-        assert (only.title, only.level) == ("GPU hardware", "warning")
-        assert only.found.startswith("none on the PCI bus or in /dev that CUDA or ROCm could use")
-        assert ("(1 x Intel)" in only.found) == bool(pci)
-        assert only.advice.startswith("nothing is wrong if none was expected; otherwise ")
-        assert ("docker run --gpus" in only.advice) == drawn.in_container
-        entries = [Entry("Machine", check.__name__, f) for check in checks for f in findings(check, drawn)]
-        assert list(lines(drawn, entries, colour=False))[-1] == (
-            "There is no GPU here. The checks found no other problem."
-        )
 
 
 def test_a_driver_that_works(tmp_path: Path) -> None:
@@ -90,7 +44,7 @@ def test_a_driver_that_does_not(tmp_path: Path, reason: str) -> None:
 
 
 def test_no_driver_is_needed_for_other_devices(tmp_path: Path) -> None:
-    assert machine.driver(case(tmp_path, NONE, pci={"AMD": 1})).level == "skipped"
+    assert machine.driver(case(tmp_path, NO_DRIVER, pci={"AMD": 1})).level == "skipped"
 
 
 def test_devices_by_kind_and_those_that_are_lost(tmp_path: Path) -> None:
@@ -118,10 +72,7 @@ def test_devices_of_the_driver_that_the_bus_does_not_show(tmp_path: Path, pci: d
 
 def test_the_address_of_a_device_that_the_driver_lacks(tmp_path: Path) -> None:
     for address in ("0000:3b:00.0", "0001:af:00.0", "0000:d8:00.0"):
-        folder = tmp_path / "sys/bus/pci/devices" / address
-        folder.mkdir(parents=True)
-        (folder / "vendor").write_text("0x10de\n")
-        (folder / "class").write_text("0x030200\n")
+        add_pci(tmp_path, address, "0x10de", "0x030200")
     known = driver(device(pci_bus_id="00000000:3B:00.0"), device(1, pci_bus_id="00000000:D8:00.0"))
 
     finding = machine.graphics_devices(case(tmp_path, known, pci={"NVIDIA": 3}))
@@ -139,7 +90,7 @@ def test_the_address_of_a_device_that_the_driver_lacks(tmp_path: Path) -> None:
     ],
 )
 def test_device_files(tmp_path: Path, names: list[str], level: str, found: str) -> None:
-    nodes(tmp_path, *names)
+    device_files(tmp_path, *names)
 
     finding = machine.device_files(case(tmp_path))
 
@@ -147,13 +98,13 @@ def test_device_files(tmp_path: Path, names: list[str], level: str, found: str) 
 
 
 def test_advice_in_a_container(tmp_path: Path) -> None:
-    finding = machine.device_files(case(tmp_path, NONE, pci={"NVIDIA": 1}, in_container=True))
+    finding = machine.device_files(case(tmp_path, NO_DRIVER, pci={"NVIDIA": 1}, in_container=True))
 
     assert "docker run --gpus" in finding.advice
 
 
 def test_files_of_a_driver_that_hangs_are_not_opened(tmp_path: Path) -> None:
-    nodes(tmp_path, "nvidiactl")
+    device_files(tmp_path, "nvidiactl")
 
     assert machine.device_files(case(tmp_path, driver(device(), lost(1, "hangs")))).level == "skipped"
     assert machine.device_files(case(tmp_path, Driver("timeout"))).level == "skipped"
@@ -171,13 +122,13 @@ def test_files_of_a_driver_that_hangs_are_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_containers(tmp_path: Path, environ: dict[str, str], works: bool, level: str) -> None:
-    container = case(tmp_path, None if works else NONE, environ=environ, in_container=True, pci={"NVIDIA": 1})
+    container = case(tmp_path, None if works else NO_DRIVER, environ=environ, in_container=True, pci={"NVIDIA": 1})
 
     assert machine.container(container).level == level
 
 
 def test_a_container_with_amd_devices_needs_no_nvidia_device(tmp_path: Path) -> None:
-    assert machine.container(case(tmp_path, NONE, pci={"AMD": 1}, in_container=True)).level == "pass"
+    assert machine.container(case(tmp_path, NO_DRIVER, pci={"AMD": 1}, in_container=True)).level == "pass"
 
 
 def test_variables_of_the_container_runtime_are_ignored_outside_containers(tmp_path: Path) -> None:
@@ -217,9 +168,33 @@ def test_a_mig_device_by_its_uuid(tmp_path: Path) -> None:
 
 
 def test_hidden_devices_without_a_driver(tmp_path: Path) -> None:
-    hidden = machine.visible_devices(case(tmp_path, NONE, environ={"CUDA_VISIBLE_DEVICES": ""}))
-    amd = machine.visible_devices(case(tmp_path, NONE, environ={"HIP_VISIBLE_DEVICES": "-1"}, pci={"AMD": 1}))
-    unset = machine.visible_devices(case(tmp_path, NONE))
+    hidden = machine.visible_devices(case(tmp_path, NO_DRIVER, environ={"CUDA_VISIBLE_DEVICES": ""}))
+    amd = machine.visible_devices(case(tmp_path, NO_DRIVER, environ={"HIP_VISIBLE_DEVICES": "-1"}, pci={"AMD": 1}))
+    unset = machine.visible_devices(case(tmp_path, NO_DRIVER))
 
     assert (hidden.level, unset.level) == ("failure", "skipped")
     assert amd.found == "HIP_VISIBLE_DEVICES hides every GPU"
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_the_gpu_of_a_jetson_is_seen_by_torch_alone(available: bool, tmp_path: Path) -> None:
+    jetson = case(tmp_path, NO_DRIVER, {"torch": "2.1", "available": available}, pci={})
+
+    assert (jetson.by_torch_alone, jetson.is_bare) == (available, not available)
+    assert machine.graphics_devices(jetson).level == ("pass" if available else "warning")
+    assert machine.driver(jetson).level == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("environ", "mark"), [({"APPTAINER_CONTAINER": "/x.sif"}, ""), ({"SINGULARITY_CONTAINER": "/x"}, ""), ({}, "1")]
+)
+def test_apptainer_is_a_container_that_needs_nv(environ: dict[str, str], mark: str, tmp_path: Path) -> None:
+    add_pci(tmp_path, "0000:10:00.0", "0x10de", "0x030200")
+    if mark:
+        (tmp_path / ".singularity.d").mkdir()
+    inside = Case(Options(), environ, tmp_path, "linux")
+    inside.driver = NO_DRIVER
+
+    assert inside.in_container
+    assert "--nv" in machine.driver(inside).advice
+    assert "--nv" in machine.container(inside).advice

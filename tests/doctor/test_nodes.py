@@ -4,28 +4,24 @@ from pathlib import Path
 import pytest
 
 from gpugauge.doctor.nodes import device_files, graphics_devices, in_container
-
-
-def pci(root: Path, *devices: tuple[str, str]) -> Path:
-    for number, (vendor, kind) in enumerate(devices):
-        folder = root / f"bus/pci/devices/0000:0{number}:00.0"
-        folder.mkdir(parents=True)
-        (folder / "vendor").write_text(vendor + "\n")
-        (folder / "class").write_text(kind + "\n")
-    return root
+from tests.doctor.cases import add_pci
 
 
 def test_devices_on_the_bus(tmp_path: Path) -> None:
-    sysfs = pci(
-        tmp_path,
+    there = [
         ("0x10de", "0x030200"),
         ("0x10de", "0x030000"),
         ("0x10de", "0x040300"),  # audio function of a GPU
-        ("0x1002", "0x030000"),
         ("0x1a03", "0x030000"),  # a server's console
-    )
+        *(("0x1002", kind) for kind in ("0x030000", "0x038000", "0x120000")),
+    ]
+    for number, (vendor, kind) in enumerate(there):
+        add_pci(tmp_path, f"0000:0{number}:00.0", vendor, kind)
 
-    assert graphics_devices(sysfs) == {"NVIDIA": ["0000:00:00.0", "0000:01:00.0"], "AMD": ["0000:03:00.0"]}
+    assert graphics_devices(tmp_path / "sys") == {
+        "NVIDIA": ["0000:00:00.0", "0000:01:00.0"],
+        "AMD": ["0000:04:00.0", "0000:05:00.0", "0000:06:00.0"],
+    }
 
 
 def test_no_bus(tmp_path: Path) -> None:

@@ -5,14 +5,10 @@ import pytest
 
 from gpugauge.doctor import pytorch
 from gpugauge.doctor.finding import Finding
-from gpugauge.doctor.gpus import Driver
 from gpugauge.doctor.table import Check
 from gpugauge.doctor.target import ProbeResult
-from tests.doctor.cases import CUDA, H100, case, device, driver, findings
+from tests.doctor.cases import CPU, CUDA, H100, NO_DRIVER, ROCM, case, device, driver, findings
 
-NONE = Driver("library_not_found")
-CPU = {**CUDA, "torch": "2.13.0+cpu", "cuda": None}
-ROCM = {**CPU, "torch": "2.10.0+rocm6.4", "hip": "6.4.43482"}
 MPS = {**CPU, "torch": "2.10.0", "mps_built": True, "mps_available": True}
 XPU = {**CPU, "torch": "2.10.0+xpu", "xpu": "20250301"}
 MI300 = {"name": "AMD Instinct MI300X", "capability": [9, 4], "uuid": None, "gcn": "gfx942:sramecc+:xnack-"}
@@ -62,7 +58,7 @@ def test_no_torch(tmp_path: Path, facts: dict[str, Any], ending: str, found: str
 def test_build_and_devices(
     tmp_path: Path, torch: dict[str, Any], pci: dict[str, int], expected: tuple[str, str | None]
 ) -> None:
-    assert summary(pytorch.build(case(tmp_path, NONE, torch, pci=pci))) == expected
+    assert summary(pytorch.build(case(tmp_path, NO_DRIVER, torch, pci=pci))) == expected
 
 
 @pytest.mark.parametrize(("number", "version"), [(91002, "9.10.2"), (8902, "8.9.2"), (None, None)])
@@ -73,8 +69,8 @@ def test_cudnn(tmp_path: Path, number: int | None, version: str | None) -> None:
 
 
 def test_notes_on_other_builds(tmp_path: Path) -> None:
-    rocm = pytorch.build(case(tmp_path, NONE, ROCM, pci={"AMD": 1}))
-    mps = pytorch.build(case(tmp_path, NONE, MPS, pci={}, platform="darwin"))
+    rocm = pytorch.build(case(tmp_path, NO_DRIVER, ROCM, pci={"AMD": 1}))
+    mps = pytorch.build(case(tmp_path, NO_DRIVER, MPS, pci={}, platform="darwin"))
 
     assert "torch.cuda means the AMD GPUs" in rocm.found
     assert "torch.cuda.is_available() is False there, the device is 'mps'" in mps.found
@@ -172,6 +168,6 @@ def test_architectures(tmp_path: Path, facts: dict[str, Any], expected: tuple[st
 def test_every_check_has_a_finding_without_driver_and_device(
     tmp_path: Path, check: Check, torch: dict[str, Any]
 ) -> None:
-    (finding,) = findings(check, case(tmp_path, NONE, {**torch, "available": False}, pci={}))
+    (finding,) = findings(check, case(tmp_path, NO_DRIVER, {**torch, "available": False}, pci={}))
 
     assert finding.found
