@@ -94,17 +94,6 @@ def test_kernel_buffers_little_of_a_reply_that_is_not_read() -> None:
     assert held[-1] < 1 << 20
 
 
-def test_an_idle_connection_stays_longer_than_a_header_may_take(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "HEADER_TIMEOUT_SECONDS", 0.05)
-    with serving() as address, client(address) as connection:
-        for _ in range(2):
-            connection.request("GET", "/-/healthy")
-            connection.getresponse().read()
-            own = connection.sock.getsockname()
-            time.sleep(0.2)
-        assert own == connection.sock.getsockname()  # http.client would have opened another one
-
-
 def test_an_idle_connection_is_closed_in_the_end(short: pytest.MonkeyPatch) -> None:
     short.setattr(server_connections, "IDLE_TIMEOUT_SECONDS", 0.05)
     with serving() as address, client(address) as connection:
@@ -308,35 +297,3 @@ def test_a_connection_that_ended_before_it_was_accepted_holds_up_nobody(
         assert fetch(address, "/-/healthy")[0] == 200
 
     assert not caplog.records
-
-
-def test_slow_connections_never_evict_a_scraper_that_is_nearly_overdue(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "IDLE_TIMEOUT_SECONDS", 1.5)
-    with serving(max_connections=8) as address, client(address) as scraper, ExitStack() as stack:
-        scraper.request("GET", "/metrics")
-        scraper.getresponse().read()
-        own = scraper.sock.getsockname()
-        time.sleep(1.0)  # two thirds of its timeout; that of the others has just begun
-        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(30)]
-        assert closed_by_server(slow[0])
-        scraper.request("GET", "/metrics")
-
-        assert (scraper.getresponse().status, scraper.sock.getsockname()) == (200, own)
-
-
-def test_among_a_few_slow_connections_the_most_overdue_of_all_is_evicted(short: pytest.MonkeyPatch) -> None:
-    short.setattr(server_connections, "IDLE_TIMEOUT_SECONDS", 30.0)
-    with serving(max_connections=8) as address, ExitStack() as stack:
-        scrapers = [stack.enter_context(client(address)) for _ in range(6)]
-        for scraper in scrapers:
-            scraper.request("GET", "/-/healthy")
-            scraper.getresponse().read()
-        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(2)]
-        time.sleep(0.3)  # 3 % of the time for headers, and 1 % of that of an idle connection
-        assert fetch(address, "/-/healthy")[0] == 200
-        assert closed_by_server(slow[0])
-        for scraper in scrapers:
-            own = scraper.sock.getsockname()
-            scraper.request("GET", "/-/healthy")
-            scraper.getresponse().read()
-            assert scraper.sock.getsockname() == own

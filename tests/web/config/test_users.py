@@ -276,7 +276,8 @@ def test_the_event_loop_goes_on_while_a_password_is_checked(thread: Thread) -> N
     async def story(logins: Logins) -> None:
         thread.go_on.clear()
         task = asyncio.ensure_future(logins.verify(USERS, ALICE, "a"))
-        await asyncio.sleep(0.05)
+        while not thread.hashes:
+            await asyncio.sleep(0.001)
         assert not task.done()
         thread.go_on.set()
         assert await task

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gpugauge.driver.advice import ADVICE, down_advice
 from gpugauge.status import words
 from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, xid_advice
 from gpugauge.verdict.causes import CAUSES
@@ -38,6 +35,5 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
     }
 
 
-@pytest.mark.parametrize("advice", EVERY)
-def test_nothing_of_an_advice_is_lost(advice: str) -> None:
-    assert "".join(part for part, _ in parts(advice)) == advice
+def test_nothing_of_an_advice_is_lost() -> None:
+    assert [advice for advice in EVERY if "".join(part for part, _ in parts(advice)) != advice] == []
