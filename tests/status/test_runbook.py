@@ -15,6 +15,10 @@ SECTIONS = set(
 )
 
 
+def test_each_recovery_action_has_words() -> None:
+    assert ("none", *RECOVERY) == RECOVERY_ACTIONS
+
+
 def test_each_cause_has_a_section() -> None:
     on_cpu = {section_of_training("training_on_cpu", cause) for cause in CAUSES}
     training = {cause: section_of_training("training", cause) for cause in CAUSES}

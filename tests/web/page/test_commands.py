@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.driver.advice import ADVICE, down_advice
 from gpugauge.status import words
 from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, xid_advice
 from gpugauge.verdict.causes import CAUSES
