@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # The tests that read the simulated library through the binding.
-FOLDERS = ("tests/driver/nvidia", "tests/simulator/nvml", "tests/doctor/test_gpus.py")
+FOLDERS = ("tests/driver/nvidia", "qa/worlds/test_bindings.py", "tests/simulator/nvml", "tests/doctor/test_gpus.py")
 
 pytestmark = pytest.mark.e2e
 

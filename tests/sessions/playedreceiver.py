@@ -6,12 +6,18 @@ import os
 import socket
 import struct
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gpugauge.sessions import listener as listeners
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.wire import messages as wire
-from tests.sessions.test_listener import until
+from tests.sessions.hooks import started, until
 
 
 class Played:
@@ -75,6 +81,26 @@ class Played:
 
     def poll(self) -> int | None:
         return self.status
+
+
+def _close_all() -> None:
+    for played in Played.made:
+        played.channel.close()
+
+
+@contextmanager
+def playing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sessions]]:
+    """Return a function that starts listeners whose receivers the test plays."""
+    monkeypatch.setattr(Played, "made", [], raising=False)
+    monkeypatch.setattr(subprocess, "Popen", Played)
+    monkeypatch.setattr(listeners, "SWEEP_INTERVAL_SECONDS", 0.01)
+    with ExitStack() as running:
+        running.callback(_close_all)
+
+        def start(inherited: socket.socket | None = None, **options: Any) -> Sessions:
+            return running.enter_context(started(folder / "hook.sock", inherited, **options))
+
+        yield start
 
 
 def settle(listener: Sessions, number: int) -> None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gpugauge.collectors.training.training import LASTING, LIVE
 from gpugauge.metric import HistogramValue, families
 from gpugauge.sessions.budget import NOTHING, PLAIN, PLAIN_SERIES, WHOLE, Budget, series_of
@@ -17,6 +15,7 @@ from gpugauge.sessions.receiver.protocol import PEER
 from gpugauge.sessions.session import Session
 from gpugauge.sessions.store import Store
 from gpugauge.wire import messages as wire
+from tests.drawn import EVERYTHING, seeds
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -94,7 +93,7 @@ def test_what_is_cut_returns_with_room_to_spare() -> None:
     assert budget.place("d", 1, "/d", 1000).level == WHOLE
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(range(5 if EVERYTHING else 2))
 def test_no_limit_is_exceeded_whatever_the_sessions_do(seed: int) -> None:
     draw = random.Random(seed)
     budget = Budget(series=4000, series_by_owner=1500)

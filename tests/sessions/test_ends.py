@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,7 @@ from gpugauge.sessions import ends
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import messages as wire
 from tests.needs import require
-
-from .test_listener import ONE, TWO, hello, snap, until
+from tests.sessions.hooks import ONE, TWO, connect, hello, snap, started, until
 
 ERROR = 3 << 8  # the exit status of exit code 3
 
@@ -23,44 +21,50 @@ def since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-@pytest.mark.parametrize(
-    ("bye", "status", "expected"),
-    [
-        ("finished", 0, "finished"),
-        ("error", 0, "finished"),
-        (None, 0, "finished"),
-        ("other", 0, "finished"),
-        ("finished", ERROR, "error"),
-        (None, ERROR, "error"),
-        ("other", ERROR, "error"),
-        ("out_of_memory", ERROR, "out_of_memory"),
-        ("interrupted", ERROR, "interrupted"),
-        (None, 130 << 8, "interrupted"),
-        ("finished", signal.SIGSEGV, "killed"),
-        ("error", signal.SIGABRT, "error"),
-        ("out_of_memory", signal.SIGABRT | 0x80, "out_of_memory"),
-        (None, signal.SIGKILL, "killed"),
-        (None, signal.SIGHUP, "killed"),
-        (None, signal.SIGINT, "interrupted"),
-        ("finished", None, "finished"),
-        ("out_of_memory", None, "out_of_memory"),
-        ("a newer hook's word", None, "other"),
-        (None, None, "killed"),
-        ("finished", ends.RUNNING, "finished"),
-        ("other", ends.RUNNING, "other"),
-        (None, ends.RUNNING, "other"),
-    ],
-)
-def test_the_reason_for_an_end(bye: str | None, status: int | None, expected: str) -> None:
-    assert ends.reason(bye, status) == expected
+# The last message, the exit status, and the reason.
+REASONS: list[tuple[str | None, int | None, str]] = [
+    ("finished", 0, "finished"),
+    ("error", 0, "finished"),
+    (None, 0, "finished"),
+    ("other", 0, "finished"),
+    ("finished", ERROR, "error"),
+    (None, ERROR, "error"),
+    ("other", ERROR, "error"),
+    ("out_of_memory", ERROR, "out_of_memory"),
+    ("interrupted", ERROR, "interrupted"),
+    (None, 130 << 8, "interrupted"),
+    ("finished", signal.SIGSEGV, "killed"),
+    ("error", signal.SIGABRT, "error"),
+    ("out_of_memory", signal.SIGABRT | 0x80, "out_of_memory"),
+    (None, signal.SIGKILL, "killed"),
+    (None, signal.SIGHUP, "killed"),
+    (None, signal.SIGINT, "interrupted"),
+    ("finished", None, "finished"),
+    ("out_of_memory", None, "out_of_memory"),
+    ("a newer hook's word", None, "other"),
+    (None, None, "killed"),
+    ("finished", ends.RUNNING, "finished"),
+    ("other", ends.RUNNING, "other"),
+    (None, ends.RUNNING, "other"),
+]
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_status_of_a_process_that_nobody_has_waited_for(code: int) -> None:
+def test_the_reason_for_an_end() -> None:
+    assert [row for row in REASONS if ends.reason(*row[:2]) != row[2]] == []
+
+
+def zombie(code: int) -> int:
+    """Return the pid of a process that has ended, and that nobody has waited for."""
     child = os.fork()
     if not child:
         os._exit(code)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    return child
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_status_of_a_process_that_nobody_has_waited_for(code: int) -> None:
+    child = zombie(code)
     assert ends.status_in_proc(child, since_boot()) == code << 8
     assert ends.status_in_proc(child, 0.0) is None  # another process with the same pid
     os.waitpid(child, 0)
@@ -76,10 +80,7 @@ def test_zero_is_not_the_status_of_a_process_that_may_not_be_traced(monkeypatch:
     def readlink(_: Path) -> Path:
         raise PermissionError
 
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    child = zombie(0)
     monkeypatch.setattr(Path, "readlink", readlink)
     assert ends.status_in_proc(child, since_boot()) is None
     os.waitpid(child, 0)
@@ -91,9 +92,7 @@ def open_pidfds() -> int:
 
 
 def kernel_reports_exits() -> bool:
-    child = os.fork()
-    if not child:
-        os._exit(0)
+    child = zombie(0)
     descriptor = os.pidfd_open(child)
     os.waitpid(child, 0)
     try:
@@ -108,10 +107,8 @@ def kernel_reports_exits() -> bool:
 def untraceable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessions]:
     """Return a listener that may not trace the processes."""
     monkeypatch.setattr(ends, "status_in_proc", lambda *_: None)
-    listener = Sessions(str(tmp_path / "hook.sock"))
-    listener.start()
-    yield listener
-    listener.stop()
+    with started(tmp_path / "hook.sock") as listener:
+        yield listener
     assert open_pidfds() == 0
 
 
@@ -119,8 +116,7 @@ def trained(listener: Sessions, code: int, session: str = ONE) -> int:
     """Start a process that reports that it has finished, and exits with `code`; return its pid."""
     child = os.fork()
     if not child:
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        client.connect(str(listener.path))
+        client = connect(listener)
         for message in (hello(session), snap(1, session), wire.encode(wire.Bye(session, 2, "finished"))):
             client.send(message)
         os._exit(code)
@@ -157,11 +153,8 @@ def test_processes_without_a_status_are_limited(untraceable: Sessions) -> None:
 
 
 def test_a_process_that_continues_after_its_last_message(tmp_path: Path) -> None:
-    listener = Sessions(str(tmp_path / "hook.sock"))
-    listener.start()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.connect(str(listener.path))
-        for message in (hello(), wire.encode(wire.Bye(ONE, 1, "finished")), snap(2)):
-            client.send(message)
-    until(lambda: [s.end_reason for s in listener.view()] == ["other"])
-    listener.stop()
+    with started(tmp_path / "hook.sock") as listener:
+        with connect(listener) as client:
+            for message in (hello(), wire.encode(wire.Bye(ONE, 1, "finished")), snap(2)):
+                client.send(message)
+        until(lambda: [s.end_reason for s in listener.view()] == ["other"])

@@ -1,16 +1,17 @@
 """The listener: sessions, limits, and ownership of the socket."""
 
+from __future__ import annotations
+
 import contextlib
-import ctypes
 import fcntl
 import os
 import socket
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 import pytest
 
@@ -18,109 +19,41 @@ from gpugauge.hook.client import SEND_BUFFER_BYTES
 from gpugauge.sessions import listener as sessions
 from gpugauge.sessions.listener import Sessions, SessionsError
 from gpugauge.sessions.receiver.protocol import Options
-from gpugauge.sessions.session import SESSION_END_REASONS, Session
+from gpugauge.sessions.session import SESSION_END_REASONS
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
+from tests.sessions import hooks
+from tests.sessions.hooks import (
+    ONE,
+    TWO,
+    closed_by_daemon,
+    ended,
+    hello,
+    open_records,
+    shared_record,
+    snap,
+    started,
+    steps_of,
+    until,
+    written,
+)
 
-KEEP_SIZE, PUNCH_HOLE = 1, 2  # fallocate(2)
-fallocate = ctypes.CDLL(None).fallocate
-fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-
-ONE = "1" * 32
-TWO = "2" * 32
+Connect: TypeAlias = "Callable[[], socket.socket]"
 
 
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[Sessions]:
-    listener = Sessions(str(tmp_path / "gpugauge" / "hook.sock"), connections=8, connections_by_user=4)
-    listener.start()
-    yield listener
-    listener.stop()
+    with started(tmp_path / "gpugauge" / "hook.sock", connections=8, connections_by_user=4) as listener:
+        yield listener
 
 
 @pytest.fixture
-def connect(listener: Sessions) -> Iterator[Callable[[], socket.socket]]:
-    opened = []
-
-    def connect() -> socket.socket:
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        opened.append(client)
-        client.settimeout(5)
-        client.connect(str(listener.path))
-        return client
-
-    yield connect
-    for client in opened:
-        client.close()
+def connect(listener: Sessions) -> Iterator[Connect]:
+    with contextlib.ExitStack() as opened:
+        yield lambda: opened.enter_context(hooks.connect(listener))
 
 
-def hello(session: str = ONE, **facts: str) -> bytes:
-    return wire.encode(wire.Hello(session, 0, pid=1, facts=facts))
-
-
-def snap(steps: int, session: str = ONE) -> bytes:
-    return wire.encode(wire.Snap(session, steps, steps=wire.Progress(steps)))
-
-
-def shared_record(seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, size: int = wire_record.RECORD_BYTES) -> int:
-    """Return a memfd that shows the phase training since boot."""
-    memory = bytearray(wire_record.RECORD_BYTES)
-    wire_record.write_head(memory)
-    wire_record.write(memory, [1, wire_record.PHASES.index("training"), 0, 3, 4, *[0] * len(wire_record.PHASES), 1])
-    descriptor = os.memfd_create("record", os.MFD_ALLOW_SEALING)
-    os.write(descriptor, memory)
-    os.ftruncate(descriptor, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    return descriptor
-
-
-def allocated_behind_its_end(size: int) -> int:
-    """Return a sealed record of the right size with more memory, which the last close of it has to free."""
-    descriptor = shared_record(seals=0)
-    assert fallocate(descriptor, KEEP_SIZE, 0, size) == 0
-    assert os.fstat(descriptor).st_blocks * 512 >= size
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return descriptor
-
-
-def opened_again(flags: int) -> int:
-    """Return another descriptor of a sealed record, opened with `flags`."""
-    descriptor = shared_record()
-    again = os.open(f"/proc/self/fd/{descriptor}", flags)
-    os.close(descriptor)
-    return again
-
-
-def open_records() -> int:
-    links = list(Path("/proc/self/fd").iterdir())
-    return sum("memfd:record" in str(link.readlink()) for link in links if link.is_symlink())
-
-
-def steps_of(session: Session) -> int | None:
-    return session.snap.steps.count if session.snap and session.snap.steps else None
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.005)
-
-
-def ended(listener: Sessions, name: str) -> None:
-    until(lambda: (name, False) in [(s.hello.session, s.connected) for s in listener.view()])
-
-
-def closed_by_daemon(client: socket.socket) -> bool:
-    try:
-        return not client.recv(1)
-    except ConnectionError:
-        return True
-
-
-def test_a_session_has_the_values_of_the_last_messages(
-    listener: Sessions, connect: Callable[[], socket.socket]
-) -> None:
+def test_a_session_has_the_values_of_the_last_messages(listener: Sessions, connect: Connect) -> None:
     client = connect()
     client.send(hello(torch="2.13"))
     client.send(snap(1))
@@ -132,19 +65,14 @@ def test_a_session_has_the_values_of_the_last_messages(
     assert session.peer_pid > 1
 
 
-def test_the_record_is_read_while_the_process_sends_nothing(
-    listener: Sessions, connect: Callable[[], socket.socket]
-) -> None:
+def test_the_record_is_read_while_the_process_sends_nothing(listener: Sessions, connect: Connect) -> None:
     client, descriptor = connect(), shared_record()
     socket.send_fds(client, [hello()], [descriptor])
     until(lambda: [s.record.phase for s in listener.view() if s.record] == ["training"])
     before = listener.view()[0].record
     assert before is not None
     assert (before.steps, before.batches) == (3, 4)
-    changed = bytearray(wire_record.RECORD_BYTES)
-    wire_record.write_head(changed)
-    wire_record.write(changed, [2, wire_record.PHASES.index("loading"), 0, 5, 6, *[0] * len(wire_record.PHASES), 2])
-    os.pwrite(descriptor, changed, 0)
+    written(descriptor, "loading", 5)
     os.close(descriptor)
     until(lambda: [s.record.phase for s in listener.view() if s.record] == ["loading"])
     after = listener.view()[0].record
@@ -157,50 +85,43 @@ def test_the_record_is_read_while_the_process_sends_nothing(
 
 
 def test_the_record_is_read_with_each_message(
-    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+    listener: Sessions, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "SWEEP_INTERVAL_SECONDS", 1000.0)
     client, descriptor = connect(), shared_record()
     socket.send_fds(client, [hello()], [descriptor])
     until(lambda: [s.record.phase for s in listener.view() if s.record] == ["training"])
-    changed = bytearray(wire_record.RECORD_BYTES)
-    wire_record.write_head(changed)
-    wire_record.write(changed, [2, wire_record.PHASES.index("loading"), 0, 5, 6, *[0] * len(wire_record.PHASES), 2])
-    os.pwrite(descriptor, changed, 0)
+    written(descriptor, "loading", 5)
     os.close(descriptor)
     client.send(snap(5))
     until(lambda: [steps_of(s) for s in listener.view()] == [5])
     assert [s.record.phase for s in listener.view() if s.record] == ["loading"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: shared_record(seals=0),
-        lambda: shared_record(seals=fcntl.F_SEAL_GROW),
-        lambda: shared_record(size=1 << 20),
-        lambda: os.open("/dev/zero", os.O_RDONLY),
-        lambda: os.memfd_create("record"),
-        lambda: allocated_behind_its_end(64 << 20),
-        lambda: opened_again(os.O_WRONLY),
-        lambda: opened_again(os.O_PATH),
-    ],
-)
-def test_a_descriptor_that_is_no_sealed_record_is_closed_unread(
-    make: Callable[[], int], listener: Sessions, connect: Callable[[], socket.socket]
-) -> None:
-    client, descriptor = connect(), make()
-    socket.send_fds(client, [hello()], [descriptor])
-    os.close(descriptor)
-    client.send(snap(1))
-    until(lambda: [steps_of(s) for s in listener.view()] == [1])
-    assert listener.view()[0].record is None
+def test_a_descriptor_that_is_no_sealed_record_is_closed_unread(listener: Sessions, connect: Connect) -> None:
+    for number, descriptor in enumerate(
+        (
+            shared_record(seals=0),
+            shared_record(seals=fcntl.F_SEAL_GROW),
+            shared_record(size=1 << 20),
+            os.open("/dev/zero", os.O_RDONLY),
+            os.memfd_create("record"),
+            hooks.allocated_behind_its_end(64 << 20),
+            hooks.opened_again(os.O_WRONLY),
+            hooks.opened_again(os.O_PATH),
+        )
+    ):
+        name = f"{number:032}"
+        with connect() as client:
+            socket.send_fds(client, [hello(name)], [descriptor])
+            os.close(descriptor)
+            client.send(snap(1, name))
+            until(lambda name=name: [steps_of(s) for s in listener.view() if s.hello.session == name] == [1])  # type: ignore[misc]  # the lambda has a default
+            assert [s.record for s in listener.view() if s.hello.session == name] == [None], number
     assert open_records() == 0
 
 
-def test_a_record_with_holes_and_torn_content_changes_nothing(
-    listener: Sessions, connect: Callable[[], socket.socket]
-) -> None:
+def test_a_record_with_holes_and_torn_content_changes_nothing(listener: Sessions, connect: Connect) -> None:
     """Punching holes is allowed by the seals, and everything can be written at any time."""
     client, descriptor, draw = connect(), shared_record(), Random(0)
     whole, before = os.pread(descriptor, wire_record.RECORD_BYTES, 0), dict[str, float]()
@@ -208,7 +129,7 @@ def test_a_record_with_holes_and_torn_content_changes_nothing(
     until(lambda: [s.record.phase for s in listener.view() if s.record] == ["training"])
     for number in range(1, 60):
         if number % 3 == 0:
-            assert fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, 0, wire_record.RECORD_BYTES) == 0
+            assert hooks.fallocate(descriptor, hooks.PUNCH_HOLE | hooks.KEEP_SIZE, 0, wire_record.RECORD_BYTES) == 0
         elif number % 3 == 1:
             os.pwrite(descriptor, draw.randbytes(draw.randrange(1, 600)), draw.randrange(0, 300))
         else:
@@ -221,7 +142,7 @@ def test_a_record_with_holes_and_torn_content_changes_nothing(
     os.close(descriptor)
 
 
-def test_only_the_first_message_may_carry_a_record(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_only_the_first_message_may_carry_a_record(listener: Sessions, connect: Connect) -> None:
     client = connect()
     client.send(hello())
     descriptors = [shared_record() for _ in range(3)]
@@ -234,18 +155,11 @@ def test_only_the_first_message_may_carry_a_record(listener: Sessions, connect: 
     assert open_records() == 0
 
 
-def test_an_unchanged_view_is_the_same_object(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
-    connect().send(hello())
-    until(lambda: len(listener.view()) == 1)
-    assert listener.view() is listener.view()
-    assert listener.counters() is listener.counters()
-
-
 @pytest.mark.parametrize(
     ("reason", "shown"), [("out_of_memory", "out_of_memory"), ("a newer hook's word", "other"), (None, "other")]
 )
 def test_the_end_of_the_connection_ends_the_session(
-    reason: str | None, shown: str, listener: Sessions, connect: Callable[[], socket.socket]
+    reason: str | None, shown: str, listener: Sessions, connect: Connect
 ) -> None:
     # The process continues, and so the kernel has no exit status.
     client = connect()
@@ -262,21 +176,7 @@ def test_the_end_of_the_connection_ends_the_session(
     assert {**dict.fromkeys(SESSION_END_REASONS, 0), shown: 1} == listener.counters().ended
 
 
-def test_an_ended_session_is_dropped_after_the_linger_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "SWEEP_INTERVAL_SECONDS", 0.01)
-    listener = Sessions(str(tmp_path / "s"), linger_seconds=0.05)
-    listener.start()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.connect(str(listener.path))
-        client.send(hello())
-        until(lambda: len(listener.view()) == 1)
-    until(lambda: listener.view() == ())
-    listener.stop()
-
-
-def test_the_oldest_of_too_many_ended_sessions_are_dropped(
-    listener: Sessions, connect: Callable[[], socket.socket]
-) -> None:
+def test_the_oldest_of_too_many_ended_sessions_are_dropped(listener: Sessions, connect: Connect) -> None:
     names = [f"{number:032}" for number in range(10)]
     for name in names:
         client = connect()
@@ -284,17 +184,6 @@ def test_the_oldest_of_too_many_ended_sessions_are_dropped(
         client.close()
         ended(listener, name)
     until(lambda: names[2:] == [s.hello.session for s in listener.view()])
-
-
-def test_a_reconnected_session_keeps_its_counts(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
-    first = connect()
-    first.send(hello())
-    first.send(snap(3))
-    first.close()
-    until(lambda: [s.connected for s in listener.view()] == [False])
-    connect().send(hello())
-    until(lambda: [s.connected for s in listener.view()] == [True])
-    assert [steps_of(s) for s in listener.view()] == [3]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +203,7 @@ def test_a_bad_message_closes_its_connection_only(
     messages: list[bytes],
     reason: str,
     listener: Sessions,
-    connect: Callable[[], socket.socket],
+    connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     good = connect()
@@ -336,7 +225,6 @@ def test_messages_queued_during_a_pause_of_the_daemon_are_accepted(tmp_path: Pat
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    away = Sessions(str(path))
     with server, client:
         server.bind(str(path))
         server.listen()
@@ -347,25 +235,13 @@ def test_messages_queued_during_a_pause_of_the_daemon_are_accepted(tmp_path: Pat
             while True:
                 client.send(snap(sent + 1))
                 sent += 1
-        away.start(server)
-        until(lambda: [steps_of(s) for s in away.view()] == [sent])
-        assert sum(away.counters().rejected.values()) == 0
-        away.stop()
+        with started(path, server) as away:
+            until(lambda: [steps_of(s) for s in away.view()] == [sent])
+            assert sum(away.counters().rejected.values()) == 0
     assert sent > 20
 
 
-def test_a_repeated_rejection_is_logged_once(
-    listener: Sessions, connect: Callable[[], socket.socket], caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(3):
-        client = connect()
-        client.send(b"rubbish")
-        assert closed_by_daemon(client)
-    until(lambda: listener.counters().rejected["foreign"] == 3)
-    assert len(caplog.records) == 1
-
-
-def test_a_connected_session_cannot_be_taken_over(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_a_connected_session_cannot_be_taken_over(listener: Sessions, connect: Connect) -> None:
     owner, thief = connect(), connect()
     owner.send(hello(torch="mine"))
     until(lambda: len(listener.view()) == 1)
@@ -374,7 +250,7 @@ def test_a_connected_session_cannot_be_taken_over(listener: Sessions, connect: C
     assert [(s.hello.facts["torch"], s.connected) for s in listener.view()] == [("mine", True)]
 
 
-def test_connections_are_limited_by_user(listener: Sessions, connect: Callable[[], socket.socket]) -> None:
+def test_connections_are_limited_by_user(listener: Sessions, connect: Connect) -> None:
     held = [connect() for _ in range(4)]
     surplus = connect()
     assert closed_by_daemon(surplus)
@@ -387,14 +263,10 @@ def test_connections_are_limited_by_user(listener: Sessions, connect: Callable[[
 
 
 def test_a_silent_connection_is_closed(tmp_path: Path) -> None:
-    listener = Sessions(str(tmp_path / "s"), hello_seconds=0.1)
-    listener.start()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.settimeout(5)
-        client.connect(str(listener.path))
-        assert closed_by_daemon(client)
-    until(lambda: listener.counters().rejected["silent"] == 1)
-    listener.stop()
+    with started(tmp_path / "s", hello_seconds=0.1) as listener:
+        with hooks.connect(listener) as client:
+            assert closed_by_daemon(client)
+        until(lambda: listener.counters().rejected["silent"] == 1)
 
 
 def test_every_user_may_connect(listener: Sessions) -> None:
@@ -420,13 +292,9 @@ def test_a_socket_that_nobody_serves_is_replaced(tmp_path: Path) -> None:
                     socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
                 )
                 client.connect(str(path))
-        listener = Sessions(str(path))
-        listener.start()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hook:
-            hook.connect(str(path))
+        with started(path) as listener, hooks.connect(listener) as hook:
             hook.send(hello(ONE))
             until(lambda: len(listener.view()) == 1)
-        listener.stop()
 
 
 def test_a_path_that_is_not_a_socket_is_kept(tmp_path: Path) -> None:
@@ -447,19 +315,16 @@ def test_the_socket_of_an_ended_daemon_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(path))
         dead.listen()
-    listener = Sessions(str(path))
-    listener.start()
-    listener.stop()
+    with started(path):
+        assert path.exists()
     assert not path.exists()
 
 
 def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions) -> None:
     listener.path.unlink()
-    successor = Sessions(str(listener.path))
-    successor.start()
-    listener.stop()
-    assert listener.path.exists()
-    successor.stop()
+    with started(listener.path):
+        listener.stop()
+        assert listener.path.exists()
 
 
 def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,9 +337,8 @@ def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch
         return goes_on
 
     monkeypatch.setattr(Sessions, "_turn", watched)
-    listener = Sessions(str(tmp_path / "hook.sock"))
-    listener.start()
-    listener.stop()
+    with started(tmp_path / "hook.sock"):
+        pass
 
     assert last.is_set()
 
@@ -485,8 +349,7 @@ def test_view_raises_after_the_thread_has_ended(listener: Sessions, monkeypatch:
         raise RuntimeError("planted")
 
     monkeypatch.setattr(listener, "_handle", broken)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.connect(str(listener.path))
+    with hooks.connect(listener) as client:
         client.send(hello())
         assert listener._thread is not None
         listener._thread.join(10)
@@ -495,7 +358,7 @@ def test_view_raises_after_the_thread_has_ended(listener: Sessions, monkeypatch:
 
 
 def test_the_listener_continues_after_a_memory_error(
-    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+    listener: Sessions, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn, short = listener._turn, [MemoryError(), MemoryError()]
 
@@ -514,29 +377,7 @@ def test_the_socket_of_the_service_manager_is_used_and_kept(tmp_path: Path) -> N
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as theirs:
         theirs.bind(str(path))
         theirs.listen()
-        sessions = Sessions(str(path))
-        sessions.start(theirs.dup())
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-            client.connect(str(path))
-            client.settimeout(5)
+        with started(path, theirs.dup()) as listener, hooks.connect(listener) as client:
             client.send(b"not ours")
-            closed = client.recv(1)
-        sessions.stop()
-
-        assert closed == b""
+            assert client.recv(1) == b""
         assert path.exists()
-
-
-def test_nothing_is_swept_without_connections(
-    listener: Sessions, connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "SWEEP_INTERVAL_SECONDS", 0.01)
-    swept: list[float] = []
-    monkeypatch.setattr(listener, "_sweep", swept.append)
-    time.sleep(0.2)
-    assert swept == []
-    client = connect()
-    client.send(hello())
-    until(lambda: len(swept) > 2)
-    client.close()
-    until(lambda: not listener._connections)

@@ -17,8 +17,8 @@ from gpugauge.sessions import reception
 from gpugauge.sessions.listener import Sessions, SessionsError
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.wire import messages as wire
+from tests.sessions.hooks import ONE, TWO, open_records, shared_record, steps_of, until
 from tests.sessions.playedreceiver import Played, ban, settle
-from tests.sessions.test_listener import ONE, TWO, open_records, shared_record, steps_of, until
 
 # --- sessions of a receiver that is gone ---
 
@@ -422,6 +422,18 @@ def test_the_time_for_which_ended_sessions_are_kept_can_be_changed(start: Callab
 
     until(lambda: listener.view() == ())
     assert listener.counters().ended["killed"] == 1
+
+
+def test_nothing_is_swept_without_connections(start: Callable[..., Sessions], monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[float] = []
+    monkeypatch.setattr(Sessions, "_sweep", lambda _, now: swept.append(now))
+    listener = start()
+    for turn in range(1, 6):
+        settle(listener, turn)
+    assert swept == []
+
+    Played.made[-1].open(1)
+    until(lambda: len(swept) > 2)
 
 
 def test_sessions_can_be_viewed_before_the_start_and_after_the_stop(

@@ -23,8 +23,8 @@ from gpugauge.sessions.store import Store
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.workload.identity import JOB_LABELS
+from tests.sessions.hooks import open_records, shared_record, written
 from tests.sessions.test_budget import maximal
-from tests.sessions.test_listener import open_records, shared_record
 
 
 def connected(session: str = "", uid: int = 1, cgroup: str = "/c", **identity: int) -> Connection:
@@ -274,14 +274,6 @@ def recorded() -> Iterator[tuple[Connection, int]]:
     connection.close()  # idempotent
     os.close(descriptor)
     assert open_records() == 0
-
-
-def written(descriptor: int, phase: str, steps: int, since: int = 0) -> None:
-    memory = bytearray(wire_record.RECORD_BYTES)
-    wire_record.write_head(memory)
-    spent = [0] * len(wire_record.PHASES)
-    wire_record.write(memory, [1, wire_record.PHASES.index(phase), since, steps, 4, *spent, 1])
-    os.pwrite(descriptor, memory, 0)
 
 
 def test_a_connection_without_a_record() -> None:

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.serving import fetch
 
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.daemon import last_scrape
 from gpugauge.daemon.last_scrape import LastScrape
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
-from tests.serving import fetch
 
 REQUESTED = 100.0
 RUNNING = Session(wire.Hello("1" * 32, 0, pid=1), 1, 1)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulator.build import scenario
+
 from gpugauge.driver.api import Group, Reply, code_name
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.missing import BusDevice
@@ -19,7 +21,6 @@ from gpugauge.driver.worker import Service
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.nvml.answers import pointed
 from gpugauge.simulator.nvml.library import Library
-from tests.simulator.build import scenario
 
 # Codes of a call that concern one GPU; the others mean the driver as a whole, or a function that is not supported.
 CODES = (2, 6, 8, 10, 11, 14, 15, 16, 17, 19, 20, 23, 27, 29, 30, 999, 555)

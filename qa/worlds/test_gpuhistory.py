@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.device import DeviceCollector
@@ -17,7 +18,7 @@ from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.snapshot import Section
-from tests.driver.drawnmachine import Machine, Truth, change, drawn_machine
+from qa.worlds.gpuhistory import Machine, Truth, change, drawn_machine
 
 _SECONDS = 650  # longer than the longest quarantine
 
@@ -70,10 +71,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [r.fields for r in caplog.records if r.getMessage().startswith(starts)]  # type: ignore[attr-defined]  # `extra`
 
 
-@pytest.mark.parametrize("seed", [*range(13), 112, 124, 128])  # the last ones found errors
+# The last ones found errors.
+@pytest.mark.timeout(900)
+@seeds([*range(13), 112, 124, 128] if EVERYTHING else [0, 128])
 def test_drawn_histories(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.clear()
     caplog.set_level(logging.INFO)
     draw = random.Random(seed)
     machine, truth = drawn_machine(draw), Truth()

@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.virtual import VirtualDaemon
 
 import gpugauge
 from gpugauge.simulator.scenario.load import load_scenario
-from tests.virtual import VirtualDaemon
 
 PACKAGE = str(Path(gpugauge.__file__).parent)
 # Python 3.12 and later run comprehensions without a call. The simulator does not run on a node.

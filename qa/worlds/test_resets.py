@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.driver.nvidia.otherdriver import Driver
+from tests.simulator.build import opened
 
 from gpugauge.driver.codes import Group
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
-from tests.driver.nvidia.otherdriver import Driver
-from tests.simulator.build import opened
 
 READINGS = 200
 OK, UNKNOWN = 0, 999
 UNSIGNED_LONG_LONG = 3  # of nvmlValueType_t
 # NVML_FI_* in nvml.h: those of throttling in ns, of NVLink in KiB, of ECC, of remapped rows and of PCIe.
-FIELDS = (
+FIELDS: tuple[tuple[int, Group, str, str | None, int], ...] = (
     (74, "normal", "clocks_event_nanoseconds", "sw_power_cap", 1),
     (138, "normal", "nvlink_transmitted_bytes", None, 1024),
     (4, "slow", "ecc_errors", "uncorrected_volatile", 1),
@@ -93,7 +93,7 @@ def field_value(
     return read
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(range(60 if EVERYTHING else 8))
 def test_prometheus_adds_up_the_energy_of_drawn_drivers(seed: int) -> None:
     answers, total = drawn(random.Random(seed))
     exported = [value for value in energy(opened("gpus: {model: h100}"), answers) if value is not None]
@@ -102,14 +102,12 @@ def test_prometheus_adds_up_the_energy_of_drawn_drivers(seed: int) -> None:
     assert increase(exported) == total
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("number", "group", "field", "key", "factor"), FIELDS)
-def test_prometheus_adds_up_the_field_values_of_drawn_drivers(
-    seed: int, number: int, group: Group, field: str, key: str | None, factor: int
-) -> None:
-    answers, total = drawn(random.Random(f"{number} {seed}"))
-    nvml = opened("gpus: {model: h100}")
-    exported = [value for value in field_value(nvml, answers, number, group, field, key) if value is not None]
+@seeds(range(5 if EVERYTHING else 1))
+def test_prometheus_adds_up_the_field_values_of_drawn_drivers(seed: int) -> None:
+    for number, group, field, key, factor in FIELDS:
+        answers, total = drawn(random.Random(f"{number} {seed}"))
+        nvml = opened("gpus: {model: h100}")
+        exported = [value for value in field_value(nvml, answers, number, group, field, key) if value is not None]
 
-    assert len(exported) > len(answers) / 2
-    assert increase(exported) == total * factor
+        assert len(exported) > len(answers) / 2, field
+        assert increase(exported) == total * factor, field

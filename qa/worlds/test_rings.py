@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.needs import need
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
@@ -17,7 +19,6 @@ from gpugauge.driver.api import DriverView
 from gpugauge.driver.messages import reply
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
 from gpugauge.driver.worker import Service
-from tests.needs import need
 
 SECONDS = 140.0
 _MAX_STEPS, _PROCESSES, _FIRST_PID = 4, 3, 41000
@@ -84,7 +85,8 @@ def drawn(chance: random.Random, seed: int) -> Config:
     return config
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.timeout(600)
+@seeds(range(80 if EVERYTHING else 20))
 def test_counters_of_drawn_rings(seed: int, library: ctypes.CDLL) -> None:
     """Late readings, new workers and steps of the host's clock are drawn as well."""
     chance = random.Random(seed)

@@ -6,16 +6,16 @@ import itertools
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from tests.drawn import EVERYTHING, seeds
+from tests.sessions.hooks import steps_of, until
+from tests.sessions.playedreceiver import Played, playing, settle
 
-from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.wire import messages as wire
-from tests.sessions.playedreceiver import Played, settle
-from tests.sessions.test_listener import steps_of, until
 
 
 @dataclass
@@ -132,27 +132,28 @@ def act(chance: random.Random, played: Played, expected: Expected, number: int) 
         expected.end(number, rejected)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_drawn_lives_of_sessions(seed: int, start: Callable[..., Sessions]) -> None:
-    chance = random.Random(seed)
-    listener, expected = start(), Expected()
-    numbers = itertools.count(1)
-    for turn in range(1, 12):
-        played = Played.made[-1]
-        for _ in range(chance.randint(1, 12)):
-            act(chance, played, expected, next(numbers) if chance.random() < 0.25 else 0)
-        settle(listener, turn)
+@seeds(range(12 if EVERYTHING else 4))
+def test_drawn_lives_of_sessions(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with playing(tmp_path, monkeypatch) as start:
+        chance = random.Random(seed)
+        listener, expected = start(), Expected()
+        numbers = itertools.count(1)
+        for turn in range(1, 12):
+            played = Played.made[-1]
+            for _ in range(chance.randint(1, 12)):
+                act(chance, played, expected, next(numbers) if chance.random() < 0.25 else 0)
+            settle(listener, turn)
 
-        found = {s.hello.session: (s.peer_uid, s.connected, steps_of(s), s.end_reason) for s in listener.view()}
-        assert found == {n: (v.uid, v.connected, v.steps, v.reason) for n, v in expected.lives.items()}
-        counters = listener.counters()
-        assert {k: v for k, v in counters.rejected.items() if v} == expected.rejected
-        assert {k: v for k, v in counters.ended.items() if v} == expected.ended
-        assert [(kind, number) for kind, number, _ in played.commands()] == [(p.CLOSE, n) for n in expected.closed]
-        expected.closed.clear()
-        if chance.random() < 0.3:
-            played.status = 0
-            played.channel.shutdown(socket.SHUT_RDWR)
-            expected.replace()
-            until(lambda: len(Played.made) > expected.replaced)
-            assert listener.counters().replaced == {"stuck": 0, "blocked": 0, "ended": expected.replaced}
+            found = {s.hello.session: (s.peer_uid, s.connected, steps_of(s), s.end_reason) for s in listener.view()}
+            assert found == {n: (v.uid, v.connected, v.steps, v.reason) for n, v in expected.lives.items()}
+            counters = listener.counters()
+            assert {k: v for k, v in counters.rejected.items() if v} == expected.rejected
+            assert {k: v for k, v in counters.ended.items() if v} == expected.ended
+            assert [(kind, number) for kind, number, _ in played.commands()] == [(p.CLOSE, n) for n in expected.closed]
+            expected.closed.clear()
+            if chance.random() < 0.3:
+                played.status = 0
+                played.channel.shutdown(socket.SHUT_RDWR)
+                expected.replace()
+                until(lambda: len(Played.made) > expected.replaced)
+                assert listener.counters().replaced == {"stuck": 0, "blocked": 0, "ended": expected.replaced}

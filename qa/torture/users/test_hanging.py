@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from qa.torture.users.fuse import closing_hangs
+from tests.needs import require
+from tests.sessions.hooks import HONEST, connect, forked, hello, snap, steps, until
 
 from gpugauge.sessions.listener import Sessions
-from tests.needs import require
+from qa.torture.users.fuse import closing_hangs
 
-from .test_listener import hello, snap, until
-from .test_receiver import HONEST, connect, forked, refused_as, steps
+from .test_receiver import refused_as
 
 # The receiver in use has not ended when the listener forgets it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
