@@ -21,9 +21,10 @@ from prometheus_client.utils import floatToGoString
 
 from gpugauge.exposition import render as exposition_module
 from gpugauge.exposition import text as exposition_text
-from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition, Response, Variant, go_float, negotiate
+from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition, Response, go_float
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
+from tests.exposition.test_accept import OPENMETRICS_ACCEPT
 
 DEVICE = Table[object]("uuid")
 USED = DEVICE.gauge("gpu_memory_used_bytes", "Memory in use.", BYTES, id)
@@ -36,17 +37,6 @@ TAKEN = Table[object]().gauge("gpugauge_snapshot_timestamp_seconds", "When the s
 FACTS = Table[object]("version").gauge("gpugauge_build_info", "Build.", NONE, id)
 
 NASTY = 'a"b\\c\nd\u00e9\U0001f525,}{= '
-OPENMETRICS_ACCEPT = "application/openmetrics-text;version=1.0.0"
-# What the two supported ends of Prometheus send.
-PROMETHEUS_2_42 = (
-    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-)
-PROMETHEUS_3_5 = (
-    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
-    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
-)
 
 
 def family(metric: Metric, *samples: tuple[tuple[str, ...], Value]) -> Family:
@@ -166,6 +156,13 @@ gpugauge_build_info{version="c"} 1.0
     assert expected == body(published(section))
 
 
+def test_a_histogram_without_a_sum_hides_no_other() -> None:
+    values = ((name, HistogramValue((1, 2, 3, 4), total)) for name, total in (("a", float("nan")), ("b", 5.0)))
+    found = body(published(Section("x", (family(STEPS, *(((name,), value) for name, value in values)),))))
+
+    assert (b'process="a"' in found, b'torch_step_duration_seconds_sum{process="b"} 5.0' in found) == (False, True)
+
+
 @pytest.mark.parametrize("accept", [None, OPENMETRICS_ACCEPT])
 def test_gzip_is_one_member_with_the_plain_bytes(accept: str | None) -> None:
     exposition = published(*sections())
@@ -281,51 +278,6 @@ def test_age() -> None:
 def test_content_types_are_the_official_ones() -> None:
     assert reference_text.CONTENT_TYPE_PLAIN_0_0_4 == TEXT
     assert reference_openmetrics.CONTENT_TYPE_LATEST == OPENMETRICS
-
-
-@pytest.mark.parametrize("accept", ["", "*/*", "text/plain", PROMETHEUS_2_42, PROMETHEUS_3_5])
-def test_negotiation_agrees_with_the_official_client_where_that_is_right(accept: str) -> None:
-    _, content_type = reference_text.choose_encoder(accept)
-
-    assert content_type.startswith("application/openmetrics-text") == (negotiate(accept, "").format == "openmetrics")
-
-
-@pytest.mark.parametrize(
-    ("accept", "openmetrics"),
-    [
-        (OPENMETRICS_ACCEPT, True),
-        ("application/openmetrics-text", True),
-        ("Application/OpenMetrics-Text; Version=1.0.0; charset=utf-8", True),
-        ("text/plain;q=0.9,application/openmetrics-text;version=1.0.0;q=0.5", False),
-        ("application/openmetrics-text;version=0.0.1", False),
-        ("application/openmetrics-text;version=abc", False),
-        ("application/openmetrics-text;version=1.0.0;q=0", False),
-        ("application/openmetrics-text;version=1.0.0;q=nonsense", False),
-        (";;;,,,q=,=;q", False),
-    ],
-)
-def test_format(accept: str, openmetrics: bool) -> None:
-    assert Variant("openmetrics" if openmetrics else "text", gzip=False) == negotiate(accept, "")
-
-
-@pytest.mark.parametrize(
-    ("encoding", "zipped"),
-    [
-        ("", False),
-        ("gzip", True),
-        ("GZIP;q=1.0", True),
-        ("deflate, gzip;q=0.5, *;q=0.1", True),
-        ("gzip;q=0", False),
-        ("gzip;q=0, *", False),
-        ("*", True),
-        ("identity", False),
-        ("identity;q=0.9, gzip;q=0.5", False),
-        ("br", False),
-        ("gzip;q=nan", False),
-    ],
-)
-def test_compression(encoding: str, zipped: bool) -> None:
-    assert Variant("text", gzip=zipped) == negotiate("", encoding)
 
 
 def test_unused_label_sets_are_dropped() -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
+from tests.drawn import seeds
 
 from gpugauge.catalog import metrics
 from gpugauge.exposition.dcgm import ROWS, DcgmExposition
@@ -125,7 +126,7 @@ def shown(body: bytes) -> dict[tuple[str, str, tuple[str, ...]], float]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(range(20))
 def test_every_drawn_value_is_shown_once_for_each_container_and_nothing_else(seed: int) -> None:
     draw = random.Random(seed)
     gpus, seconds = node(draw), draw.choice([1.0, 15.0, 60.0])
@@ -185,7 +186,7 @@ def test_a_mig_device_has_the_labels_of_its_gpu_and_its_instance() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(range(10))
 def test_the_xid_is_that_of_the_last_error_and_zero_without_one(seed: int) -> None:
     draw = random.Random(seed)
     times = {str(code): draw.uniform(0, 1e9) for code in draw.sample(range(1, 170), draw.randint(0, 5))}

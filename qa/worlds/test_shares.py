@@ -1,0 +1,84 @@
+"""The shares of drawn trainings: all who state them state the same numbers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.drawn import seeds
+
+from gpugauge import catalog
+from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.recap import recap
+from gpugauge.metric import Family, HistogramValue
+from gpugauge.snapshot import Section
+from gpugauge.verdict.facts import FAMILIES
+from gpugauge.verdict.shares import step_shares
+from gpugauge.verdict.window import Window
+from gpugauge.wire.record import PHASES, SPENT, WAITED, WORDS
+from gpugauge.wire.shares import sentence
+
+ROWS = {row.name: row for row in catalog.metrics()}
+NS = 1e9
+
+
+class Drawn:
+    """A training of less than a minute: nanoseconds by phase and by wait, and of its steps and local work."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.spent = {phase: rng.choice([0, rng.randrange(1, int(8 * NS))]) for phase in PHASES if phase != "loading"}
+        self.spent["starting"] = rng.randrange(int(20 * NS))
+        self.waited = {
+            phase: rng.choice([0, rng.randrange(int(4 * NS))]) for phase in ("training", "evaluating", "generating")
+        }
+        self.spent["training"] += 1
+        self.spent["loading"] = sum(self.waited.values())
+        self.steps = self.spent["training"] + self.waited["training"]
+        self.local = rng.choice([None, self.steps - rng.randrange(self.spent["training"])])
+
+    def recap(self, monkeypatch: pytest.MonkeyPatch) -> str | None:
+        """Return the line at its end."""
+        words = [0] * WORDS
+        for place, phase in enumerate(PHASES):
+            words[SPENT + place], words[WAITED + place] = self.spent[phase], self.waited.get(phase, 0)
+        monkeypatch.setattr("gpugauge.hook.recap.CLOCKS", (lambda: 5, *CLOCKS[1:]))
+        tally = SimpleNamespace(count=10, durations=9, nanoseconds=self.steps)
+        recorder = SimpleNamespace(drain=lambda: None, step_tally=tally, batch_tally=tally)
+        live = SimpleNamespace(phase=0, since=5)
+        local = SimpleNamespace(nanoseconds=self.local)
+        state: Any = SimpleNamespace(
+            recorder=recorder, record=SimpleNamespace(words=words), live=live, local_work=local
+        )
+        return recap(state)
+
+    def window(self) -> Window:
+        """Return what the daemon exports of it."""
+        found: dict[str, dict[tuple[str, ...], Any]] = {
+            "torch_process_info": {("p", *("",) * (len(ROWS["torch_process_info"].labels) - 1)): 1.0},
+            "torch_phase_seconds_total": {("p", phase): ns / NS for phase, ns in self.spent.items()},
+            "torch_data_wait_seconds_total": {("p", phase): ns / NS for phase, ns in self.waited.items() if ns},
+            "torch_step_duration_seconds": {("p",): HistogramValue((10,), self.steps / NS)},
+            "torch_local_work_seconds_total": {("p",): self.local / NS} if self.local is not None else {},
+        }
+        window = Window(FAMILIES)
+        families = tuple(Family(ROWS[name], tuple(series.items())) for name, series in found.items())
+        window.add(0.0, [Section("training", families)])
+        return window
+
+
+@seeds(range(50))
+def test_the_line_at_the_end_and_the_daemon_state_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Drawn(random.Random(seed))
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    line = drawn.recap(monkeypatch)
+    assert line is not None
+
+    _, _, stated = line.partition("; of ")
+    expected = sentence(step_shares(drawn.window(), "p"))
+    assert stated.partition(": ")[2].removesuffix(", waits for data not known") == expected
+    # Against the drawn numbers themselves: the start-up is no part of the whole.
+    share = drawn.waited["training"] / (sum(drawn.spent.values()) - drawn.spent["starting"])
+    assert (f"{100 * round(share, 4):.0f} % waiting for data" in line) == (share >= 0.005)
