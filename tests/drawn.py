@@ -1,4 +1,4 @@
-"""Cases that a seed draws, all in one test."""
+"""Many cases in one test: those that a seed draws, and those of a table."""
 
 from __future__ import annotations
 
@@ -8,54 +8,63 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
 EVERYTHING = bool(os.environ.get("GPUGAUGE_EVERYTHING"))
 """Whether all cases are drawn: `make everything`."""
-SECONDS = 120
-"""The longest time of a value."""
+Decorator: TypeAlias = "Callable[[Callable[..., None]], Callable[..., None]]"
 
 
-def draws(push: int, everything: int) -> Sequence[int]:
-    """Return the seeds 0 to `everything`, or, at a push, `push` of them, others on each day."""
-    first = datetime.now(timezone.utc).toordinal() * push
-    return range(everything) if EVERYTHING else [(first + number) % everything for number in range(push)]
-
-
-def seeds(values: Iterable[int], name: str = "seed") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def seeds(values: Iterable[int], name: str = "seed") -> Decorator:
     """Return a decorator that runs a test once for each value of its argument `name`, each with a `tmp_path` and a
     `monkeypatch` of its own. A failure names the value; with GPUGAUGE_SEED only that value is run.
     """
     chosen = [int(os.environ["GPUGAUGE_SEED"])] if "GPUGAUGE_SEED" in os.environ else list(values)
+    return _in_one([({name: value}, f"{name} {value}", f" (GPUGAUGE_SEED={value} repeats it)") for value in chosen])
+
+
+def cases(names: str | tuple[str, ...], rows: Iterable[Any]) -> Decorator:
+    """Return a decorator that runs a test once for each row of values of its arguments `names`, as `parametrize` does,
+    but all in one test, each with a `tmp_path` and a `monkeypatch` of its own and an empty `caplog`. Other fixtures
+    are shared. A failure names the row.
+    """
+    if isinstance(names, str):
+        return _in_one([({names: value}, f"{names} {value!r}", "") for value in rows])
+    return _in_one([(dict(zip(names, row, strict=True)), f"case {row!r}", "") for row in rows])
+
+
+def _in_one(chosen: list[tuple[dict[str, Any], str, str]]) -> Decorator:
+    """Return the decorator of a test with the arguments of each case, its name, and a remark on a failure."""
     assert chosen
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(test)
-        others = [parameter for parameter in signature.parameters.values() if parameter.name != name]
-        assert len(others) < len(signature.parameters), f"{test.__name__} has no argument {name}"
+        names = chosen[0][0].keys()
+        others = [parameter for parameter in signature.parameters.values() if parameter.name not in names]
+        missing = ", ".join(names - signature.parameters.keys())
+        assert not missing, f"{test.__name__} has no argument {missing}"
 
         @functools.wraps(test)
-        def all_values(**arguments: object) -> None:
-            print(f"{test.__name__}: {name} {', '.join(map(str, chosen))}")
-            for value in chosen:
+        def all_cases(**arguments: Any) -> None:
+            for number, (values, case, remark) in enumerate(chosen):
                 with pytest.MonkeyPatch.context() as patch:
-                    own = dict(arguments)
+                    own = arguments | values
                     if "monkeypatch" in own:
                         own["monkeypatch"] = patch
+                    if "caplog" in own:
+                        own["caplog"].clear()
                     if isinstance(path := own.get("tmp_path"), Path):
-                        own["tmp_path"] = path / str(value)
-                        (path / str(value)).mkdir()
+                        own["tmp_path"] = path / str(number)
+                        (path / str(number)).mkdir()
                     try:
-                        test(**own, **{name: value})
-                    except Exception as error:
-                        raise AssertionError(
-                            f"{name} {value} of {test.__name__} (GPUGAUGE_SEED={value} repeats it): {error}"
-                        ) from error
+                        test(**own)
+                    except (Exception, pytest.fail.Exception) as error:
+                        raise AssertionError(f"{case} of {test.__name__}{remark}: {error}") from error
 
-        all_values.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # read by pytest
-        del all_values.__wrapped__
-        limited: Callable[..., None] = pytest.mark.timeout(SECONDS * len(chosen))(all_values)
-        return limited
+        all_cases.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # read by pytest
+        del all_cases.__wrapped__
+        return all_cases
 
     return decorate

@@ -14,6 +14,7 @@ from click import Context, Group
 from click.testing import CliRunner
 
 from gpugauge.cli.main import main
+from tests.drawn import cases
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,7 +66,7 @@ def test_commands_are_found() -> None:
 OURS = [(name, command) for name, command in FOUND if command.startswith("gpugauge ")]
 
 
-@pytest.mark.parametrize(("document", "command"), OURS)
+@cases(("document", "command"), OURS)
 def test_command_of_gpugauge(document: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, name, *arguments = words(command)
     assert isinstance(main, Group)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from datetime import datetime, timezone
+import logging
 from pathlib import Path
 
 import pytest
 
-from tests import drawn
-from tests.drawn import draws, seeds
+from tests.drawn import cases, seeds
 
 
 def test_each_value_has_its_own_folder_and_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +45,26 @@ def test_one_value_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert seen == [17]
 
 
-def test_a_push_draws_a_few_seeds_of_its_day_and_everything_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn, "EVERYTHING", False)
-    day = datetime.now(timezone.utc).toordinal()
+def test_each_row_of_a_table_is_a_case(caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
 
-    assert draws(3, 40) == [(3 * day + number) % 40 for number in range(3)]
-    monkeypatch.setattr(drawn, "EVERYTHING", True)
-    assert draws(3, 40) == range(40)
+    @cases(("text", "number"), [("a", 1), ("b", 2)])
+    @cases("more", [10, 20])
+    def test(text: str, number: int, more: int, caplog: pytest.LogCaptureFixture) -> None:
+        assert not caplog.records
+        logging.getLogger().error("one")
+        seen.append((text, number + more))
+
+    test(caplog=caplog)
+
+    assert seen == [("a", 11), ("a", 21), ("b", 12), ("b", 22)]
+
+
+def test_a_row_that_fails_is_named() -> None:
+    @cases("text", ["1", "x", "2"])
+    def test(text: str) -> None:
+        with pytest.raises(ValueError, match="invalid literal"):
+            int(text.replace("1", "y"))
+
+    with pytest.raises(AssertionError, match=r"text '2' of test: DID NOT RAISE"):
+        test()

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from gpugauge import catalog
 from gpugauge.simulator.scenario.load import load_scenario
+from tests.drawn import cases
 from tests.golden_metrics import FOLDER, GOLDENS, SHIPPED, metrics
 from tests.needs import need
 
@@ -91,12 +92,12 @@ def test_every_row_of_the_catalogue_is_in_a_golden_file() -> None:
     assert not missing, f"no golden file has {sorted(missing)}: run `make generate`, or let a scenario show it"
 
 
-@pytest.mark.parametrize("file", FILES)
+@cases("file", FILES)
 def test_golden_file_is_text_format_to_the_official_parser(file: str) -> None:
     check(list(parse_text((FOLDER / file).read_text())))
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.openmetrics")), ids=lambda path: path.name)
+@cases("path", sorted(FOLDER.glob("*.openmetrics")))
 def test_golden_file_is_openmetrics_to_the_official_parser(path: Path) -> None:
     families = list(parse_openmetrics(path.read_text()))  # type: ignore[no-untyped-call]  # it has no types
 
@@ -104,7 +105,8 @@ def test_golden_file_is_openmetrics_to_the_official_parser(path: Path) -> None:
     assert series(families) == series(parse_text(path.with_suffix(".text").read_text()))
 
 
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.timeout(600)  # each scenario runs for some seconds
+@cases("name", GOLDENS)
 def test_both_formats_have_the_same_series_and_units(name: str) -> None:
     body = rendered(name)
     families = list(parse_openmetrics(body["openmetrics"]))  # type: ignore[no-untyped-call]  # it has no types
@@ -117,7 +119,7 @@ def test_both_formats_have_the_same_series_and_units(name: str) -> None:
         assert family.unit == {"timestamp_seconds": "seconds"}.get(row.unit, row.unit), family.name
 
 
-@pytest.mark.parametrize("file", FILES)
+@cases("file", FILES)
 def test_promtool_has_no_complaint(file: str) -> None:
     """promtool parses a body with Prometheus' own parser, and checks names, help, types and units."""
     text = (FOLDER / file).read_bytes()
@@ -127,7 +129,8 @@ def test_promtool_has_no_complaint(file: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.timeout(600)  # each scenario runs for some seconds
+@cases("name", SHIPPED)
 def test_no_counter_falls_between_two_moments_of_a_scenario(name: str, tmp_path: Path) -> None:
     """A counter of the hardware starts again at 0 where the scenario says so; a counter of our own never falls."""
     (tmp_path / "before").mkdir()
@@ -142,14 +145,13 @@ def test_no_counter_falls_between_two_moments_of_a_scenario(name: str, tmp_path:
     assert fallen == (RESET if name == "counters-reset" else set())
 
 
-@pytest.mark.parametrize(
+@cases(
     "body",
     [
-        '# TYPE gpu_up gauge\ngpu_up{uuid="GPU-0"} 1\n',
-        '# HELP gpu_up GPU answers.\n# TYPE gpu_up counter\ngpu_up{uuid="GPU-0"} 1\n',
+        '# TYPE gpu_up gauge\ngpu_up{uuid="GPU-0"} 1\n',  # no help
+        '# HELP gpu_up GPU answers.\n# TYPE gpu_up counter\ngpu_up{uuid="GPU-0"} 1\n',  # another type
         '# HELP gpu_up no\n# TYPE gpu_up gauge\ngpu_up{uuid="GPU-0"} NaN\n',
     ],
-    ids=["no help", "another type", "not a number"],
 )
 def test_check_finds_faults(body: str) -> None:
     with pytest.raises(AssertionError):

@@ -3,9 +3,8 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from tests.contract import SOURCE, package_of, packages
+from tests.drawn import cases
 
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
@@ -50,7 +49,7 @@ def test_every_package_is_in_the_contract() -> None:
     assert found == PACKAGES.keys(), "tests/packages.yaml lists other packages than src/gpugauge has"
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@cases("name", PACKAGES)
 def test_a_package_imports_what_the_contract_says(name: str) -> None:
     found = _packages_imported_by(name)
     missing = {

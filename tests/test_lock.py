@@ -6,9 +6,10 @@ import importlib.metadata
 import re
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.drawn import cases
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "deploy" / "requirements"
@@ -39,7 +40,7 @@ def entries(name: str) -> list[tuple[Requirement, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", ASKED)
+@cases("name", ASKED)
 def test_each_dependency_is_locked_within_its_range(name: str) -> None:
     locked: dict[str, list[Requirement]] = {}
     for entry, _ in entries(name):
@@ -55,7 +56,7 @@ def test_each_dependency_is_locked_within_its_range(name: str) -> None:
     assert wrong == [], "run `make lock`"
 
 
-@pytest.mark.parametrize("name", ASKED)
+@cases("name", ASKED)
 def test_each_entry_is_one_version_with_hashes(name: str) -> None:
     assert [str(entry) for entry, hashes in entries(name) if not hashes] == []
     assert [str(entry) for entry, _ in entries(name) if not re.fullmatch(r"==[^,*]+", str(entry.specifier))] == []

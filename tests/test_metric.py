@@ -4,11 +4,12 @@ import pytest
 
 from gpugauge import catalog
 from gpugauge.metric import NONE, RATIO, Metric, Table, families, scaled, states
+from tests.drawn import cases
 
 device = Table[dict[str, float]]("uuid")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "unit", "says"),
     [
         ("fan_speed_ratio", RATIO, "prefixes"),
@@ -55,7 +56,7 @@ def test_catalog_has_no_name_twice() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("number", [None, -1, 2, 255])
+@cases("number", [None, -1, 2, 255])
 def test_state_without_a_name_is_unknown(number: int | None) -> None:
     assert states(("none", "reset"), number) is None
     assert states(("none", "reset"), 1) == {"none": 0, "reset": 1}

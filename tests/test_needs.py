@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import needs
+from tests.drawn import cases
 
 TESTS = Path(__file__).parent
 _SKIPS = {"skip", "skipif", "skipIf", "skipUnless", "SkipTest", "skipTest", "importorskip", "xfail"}
@@ -35,7 +36,7 @@ def test_no_test_is_skipped_in_another_way() -> None:
     assert not found, "use tests/needs.py, which fails in CI"
 
 
-@pytest.mark.parametrize(
+@cases(
     "source",
     [
         "pytest.skip('no')",
@@ -51,7 +52,7 @@ def test_each_way_is_noticed(source: str) -> None:
     assert list(skips(source))
 
 
-@pytest.mark.parametrize("given", ["1", "true"])
+@cases("given", ["1", "true"])
 def test_in_ci_a_test_without_what_it_needs_fails(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", given)
 

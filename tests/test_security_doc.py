@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.receiver.protocol import Options
 from gpugauge.workload import environ, processfiles
+from tests.drawn import cases
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/security.md").read_text()
@@ -60,9 +59,7 @@ def test_what_is_named_exists() -> None:
     assert missing(TEXT) == []
 
 
-@pytest.mark.parametrize(
-    "named", ["`tests/no.py`", "`tests/test_security_doc.py::test_no_such`", "torture `hook: no such row`"]
-)
+@cases("named", ["`tests/no.py`", "`tests/test_security_doc.py::test_no_such`", "torture `hook: no such row`"])
 def test_what_does_not_exist_is_noticed(named: str) -> None:
     assert len(missing(named)) == 1
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.drawn import cases
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -71,19 +73,20 @@ def _faults(path: Path) -> Iterator[str]:
             yield from (f"{place}: {found[0]!r}, write {PROSE[found[0].lower()]!r}" for found in _WORD.finditer(text))
 
 
-@pytest.mark.parametrize("package", sorted({path.parent for path in SOURCES}), ids=lambda p: str(p.relative_to(ROOT)))
-def test_code_uses_the_words_of_the_project(package: Path) -> None:
-    assert [fault for path in sorted(package.glob("*.py")) for fault in _faults(path)] == []
+def test_code_uses_the_words_of_the_project() -> None:
+    assert [fault for path in SOURCES for fault in _faults(path)] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_documents_use_the_words_of_the_project(path: Path) -> None:
-    text = _NOT_PROSE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text())
+def test_documents_use_the_words_of_the_project() -> None:
+    found = []
+    for path in DOCUMENTS:
+        text = _NOT_PROSE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text())
+        found += _words(text, path.name)
 
-    assert list(_words(text, path.name)) == []
+    assert found == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("code", "faults"),
     [
         ("card = 1", 1),

@@ -8,6 +8,7 @@ import pytest
 
 from gpugauge import __version__
 from gpugauge.base import buildinfo
+from tests.drawn import cases
 
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example", "-c", "init.defaultBranch=main"]
 
@@ -88,8 +89,9 @@ def test_build_file_comes_first(package: Path) -> None:
     assert str(buildinfo.build()) == f"{__version__} (revision abc; built 2026-11-21T04:00:00Z)"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"revision": "abc"}', "\x00"])
+@cases("text", ["", "[]", "{}", '{"revision": "abc"}', "\x00"])
 def test_a_broken_file_is_no_file(package: Path, text: str) -> None:
     (package / buildinfo.FILE).write_text(text)
+    buildinfo.build.cache_clear()
 
     assert buildinfo.build().revision == "unknown"

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.base.forecast import ScrapeForecast
+from tests.drawn import cases
 
 INTERVAL, IDLE, LEAD = 1.0, 5.0, 0.1
 
@@ -28,7 +29,7 @@ def test_ticks_keep_their_interval_without_scrapes() -> None:
     assert ticks(ScrapeForecast(), 10.3, 13) == pytest.approx([10.3, 11.3, 12.3, 13.3])
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@cases("times", [1, 2])
 def test_two_scrapes_are_no_period(times: int) -> None:
     forecast = scraped((0.5, 5.0), times=times)
 
@@ -104,7 +105,7 @@ def test_scraper_with_a_new_period() -> None:
     assert forecast.expected(16.0, 30.0, INTERVAL) == 18.0
 
 
-@pytest.mark.parametrize("every", [0.2, 0.5])
+@cases("every", [0.2, 0.5])
 def test_scraper_faster_than_the_ticks_does_not_move_them(every: float) -> None:
     forecast = scraped((0.03, every), times=50)
 
@@ -136,7 +137,7 @@ def test_ticks_are_frequent_for_a_while_after_a_viewer() -> None:
     assert found == pytest.approx([21.5, 22.5, 23.5, 24.5, 25.5, 30.5, 35.5])
 
 
-@pytest.mark.parametrize(("every", "seconds"), [(5.0, 15.0), (30.0, 45.0), (600.0, 15.0)])
+@cases(("every", "seconds"), [(5.0, 15.0), (30.0, 45.0), (600.0, 15.0)])
 def test_scraper_without_a_period_is_awaited(every: float, seconds: float) -> None:
     forecast = scraped((0.5, every), times=2)
 

@@ -11,6 +11,7 @@ from gpugauge.driver import worker
 from gpugauge.driver.nvidia import worker as nvidia_worker
 from gpugauge.driver.nvidia.nvml import Nvml
 from gpugauge.driver.nvidia.worker import WorkerNvml
+from tests.drawn import cases
 from tests.needs import require
 
 # Gives itself one capability as a service manager does: root is no exception (SECBIT_NOROOT), and the ambient set has
@@ -76,7 +77,7 @@ def refused(*_: object) -> int:
     return -1
 
 
-@pytest.mark.parametrize(("remaining", "raises"), [(0, False), (5, True)])
+@cases(("remaining", "raises"), [(0, False), (5, True)])
 def test_a_filter_of_system_calls_matters_only_while_capabilities_remain(
     monkeypatch: pytest.MonkeyPatch, remaining: int, raises: bool
 ) -> None:
@@ -97,7 +98,7 @@ def test_a_filter_of_system_calls_matters_only_while_capabilities_remain(
         privileges.give_up()
 
 
-@pytest.mark.parametrize(("exists", "order"), [(True, ["give up", "open", "give up"]), (False, ["open", "give up"])])
+@cases(("exists", "order"), [(True, ["give up", "open", "give up"]), (False, ["open", "give up"])])
 def test_privileges_last_until_the_device_files_exist(
     exists: bool, order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,11 @@
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from gpugauge.cli import main as cli
 from tests.doctor.cases import PYTHON, with_torch
+from tests.drawn import cases
 
 DEVICE = {"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0, "total_memory": 85 << 30}
 
@@ -23,7 +23,7 @@ def test_a_cpu_build_beside_simulated_devices(tmp_path: Path) -> None:
     assert max(map(len, result.output.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scenario", "how", "causes"),
     [
         ("node", {"cuda": "12.8", "arch": "sm_80 sm_90"}, []),

@@ -18,6 +18,7 @@ from gpugauge.driver.client import Worker
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk
 from gpugauge.web.listen import ListenError
+from tests.drawn import cases
 
 
 def invoke(*arguments: str, environ: dict[str, str] | None = None) -> Result:
@@ -196,7 +197,7 @@ def test_run_starts_without_the_daemons_libraries() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "completed"),
     [("gpugauge sta", "plain,status"), ("gpugauge rules --thresh", "plain,--threshold"), ("gpugauge to", "plain,top")],
 )

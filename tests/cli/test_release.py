@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpugauge.cli.main import main
+from tests.drawn import cases
 
 
 class Server(HTTPServer):
@@ -84,7 +85,7 @@ def test_forget_sends_the_uuid(server: Server) -> None:
     assert server.received == [("/-/forget?uuid=GPU-a%26b", None)]
 
 
-@pytest.mark.parametrize(("status", "code"), [(400, 2), (403, 1), (503, 1), (401, 1)])
+@cases(("status", "code"), [(400, 2), (403, 1), (503, 1), (401, 1)])
 def test_refusal_is_one_sentence_and_a_status(server: Server, status: int, code: int) -> None:
     server.answer = (status, b"not so \x1b[31mnow\nsecond line")
 
@@ -139,7 +140,7 @@ def test_release_needs_a_duration() -> None:
     assert "--for" in result.output
 
 
-@pytest.mark.parametrize(("url", "code"), [("ftp://x", 2), ("http://127.0.0.1:1", 1)])
+@cases(("url", "code"), [("ftp://x", 2), ("http://127.0.0.1:1", 1)])
 def test_unreachable_daemon(url: str, code: int) -> None:
     result = CliRunner().invoke(main, ["attach", f"--url={url}"])
 

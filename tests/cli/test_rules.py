@@ -7,6 +7,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gpugauge.cli.main import main
+from tests.drawn import cases
 
 
 def rules(*arguments: str) -> Result:
@@ -21,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 SHARE = "must be above 0 % and below 100 %, written like 40% or 0.4"
 
 
-@pytest.mark.parametrize("text", ["40%", "0.4", "40", "40.0", " 40 %", ".4", "4e-1"])
+@cases("text", ["40%", "0.4", "40", "40.0", " 40 %", ".4", "4e-1"])
 def test_a_threshold_is_a_percentage_or_a_share(text: str, file: Path) -> None:
     file.write_text(f"threshold: {text}\n")
 
@@ -52,19 +53,19 @@ def annotation_texts(result: Result) -> str:
     return "".join(str(rule.get("annotations")) for group in groups for rule in group["rules"])
 
 
-@pytest.mark.parametrize("text", ["1h30m", "90m", "1.5h", "5400s"])
+@cases("text", ["1h30m", "90m", "1.5h", "5400s"])
 def test_duration_of_a_flag(text: str) -> None:
     assert "Mean over 90m" in annotation_texts(rules("--patience", text))
 
 
-@pytest.mark.parametrize("text", ["1h30m", "5400"])
+@cases("text", ["1h30m", "5400"])
 def test_duration_of_a_file(text: str, file: Path) -> None:
     file.write_text(f"patience: {text}\n")
 
     assert "Mean over 90m" in annotation_texts(rules("--config.file", str(file)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "sentence"),
     [
         ("# ours\npatiense: 5m\n", "FILE:2: patiense: unknown key; did you mean patience?"),
@@ -112,7 +113,7 @@ def test_mistake_in_a_file_is_one_sentence(text: str, sentence: str, file: Path)
     assert result.stderr == f"gpugauge: {sentence.replace('FILE', str(file))}\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("flags", "sentence"),
     [
         (("--patience", "5m h"), "--patience: a duration is written like 90s, 10m or 1h30m, not '5m h'"),

@@ -19,6 +19,7 @@ from gpugauge.status.node import status as facts_of
 from gpugauge.status.processes import Entry
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
+from tests.drawn import cases
 from tests.status.statusfacts import family, snapshot
 
 NOW = 1.7e9
@@ -63,7 +64,7 @@ def without_gpus(reason: str, released_until: float | None = None) -> Entry:
     return facts_of(Snapshot(NOW, 1.0, (Section("all", tuple(found)),)), History())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("driver", "status", "words"),
     [
         ({"reason": "driver_not_loaded"}, 1, "The driver is not available: its kernel module is not loaded"),
@@ -89,7 +90,7 @@ def test_driver_that_is_down_with_what_to_do() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("who", "shown"),
     [
         ({"kind": "pod", "namespace": "ml", "pod": "a-0", "job_id": "3f1c0d1e-8a2b", "user": "1000"}, "fit.py ml/a-0"),
@@ -215,9 +216,7 @@ def test_table_without_colours_when_not_on_a_terminal(daemon: str) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
-)
+@cases(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
 def test_colours_on_a_terminal(
     daemon: str, environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +252,7 @@ def test_errors_are_one_sentence(daemon: str) -> None:
         show("file:///etc/passwd", as_json=False, watch=False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "used"),
     [
         (DEFAULT_URL, DEFAULT_URL),

@@ -12,6 +12,7 @@ import pytest
 from gpugauge.daemon.app import _Daemon
 from gpugauge.driver.api import DriverView
 from gpugauge.settings.model import Driver, Sampling, Settings
+from tests.drawn import cases
 
 # What the daemon uses only when it is asked to stop.
 UNUSED: dict[str, Any] = {"forecast": None, "sessions": list}
@@ -33,7 +34,7 @@ def ends(view: DriverView, limit: float, *, serving: bool = True) -> tuple[bool,
     return stop.is_set(), daemon._exit_code
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reason", "seconds", "limit", "expected"),
     [
         ("library_mismatch", 301, 300, (True, 69)),
@@ -57,7 +58,7 @@ def test_daemon_without_its_http_server_ends() -> None:
     assert ends(DriverView(True, "ok"), 0, serving=False) == (True, 70)
 
 
-@pytest.mark.parametrize(("interval", "stuck", "expected"), [(1.0, True, 65), (60.0, True, 185), (1.0, False, None)])
+@cases(("interval", "stuck", "expected"), [(1.0, True, 65), (60.0, True, 185), (1.0, False, None)])
 def test_stuck_sampler_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, interval: float, stuck: bool, expected: float | None
 ) -> None:
@@ -89,7 +90,7 @@ def test_stuck_sampler_ends_the_process(
     assert (slept if slept < 1000 else None) == expected
 
 
-@pytest.mark.parametrize("late", [True, False])
+@cases("late", [True, False])
 def test_a_daemon_whose_parts_do_not_stop_ends_before_its_service_manager_kills_it(
     monkeypatch: pytest.MonkeyPatch, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,6 +31,7 @@ from gpugauge.settings.yaml_text import Document
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.routes import FOR_PEOPLE
+from tests.drawn import cases, seeds
 
 
 def settings(folder: Path, **more: Any) -> Settings:
@@ -52,7 +53,7 @@ def names(parts: Parts) -> tuple[set[str], set[str]]:
     return {s.collector for s in snapshot.sections}, set(re.findall("^# TYPE (\\S+)", body, re.MULTILINE))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(range(8))
 def test_whatever_is_left_out_of_the_scrapes_the_page_knows_the_same(
     seed: int, parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_whatever_is_left_out_of_the_scrapes_the_page_knows_the_same(
     published: list[Snapshot] = []
     monkeypatch.setattr(parts._history, "feed", published.append)
 
+    parts.configure(settings(tmp_path))
     known = names(parts)[1]
     exported = sorted(known & {row.name for row in catalog.metrics()})
     first, *others = chance.sample(exported, 6)
@@ -138,7 +140,7 @@ def test_open_lifecycle_endpoints_are_logged_once(
     ]
 
 
-@pytest.mark.parametrize("hashed", ["", "  alice: $2y$04$" + "a" * 53])
+@cases("hashed", ["", "  alice: $2y$04$" + "a" * 53])
 def test_lifecycle_endpoints_that_need_a_login_are_not_logged(
     tmp_path: Path, hashed: str, caplog: pytest.LogCaptureFixture
 ) -> None:

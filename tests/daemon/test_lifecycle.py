@@ -13,6 +13,7 @@ from gpugauge.driver.api import Device, DeviceReading, DriverFacts, DriverView
 from gpugauge.driver.release import Release
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.web.server import Reply, Request
+from tests.drawn import cases
 
 
 class Driver:
@@ -93,7 +94,7 @@ def test_release_moves_the_end_of_the_one_before() -> None:
     assert driver.asked.left() == pytest.approx(60, abs=5)
 
 
-@pytest.mark.parametrize("query", ["", "?for=", "?for=10", "?for=0s", "?for=25h", "?for=1m&for=2m", "?until=10m"])
+@cases("query", ["", "?for=", "?for=10", "?for=0s", "?for=25h", "?for=1m&for=2m", "?until=10m"])
 def test_release_needs_a_valid_duration(query: str) -> None:
     driver = Driver()
 
@@ -149,7 +150,7 @@ def test_reload_reports_its_result() -> None:
     assert ask(RELOAD)[0] == 503  # never done
 
 
-@pytest.mark.parametrize("path", [RELEASE + "?for=10m", ATTACH, RELOAD])
+@cases("path", [RELEASE + "?for=10m", ATTACH, RELOAD])
 def test_all_is_refused_unless_enabled(path: str) -> None:
     driver, reloads = Driver(), list[int]()
 
@@ -164,7 +165,7 @@ def test_all_is_refused_unless_enabled(path: str) -> None:
     assert (driver.asked.held(), reloads) == (False, [])
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+@cases("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
 def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
     driver = Driver()
 
@@ -181,7 +182,7 @@ def test_device_that_is_down_is_forgotten() -> None:
     assert driver.devices == {"GPU-a": True}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "told"),
     [
         ("", "the uuid of the GPU is missing"),

@@ -14,6 +14,7 @@ from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk
+from tests.drawn import cases
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,7 @@ def test_request_from_a_signal_handler_is_handled(tmp_path: Path) -> None:
     assert 1 <= len(running.applied) <= 3
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@cases("fails", [False, True])
 def test_a_burst_of_requests_needs_two_reloads_that_begin_after_them(tmp_path: Path, fails: bool) -> None:
     running = Running(tmp_path / "g.yaml", "")
     begun, go_on = threading.Semaphore(0), threading.Semaphore(0)

@@ -3,6 +3,7 @@ import pytest
 from gpugauge.daemon.selection import Selection, SelectionError
 from gpugauge.metric import NONE, Family, Table
 from gpugauge.snapshot import Section
+from tests.drawn import cases
 
 NAMES = ("gpu_power_watts", "gpu_power_limit_watts", "gpu_up")
 SECTION = Section(
@@ -10,7 +11,7 @@ SECTION = Section(
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("include", "exclude", "selected"),
     [
         ((), (), NAMES),

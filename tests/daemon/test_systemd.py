@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.daemon.systemd import Notifier, listen_fds
+from tests.drawn import cases
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -44,7 +45,7 @@ def test_no_watchdog_message_unless_asked(manager: tuple[socket.socket, str]) ->
         channel.recv(100)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "interval"),
     [
         ({}, None),
@@ -59,7 +60,7 @@ def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> N
     assert Notifier(environ).watchdog_interval == interval
 
 
-@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@nobody-listens-here", "x" * 500])
+@cases("address", ["", "/nowhere/notify", "@nobody-listens-here", "x" * 500])
 def test_without_a_manager_nothing_is_sent(address: str) -> None:
     Notifier({"NOTIFY_SOCKET": address}).ready("up")
 
@@ -101,7 +102,7 @@ def test_socket_without_a_name() -> None:
     assert child(LISTEN_FDS="1") == "{'unknown': 3} {} [False]\n[]\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     "environ",
     [
         {},

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpugauge.deviceplugin import files
+from tests.drawn import cases
 
 # The interpreter of the system: that of a virtual environment has no user base.
 BASE = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
@@ -108,7 +109,7 @@ def test_a_hook_that_cannot_be_loaded_does_not_stop_the_program(hook: Path, tmp_
     assert show(tmp_path, PYTHONUSERBASE=str(broken / "user"))["armed"] is False
 
 
-@pytest.mark.parametrize("interpreter", ["python3.6", "python3.8", "python3.9", "python3.12", "python3.13"])
+@cases("interpreter", ["python3.6", "python3.8", "python3.9", "python3.12", "python3.13"])
 def test_each_interpreter_finds_the_hook(hook: Path, interpreter: str) -> None:
     """The folder is that of the interpreter's own `site`."""
     program = shutil.which(interpreter)

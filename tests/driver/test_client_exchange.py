@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from gpugauge.driver import client
 from gpugauge.driver.api import Group
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from tests.drawn import cases, seeds
 
 
 class Process:
@@ -73,15 +75,22 @@ class Process:
         return self.status
 
 
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr(subprocess, "Popen", Process)
-    made = Worker("gpugauge.simulator.worker")
+@contextmanager
+def playing() -> Iterator[Worker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Process)
+        made = Worker("gpugauge.simulator.worker")
     process = played(made)
     yield made
     made._close()
     process.channel.close()
     os.close(process.bell)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with playing() as made:
+        yield made
 
 
 def played(worker: Worker) -> Process:
@@ -119,48 +128,50 @@ def test_each_request_has_the_next_number(worker: Worker) -> None:
     assert numbers[1] == numbers[0] + 1
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_drawn_reads_ask_for_each_device_once(seed: int, worker: Worker) -> None:
+@seeds(range(20))
+def test_drawn_reads_ask_for_each_device_once(seed: int) -> None:
     """The protocol: a read of several GPUs has "indexes", and its replies have the ids from "id" on (worker.py)."""
     chance = random.Random(seed)
-    every: list[list[Group]] = [["fast"], ["static", "fast", "normal"], []]
-    asked, taken = [], []
-    for _ in range(chance.randint(1, 4)):
-        devices = [(index, chance.choice(every)) for index in chance.sample(range(16), chance.randint(0, 8))]
-        asked += [(number, *device) for number, device in zip(worker.read(devices), devices, strict=True)]
-        taken.append(worker.send("other"))
+    with playing() as worker:
+        every: list[list[Group]] = [["fast"], ["static", "fast", "normal"], []]
+        asked, taken = [], []
+        for _ in range(chance.randint(1, 4)):
+            devices = [(index, chance.choice(every)) for index in chance.sample(range(16), chance.randint(0, 8))]
+            asked += [(number, *device) for number, device in zip(worker.read(devices), devices, strict=True)]
+            taken.append(worker.send("other"))
 
-    understood = [
-        (request["id"] + place, index, request["groups"])
-        for request in played(worker).requests()
-        if request["op"] == "read"
-        for place, index in enumerate(request["indexes"])
-    ]
-    assert understood == asked
-    numbers = [number for number, *_ in asked] + taken
-    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+        understood = [
+            (request["id"] + place, index, request["groups"])
+            for request in played(worker).requests()
+            if request["op"] == "read"
+            for place, index in enumerate(request["indexes"])
+        ]
+        assert understood == asked
+        numbers = [number for number, *_ in asked] + taken
+        assert sorted(numbers) == list(range(1, len(numbers) + 1))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_replies_that_arrive_in_drawn_parts_are_whole(seed: int, worker: Worker) -> None:
+@seeds(range(20))
+def test_replies_that_arrive_in_drawn_parts_are_whole(seed: int) -> None:
     chance = random.Random(seed)
-    numbers = worker.read([(index, ["fast"]) for index in range(8)])
-    stream = b"".join(answer(number, number * 10) for number in numbers)
-    cuts = sorted(chance.sample(range(1, len(stream)), 5))
-    parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    with playing() as worker:
+        numbers = worker.read([(index, ["fast"]) for index in range(8)])
+        stream = b"".join(answer(number, number * 10) for number in numbers)
+        cuts = sorted(chance.sample(range(1, len(stream)), 5))
+        parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
-    def play() -> None:
-        for part in parts:
-            played(worker).channel.sendall(part)
-            time.sleep(chance.choice([0, 0.002]))
-        os.eventfd_write(played(worker).bell, 1)
+        def play() -> None:
+            for part in parts:
+                played(worker).channel.sendall(part)
+                time.sleep(chance.choice([0, 0.002]))
+            os.eventfd_write(played(worker).bell, 1)
 
-    player = threading.Thread(target=play)
-    player.start()
-    received = [worker.receive(number, 10) for number in numbers]
-    player.join()
+        player = threading.Thread(target=play)
+        player.start()
+        received = [worker.receive(number, 10) for number in numbers]
+        player.join()
 
-    assert [(reply.id, reply.index) for reply in received] == [(number, number * 10) for number in numbers]
+        assert [(reply.id, reply.index) for reply in received] == [(number, number * 10) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,7 @@ class Poll:
         return []
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.03, 0.1, 0.5, 4.0])
+@cases("seconds", [-1.0, 0.0, 0.03, 0.1, 0.5, 4.0])
 def test_a_wait_is_as_long_as_it_is_told(seconds: float, worker: Worker) -> None:
     waits: list[float] = []
     worker._bell_rung = worker._readable = Poll(waits)  # type: ignore[assignment]  # a stand-in
@@ -332,7 +343,7 @@ def test_a_worker_that_hangs_and_does_not_read_is_ended(worker: Worker, monkeypa
     assert worker.end()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "killed", "phrase"),
     [
         (None, False, "does not end"),

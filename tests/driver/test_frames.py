@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpugauge.driver.frames import MAX_FRAME, Inbox, frame
+from tests.drawn import cases
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_frame_longer_than_one_receive(channel: tuple[socket.socket, socket.sock
     assert len(Inbox(ours).receive()["text"]) == 150_000
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 5000, b"9" * 5000])
+@cases("body", [b"{", b"\xff", b"[" * 5000, b"9" * 5000])
 def test_garbage_is_a_value_error(body: bytes, channel: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = channel
     theirs.sendall(len(body).to_bytes(4, "big") + body)

@@ -4,6 +4,7 @@ import pytest
 
 from gpugauge.driver.api import Reply
 from gpugauge.driver.messages import message, packed, reply, unpacked
+from tests.drawn import cases
 
 SAMPLES = [(1_790_000_000_000_000, 100), ((1 << 64) - 1, 0xFFFFFFFF), (0, 0)]
 
@@ -25,7 +26,7 @@ def test_ring_without_new_samples() -> None:
     assert reply(message(id=1, op="read", samples={"gpu": ""})).samples == {"gpu": []}
 
 
-@pytest.mark.parametrize("samples", [{"gpu": "xy"}, {"gpu": "00" * 15}, ["gpu"], "gpu"])
+@cases("samples", [{"gpu": "xy"}, {"gpu": "00" * 15}, ["gpu"], "gpu"])
 def test_invalid_samples(samples: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         reply({"id": 1, "op": "read", "samples": samples})

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
 from gpugauge.driver.missing import BusDevice, Down, Known, bus_id, missing, pci_address
+from tests.drawn import cases
 
 A, B, C = "0000:10:00.0", "0000:11:00.0", "0000:12:00.0"
 
@@ -11,7 +10,7 @@ def bus(*addresses: str) -> list[BusDevice]:
     return [BusDevice(address, "nvidia", visible=True) for address in addresses]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("named", "address"),
     [("00000000:3B:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "10000:01:00.0"), ("0000:3b:00.0", "0000:3b:00.0")],
 )
@@ -55,7 +54,7 @@ def test_while_an_index_was_not_tried_only_certain_devices_are_down() -> None:
     assert found.down == (Down(f"PCI-{bus_id(B)}", "hangs", 1, B),)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("place", "why"),
     [
         (BusDevice(B, "vfio-pci"), "bound to vfio-pci"),
@@ -77,7 +76,7 @@ def test_device_that_was_never_read_and_is_not_visible_is_not_lost() -> None:
     assert missing({0: ("GPU-a", A)}, {}, 1, [], devices, {A}).down == ()
 
 
-@pytest.mark.parametrize("devices", [None, bus(A, B)])
+@cases("devices", [None, bus(A, B)])
 def test_device_that_the_driver_denies_and_that_was_never_read_is_not_lost(devices: list[BusDevice] | None) -> None:
     assert missing({0: ("GPU-a", A)}, {1: "no_permission"}, 2, [], devices, {A, B}).down == ()
 

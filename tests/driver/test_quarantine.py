@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
 from gpugauge.driver.quarantine import Quarantine
+from tests.drawn import cases
 
 
 def test_quarantine_doubles_up_to_ten_minutes() -> None:
@@ -32,7 +31,7 @@ def test_failures_are_forgotten_after_ten_minutes_of_replies() -> None:
     assert quarantine.record_failure(2, 2000.0, hangs=True) == 30
 
 
-@pytest.mark.parametrize(("later", "wait"), [(10.0, 60.0), (601.0, None)])
+@cases(("later", "wait"), [(10.0, 60.0), (601.0, None)])
 def test_second_crash_counts_only_within_minutes(later: float, wait: float | None) -> None:
     quarantine = Quarantine()
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import Reply, code_name
 from gpugauge.driver.client import Worker
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.reader import Reader
 from gpugauge.driver.schedule import ReadingIntervals
+from tests.drawn import cases
 from tests.driver.fakeworker import FakeWorker, Node
 
 
@@ -34,7 +33,7 @@ def test_the_first_reading_of_a_gpu_by_a_worker_may_take_longer() -> None:
     assert waits == [(0, 4.0), (1, 4.0), (0, 2.0), (1, 2.0)] * 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("devices", "gone"),
     [
         ((28, "GPU-b"), False),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.driver.remembered import Remembered, StateFile, default_path, host_digest
+from tests.drawn import cases
 
 A = Remembered("GPU-a", 0, "H100", "00000000:10:00.0", 1.7e9)
 B = Remembered("GPU-b", 1, None, None, 1.7e9 + 5)
@@ -29,7 +30,7 @@ def test_file_has_no_machine_id(tmp_path: Path) -> None:
     assert "0123456789abcdef" not in path.read_text()
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
     [
         b"",

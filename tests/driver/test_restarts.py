@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.driver.restarts import Restarts
+from tests.drawn import cases
 
 DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds; 10 afterwards
 # How long each worker lives, in seconds, and whether it replies.
@@ -29,7 +30,7 @@ def test_a_worker_proves_itself_only_by_replies_for_half_a_minute(lives: list[tu
     assert restarts.count == len(lives)
 
 
-@pytest.mark.parametrize("lived", [0.1, 5.0, 29.9])
+@cases("lived", [0.1, 5.0, 29.9])
 def test_workers_that_reply_and_fail_soon_are_started_ever_later(lived: float) -> None:
     restarts, now, delays = Restarts(), 0.0, []
     for _ in range(8):

@@ -1,7 +1,6 @@
-import pytest
-
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
+from tests.drawn import cases
 
 INTERVALS = ReadingIntervals({"fast": 1.0, "samples": 2.0, "normal": 5.0})
 
@@ -37,9 +36,7 @@ def test_all_groups_are_due_after_a_reset() -> None:
     assert schedule.take(INTERVALS, 0.1) == ["fast", "samples", "normal"]
 
 
-@pytest.mark.parametrize(
-    ("period", "groups"), [(1.0, set()), (3.0, {"fast", "samples"}), (5.0, {"fast", "samples", "normal"})]
-)
+@cases(("period", "groups"), [(1.0, set()), (3.0, {"fast", "samples"}), (5.0, {"fast", "samples", "normal"})])
 def test_a_scraper_that_comes_no_more_often_than_a_group_is_read_gets_new_values(
     period: float, groups: set[str]
 ) -> None:

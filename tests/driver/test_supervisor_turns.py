@@ -14,6 +14,7 @@ from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, Worke
 from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
+from tests.drawn import cases
 from tests.driver.fakeworker import INTERVALS, FakeWorker, Node, until, up
 
 # The next reading of the schedule is far: whatever happens has another cause.
@@ -251,7 +252,7 @@ def test_before_the_first_attempt_the_driver_is_starting() -> None:
     assert (view.up, view.reason, view.devices, view.worker_starts) == (False, "starting", (), 0)
 
 
-@pytest.mark.parametrize(("simulate", "simulated"), [(None, False), ({}, True), ({"gpus": []}, True)])
+@cases(("simulate", "simulated"), [(None, False), ({}, True), ({"gpus": []}, True)])
 def test_the_options_of_a_simulation_reach_the_worker(simulate: Any, simulated: bool, rare: Any) -> None:
     node = Node("GPU-a")
     view = until(rare(node, simulate=simulate), lambda v: v.up)

@@ -24,6 +24,7 @@ from gpugauge.driver.nvidia.nvml import Nvml
 from gpugauge.driver.worker import Service, main, serve
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.worker import service as simulated_service
+from tests.drawn import cases
 from tests.needs import require
 from tests.simulator.build import scenario
 
@@ -240,7 +241,7 @@ def test_unexpected_error_is_a_reply_with_its_text() -> None:
     assert reply.failed_call.startswith("KeyError: 'scenario' in gpugauge.simulator.")
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [
         [],

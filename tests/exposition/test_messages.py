@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import pytest
-
 from gpugauge.exposition.accept import PROTOBUF
 from gpugauge.exposition.render import Exposition
 from gpugauge.metric import NONE, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
+from tests.drawn import cases
 from tests.exposition.metrics_proto import families as read
 
 ACCEPT = PROTOBUF.replace(" ", "")
@@ -60,7 +59,7 @@ def test_a_series_starts_when_it_was_0_last() -> None:
     assert scraped.starts(LOST) == {("throttled", "p"): 1005.0, ("unknown", "p"): 900.5}
 
 
-@pytest.mark.parametrize("pause", [0, 60])  # snapshots; after five minutes without a scrape nothing is followed
+@cases("pause", [0, 60])  # snapshots; after five minutes without a scrape nothing is followed
 def test_the_first_scrape_after_a_while_has_the_starts_of_processes(pause: int) -> None:
     scraped = Scraped(earlier=pause > 0)
     zero: Samples = (LOST, {("p", "throttled"): 0.0, ("p", "contention"): 1.0})

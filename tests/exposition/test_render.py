@@ -24,6 +24,7 @@ from gpugauge.exposition import text as exposition_text
 from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition, Response, go_float
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
+from tests.drawn import cases
 from tests.exposition.test_accept import OPENMETRICS_ACCEPT
 
 DEVICE = Table[object]("uuid")
@@ -163,7 +164,7 @@ def test_a_histogram_without_a_sum_hides_no_other() -> None:
     assert (b'process="a"' in found, b'torch_step_duration_seconds_sum{process="b"} 5.0' in found) == (False, True)
 
 
-@pytest.mark.parametrize("accept", [None, OPENMETRICS_ACCEPT])
+@cases("accept", [None, OPENMETRICS_ACCEPT])
 def test_gzip_is_one_member_with_the_plain_bytes(accept: str | None) -> None:
     exposition = published(*sections())
     unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)

@@ -11,6 +11,7 @@ import pytest
 from gpugauge.sessions import ends
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import messages as wire
+from tests.drawn import cases
 from tests.needs import require
 from tests.sessions.hooks import ONE, TWO, connect, hello, snap, started, until
 
@@ -62,7 +63,7 @@ def zombie(code: int) -> int:
     return child
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@cases("code", [0, 3])
 def test_the_status_of_a_process_that_nobody_has_waited_for(code: int) -> None:
     child = zombie(code)
     assert ends.status_in_proc(child, since_boot()) == code << 8

@@ -17,6 +17,7 @@ from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.reception import Reception
 from gpugauge.sessions.store import Store
 from gpugauge.sessions.tasks import free_tasks
+from tests.drawn import cases
 
 
 class Unkillable:
@@ -97,7 +98,7 @@ def test_a_receiver_that_ends_has_no_successor_while_too_many_have_not_ended(
     assert reception.pid == 6
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cgroups", "files", "free"),
     [
         ("0::/a/b\n", {"a/b": ("128", "100")}, 28),

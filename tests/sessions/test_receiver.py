@@ -27,7 +27,7 @@ from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.peer import CgroupUser, cgroup_of, identify
 from gpugauge.sessions.receiver.protocol import Options
 from gpugauge.sessions.receiver.refusals import Refusals
-from tests.drawn import seeds
+from tests.drawn import cases, seeds
 from tests.sessions.hooks import HONEST, ONE, TWO, connect, forked, hello, shared_record, snap, started, steps, until
 
 
@@ -160,7 +160,7 @@ def test_a_used_pid_is_not_taken_for_the_process(monkeypatch: pytest.MonkeyPatch
         assert identify(here, started + 1).pid == os.getpid()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "cgroup"),
     [
         ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/mine\n", "/user.slice/user-1000.slice"),

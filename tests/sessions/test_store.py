@@ -23,6 +23,7 @@ from gpugauge.sessions.store import Store
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.workload.identity import JOB_LABELS
+from tests.drawn import cases
 from tests.sessions.hooks import open_records, shared_record, written
 from tests.sessions.test_budget import maximal
 
@@ -126,7 +127,7 @@ def test_details_that_have_no_room_are_left_out_of_each_message() -> None:
     assert whole.snap == small
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limit", "owners"),
     [
         ("user", [(1, "/a"), (1, "/b"), (1, "/c")]),
@@ -373,7 +374,7 @@ def test_whether_the_process_of_a_connection_runs() -> None:
     assert not connections._is_dead(os.getpid())
 
 
-@pytest.mark.parametrize(("bye", "reason"), [(None, "other"), ("error", "error")])
+@cases(("bye", "reason"), [(None, "other"), ("error", "error")])
 def test_the_end_of_a_process_that_runs_on(bye: str | None, reason: str) -> None:
     identity = PEER.pack(os.getpid(), 1, 1, time.clock_gettime(time.CLOCK_BOOTTIME), os.getpid())
     connection = Connection(1, identity)
@@ -433,7 +434,7 @@ def test_a_kernel_that_does_not_report_ends_leaves_the_last_message(monkeypatch:
 # --- the path of the socket ---
 
 
-@pytest.mark.parametrize("length", [107, 108])
+@cases("length", [107, 108])
 def test_a_path_may_be_as_long_as_the_kernel_takes(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("/tmp") / f"gpugauge-{os.getpid()}"
     path = folder / ("x" * (length - len(str(folder)) - 1))

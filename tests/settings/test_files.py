@@ -17,6 +17,7 @@ from gpugauge.settings.load import load
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 from gpugauge.web.config.load import load_web_config
 from tests.certificates import Authority
+from tests.drawn import cases
 from tests.needs import give_up
 
 
@@ -83,8 +84,8 @@ USES = [settings_file, scenario, web_config, *map(pem_file, ("cert_file", "key_f
 
 
 @pytest.mark.parametrize("use", USES, ids=["settings", "scenario", "web", "cert", "key", "ca"])
-@pytest.mark.parametrize("links", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
+@cases("links", [0, 2])
+@cases("kind", KINDS)
 def test_any_file_is_read_or_refused_at_once(
     tmp_path: Path, kind: str, links: int, use: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +103,7 @@ def test_any_file_is_read_or_refused_at_once(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["named pipe", "folder", "device without an end"])
+@cases("kind", ["named pipe", "folder", "device without an end"])
 def test_a_recording_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "recording.jsonl"
     KINDS[kind](path)
@@ -130,7 +131,7 @@ def test_a_file_that_another_program_has_leased_is_refused(tmp_path: Path) -> No
     assert read_file(path, "settings file") == b"log: {level: error}\n"
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, MAX_BYTES])
+@cases("size", [0, 1, 4096, MAX_BYTES])
 def test_content_up_to_the_limit(tmp_path: Path, size: int) -> None:
     (tmp_path / "file").write_bytes(b"x" * size)
 

@@ -15,6 +15,7 @@ from gpugauge.settings.kinds import ConfigError, ListenAddress, parse_listen_add
 from gpugauge.settings.load import load
 from gpugauge.settings.model import Sampling, Settings
 from gpugauge.settings.options import walk
+from tests.drawn import cases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +51,7 @@ def test_flag_over_environment_over_file_over_default(file: Path) -> None:
     assert (settings.web.max_connections, settings.web.telemetry_path) == (30, "/a")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "flags", "text"),
     [
         ({"GPUGAUGE_WEB_LISTEN_ADDRESS": ":1, [::1]:2"}, {}, ""),
@@ -73,7 +74,7 @@ def test_an_empty_file_and_empty_sections_set_nothing(file: Path) -> None:
     assert load(file, {"GPUGAUGE_LOG_LEVEL": ""}, {}) == Settings()
 
 
-@pytest.mark.parametrize("text", ["[0, 1]", "['0', 1]", "0,1", "[0,'1']"])
+@cases("text", ["[0, 1]", "['0', 1]", "0,1", "[0,'1']"])
 def test_the_indexes_of_gpus_may_be_numbers(text: str, file: Path) -> None:
     file.write_text(f"driver: {{devices: {text}}}\n".replace("0,1}", "'0,1'}"))
 
@@ -86,7 +87,7 @@ def test_the_index_of_one_gpu_may_be_a_number(file: Path) -> None:
     assert load(file, {}, {}).driver.devices == ("0",)
 
 
-@pytest.mark.parametrize("text", ["[true]", "true", "[1.5]", "[[0]]"])
+@cases("text", ["[true]", "true", "[1.5]", "[[0]]"])
 def test_what_is_no_index_is_refused(text: str, file: Path) -> None:
     file.write_text(f"driver: {{devices: {text}}}\n")
 
@@ -102,7 +103,7 @@ def test_off_is_text_and_no_boolean(file: Path) -> None:
     assert (settings.driver.mode, settings.collector.process) == ("off", False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         (
@@ -190,7 +191,7 @@ def test_unknown_variable_is_refused() -> None:
     assert sentence == "GPUGAUGE_WEB_LISTEN_ADRESS: unknown variable; did you mean GPUGAUGE_WEB_LISTEN_ADDRESS?"
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "GPUGAUGE_PORT",
@@ -209,7 +210,7 @@ def test_variables_of_kubernetes_and_of_other_parts_are_ignored(name: str) -> No
     assert load(None, {name: "tcp://10.0.0.1:10478"}, {}) == Settings()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "near"),
     [
         ("GPUGAUGE_NOSUCH", None),
@@ -273,7 +274,7 @@ def test_collectors() -> None:
     assert enabled(disable_defaults=True) == set()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "expected"),
     [
         ("127.0.0.1:80", ("127.0.0.1", 80)),
@@ -287,7 +288,7 @@ def test_listen_address(text: str, expected: tuple[str, int]) -> None:
     assert parse_listen_address(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", " ", "a:b", "a:-1", "a:65536", "::1", "a:", "a:¹", None])
+@cases("text", ["", " ", "a:b", "a:-1", "a:65536", "::1", "a:", "a:¹", None])
 def test_listen_address_refused(text: str | None) -> None:
     with pytest.raises(ValueError, match=r"host:port|is not a port|is written"):
         parse_listen_address(text)

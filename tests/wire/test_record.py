@@ -2,10 +2,9 @@
 
 import struct
 
-import pytest
-
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import PHASES, RECORD_BYTES, SharedRecord
+from tests.drawn import cases
 
 SECOND = 1_000_000_000
 LOADING, TRAINING = PHASES.index("loading"), PHASES.index("training")
@@ -44,7 +43,7 @@ def test_a_half_written_record_is_rejected() -> None:
     assert [None] * len(mixed) == [wire_record.read(bytes(m), 12 * SECOND, 0.0) for m in mixed]
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpugauge.wire.shares import sentence, shares
+from tests.drawn import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("shares", "text"),
     [
         ({}, ""),

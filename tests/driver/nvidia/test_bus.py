@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.nvidia.bus import bound_devices, bus_devices, may_have_gpu
+from tests.drawn import cases
 
 
 def test_devices_that_the_kernels_driver_is_bound_to(tmp_path: Path) -> None:
@@ -63,8 +62,8 @@ def test_bus_that_cannot_be_read(tmp_path: Path) -> None:
     assert bus_devices(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev") is None
 
 
-@pytest.mark.parametrize("bus", [None, (), (BusDevice("0000:19:00.0"),)])
-@pytest.mark.parametrize("file", ["", "nvidiactl", "nvidia0", "dxg"])
+@cases("bus", [None, (), (BusDevice("0000:19:00.0"),)])
+@cases("file", ["", "nvidiactl", "nvidia0", "dxg"])
 def test_whether_a_machine_may_have_a_gpu(tmp_path: Path, bus: tuple[BusDevice, ...] | None, file: str) -> None:
     (tmp_path / (file or "null")).touch()
 

@@ -8,6 +8,7 @@ from gpugauge.driver.api import DriverError
 from gpugauge.driver.nvidia.nvml import use_library, used_library
 from gpugauge.simulator.nvml.answers import point
 from gpugauge.simulator.worker import service as simulated_service
+from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import Clock, opened, scenario
 
@@ -103,7 +104,7 @@ def test_event_before_the_first_reading_of_its_device_has_its_uuid() -> None:
     assert nvml.take_events() == [{"type": "xid", "xid": 31, "uuid": "GPU-b"}]
 
 
-@pytest.mark.parametrize("number", [0, 77])
+@cases("number", [0, 77])
 def test_event_of_no_known_device_has_no_uuid(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A null handle, and one that the library itself refuses."""
 
@@ -194,7 +195,7 @@ def test_failed_registration_frees_its_set() -> None:
     assert calls["nvmlEventSetFree"][0] == calls["nvmlEventSetCreate"][0]
 
 
-@pytest.mark.parametrize("code", [4, 10, 999])
+@cases("code", [4, 10, 999])
 def test_failed_registration_is_repeated_with_the_identity(code: int) -> None:
     nvml, codes = opened("gpus: {model: h100}"), [code, code]
     register = used_library().nvmlDeviceRegisterEvents  # type: ignore[attr-defined]  # of any library

@@ -6,6 +6,7 @@ import pytest
 
 from gpugauge.driver.api import IMPLAUSIBLE
 from gpugauge.driver.nvidia.fieldvalues import field_values
+from tests.drawn import cases
 from tests.simulator.build import Clock, opened
 
 THERMAL = {"sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
@@ -17,7 +18,7 @@ def ids(version: str | None) -> dict[str | None, int]:
     return {row.key: row.id for row in rows if row.field == "clocks_event_nanoseconds" and row.key in THERMAL}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("version", "first"),
     [
         (None, None),
@@ -45,7 +46,7 @@ def test_ids_of_throttle_counters_follow_the_driver(version: str | None, first: 
     assert ids(version) == expected
 
 
-@pytest.mark.parametrize("version", ["570.124.06", "575.57.08", "580.95.05"])
+@cases("version", ["570.124.06", "575.57.08", "580.95.05"])
 def test_throttled_seconds_are_right_or_absent(version: str) -> None:
     clock = Clock()
     nvml = opened(f"driver: {{version: {version}}}\ngpus: [{{model: b200, {HOT}}}]", clock)
@@ -114,7 +115,7 @@ def test_nvlink_5_has_other_counters() -> None:
     assert "crc_flit" not in values["nvlink_errors"]
 
 
-@pytest.mark.parametrize("model", ["a100", "b200"])
+@cases("model", ["a100", "b200"])
 def test_nvlink_bytes_in_any_unit(model: str) -> None:
     clock = Clock()
     nvml = opened(f"driver: {{version: 580.95.05}}\ngpus: [{{model: {model}, load: 0.5}}]", clock)

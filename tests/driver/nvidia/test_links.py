@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpugauge.collectors.device.links import METRICS
 from gpugauge.driver.api import DeviceReading
+from tests.drawn import cases
 from tests.simulator.build import Clock, opened
 
 
-@pytest.mark.parametrize("count", [37, 40_000, 0xFFFFFFFF])
+@cases("count", [37, 40_000, 0xFFFFFFFF])
 def test_an_impossible_count_is_ignored(count: int) -> None:
     nvml = opened(f"gpus: {{model: a100}}\nfaults: [{{call: nvmlDeviceGetFieldValues, value: {count}}}]")
 
@@ -25,7 +24,7 @@ def test_an_impossible_state_is_absent() -> None:
     assert errors["nvlink_active"] == -1
 
 
-@pytest.mark.parametrize("speed", [1, 25781, 26562, 53125])
+@cases("speed", [1, 25781, 26562, 53125])
 def test_the_speed_is_exact(speed: int) -> None:
     (metric,) = (m for m in METRICS if m.name == "gpu_nvlink_speed_bytes")
 

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpugauge.driver.codes import IMPLAUSIBLE, NOT_SUPPORTED
 from gpugauge.driver.nvidia.nvml import use_library, used_library
+from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import Clock, opened
 
@@ -76,7 +75,7 @@ def test_device_with_mig_has_no_utilization() -> None:
     assert errors == {"utilization_percent": 3, "memory_utilization_percent": 3}
 
 
-@pytest.mark.parametrize(("model", "expected"), [("h100", {"mig_instances": []}), ("geforce", {})])
+@cases(("model", "expected"), [("h100", {"mig_instances": []}), ("geforce", {})])
 def test_without_mig(model: str, expected: dict[str, object]) -> None:
     nvml = opened(f"gpus: {{model: {model}}}")
 

@@ -10,6 +10,7 @@ from gpugauge.driver.nvidia.calls import CALLS
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
 from gpugauge.simulator.nvml.library import Library
+from tests.drawn import cases
 from tests.driver.h100 import EXPECTED
 from tests.simulator.build import Clock, opened
 
@@ -133,7 +134,7 @@ def test_mismatch_of_binding_and_library_is_unsupported(monkeypatch: pytest.Monk
     assert nvml.read(0, ["normal"])[1] == {}
 
 
-@pytest.mark.parametrize("code", [2, 4, 6, 999])
+@cases("code", [2, 4, 6, 999])
 def test_soft_error_costs_one_field_once(code: int) -> None:
     nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetPowerUsage, code: {code}, times: 1}}]\n")
 
@@ -145,7 +146,7 @@ def test_soft_error_costs_one_field_once(code: int) -> None:
     assert nvml.read(0, ["normal"])[0]["normal"]["power_milliwatts"] == 70_000
 
 
-@pytest.mark.parametrize("code", [15, 16])
+@cases("code", [15, 16])
 def test_lost_device_fails_alone(code: int) -> None:
     nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetFieldValues, gpu: 0, code: {code}}}]\n")
 
@@ -156,7 +157,7 @@ def test_lost_device_fails_alone(code: int) -> None:
     assert "power_milliwatts" in nvml.read(1, ["normal"])[0]["normal"]
 
 
-@pytest.mark.parametrize("code", [1, 9, 18, 28])
+@cases("code", [1, 9, 18, 28])
 def test_lost_driver_fails_the_read(code: int) -> None:
     nvml = opened(H100 + f"faults: [{{call: nvmlDeviceGetUUID, code: {code}}}]\n")
 
@@ -180,7 +181,7 @@ def test_index_without_a_device() -> None:
         opened(H100).read(2, ["fast"])
 
 
-@pytest.mark.parametrize("value", [4294967295, 18446744073709551615])
+@cases("value", [4294967295, 18446744073709551615])
 def test_impossible_values_are_errors(value: int) -> None:
     job = "processes: [{pid: 7, gpus: [0], memory: 1GiB}]\n"
     nvml = opened(H100 + job + f"faults: [{{value: {value}}}]\n")

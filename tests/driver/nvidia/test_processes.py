@@ -7,10 +7,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from gpugauge.driver.codes import IMPLAUSIBLE, INSUFFICIENT_SIZE, SUCCESS
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
+from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import opened
 
@@ -53,8 +52,8 @@ def expected(count: int) -> dict[int, int]:
     return {pid: 1000 * pid for pid in range(1, count + 1)}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 70, 300])
-@pytest.mark.parametrize("detailed", [True, False])
+@cases("count", [1, 2, 3, 70, 300])
+@cases("detailed", [True, False])
 def test_entries_of_535_are_longer(count: int, detailed: bool) -> None:
     """535.98 took the long entries back, and got another function for their contents."""
     functions: dict[str, Any] = {"nvmlDeviceGetConfComputeMemSizeInfo": lambda *_: SUCCESS}
@@ -83,7 +82,7 @@ def test_list_that_is_always_too_long_is_an_error() -> None:
     assert listed(reader(**{f"{_COMPUTE}_v3": endless})) == (None, {"processes": INSUFFICIENT_SIZE})
 
 
-@pytest.mark.parametrize("count", [65, 1 << 20, _NONE])
+@cases("count", [65, 1 << 20, _NONE])
 def test_more_entries_than_there_is_room_for(count: int) -> None:
     def liar(_handle: Any, out: Any, _array: Any) -> int:
         out._obj.value = count
@@ -101,7 +100,7 @@ def test_endless_room_is_not_allocated() -> None:
     assert listed(reader(**{f"{_COMPUTE}_v3": greedy})) == (None, {"processes": INSUFFICIENT_SIZE})
 
 
-@pytest.mark.parametrize("code", [3, 13, 999])
+@cases("code", [3, 13, 999])
 def test_list_that_has_worked_and_fails_is_not_empty(code: int) -> None:
     nvml = opened("gpus: {model: h100}\nprocesses: [{pid: 4, gpus: [0], memory: 1GiB, load: 0.5}]")
     lists, fails = used_library().nvmlDeviceGetComputeRunningProcesses_v3, [False]  # type: ignore[attr-defined]  # ctypes

@@ -7,6 +7,7 @@ import pytest
 from gpugauge.driver.api import ENGINES
 from gpugauge.driver.messages import PERCENT_UNKNOWN, unpacked
 from gpugauge.driver.nvidia.nvml import Nvml, used_library
+from tests.drawn import cases
 from tests.simulator.build import Clock, opened
 
 H100 = "gpus: [{model: h100, load: {shape: square, high: 1.0, low: 0.0, period: 2, duty: 0.5}}]\n"
@@ -68,7 +69,7 @@ def test_every_engine_has_its_ring() -> None:
     }
 
 
-@pytest.mark.parametrize("driver", ["470.256.02", "580.95.05"])
+@cases("driver", ["470.256.02", "580.95.05"])
 def test_engine_without_a_ring_is_read_once(driver: str) -> None:
     nvml = opened(f"driver: {{version: {driver}}}\ngpus: [{{model: a100, lacks: [jpeg]}}]")
 
@@ -121,7 +122,7 @@ def test_clock_that_is_set_back() -> None:
     assert 0 < newest[59] < newest[9]
 
 
-@pytest.mark.parametrize("back", [5, 3600])
+@cases("back", [5, 3600])
 def test_processes_after_a_clock_that_is_set_back(back: int) -> None:
     clock = Clock()
     gpu = f"gpus: [{{model: h100, ring: {{clock_steps: [[10, -{back}]]}}}}]"
