@@ -14,7 +14,15 @@ import pytest
 
 EVERYTHING = bool(os.environ.get("GPUGAUGE_EVERYTHING"))
 """Whether all cases are drawn: `make everything`."""
+SECONDS = 120
+"""The longest time of a value that a seed draws."""
 Decorator: TypeAlias = "Callable[[Callable[..., None]], Callable[..., None]]"
+
+
+def draws(push: int, everything: int) -> Sequence[int]:
+    """Return the seeds 0 to `everything`, or, at a push, `push` of them, others on each day."""
+    first = datetime.now(timezone.utc).toordinal() * push
+    return range(everything) if EVERYTHING else [(first + number) % everything for number in range(push)]
 
 
 def seeds(values: Iterable[int], name: str = "seed") -> Decorator:
@@ -22,7 +30,13 @@ def seeds(values: Iterable[int], name: str = "seed") -> Decorator:
     `monkeypatch` of its own. A failure names the value; with GPUGAUGE_SEED only that value is run.
     """
     chosen = [int(os.environ["GPUGAUGE_SEED"])] if "GPUGAUGE_SEED" in os.environ else list(values)
-    return _in_one([({name: value}, f"{name} {value}", f" (GPUGAUGE_SEED={value} repeats it)") for value in chosen])
+    in_one = _in_one([({name: value}, f"{name} {value}", f" (GPUGAUGE_SEED={value} repeats it)") for value in chosen])
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        limited: Callable[..., None] = pytest.mark.timeout(SECONDS * len(chosen))(in_one(test))
+        return limited
+
+    return decorate
 
 
 def cases(names: str | tuple[str, ...], rows: Iterable[Any]) -> Decorator:
@@ -48,6 +62,7 @@ def _in_one(chosen: list[tuple[dict[str, Any], str, str]]) -> Decorator:
 
         @functools.wraps(test)
         def all_cases(**arguments: Any) -> None:
+            print(f"{test.__name__}: {', '.join(case for _, case, _ in chosen)}")
             for number, (values, case, remark) in enumerate(chosen):
                 with pytest.MonkeyPatch.context() as patch:
                     own = arguments | values

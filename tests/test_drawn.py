@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from tests.drawn import cases, seeds
+from tests import drawn
+from tests.drawn import cases, draws, seeds
 
 
 def test_each_value_has_its_own_folder_and_patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +70,12 @@ def test_a_row_that_fails_is_named() -> None:
 
     with pytest.raises(AssertionError, match=r"text '2' of test: DID NOT RAISE"):
         test()
+
+
+def test_a_push_draws_a_few_seeds_of_its_day_and_everything_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "EVERYTHING", False)
+    day = datetime.now(timezone.utc).toordinal()
+
+    assert draws(3, 40) == [(3 * day + number) % 40 for number in range(3)]
+    monkeypatch.setattr(drawn, "EVERYTHING", True)
+    assert draws(3, 40) == range(40)

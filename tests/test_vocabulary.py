@@ -78,7 +78,7 @@ def test_code_uses_the_words_of_the_project() -> None:
 
 
 def test_documents_use_the_words_of_the_project() -> None:
-    found = []
+    found: list[str] = []
     for path in DOCUMENTS:
         text = _NOT_PROSE.sub(lambda found: "\n" * found[0].count("\n"), path.read_text())
         found += _words(text, path.name)
