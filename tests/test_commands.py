@@ -28,13 +28,13 @@ NOT_RUN = {
     "dmesg": "reads the kernel log of a machine with a GPU",
     "helm": "needs a cluster; tests/e2e/test_chart.py renders the chart with Helm's own code",
     "jb": "fetches from the forge; tests/artifacts/rules/test_mixin.py renders what it would fetch",
-    "journalctl": "needs a booted systemd: tests/e2e/test_systemd.py has one",
+    "journalctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
     "kubectl": "needs a cluster; tests/e2e/test_install_kubernetes.py runs the blocks of install-kubernetes.md",
     "nvidia-smi": "needs a GPU",
-    "pip": "installs gpugauge from the package index; tests/e2e/test_install_pip.py installs the wheel",
+    "pip": "installs gpugauge from the package index; qa/deploy/test_install_pip.py installs the wheel",
     "promtool": "tests/e2e/test_promtool.py checks the rules with it",
     "py-spy": "attaches to a process of the reader",
-    "systemctl": "needs a booted systemd: tests/e2e/test_systemd.py has one",
+    "systemctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
 }
 
 

@@ -6,10 +6,10 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from tests.e2e.containers import podman
 from tests.e2e.documents import ROOT
 
 from qa.cluster.cluster import cache
+from qa.deploy.containers import podman
 
 # The names in deploy/kubernetes and in the documents. The kubelet pulls none: they are there.
 OURS = ("docker.io/library/gpugauge:0.1.0", "registry.example/gpugauge:0.1.0")

@@ -24,7 +24,7 @@ def headings(text: str) -> set[str]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_is_run_by_a_test(document: str) -> None:
     """The test of a document names each heading with commands, and runs all commands (tests/e2e/documents.py)."""
-    tests = [path.read_text() for path in (ROOT / "tests" / "e2e").glob("test_*.py")]
+    tests = [path.read_text() for folder in ("tests/e2e", "qa/deploy") for path in (ROOT / folder).glob("test_*.py")]
     (source,) = [text for text in tests if f'DOCUMENT = "{document}"' in text]
     named = headings((ROOT / "docs" / document).read_text())
 

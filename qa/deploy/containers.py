@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.documents import ROOT
-from tests.e2e.machine import need_root, rootfs, wheels
 from tests.needs import need
+
+from qa.deploy.machine import need_root, rootfs, wheels
 
 # For machines without systemd, and with limits that runc may set.
 _CONF = """

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.programs import GPUGAUGE, Daemon, daemon, wait_for
 from tests.e2e.test_daemon import Scraper
 from tests.hook.conftest import FAKE_TORCH
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 NUMBER = 1000
 # Forked from one process that has imported torch. Process n makes n steps, then a batch a second. After a line on
 # standard input, every fifth process ends by itself and the others are killed. The program prints a line when all have

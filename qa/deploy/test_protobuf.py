@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-
 from tests.e2e.programs import Daemon, Prometheus, daemon, listening, prometheus3, wait_for
 from tests.needs import need
 

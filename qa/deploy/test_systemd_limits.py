@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.documents import ROOT, blocks
-from tests.e2e.machine import Machine, boot
 from tests.e2e.programs import wait_for
-from tests.e2e.test_systemd import DOCUMENT
+
+from qa.deploy.machine import Machine, boot
+from qa.deploy.test_systemd import DOCUMENT
 
 pytestmark = pytest.mark.deploy
 
-LINGERING = Path(__file__).parent / "workloads" / "lingering.py"
+LINGERING = Path(__file__).with_name("lingering.py")
 GPUS = 8  # of the scenario
 # As the unit starts it, but for the driver. A simulated one has a state file only where it is named.
 SIMULATED = """

@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-
 from tests.e2e.documents import ROOT
 from tests.needs import need
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 
 DEPLOY = ROOT / "deploy"
 FILES = ("compose.yaml", "compose.gpu.yaml")

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from gpugauge import __version__
-from tests.e2e.containers import Podman, podman
 from tests.e2e.documents import ROOT, blocks, fresh_checkout, shell
 from tests.e2e.programs import free_port, http, prometheus, wait_for
 from tests.needs import require
+
+from gpugauge import __version__
+from qa.deploy.containers import Podman, podman
 
 pytestmark = pytest.mark.deploy
 
@@ -25,7 +25,7 @@ DOCUMENT = "install-container.md"
 MAX_ADDED = 60  # MB; a build tool or a cache of packages would exceed it
 
 OPTIONS = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")
-SMALL = Path(__file__).parent / "workloads" / "small.py"
+SMALL = ROOT / "tests/e2e/workloads/small.py"
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-
-from tests.e2e.containers import Podman, podman
+from tests.e2e.documents import ROOT
 from tests.e2e.manifests import of_kind
 from tests.e2e.programs import free_port, prometheus, wait_for
 
+from qa.deploy.containers import Podman, podman
+
 pytestmark = pytest.mark.deploy
 
-SMALL = Path(__file__).parent / "workloads" / "small.py"
+SMALL = ROOT / "tests/e2e/workloads/small.py"
 SECONDS = 15
 PODS_OWN = {"namespace": "training", "name": "train", "uid": "8d0a9a33-5f6e-4a0d-9a53-0f4a7a9f5d0e", "labels": ""}
 

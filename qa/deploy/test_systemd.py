@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.documents import ROOT, blocks
-from tests.e2e.machine import Machine, boot
 from tests.e2e.programs import wait_for
 from tests.needs import need
+
+from qa.deploy.machine import Machine, boot
 
 pytestmark = pytest.mark.deploy
 
 DOCUMENT = "install-systemd.md"
 UNITS = ROOT / "deploy" / "systemd"
-SMALL = Path(__file__).parent / "workloads" / "small.py"
+SMALL = ROOT / "tests/e2e/workloads/small.py"
 CONNECT = "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect('/run/gpugauge/hook.sock')"
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
-
-from gpugauge import __version__
-from tests.e2e.containers import Podman, podman
 from tests.e2e.documents import ROOT, fresh_checkout
 from tests.e2e.programs import free_port, http, wait_for
 from tests.needs import helm, need
+
+from gpugauge import __version__
+from qa.deploy.containers import Podman, podman
 
 pytestmark = pytest.mark.deploy
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from tests.e2e.documents import ROOT
 from tests.e2e.manifests import FOLDER, VERSIONS, validate
 from tests.needs import need
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 
 PROFILE = json.loads((FOLDER / "components/seccomp/gpugauge.json").read_text())
 UNIT = ROOT / "deploy/systemd/gpugauge.service"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.e2e.programs import Prometheus, daemon, prometheus, wait_for
 from tests.workload.kubelet import Service, listing, serving
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.documents import ROOT
+from tests.needs import need
 
 from gpugauge import __version__
-from tests.e2e.documents import ROOT
-from tests.e2e.machine import Machine, boot
-from tests.needs import need
+from qa.deploy.machine import Machine, boot
 
 pytestmark = pytest.mark.deploy
 

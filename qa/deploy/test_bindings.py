@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # The tests that read the simulated library through the binding.
 FOLDERS = ("tests/driver/nvidia", "qa/worlds/test_bindings.py", "tests/simulator/nvml", "tests/doctor/test_gpus.py")
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 
 
 def bounds() -> str:

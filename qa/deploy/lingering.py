@@ -9,9 +9,8 @@ import socket
 import sys
 import time
 
-from qa.hostile.hook import lingering
-
 from gpugauge.wire import messages as wire
+from qa.hostile.hook import lingering
 
 
 def hand_over(path: str, user: int) -> None:

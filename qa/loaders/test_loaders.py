@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.test_frameworks import need_module
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +15,7 @@ SEEDS = ("20", "28")
 
 
 @pytest.mark.e2e
-@pytest.mark.alone
+@pytest.mark.everything
 @pytest.mark.timeout(400)
 def test_the_recommended_workers_remove_the_waits() -> None:
     need_module("torch")

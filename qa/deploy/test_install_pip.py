@@ -11,13 +11,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from gpugauge import __version__
 from tests.e2e.documents import ROOT, blocks, fresh_checkout, shell
 from tests.e2e.programs import free_port
 from tests.e2e.tools import tool
 
-pytestmark = pytest.mark.e2e
+from gpugauge import __version__
+
+pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 
 DOCUMENT = "install-pip.md"
 
