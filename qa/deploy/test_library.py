@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.documents import ROOT
 from tests.e2e.programs import daemon, wait_for
 from tests.e2e.test_main_job import train

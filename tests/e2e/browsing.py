@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.programs import PATIENCE
 from tests.needs import need, require
 
 _FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 _FLAGS += " --disable-component-update --disable-sync"
-_TIMEOUT_MILLISECONDS = 20_000
+_TIMEOUT_MILLISECONDS = 1000 * PATIENCE
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -11,7 +13,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.programs import GPUGAUGE, Daemon, daemon
+from tests.e2e.programs import GPUGAUGE, PATIENCE, Daemon, daemon, wait_for
 
 DEVICES = "description: two GPUs, one at work\ngpus: {model: h100, count: 2}\n"
 WORK = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: 0.5}]\n"
@@ -37,6 +39,20 @@ def workers(running: Daemon) -> list[int]:
     return [pid for pid in children(running.process.pid) if b"gpugauge.sessions.receiver" not in command_line(pid)]
 
 
+def hangs(running: Daemon) -> bool:
+    """Return whether a call of the simulated library hangs in the worker, which then blocks SIGTERM."""
+    texts = [status.read_text() for pid in workers(running) for status in Path(f"/proc/{pid}/task").glob("*/status")]
+    masks = [int(mask, 16) for text in texts for mask in re.findall(r"^SigBlk:\s+(\w+)", text, re.MULTILINE)]
+    return any(mask >> signal.SIGTERM - 1 & 1 for mask in masks)
+
+
+def goes_on(running: Daemon, seconds: float) -> None:
+    """Wait for a snapshot that is this much newer than the present one."""
+    name = "gpugauge_snapshot_timestamp_seconds"
+    until = (value(running, name) or 0) + seconds
+    wait_for(lambda: (value(running, name) or 0) >= until, 60, "the daemon goes on")
+
+
 def command_line(pid: int) -> bytes:
     """Return the command line of a process, empty if it has ended."""
     try:
@@ -53,7 +69,7 @@ def device_files(pids: list[int]) -> list[str]:
 
 def command(running: Daemon, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
-        [GPUGAUGE, *arguments, f"--url={running.url}"], capture_output=True, text=True, check=False, timeout=30
+        [GPUGAUGE, *arguments, f"--url={running.url}"], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     return done.returncode, (done.stdout + done.stderr).strip()
 
@@ -61,7 +77,7 @@ def command(running: Daemon, *arguments: str) -> tuple[int, str]:
 def post(running: Daemon, path: str) -> tuple[int, str]:
     request = urllib.request.Request(running.url + path, data=b"", method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from gpugauge.web.connections import HEADER_TIMEOUT_SECONDS
 from gpugauge.wire import messages as wire
-from tests.e2e.lifecycle import children, workers
-from tests.e2e.programs import GPUGAUGE, Daemon, Series, daemon, http, new_pid_namespace, wait_for
+from tests.e2e.daily import share
+from tests.e2e.lifecycle import children, hangs, workers
+from tests.e2e.programs import GPUGAUGE, PATIENCE, Daemon, Series, daemon, http, new_pid_namespace, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -58,7 +60,7 @@ ENERGY = "gpu_energy_joules_total"  # never falls, and is read every 5 s and by 
 
 
 def wait_for_newer(running: Daemon, before: Series, devices: int) -> None:
-    """Wait at most 5 s for readings of `devices` GPUs that are newer than `before`."""
+    """Wait for readings of `devices` GPUs that are newer than `before`."""
 
     def newer() -> bool:
         now = running.series(ENERGY, "uuid")
@@ -68,13 +70,13 @@ def wait_for_newer(running: Daemon, before: Series, devices: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stops_within_two_seconds_and_leaves_no_process(tmp_path: Path, number: int) -> None:
+def test_stops_and_leaves_no_process(tmp_path: Path, number: int) -> None:
     with simulated(tmp_path, "node") as running:
         every, driver = children(running.process.pid), workers(running)
-        code, seconds = running.stop(number)
+        code, _ = running.stop(number)
 
     assert (len(every), len(driver)) == (2, 1)  # the receiver and the worker
-    assert (code, seconds < 2) == (0, True)
+    assert code == 0
     assert not [pid for pid in every if Path(f"/proc/{pid}").exists()]
     assert not running.socket.exists()
 
@@ -86,27 +88,24 @@ def test_stops_while_a_call_hangs(tmp_path: Path) -> None:
         "gpus: {model: h100, count: 2}\n"
         "faults: [{call: nvmlDeviceGetUtilizationRates, gpu: 1, start: 2, hang: true}]\n"
     )
-    with simulated(tmp_path, str(scenario), "--driver.deadline-seconds=30") as running:
-        time.sleep(4)
+    deadline = 60
+    with simulated(tmp_path, str(scenario), f"--driver.deadline-seconds={deadline}") as running:
+        wait_for(lambda: hangs(running), 60, "the call hangs")
         every = children(running.process.pid)
         code, seconds = running.stop()
 
-    assert (code, seconds < 2) == (0, True)
+    assert (code, seconds < deadline / 2) == (0, True)
     assert not [pid for pid in every if Path(f"/proc/{pid}").exists()]
 
 
 def test_stops_as_pid_1(tmp_path: Path) -> None:
     with daemon(tmp_path, "--simulate=node", prefix=new_pid_namespace()) as running:
         (init,) = children(running.process.pid)
-        start = time.monotonic()
         os.kill(init, signal.SIGTERM)
-        code = running.process.wait(10)
-        seconds = time.monotonic() - start
 
-    assert (code, seconds < 2) == (0, True)
+        assert running.process.wait(PATIENCE) == 0
 
 
-@pytest.mark.alone
 def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
     with simulated(tmp_path, "node") as running, Scraper(running) as scraper:
         (worker,) = workers(running)
@@ -121,7 +120,6 @@ def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
     assert restarts == 1
 
 
-@pytest.mark.alone
 def test_hanging_device_is_quarantined_and_the_others_are_read(tmp_path: Path) -> None:
     scenario = tmp_path / "hang.yaml"
     scenario.write_text(
@@ -129,11 +127,11 @@ def test_hanging_device_is_quarantined_and_the_others_are_read(tmp_path: Path) -
         "gpus: {model: h100, count: 4}\n"
         "faults: [{call: nvmlDevice*, gpu: 2, start: 3, hang: true}]\n"
     )
-    with simulated(tmp_path, str(scenario)) as running, Scraper(running) as scraper:
+    deadline = 15
+    flags = (str(scenario), f"--driver.deadline-seconds={deadline}")
+    with simulated(tmp_path, *flags) as running, Scraper(running) as scraper:
         before = running.series(ENERGY, "uuid")  # read at the start, and not again before the GPU hangs
-        start = time.monotonic()
         wait_for(lambda: 0 in running.series("gpu_up", "uuid").values(), 10, "gpu_up is 0")
-        reported = time.monotonic()
         index = running.series("gpu_info", "uuid", "index")
         down = {uuid for (uuid,), up in running.series("gpu_up", "uuid").items() if up == 0}
         wait_for(lambda: list(running.series("gpu_up", "uuid").values()).count(1) == 3, 5, "the neighbours are up")
@@ -141,16 +139,14 @@ def test_hanging_device_is_quarantined_and_the_others_are_read(tmp_path: Path) -
         restarts = running.series("gpugauge_worker_restarts_total")[()]
         powered = running.series("gpu_power_watts", "uuid")
 
-    assert reported - start < 8
     assert {uuid for uuid, i in index if i == "2"} == down
     assert restarts == 1
     assert len(powered) == 3
     assert set(scraper.statuses) == {200}
-    # A scrape that waits for the driver would take the deadline of 2 s.
-    assert max(scraper.seconds) < 1
+    # A scrape that waits for the driver would take the deadline.
+    assert max(scraper.seconds) < deadline / 2
 
 
-@pytest.mark.alone
 def test_500_slow_connections_delay_no_scrape(tmp_path: Path) -> None:
     with simulated(tmp_path, "node") as running:
         host, port = running.url.removeprefix("http://").split(":")
@@ -160,23 +156,24 @@ def test_500_slow_connections_delay_no_scrape(tmp_path: Path) -> None:
             s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
             slow.append(s)
         with Scraper(running) as scraper:
-            for _ in range(20):
-                time.sleep(0.1)
+            while len(scraper.seconds) < 20:
                 for s in slow[::25]:
                     with contextlib.suppress(OSError):  # evicted to make room
                         s.sendall(b"a")
+                time.sleep(0.1)
         for s in slow:
             s.close()
 
     assert set(scraper.statuses) == {200}
-    assert sorted(scraper.seconds)[len(scraper.seconds) // 2] < 0.5
+    # A scrape that waits for a slow connection would take the time for which that may send its headers.
+    assert max(scraper.seconds) < HEADER_TIMEOUT_SECONDS / 2
 
 
 def test_watchdog_and_readiness_are_sent_to_the_service_manager(tmp_path: Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(address))
-        manager.settimeout(10)
+        manager.settimeout(PATIENCE)
         environment = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "2000000"}
         with daemon(tmp_path, "--simulate=node", environment=environment) as running:
             received = [manager.recv(4096) for _ in range(3)]
@@ -192,7 +189,9 @@ def test_watchdog_and_readiness_are_sent_to_the_service_manager(tmp_path: Path) 
 
 
 def serve(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([GPUGAUGE, "serve", *arguments], capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(
+        [GPUGAUGE, "serve", *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     return done.returncode, done.stderr.strip()
 
 
@@ -249,7 +248,7 @@ def test_bad_message_on_the_hooks_socket_is_counted_and_its_connection_closed(tm
     with daemon(tmp_path, "--driver.mode=off") as running:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.connect(str(running.socket))
-            s.settimeout(5)
+            s.settimeout(PATIENCE)
             s.send(b"not json")
             closed = s.recv(10)
         wait_for(
@@ -263,8 +262,8 @@ def test_bad_message_on_the_hooks_socket_is_counted_and_its_connection_closed(tm
     assert log.count("hook connection closed") == 1
 
 
-@pytest.mark.alone
-def test_thousand_sessions_are_distinct_and_end_with_their_connections(tmp_path: Path) -> None:
+def test_sessions_are_distinct_and_end_with_their_connections(tmp_path: Path) -> None:
+    count = share(1000)
     # Without /proc, because all sessions have the same pid here; then the label `process` follows from the session.
     with daemon(
         tmp_path,
@@ -274,14 +273,14 @@ def test_thousand_sessions_are_distinct_and_end_with_their_connections(tmp_path:
         "--collector.training",
     ) as running:
         clients = []
-        for number in range(1000):
+        for number in range(count):
             client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             client.connect(str(running.socket))
             session = f"{number:032x}"
             client.send(wire.encode(wire.Hello(session, 1)))
             client.send(wire.encode(wire.Snap(session, 2, steps=wire.Progress(number, 1.0))))
             clients.append(client)
-        wait_for(lambda: running.series("gpugauge_hook_sessions")[()] == 1000, 60, "all are connected")
+        wait_for(lambda: running.series("gpugauge_hook_sessions")[()] == count, 60, "all are connected")
         steps = running.series("torch_steps_total", "process")
         for client in clients:
             client.close()
@@ -289,5 +288,5 @@ def test_thousand_sessions_are_distinct_and_end_with_their_connections(tmp_path:
         # Their process continues.
         ended = running.series("gpugauge_trainings_ended_total", "reason")["other",]
 
-    assert sorted(steps.values()) == list(range(1000))
-    assert ended == 1000
+    assert sorted(steps.values()) == list(range(count))
+    assert ended == count

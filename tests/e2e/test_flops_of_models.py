@@ -12,7 +12,7 @@ from gpugauge.hook.counts.flopcount import CountingMode
 from gpugauge.hook.facts.models import flops_of_token
 from tests.e2e.test_frameworks import need_module
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.everything]
 
 
 def needed_module(name: str) -> ModuleType:

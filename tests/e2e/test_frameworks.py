@@ -9,7 +9,8 @@ import pytest
 
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
-from tests.hook.conftest import Run, listener, run, until
+from tests.e2e.programs import PATIENCE, wait_for
+from tests.hook.conftest import Run, listener, run
 from tests.needs import give_up
 
 __all__ = ["listener", "run"]  # fixtures
@@ -144,11 +145,12 @@ print("steps", 10)
 digest(model)
 """
 
+LAUNCH = ("-m", "accelerate.commands.launch", "--cpu")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 def ended(listener: Sessions, count: int) -> list[Session]:
-    until(lambda: len(listener.view()) == count and not any(s.connected for s in listener.view()))
+    wait_for(lambda: len(listener.view()) == count and not any(s.connected for s in listener.view()), 60, "all end")
     return list(listener.view())
 
 
@@ -156,12 +158,12 @@ def ended(listener: Sessions, count: int) -> list[Session]:
     ("module", "program", "options"),
     [
         pytest.param("transformers", TRAINER, (), id="trainer"),
-        pytest.param("lightning", LIGHTNING, (), id="lightning"),
-        pytest.param("accelerate", ACCELERATE, (), id="accelerate"),
-        pytest.param("accelerate", ACCELERATE, ("-m", "accelerate.commands.launch", "--cpu"), id="accelerate-launch"),
+        pytest.param("lightning", LIGHTNING, (), id="lightning", marks=pytest.mark.everything),
+        pytest.param("accelerate", ACCELERATE, (), id="accelerate", marks=pytest.mark.everything),
+        pytest.param("accelerate", ACCELERATE, LAUNCH, id="accelerate-launch", marks=pytest.mark.everything),
         pytest.param("torch", RANKS, TORCHRUN, id="torchrun"),
-        pytest.param("torch", FULLY_SHARDED, TORCHRUN, id="fsdp2"),
-        pytest.param("torch", COMPILED, (), id="compiled"),
+        pytest.param("torch", FULLY_SHARDED, TORCHRUN, id="fsdp2", marks=pytest.mark.everything),
+        pytest.param("torch", COMPILED, (), id="compiled", marks=pytest.mark.everything),
     ],
 )
 def test_steps_are_counted_and_results_are_the_same(
@@ -169,10 +171,10 @@ def test_steps_are_counted_and_results_are_the_same(
 ) -> None:
     need_module(module)
     need_module("numpy")
-    plain, _ = run(DIGEST + program, *options, arguments=(str(tmp_path / "a"),), GPUGAUGE_HOOK="0").communicate(
-        None, 110
-    )
-    watched, _ = run(DIGEST + program, *options, arguments=(str(tmp_path / "b"),)).communicate(None, 110)
+    both = [
+        run(DIGEST + program, *options, arguments=(str(tmp_path / hook),), GPUGAUGE_HOOK=hook) for hook in ("0", "1")
+    ]
+    plain, watched = (process.communicate(None, 2 * PATIENCE)[0] for process in both)
     # Frameworks also print their duration.
     expected, printed = (
         dict(line.split() for line in output.splitlines() if line.startswith(("steps ", "digest ")))
@@ -200,6 +202,7 @@ for _ in range(7):
 """
 
 
+@pytest.mark.everything
 def test_the_kernel_of_a_notebook_is_counted(listener: Sessions, run: Run, tmp_path: Path) -> None:
     need_module("ipykernel")
     program = f"""
@@ -210,7 +213,7 @@ def test_the_kernel_of_a_notebook_is_counted(listener: Sessions, run: Run, tmp_p
         client.stop_channels()
         manager.shutdown_kernel()
     """
-    output, _ = run(program, IPYTHONDIR=str(tmp_path)).communicate(None, 110)
+    output, _ = run(program, IPYTHONDIR=str(tmp_path)).communicate(None, 2 * PATIENCE)
     assert output == "ok\nerror\n"
     (session,) = ended(listener, 1)
     assert session.snap is not None

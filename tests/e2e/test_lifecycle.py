@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.lifecycle import command, counters, device_files, post, simulated, value, workers
-from tests.e2e.programs import daemon, prometheus, wait_for
+from tests.e2e.lifecycle import command, counters, device_files, goes_on, hangs, post, simulated, value, workers
+from tests.e2e.programs import PATIENCE, daemon, prometheus, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -20,8 +20,9 @@ def test_release_frees_the_driver_and_ends_by_itself(tmp_path: Path) -> None:
     with simulated(tmp_path) as running:
         wait_for(lambda: running.series("gpu_process_busy_seconds_total", "process"), 15, "the process is shown")
         before = counters(running.metrics())
-        asked = time.time()
-        code, output = command(running, "release", "--for=4s")
+        seconds, asked = 20, time.time()
+        code, output = command(running, "release", f"--for={seconds}s")
+        answered = time.time()
         left = workers(running)
         held = device_files([running.process.pid, *left])
         wait_for(lambda: value(running, "gpugauge_driver_released") == 1, 3, "the release is shown")
@@ -36,10 +37,11 @@ def test_release_frees_the_driver_and_ends_by_itself(tmp_path: Path) -> None:
     assert (code, output.startswith("the driver is free until ")) == (0, True)
     assert (left, held) == ([], [])
     assert reasons == {("released",): 0}
-    assert until == pytest.approx(asked + 4, abs=2)
+    assert until is not None
+    assert asked - 1 <= until - seconds <= answered + 1
     assert not names & {"gpu_up", "gpu_power_watts", "gpu_memory_used_bytes", "gpu_utilization_ratio"}
     assert "gpu_info" in names
-    assert back - asked >= 4
+    assert back - asked >= seconds
     assert set(ups.values()) == {1}
     fallen = {key: (old, after.get(key)) for key, old in before.items() if key in after and after[key] < old}
     assert fallen == {}
@@ -65,8 +67,9 @@ def test_attach_ends_a_release_and_a_second_release_moves_the_end(tmp_path: Path
 
 def test_release_during_a_call_that_hangs(tmp_path: Path) -> None:
     hang = "faults: [{call: nvmlDeviceGetUtilizationRates, gpu: 1, start: 3, hang: true}]\n"
-    with simulated(tmp_path, "--driver.deadline-seconds=60", more=hang) as running:
-        time.sleep(4)
+    deadline = 60
+    with simulated(tmp_path, f"--driver.deadline-seconds={deadline}", more=hang) as running:
+        wait_for(lambda: hangs(running), 60, "the call hangs")
         start = time.monotonic()
         code, output = command(running, "release", "--for=1h")
         seconds = time.monotonic() - start
@@ -75,7 +78,7 @@ def test_release_during_a_call_that_hangs(tmp_path: Path) -> None:
         restarts = value(running, "gpugauge_worker_restarts_total")
 
     assert (code, left, restarts) == (0, [], 0), output
-    assert seconds < 10
+    assert seconds < deadline / 2
 
 
 def test_nothing_changes_by_http_unless_enabled(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: 
     assert {key: after[key] for key, old in before.items() if key in after and after[key] < old} == {}
 
 
-@pytest.mark.alone
+@pytest.mark.everything
 def test_planned_replacements_of_the_worker_leave_no_gap_in_the_counters(tmp_path: Path) -> None:
     # Busy for half of each second, so that parts counted twice or not at all change the share.
     work = "processes: [{pid: 4242, gpus: [0], memory: 1GiB, load: {shape: square, period: 1, low: 0, high: 1}}]\n"
@@ -174,8 +177,8 @@ def test_added_device_and_returned_device_are_found(tmp_path: Path) -> None:
             return {uuid: up for (uuid,), up in running.series("gpu_up", "uuid").items()}
 
         first = ups()
-        wait_for(lambda: ups() == {"GPU-stays": 1, "GPU-away": 0}, 10, "one is lost")
-        wait_for(lambda: ups() == {"GPU-stays": 1, "GPU-away": 0, "GPU-comes": 1}, 20, "one has come")
+        wait_for(lambda: ups().get("GPU-away") == 0, 60, "one is lost")
+        wait_for(lambda: ups().get("GPU-comes") == 1, 60, "one has come")
         wait_for(lambda: ups() == {"GPU-stays": 1, "GPU-away": 1, "GPU-comes": 1}, 30, "one is back")
         recycles = running.series("gpugauge_worker_recycles_total", "reason")["cards",]
         restarts = value(running, "gpugauge_worker_restarts_total")
@@ -185,18 +188,21 @@ def test_added_device_and_returned_device_are_found(tmp_path: Path) -> None:
 
 
 def test_upgraded_driver_is_reported_and_opened_by_a_new_worker(tmp_path: Path) -> None:
+    switch = tmp_path / "upgrade"
     upgrade = (
         "faults:\n"
-        "  - {call: nvmlDeviceGetUtilizationRates, start: 5, end: 6.5, code: 1}\n"
-        "  - {call: nvmlInitWithFlags, start: 5, end: 9, code: 18}\n"
+        f"  - {{call: nvmlDeviceGetUtilizationRates, while_exists: {switch}, code: 1}}\n"
+        f"  - {{call: nvmlInitWithFlags, while_exists: {switch}, code: 18}}\n"
     )
     with simulated(tmp_path, more=upgrade) as running:
+        switch.touch()
         wait_for(
             lambda: ("library_mismatch",) in running.series("gpugauge_driver_up", "reason"),
             10,
             "it is reported as down",
         )
         down = running.series("gpu_up", "uuid")
+        switch.unlink()
         wait_for(lambda: running.series("gpugauge_driver_up", "reason") == {("ok",): 1}, 15, "it is back")
         wait_for(lambda: set(running.series("gpu_up", "uuid").values()) == {1}, 5, "the GPUs are back")
 
@@ -221,7 +227,7 @@ def test_crash_or_hang_of_the_library_is_contained(tmp_path: Path, fault: str) -
         expected = 2 if "crash" in fault else 1
         wait_for(left_out, 15, "the GPU is left out, its neighbour goes on")
         (second,) = workers(running)
-        time.sleep(3)
+        goes_on(running, seconds=3)
         restarts = value(running, "gpugauge_worker_restarts_total")
         reason = running.series("gpugauge_driver_up", "reason")
         same = workers(running) == [second]
@@ -236,7 +242,7 @@ def test_container_whose_driver_is_lost_ends_with_69(tmp_path: Path) -> None:
     gone = "faults: [{call: nvml*, start: 6, code: 9}]\n"
     with simulated(tmp_path, "--driver.lost-exit-seconds=4", more=gone) as running:
         start = time.monotonic()
-        code = running.process.wait(40)
+        code = running.process.wait(PATIENCE)
         seconds = time.monotonic() - start
         log = running.log.read_text()
 
@@ -255,7 +261,8 @@ def test_driver_that_never_answered_or_is_released_ends_nothing(tmp_path: Path) 
         simulated(tmp_path / "b", "--driver.lost-exit-seconds=1") as other,
     ):
         command(other, "release", "--for=1h")
-        time.sleep(5)
+        for running in (one, other):
+            goes_on(running, seconds=3)
         ended = [running.process.poll() for running in (one, other)]
 
     assert ended == [None, None]

@@ -57,7 +57,7 @@ def train(running: Daemon, out: Path, *prefix: str, script: Path = SMALL) -> Tra
 
 @dataclass
 class Node:
-    """A daemon with a real training with the hook and one without, and Prometheus, which also scrapes simulated GPUs."""
+    """A daemon, a real training with the hook and one without, and Prometheus, which also scrapes simulated GPUs."""
 
     running: Daemon
     server: Prometheus

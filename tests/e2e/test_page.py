@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ from qa.worlds.nodes import Node, Program, crowd_of, draw
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
 from tests.e2e.browsing import axe_violations, launched, opened
+from tests.e2e.daily import EVERYTHING, seed, share
 from tests.e2e.pages import LINKS, Page, served, simulated
 from tests.e2e.programs import daemon, wait_for
 from tests.status.statusfacts import family, snapshot
@@ -83,7 +83,7 @@ def test_the_answer_and_what_to_do_are_seen_at_once_in_every_window(name: str, b
                         "(e) => e.getBoundingClientRect().bottom))"
                     )
                     assert 0 < lowest < height
-                if width != 1920:
+                if width == 390 or (EVERYTHING and width == 1366):
                     assert axe_violations(tab) == []
 
 
@@ -95,9 +95,7 @@ def test_512_processes_on_64_gpus_are_readable_on_a_laptop(browser: Any) -> None
         assert tab.locator("tr.process:visible").count() == 0
         assert tab.evaluate("document.documentElement.scrollHeight") < 4 * 768
         assert max(tab.locator("tr.gpu").nth(n).bounding_box()["height"] for n in range(0, 64, 9)) < 40
-        began = time.monotonic()
         tab.evaluate("refresh()")
-        assert time.monotonic() - began < 3
         assert axe_violations(tab) == []
 
         tab.get_by_label("Filter").fill("1017")
@@ -215,7 +213,7 @@ def test_an_updated_page_is_the_fresh_page_whatever_changed(browser: Any) -> Non
       }
       return copy.innerHTML.replace(/\\d+ s old/, "");
     }"""
-    nodes = [draw(seed) for seed in range(14)]
+    nodes = [draw(seed() + number) for number in range(share(50))]
     with served(nodes[0].snapshot(), History()) as page, opened(browser, page.url) as tab:
         tab.evaluate("view.sort = 'state'")
         for drawn in nodes[1:]:
@@ -244,7 +242,7 @@ def test_pause_holds_the_page_and_goes_on(browser: Any) -> None:
 def test_it_updates_itself(browser: Any) -> None:
     with node(command="first.py") as page, opened(browser, page.url) as tab:
         page.snapshot = snapshot("second.py")
-        tab.locator("b", has_text="second.py").wait_for(timeout=15_000)
+        tab.locator("b", has_text="second.py").wait_for()
 
         assert tab.locator("#lost").is_hidden()
 
@@ -300,7 +298,7 @@ def test_page_shows_since_when_the_daemon_does_not_answer(browser: Any, tmp_path
         assert tab.locator("#lost").is_hidden()
 
         running.stop()
-        tab.locator("#lost").wait_for(timeout=30_000)
+        tab.locator("#lost").wait_for()
 
         assert re.fullmatch(r"No answer since \d.*: these values are old\.", tab.locator("#lost").inner_text())
         assert tab.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.5"

@@ -8,19 +8,24 @@ import random
 import re
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.programs import GPUGAUGE, daemon, http, wait_for
+from tests.drawn import seeds
+from tests.e2e.daily import seed as of_the_day
+from tests.e2e.programs import GPUGAUGE, PATIENCE, daemon, http, wait_for
 
 pytestmark = pytest.mark.e2e
 
-# Arguments: seconds of start-up, of a wait for data, of a step, of an evaluation, and the file at which it ends.
+# Arguments: seconds of start-up, of a wait for data, of a step, of an evaluation, and a folder. It ends when the file
+# `end` is there, and writes after each evaluation what it has spent on each part.
 TRAIN = """
-import os, sys, time, torch, gpugauge.hook as hook
+import json, os, sys, time, torch, gpugauge.hook as hook
+from pathlib import Path
 start, wait, step, evaluation = map(float, sys.argv[1:5])
+folder, spent, cycles = Path(sys.argv[5]), {"waiting for data": 0.0, "evaluating": 0.0, "the rest": 0.0}, 0
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 1 << 20
     def __getitem__(self, i):
@@ -29,13 +34,26 @@ class Data(torch.utils.data.Dataset):
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 time.sleep(start)
-for number, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=1)):
-    model(batch).sum().backward()
-    time.sleep(step)
-    optimizer.step()
-    if number % 10 == 9:
-        with hook.phase("eval"): time.sleep(evaluation)
-    if os.path.exists(sys.argv[5]): break
+loader = iter(torch.utils.data.DataLoader(Data(), batch_size=1))
+last = time.monotonic()
+def passed(part):
+    global last
+    now = time.monotonic()
+    spent[part] += now - last
+    last = now
+while not (folder / "end").exists():
+    for _ in range(10):
+        batch = next(loader)
+        passed("waiting for data")
+        model(batch).sum().backward()
+        time.sleep(step)
+        optimizer.step()
+        passed("the rest")
+    with hook.phase("eval"): time.sleep(evaluation)
+    passed("evaluating")
+    cycles += 1
+    (folder / "part").write_text(json.dumps([cycles, spent]))
+    os.replace(folder / "part", folder / "spent")
 """
 PERCENT = re.compile(r"(\d+)\s+%\s+(waiting\s+for\s+data|evaluating|the\s+rest)")
 
@@ -52,17 +70,18 @@ def out(*arguments: str) -> str:
     return subprocess.run([GPUGAUGE, *arguments], capture_output=True, text=True, check=False).stdout
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@seeds([of_the_day()])
 def test_every_place_states_the_same_shares(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     start, wait, step, evaluation = rng.uniform(4, 8), rng.uniform(0.01, 0.1), rng.uniform(0.01, 0.1), rng.uniform(0, 1)
-    cycle = 10 * (wait + step) + evaluation
     (tmp_path / "train.py").write_text(TRAIN)
-    with daemon(tmp_path, f"--driver.state-file={tmp_path / 'state'}") as running:
+    with ExitStack() as stack:
+        running = stack.enter_context(daemon(tmp_path, f"--driver.state-file={tmp_path / 'state'}"))
         command = [GPUGAUGE, "run", "--", sys.executable, str(tmp_path / "train.py")]
-        command += [*map(str, (start, wait, step, evaluation)), str(tmp_path / "end")]
+        command += [*map(str, (start, wait, step, evaluation)), str(tmp_path)]
         environment = {**os.environ, "GPUGAUGE_HOOK": "1", "GPUGAUGE_HOOK_SOCKET": str(running.socket)}
-        training = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        training = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
+        stack.callback(training.kill)
         address = running.url.removeprefix("http://")
 
         def shares() -> dict[str, float]:
@@ -70,22 +89,29 @@ def test_every_place_states_the_same_shares(seed: int, tmp_path: Path) -> None:
             found: dict[str, float] = next((p["step_shares"] for p in facts["without_gpu"] if p["hook"]), {})
             return found
 
+        def cycles() -> int:
+            file = tmp_path / "spent"
+            number: int = json.loads(file.read_text())[0] if file.exists() else 0
+            return number
+
         wait_for(lambda: bool(shares()), 60, "the training is judged")
-        time.sleep(6 * cycle)
+        enough = cycles() + 6
+        wait_for(lambda: cycles() >= enough, 60, "it has evaluated a few times more")
         views = {
             "page": http(running.url)[1].decode(),
             "status": out("status", "--url", address),
             "doctor": out("doctor", str(training.pid), "--url", address, "--checks"),
         }
         (tmp_path / "end").touch()
-        _, errors = training.communicate(timeout=60)
+        _, errors = training.communicate(timeout=PATIENCE)
 
     found = {name: stated(text) for name, text in views.items()} | {"end": stated(errors)}
-    truth = {"waiting for data": 10 * wait / cycle, "evaluating": evaluation / cycle, "the rest": 10 * step / cycle}
+    spent = json.loads((tmp_path / "spent").read_text())[1]
+    truth = {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
     for place, parts in found.items():
         assert parts, (place, views.get(place, errors))
         for part, share in truth.items():
-            # The training goes on between the views, and sleeps last longer than asked for.
+            # The training goes on between the views.
             assert parts.get(part, 0) == pytest.approx(100 * share, abs=5), (place, found)
         assert sum(parts.values()) == pytest.approx(100, abs=1), place
     waits = re.search(r"Data wait +(\d+) % of the last minute", views["doctor"])

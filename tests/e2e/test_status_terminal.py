@@ -15,11 +15,11 @@ from qa.worlds.nodes import Node, draw
 
 from gpugauge.status.node import status
 from tests.doctor.daemons import answers_of, serving
+from tests.drawn import seeds
 from tests.e2e.programs import GPUGAUGE, wait_for
 from tests.needs import need
 
 pytestmark = pytest.mark.e2e
-SEEDS = (3, 7, 21, 33)
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def joined(tmux: list[str], width: int) -> list[str]:
     return subprocess.run(capture, capture_output=True, text=True, check=True).stdout.rstrip("\n").splitlines()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds((3, 7, 21, 33))
 def test_lines_fit_the_terminal(seed: int, tmux: list[str], tmp_path: Path) -> None:
     node = draw(seed)
     facts = status(node.snapshot(), node.history())
