@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpugauge.hook.finder import Finder
+from tests.drawn import seeds
 
 NAME = "watched_module"
 
@@ -69,7 +70,7 @@ def _calls(called: list[int], place: int) -> Callable[[str], None]:
     return lambda _: called.append(place)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@seeds(range(200))
 def test_finders_that_ask_each_other_find_the_module(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 import gpugauge.hook
 from gpugauge.sessions.listener import Sessions
+from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
+from tests.drawn import seeds
 
 from .conftest import Run, finished, until
 
@@ -32,9 +34,14 @@ def site(fake_torch: Path) -> str:
     return str(fake_torch)
 
 
-def snap(listener: Sessions) -> wire.Snap:
-    until(lambda: [s.connected for s in listener.view()] == [False])
-    (session,) = listener.view()
+def snap(listener: Sessions, pid: int | None = None) -> wire.Snap:
+    """Return the last snapshot of the only session, or of the one of a process."""
+
+    def found() -> list[Session]:
+        return [s for s in listener.view() if pid in (None, s.hello.pid)]
+
+    until(lambda: [s.connected for s in found()] == [False])
+    (session,) = found()
     assert session.snap is not None
     assert session.snap.errors == 0
     return session.snap
@@ -132,7 +139,7 @@ thread.join()
     assert found.waits["training"] == pytest.approx(0.3, abs=0.03)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(range(8))
 def test_all_waits_of_a_thread_count_once_it_trains(seed: int, listener: Sessions, run: Run, site: str) -> None:
     # The program measures around each call itself. Its first step comes after the first batch.
     draw = random.Random(seed)
@@ -162,8 +169,9 @@ else:
     work()
 print(waited)
 """
-    waited = float(finished(run(program, PYTHONPATH=site)))
-    found = snap(listener)
+    process = run(program, PYTHONPATH=site)
+    waited = float(finished(process))
+    found = snap(listener, process.pid)
     assert sum((found.waits or {}).values()) == pytest.approx(waited, abs=0.05)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire.messages import Device
+from tests.drawn import seeds
 
 from .conftest import Run, finished, until
 
@@ -52,7 +53,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds(range(3))
 def test_a_function_that_raises_stops_no_snapshot(seed: int, listener: Sessions, run: Run, site: str) -> None:
     assert finished(run(PROGRAM.format(seed=seed), PYTHONPATH=site)) == "True []\n"
 
