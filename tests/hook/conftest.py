@@ -14,6 +14,8 @@ from gpugauge.hook import launch
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.sessions.listener import Sessions
 
+from .forks import SCRIPT, Fork, Server
+
 # Calls that would initialise CUDA are written to a file beside the package: the hook catches all exceptions.
 FORBIDDEN = "forbidden-calls"
 FAKE_TORCH = """
@@ -136,6 +138,7 @@ os.register_at_fork(after_in_child=without_cuda)
 """
 
 Run = Callable[..., "subprocess.Popen[str]"]
+RunFork = Callable[..., Fork]
 
 
 @pytest.fixture
@@ -191,9 +194,36 @@ def run(tmp_path: Path) -> Iterator[Run]:
         process.communicate()
 
 
-def finished(process: "subprocess.Popen[str]") -> str:
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return the server of programs that train with the real torch. Most import dynamo, with their first step."""
+    server = Server(tmp_path_factory.mktemp("forks"), "torch", "torch._dynamo")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def fork(tmp_path: Path, forks: Server) -> Iterator[RunFork]:
+    """Return a function that runs a program with the real torch as `run` does, without the seconds of its import."""
+    started: list[Fork] = []
+
+    def fork(program: str, arguments: tuple[str, ...] = (), **variables: str) -> Fork:
+        folder = tmp_path / f"fork{len(started)}"
+        folder.mkdir()
+        (folder / SCRIPT).write_text(textwrap.dedent(program))
+        environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore", **variables}
+        process = forks.run(folder, arguments, launch.environment(environ, str(tmp_path / "hook.sock")))
+        started.append(process)
+        return process
+
+    yield fork
+    for process in started:
+        process.close()
+
+
+def finished(process: "subprocess.Popen[str] | Fork") -> str:
     """Wait for a program that exits with 0 and writes nothing to stderr; return its output."""
-    output, errors = process.communicate(timeout=90)
+    output, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     return output
 

@@ -22,13 +22,14 @@ from gpugauge.hook.counts.flopcount import CountingMode  # noqa: E402 - after th
 from gpugauge.hook.counts.flops import COUNTED, PARAMETERS, STATED, ModelFlops  # noqa: E402 - after the skip
 from gpugauge.hook.facts.models import Models, flops_of_token, matmul_dtype  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
+from tests.drawn import seeds  # noqa: E402 - after the skip
 from tests.hook import drawnmodels  # noqa: E402 - after the skip
-from tests.hook.conftest import Run, finished, until  # noqa: E402 - after the skip
+from tests.hook.conftest import RunFork, finished, until  # noqa: E402 - after the skip
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_a_counted_step_has_the_flops_counted_by_hand(seed: int) -> None:
     drawn = drawnmodels.drawn(seed)
     batch = drawn.batch()
@@ -48,7 +49,7 @@ def test_a_fused_attention_has_five_products_in_torchs_formula() -> None:
     assert backward * 4 / 5 == 2 * forward
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(range(40))
 def test_the_flops_of_a_token_are_those_of_the_weights(seed: int) -> None:
     draw = random.Random(seed)
     drawn = drawnmodels.transformer(draw, length=draw.choice((None, None, 1, 2)))
@@ -121,7 +122,7 @@ def test_the_dtype_of_products(dtype: str, known: bool, autocast: Any, rounded: 
     assert matmul_dtype([*model.parameters(), *other.parameters()], model, autocast, rounded) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(range(20))
 def test_sums_are_those_of_the_source_that_was_known_best(seed: int) -> None:
     draw, flops = random.Random(seed), ModelFlops()
     known: dict[str, float] = {}
@@ -170,7 +171,6 @@ print(drawn.total)
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4])
 @pytest.mark.parametrize(
     ("before", "each", "source"),
     [
@@ -188,15 +188,17 @@ print(drawn.total)
         ("drawn.model = torch.compile(drawn.model, backend='eager'); drawn.model(drawn.batch())", "pass", None),
     ],
 )
+@seeds([1, 2, 4])
 def test_the_hook_reports_the_flops_of_all_steps(
-    seed: int, before: str, each: str, source: str | None, listener: Sessions, run: Run
+    seed: int, before: str, each: str, source: str | None, listener: Sessions, fork: RunFork
 ) -> None:
     program = PROGRAM.format(
         root=str(drawnmodels.__file__).rsplit("/tests/", 1)[0], seed=seed, before=before, each=each
     )
-    total = float(finished(run(program, GPUGAUGE_HOOK_COUNT_FLOPS="1")))
-    until(lambda: [s.connected for s in listener.view()] == [False])
-    (session,) = listener.view()
+    process = fork(program, GPUGAUGE_HOOK_COUNT_FLOPS="1")
+    total = float(finished(process))
+    until(lambda: [s.connected for s in listener.view() if s.hello.pid == process.pid] == [False])
+    (session,) = [s for s in listener.view() if s.hello.pid == process.pid]
     assert session.snap is not None
     assert (session.snap.errors, session.snap.steps.count if session.snap.steps else 0) == (0, 24)
     expected = None if source is None else {source: pytest.approx(24 * total, rel=0.02)}

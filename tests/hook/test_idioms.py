@@ -7,7 +7,7 @@ import pytest
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 
-from .conftest import Run, finished, until
+from .conftest import Run, RunFork, finished, until
 
 REAL = """
 import logging, time, torch
@@ -112,8 +112,8 @@ def counts(found: Session) -> tuple[int | None, int | None]:
         ),
     ],
 )  # fmt: skip
-def test_steps_are_those_of_the_loop(program: str, steps: int | None, listener: Sessions, run: Run) -> None:
-    finished(run(REAL + "\n".join(line[12:] for line in program.splitlines())))
+def test_steps_are_those_of_the_loop(program: str, steps: int | None, listener: Sessions, fork: RunFork) -> None:
+    finished(fork(REAL + "\n".join(line[12:] for line in program.splitlines())))
     found = session(listener)
     assert counts(found)[0] == steps
     assert found.snap is not None
@@ -122,7 +122,7 @@ def test_steps_are_those_of_the_loop(program: str, steps: int | None, listener: 
 
 
 @pytest.mark.torch
-def test_an_iterator_of_the_loader_keeps_its_type(listener: Sessions, run: Run) -> None:
+def test_an_iterator_of_the_loader_keeps_its_type(listener: Sessions, fork: RunFork) -> None:
     program = f"""{REAL}
 import gpugauge.hook
 class Logged(DataLoader):
@@ -135,12 +135,12 @@ for batches in Logged([1] * 8), gpugauge.hook.batches(loader):
     for _ in iterator:
         optimizer.step()
 """
-    assert finished(run(program)) == "8 _SingleProcessDataLoaderIter\n4 _SingleProcessDataLoaderIter\n"
+    assert finished(fork(program)) == "8 _SingleProcessDataLoaderIter\n4 _SingleProcessDataLoaderIter\n"
     assert counts(session(listener)) == (12, 12)
 
 
 @pytest.mark.torch
-def test_a_teacher_in_evaluation_mode_is_not_an_evaluation(listener: Sessions, run: Run) -> None:
+def test_a_teacher_in_evaluation_mode_is_not_an_evaluation(listener: Sessions, fork: RunFork) -> None:
     program = f"""{REAL}
 import copy
 model, optimizer = made()
@@ -153,7 +153,7 @@ for _ in range(2):
         model(batch).sum().backward()
         optimizer.step()
 """
-    finished(run(program))
+    finished(fork(program))
     found = session(listener)
     assert found.record is not None
     assert found.record.seconds["evaluating"] == 0

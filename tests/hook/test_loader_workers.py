@@ -16,18 +16,18 @@ from gpugauge.hook.counts import fetches
 from gpugauge.hook.counts.fetches import BEGUN, COUNT, CPU, FETCHED, PID, SLOT_WORDS, SLOTS, Meter, SlotMemory
 from gpugauge.hook.counts.loads import worker_meter
 
+from .conftest import RunFork
+
 PROGRAM = Path(__file__).with_name("loaded.py")
 
 
 @pytest.mark.torch
-def test_drawn_loaders_are_measured_in_their_workers(tmp_path: Path) -> None:
+def test_drawn_loaders_are_measured_in_their_workers(tmp_path: Path, fork: RunFork) -> None:
     seed, count = os.environ.get("GPUGAUGE_LOADERS", "23 8").split()
-    environment = {**os.environ, "GPUGAUGE_HOOK": "1", "GPUGAUGE_HOOK_SOCKET": str(tmp_path / "none")}
-    environment |= {"PYTHONPATH": str(PROGRAM.parents[2])}
-    command = [sys.executable, str(PROGRAM), seed, count, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    drawn = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    training = fork(PROGRAM.read_text(), (seed, count, str(tmp_path)))
+    output, errors = training.communicate()
+    assert training.returncode == 0, errors
+    drawn = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(drawn) == int(count)
     for training in drawn:
         check(training)

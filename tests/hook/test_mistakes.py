@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpugauge.verdict import mistakes
+
+from .conftest import RunFork
 
 PROGRAM = Path(__file__).with_name("mistaken.py")
 # The mistakes that the program draws; the others need a GPU.
@@ -19,13 +19,13 @@ DRAWN = {"anomaly_detection", "profiler", "empty_cache", "too_many_threads"}
 
 @pytest.mark.torch
 @pytest.mark.parametrize("armed", ["early", "late"])
-def test_drawn_mistakes_are_found_and_no_others(armed: str, tmp_path: Path) -> None:
+def test_drawn_mistakes_are_found_and_no_others(armed: str, fork: RunFork) -> None:
     seed, count = os.environ.get("GPUGAUGE_MISTAKES", "23 40").split()
-    command = [sys.executable, str(PROGRAM), seed, count, armed]
-    environment = {**os.environ, "GPUGAUGE_SOCKET": str(tmp_path / "none")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    drawn = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    # The program arms the hook itself, when it wants to.
+    training = fork(PROGRAM.read_text(), (seed, count, armed), GPUGAUGE_HOOK="0")
+    output, errors = training.communicate()
+    assert training.returncode == 0, errors
+    drawn = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(drawn) == int(count)
     planted = {name for training in drawn for name in training["truth"]}
     assert planted == DRAWN

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Run, finished
+from .conftest import RunFork, finished
 
 pytestmark = pytest.mark.torch
 
@@ -188,18 +188,18 @@ def drawn(number: int) -> dict[str, Any]:
     }
 
 
-def results(run: Run, tmp_path: Path, cases: object, program: str = PROGRAM) -> list[list[Any]]:
+def results(fork: RunFork, tmp_path: Path, cases: object, program: str = PROGRAM) -> list[list[Any]]:
     """Return for each rank what the program prints."""
     rendezvous = str(tmp_path / "rendezvous")
     program = textwrap.dedent(program) + END
-    ranks = [run(program, arguments=(rendezvous, str(rank), json.dumps(cases))) for rank in range(2)]
+    ranks = [fork(program, arguments=(rendezvous, str(rank), json.dumps(cases))) for rank in range(2)]
     return [[json.loads(line) for line in finished(process).splitlines()] for process in ranks]
 
 
 @pytest.mark.parametrize("first", range(0, DRAWS, 8))
-def test_local_work_is_what_the_program_measures(first: int, run: Run, tmp_path: Path) -> None:
+def test_local_work_is_what_the_program_measures(first: int, fork: RunFork, tmp_path: Path) -> None:
     cases = [drawn(number) for number in range(first, min(first + 8, DRAWS))]
-    for case, *ranks in zip(cases, *results(run, tmp_path, cases), strict=True):
+    for case, *ranks in zip(cases, *results(fork, tmp_path, cases), strict=True):
         # On a machine with too few CPUs a thread that waits for a CPU may also wait for another rank, which waits for
         # a CPU itself.
         tolerance = TOLERANCE + sum(result["queued"] for result in ranks)
@@ -208,16 +208,16 @@ def test_local_work_is_what_the_program_measures(first: int, run: Run, tmp_path:
             assert result["found"] == pytest.approx(result["own"], abs=tolerance), (rank, case, result)
 
 
-def test_one_iteration_in_100_is_enough_for_a_slow_rank(run: Run, tmp_path: Path) -> None:
+def test_one_iteration_in_100_is_enough_for_a_slow_rank(fork: RunFork, tmp_path: Path) -> None:
     # As on devices where DDP would wait for the device at each measurement.
     case = {**drawn(0), "kind": "sampled", "steps": 1000, "step": 0.001, "accumulation": 1, "burst": 0.0, "slow": 4.0}
     case |= {"buffers": False, "rank_of_bursts": 1}
-    for found in results(run, tmp_path, [case]):
+    for found in results(fork, tmp_path, [case]):
         assert found[0]["found"] == pytest.approx(found[0]["own"], abs=0.25 + found[0]["queued"])
 
 
 @pytest.mark.parametrize("backend", ["cuda:nccl", "cpu:gloo,cuda:nccl"])
-def test_nothing_is_known_where_waits_do_not_block(backend: str, run: Run, tmp_path: Path) -> None:
+def test_nothing_is_known_where_waits_do_not_block(backend: str, fork: RunFork, tmp_path: Path) -> None:
     program = """
         import sys, torch, torch.distributed as dist
         from gpugauge.hook import install
@@ -235,10 +235,10 @@ def test_nothing_is_known_where_waits_do_not_block(backend: str, run: Run, tmp_p
         print("[", int(local.nanoseconds is not None), ",", local.waited, ",", install.observer.errors, "]")
         dist.destroy_process_group()
     """
-    assert results(run, tmp_path, backend, program) == [[[0, 0, 0]]] * 2
+    assert results(fork, tmp_path, backend, program) == [[[0, 0, 0]]] * 2
 
 
-def test_nothing_is_known_of_a_single_rank(run: Run, tmp_path: Path) -> None:
+def test_nothing_is_known_of_a_single_rank(fork: RunFork, tmp_path: Path) -> None:
     program = """
         import sys, torch, torch.distributed as dist
         from gpugauge.hook import install
@@ -252,10 +252,10 @@ def test_nothing_is_known_of_a_single_rank(run: Run, tmp_path: Path) -> None:
         print(install.observer.state.local_work.nanoseconds, install.observer.errors)
         dist.destroy_process_group()
     """
-    assert finished(run(textwrap.dedent(program) + END, arguments=(str(tmp_path / "rendezvous"),))) == "None 0\n"
+    assert finished(fork(textwrap.dedent(program) + END, arguments=(str(tmp_path / "rendezvous"),))) == "None 0\n"
 
 
-def test_a_work_of_the_program_keeps_its_own_methods(run: Run) -> None:
+def test_a_work_of_the_program_keeps_its_own_methods(fork: RunFork) -> None:
     program = """
         import datetime, torch.distributed as dist
         from gpugauge.hook import install
@@ -272,4 +272,4 @@ def test_a_work_of_the_program_keeps_its_own_methods(run: Run) -> None:
             print(type(error).__name__)
         print(install.observer.state.local_work.waited >= 50e6)
     """
-    assert finished(run(program)).splitlines()[::2] == ["own", "True"]
+    assert finished(fork(program)).splitlines()[::2] == ["own", "True"]

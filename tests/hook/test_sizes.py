@@ -18,7 +18,8 @@ from gpugauge.hook.counts.sizes import learn  # noqa: E402 - after the skip
 from gpugauge.hook.counts.work import Work  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
 from gpugauge.wire.record import SAMPLES, STEPS, TOKENS  # noqa: E402 - after the skip
-from tests.hook.conftest import Run, finished, until  # noqa: E402 - after the skip
+from tests.drawn import seeds  # noqa: E402 - after the skip
+from tests.hook.conftest import RunFork, finished, until  # noqa: E402 - after the skip
 
 
 class Rows(Dataset[Any]):  # type: ignore[misc]  # torch is Any to mypy
@@ -74,7 +75,7 @@ def own_collate(rows: list[Any]) -> Any:
     return torch.utils.data.default_collate(rows)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@seeds(range(80))
 def test_drawn_loaders_are_counted_exactly(seed: int) -> None:
     drawn = random.Random(seed)
     kind, number, size = drawn.choice(list(ROWS)), drawn.randint(1, 40), drawn.randint(1, 12)
@@ -201,8 +202,8 @@ for number, batch in enumerate({loop}):
         ("hook.batches([torch.randn(4, 3)] * 5)", None),
     ],
 )
-def test_a_loader_inside_of_another_shows_the_size(loop: str, samples: Any, listener: Sessions, run: Run) -> None:
-    finished(run(NESTED.format(loop=loop)))
+def test_a_loader_inside_of_another_shows_the_size(loop: str, samples: Any, listener: Sessions, fork: RunFork) -> None:
+    finished(fork(NESTED.format(loop=loop)))
     until(lambda: [s.connected for s in listener.view()] == [False])
     (session,) = listener.view()
     assert session.snap is not None

@@ -12,7 +12,7 @@ from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 from gpugauge.workload.procfs import Procfs
 
-from .conftest import Run, finished, until
+from .conftest import Run, RunFork, finished, until
 
 pytestmark = pytest.mark.torch
 
@@ -68,6 +68,7 @@ def steps_of(session: Session) -> int:
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_steps_and_batches_are_those_of_the_program(context: str, listener: Sessions, run: Run) -> None:
+    # New interpreters: torch is imported from its files, by the program and by the worker of `spawn`.
     program = TRAINING.format(options=f"num_workers=1, multiprocessing_context={context!r}")
     output = finished(run(program, RANK="3", WORLD_SIZE="8"))
     session = ended(listener)
@@ -112,26 +113,26 @@ def not_a_socket(path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("daemon", [absent, not_reading, not_a_socket])
 def test_output_and_exit_code_are_the_programs_own(
-    daemon: Callable[[Path], AbstractContextManager[None]], tmp_path: Path, run: Run
+    daemon: Callable[[Path], AbstractContextManager[None]], tmp_path: Path, fork: RunFork
 ) -> None:
     program = TRAINING.format(options="num_workers=0") + "        raise SystemExit(3)\n"
     with daemon(tmp_path / "hook.sock"):
-        watched = run(program)
-        plain = run(program, GPUGAUGE_HOOK="0")
-        expected = plain.communicate(timeout=90)
-        assert watched.communicate(timeout=90) == expected
+        watched = fork(program)
+        plain = fork(program, GPUGAUGE_HOOK="0")
+        expected = plain.communicate()
+        assert watched.communicate() == expected
     assert expected[0].startswith("60 ")
     assert expected[1] == ""
     assert watched.returncode == plain.returncode == 3
 
 
-def test_switched_off_opens_no_session(listener: Sessions, run: Run) -> None:
-    finished(run(TRAINING.format(options="num_workers=0"), GPUGAUGE_HOOK="0"))
+def test_switched_off_opens_no_session(listener: Sessions, fork: RunFork) -> None:
+    finished(fork(TRAINING.format(options="num_workers=0"), GPUGAUGE_HOOK="0"))
     assert listener.view() == ()
 
 
-def test_a_restarted_daemon_is_found_and_a_kill_is_reported(tmp_path: Path, listener: Sessions, run: Run) -> None:
-    process = run(ENDLESS)
+def test_a_restarted_daemon_is_found_and_a_kill_is_reported(tmp_path: Path, listener: Sessions, fork: RunFork) -> None:
+    process = fork(ENDLESS)
     until(lambda: any(steps_of(s) > 1 for s in listener.view()))
     before = listener.view()[0]
     listener.stop()
@@ -146,7 +147,7 @@ def test_a_restarted_daemon_is_found_and_a_kill_is_reported(tmp_path: Path, list
     successor.stop()
 
 
-def test_a_stopped_daemon_delays_nothing(tmp_path: Path, run: Run) -> None:
+def test_a_stopped_daemon_delays_nothing(tmp_path: Path, run: Run, fork: RunFork) -> None:
     serve = """
         import sys, time
         from gpugauge.sessions.listener import Sessions
@@ -159,14 +160,14 @@ def test_a_stopped_daemon_delays_nothing(tmp_path: Path, run: Run) -> None:
     assert daemon.stdout.readline() == "listening\n"
     daemon.send_signal(signal.SIGSTOP)
     program = TRAINING.format(options="num_workers=24")
-    assert finished(run(program)) == finished(run(program, GPUGAUGE_HOOK="0"))
+    assert finished(fork(program)) == finished(fork(program, GPUGAUGE_HOOK="0"))
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [("torch.cuda.OutOfMemoryError('planted')", "out_of_memory"), ("KeyboardInterrupt", "interrupted")],
 )
-def test_the_reason_for_the_end_arrives(error: str, reason: str, listener: Sessions, run: Run) -> None:
+def test_the_reason_for_the_end_arrives(error: str, reason: str, listener: Sessions, fork: RunFork) -> None:
     program = f"""
         import torch
         weight = torch.nn.Parameter(torch.ones(3))
@@ -174,11 +175,11 @@ def test_the_reason_for_the_end_arrives(error: str, reason: str, listener: Sessi
         optimizer.step()
         raise {error}
     """
-    run(program).communicate(timeout=90)
+    fork(program).communicate()
     assert (ended(listener).end_reason, steps_of(listener.view()[0])) == (reason, 1)
 
 
-def test_compiled_models_and_optimizers_are_unchanged(listener: Sessions, run: Run) -> None:
+def test_compiled_models_and_optimizers_are_unchanged(listener: Sessions, fork: RunFork) -> None:
     # The backend does not affect how dynamo handles the hook, and this one needs no compiler.
     program = """
         import torch
@@ -193,8 +194,8 @@ def test_compiled_models_and_optimizers_are_unchanged(listener: Sessions, run: R
         print(sum(torch._dynamo.utils.counters["graph_break"].values()))
         print(torch.optim.SGD.step.__code__.co_name)
     """
-    watched, _ = run(program).communicate(timeout=110)
-    plain, _ = run(program, GPUGAUGE_HOOK="0").communicate(timeout=110)
+    watched, _ = fork(program).communicate()
+    plain, _ = fork(program, GPUGAUGE_HOOK="0").communicate()
     assert watched == plain != ""
     if watched.endswith("wrapper\n"):
         assert steps_of(ended(listener)) == 10

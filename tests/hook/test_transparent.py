@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from gpugauge.hook import launch
+from tests.drawn import seeds
+
+from .conftest import RunFork
 
 pytestmark = pytest.mark.torch
 
 PROGRAM = Path(__file__).with_name("transparent.py")
-ROOT = Path(__file__).parents[2]
 COMPILED = """
+import warnings
+warnings.filterwarnings("error", "Dynamo does not know", UserWarning)
 import torch, torch._dynamo as dynamo
 from torch.utils.data import DataLoader
 torch.manual_seed(0)
@@ -36,28 +36,20 @@ print(found, counters["stats"].get("unique_graphs"), sorted(counters["graph_brea
 """
 
 
-def output(command: list[str], hooked: bool, folder: Path) -> tuple[int, str]:
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "GPUGAUGE_HOOK": "1" if hooked else "0"}
-    if hooked:
-        environ = launch.environment(environ, str(folder / "hook.sock"))
-    done = subprocess.run(
-        [sys.executable, *command], env=environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
-    return done.returncode, done.stdout or done.stderr
+def unnoticed(program: str, fork: RunFork, *arguments: str) -> str:
+    """Run the program without the hook and with it, which it does not notice. Return its output."""
+    plain, hooked = (fork(program, arguments, GPUGAUGE_HOOK=switch) for switch in "01")
+    output, errors = plain.communicate()
+    assert plain.returncode == 0, errors
+    assert hooked.communicate()[0] == output
+    assert hooked.returncode == 0
+    return output
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_program_does_not_notice_the_hook(seed: int, tmp_path: Path) -> None:
-    plain, hooked = (output([str(PROGRAM), str(seed)], hooked, tmp_path) for hooked in (False, True))
-
-    assert plain[0] == 0, plain
-    assert "all errors arrived: True True" in plain[1]
-    assert hooked == plain
+@seeds(range(3))
+def test_a_program_does_not_notice_the_hook(seed: int, fork: RunFork) -> None:
+    assert "all errors arrived: True" in unnoticed(PROGRAM.read_text(), fork, str(seed))
 
 
-def test_a_compiled_loop_has_the_same_graphs(tmp_path: Path) -> None:
-    command = ["-W", "error:Dynamo does not know:UserWarning", "-c", COMPILED]
-    plain, hooked = (output(command, hooked, tmp_path) for hooked in (False, True))
-
-    assert plain[0] == 0, plain
-    assert hooked == plain
+def test_a_compiled_loop_has_the_same_graphs(fork: RunFork) -> None:
+    unnoticed(COMPILED, fork)
