@@ -57,12 +57,12 @@ def test_phases_from_calls_of_torch_and_from_the_program(listener: Sessions, for
         time.sleep(0.2)
     """
     )
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     session = ended(listener)
     assert seconds(session, "training") >= 0.2
-    assert seconds(session, "checkpointing") >= 0.2
-    assert seconds(session, "evaluating") >= 0.8
-    assert seconds(session, "generating") >= 0.2
+    assert seconds(session, "checkpointing") == pytest.approx(0.2)
+    assert seconds(session, "evaluating") == pytest.approx(0.8)
+    assert seconds(session, "generating") == pytest.approx(0.2)
     assert session.record is not None
     assert (session.record.steps, session.record.batches, session.record.phase) == (24, 40, "training")
 
@@ -204,12 +204,14 @@ def test_a_nested_loader_counts_as_loading(listener: Sessions, fork: RunFork) ->
         batch = next(iter(loader))
         time.sleep(0.2)
     time.sleep(0.2)
+    with gpugauge.hook.phase("other"):
+        pass
     """
     )
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     session = ended(listener)
-    assert seconds(session, "loading") >= 0.6
-    assert 0.2 <= seconds(session, "training") < 0.5
+    assert seconds(session, "loading") == pytest.approx(0.6)
+    assert seconds(session, "training") >= 0.2
     assert session.record is not None
     assert session.record.phase == "training"
 
@@ -249,7 +251,6 @@ def test_an_evaluation_ends_with_the_method_train(listener: Sessions, fork: RunF
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
         step()
-        begin = time.monotonic()
         for _ in range(3):
             model.eval()
             time.sleep(0.2)
@@ -257,11 +258,10 @@ def test_an_evaluation_ends_with_the_method_train(listener: Sessions, fork: RunF
             time.sleep(0.1)
             model[1].eval()
             step()
-        print(time.monotonic() - begin)
     """
-    assert float(finished(fork(program))) < 2
+    finished(fork(program, simulated=True))
     session = ended(listener)
-    assert 0.6 <= seconds(session, "evaluating") < 0.75
+    assert seconds(session, "evaluating") == pytest.approx(0.6)
     assert seconds(session, "training") >= 0.3
 
 
@@ -290,6 +290,7 @@ def test_functions_of_time_may_be_replaced_in_all_modules(listener: Sessions, ru
         def train():
             for _ in range(2):
                 next(batches), optimizer.step()
+        started = time.monotonic()
         train()
         real = {id(getattr(time, name)) for name in ("time", "monotonic", "perf_counter", "perf_counter_ns")}
         replaced = [
@@ -304,17 +305,17 @@ def test_functions_of_time_may_be_replaced_in_all_modules(listener: Sessions, ru
             setattr(module, name, value)
         train()
         from gpugauge.hook import install
-        print(install.observer.errors)
+        print(install.observer.errors, time.monotonic() - started)
     """
-    assert finished(run(program, PYTHONPATH=str(fake_torch))) == "0\n"
+    errors, took = finished(run(program, PYTHONPATH=str(fake_torch))).split()
     session = ended(listener)
     assert session.snap is not None
     assert session.snap.steps is not None
-    assert session.snap.steps.count == 6
+    assert (errors, session.snap.steps.count) == ("0", 6)
     assert session.snap.waits is not None
-    assert 0.6 <= session.snap.waits["training"] < 0.8
+    assert 0.6 <= session.snap.waits["training"] <= float(took)
     assert session.record is not None
-    assert 0.6 <= session.record.seconds["loading"] < 0.8
+    assert 0.6 <= session.record.seconds["loading"] <= float(took)
 
 
 @pytest.mark.torch
@@ -340,12 +341,13 @@ def test_evaluations_beside_a_part_that_stays_in_eval_mode(listener: Sessions, f
             optimizer.step()
         model.eval()
         time.sleep(0.3)
+    model.train()
     """
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     session = ended(listener)
 
     assert steps_of(session) == 15
-    assert 0.85 < seconds(session, "evaluating") < 1.5
+    assert seconds(session, "evaluating") == pytest.approx(0.9)
 
 
 @pytest.mark.torch

@@ -60,7 +60,8 @@ def test_functions_run_within_a_phase(listener: Sessions, run: Run, site: str) -
             return validate(depth - 1) + 1 if depth else 0
         @hook.phase("save")
         async def save():
-            await asyncio.sleep(0.2)
+            time.sleep(0.2)
+            await asyncio.sleep(0)
             return "saved"
         @hook.phase("generate")
         def generate():
@@ -74,20 +75,17 @@ def test_functions_run_within_a_phase(listener: Sessions, run: Run, site: str) -
         try: failing()
         except ValueError as error: print(error)
     """
-    assert finished(run(program, PYTHONPATH=site)) == "1 documented saved [1]\nmine\n"
+    assert finished(run(program, simulated=True, PYTHONPATH=site)) == "1 documented saved [1]\nmine\n"
     until(lambda: [s.connected for s in listener.view()] == [False])
     (session,) = listener.view()
     assert session.record is not None
-    seconds = {
-        phase: round(session.record.seconds[phase], 1) for phase in ("evaluating", "checkpointing", "generating")
-    }
-    assert seconds == {"evaluating": 0.2, "checkpointing": 0.2, "generating": 0.2}
+    seconds = [session.record.seconds[phase] for phase in ("evaluating", "checkpointing", "generating")]
+    assert seconds == pytest.approx([0.2, 0.2, 0.2])
 
 
 def test_a_frozen_clock_harms_nobody(listener: Sessions, run: Run, site: str) -> None:
     program = """
         import time
-        real = time.sleep
         time.perf_counter_ns = lambda: 0
         time.time = lambda: -1.0
         import torch
@@ -105,7 +103,7 @@ def test_a_frozen_clock_harms_nobody(listener: Sessions, run: Run, site: str) ->
     assert snap.steps is not None
     assert snap.waits is not None
     assert snap.steps.count == 5
-    assert snap.waits["training"] == pytest.approx(0.5, abs=0.1)
+    assert snap.waits["training"] >= 0.5  # by the clock of the machine, which is not frozen
 
 
 def test_the_remedy_without_a_socket_of_ones_own(
