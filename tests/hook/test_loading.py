@@ -123,7 +123,8 @@ thread.join()
     found = snap(listener)
     assert found.batches is not None
     assert found.batches.count == 3
-    assert found.waits == {"training": pytest.approx(0.3)}
+    assert found.waits is not None
+    assert dict(found.waits) == {"training": pytest.approx(0.3)}
 
 
 @seeds(range(8))
