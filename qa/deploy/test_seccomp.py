@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.e2e.documents import ROOT
-from tests.e2e.manifests import FOLDER, VERSIONS, validate
+from tests.e2e.manifests import FOLDER, VERSIONS, load_all, validate
 from tests.needs import need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.everything]
@@ -99,7 +99,7 @@ def test_the_component_fits_the_daemonset(version: str, tmp_path: Path) -> None:
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
     command = [need("kubectl"), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(folder)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    objects = [item for item in yaml.safe_load_all(text) if item["apiVersion"] in {"apps/v1", "v1"}]
+    objects = [item for item in load_all(text) if item["apiVersion"] in {"apps/v1", "v1"}]
     (daemon,) = [item for item in objects if item["kind"] == "DaemonSet"]
     spec = daemon["spec"]["template"]["spec"]
     (container,) = spec["containers"]

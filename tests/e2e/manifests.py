@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import subprocess
@@ -34,7 +35,18 @@ def rendered(target: str) -> str:
 
 
 def objects(target: str) -> list[Manifest]:
-    return list(yaml.safe_load_all(rendered(target)))
+    """Return the rendered objects, which the caller may change."""
+    return copy.deepcopy(_loaded(target))
+
+
+@functools.cache  # a quarter of a million characters of dashboards
+def _loaded(target: str) -> list[Manifest]:
+    return load_all(rendered(target))
+
+
+def load_all(text: str) -> list[Manifest]:
+    """Return the objects of a text that are not empty, by libyaml, which takes a tenth of the time."""
+    return [item for item in yaml.load_all(text, yaml.CSafeLoader) if item]
 
 
 def of_kind(target: str, *kinds: str) -> list[Manifest]:
@@ -58,7 +70,7 @@ def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
 
 def validate(file: Path, version: str) -> tuple[int, str]:
     """Return the number of objects in a file that a version of Kubernetes does not know as they are, and why."""
-    texts = (json.dumps(item, sort_keys=True) for item in yaml.safe_load_all(file.read_text()) if item)
+    texts = (json.dumps(item, sort_keys=True) for item in load_all(file.read_text()))
     found = [fault for text in texts if (fault := _fault(text, version))]
     return len(found), "\n".join(found)
 

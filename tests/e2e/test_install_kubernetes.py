@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.documents import blocks, fresh_checkout, shell
-from tests.e2e.manifests import VERSIONS, Manifest, containers, validate
+from tests.e2e.manifests import VERSIONS, Manifest, containers, load_all, validate
 from tests.needs import need
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +46,7 @@ def test_document(checkout: Path, tmp_path: Path) -> None:
     for heading in ("The image", "On each node", "Beside a training", "Removing it"):
         for block in blocks(DOCUMENT, heading):
             shell(block, checkout, {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
-    objects = [item for item in yaml.safe_load_all(sent.read_text()) if item]
+    objects = load_all(sent.read_text())
     known = [item for item in objects if not item["apiVersion"].startswith("monitoring.coreos.com/")]
     sent.write_text(yaml.safe_dump_all(known))
 
@@ -66,7 +66,7 @@ def _pod(item: Manifest) -> Manifest:
 def test_an_own_kustomization_names_the_image_of_every_container(checkout: Path) -> None:
     command = [need("kubectl"), "kustomize", str(checkout)]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    sets = [item for item in yaml.safe_load_all(made) if item["kind"] == "DaemonSet"]
+    sets = [item for item in load_all(made) if item["kind"] == "DaemonSet"]
     images = {each["image"] for item in sets for each in containers(item["spec"]["template"]["spec"])}
 
     assert images == {"registry.example/gpugauge:0.1.0"}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpugauge.simulator.simulation import Simulation
-from tests.e2e.manifests import FOLDER, SIDECARS, TARGETS, Manifest, containers, of_kind, pods, rendered
+from tests.e2e.manifests import FOLDER, SIDECARS, TARGETS, Manifest, containers, load_all, of_kind, pods, rendered
 from tests.needs import need
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +43,7 @@ def with_components(folder: Path, resource: str, *components: str) -> list[Manif
     text = subprocess.run(
         [need("kubectl"), "kustomize", str(folder)], check=True, capture_output=True, text=True
     ).stdout
-    return list(yaml.safe_load_all(text))
+    return load_all(text)
 
 
 @pytest.mark.parametrize("target", SIDECARS)
