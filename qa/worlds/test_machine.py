@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.drawn import seeds
+from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import MigReading, ProcessReading
@@ -86,7 +86,7 @@ def history(random: Random) -> list[Process]:
     return processes
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200 if EVERYTHING else 50)
 @given(
     seed=st.integers(0, 2**32),
     lag=st.floats(0, 0.4),

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import EVERYTHING
 
 from gpugauge.collectors.device.busy import EngineAccount
 from qa.worlds.ring import Load, Ring
@@ -82,7 +83,7 @@ def rings(draw: st.DrawFn) -> Ring:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120 if EVERYTHING else 40, deadline=None)
 @given(rings(), st.floats(4, 30), st.sampled_from([1.0, 2.0, 5.0]), st.integers(0, 99))
 def test_timely_drains_observe_all_time(ring: Ring, begin: float, pace: float, seed: int) -> None:
     watch, random, at = Watch(ring), Random(seed), begin
@@ -105,7 +106,7 @@ trouble = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 if EVERYTHING else 70, deadline=None)
 @given(rings(), st.floats(0, 30), st.sampled_from([1.0, 2.0, 5.0]), trouble, st.integers(0, 99))
 def test_unsampled_time_is_never_busy(
     ring: Ring, begin: float, pace: float, troubles: list[tuple[int, str, float]], seed: int

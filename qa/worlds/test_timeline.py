@@ -10,6 +10,7 @@ from itertools import accumulate, cycle, takewhile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import EVERYTHING
 
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.snapshot import Section
@@ -212,7 +213,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
 TICKS = st.lists(st.floats(0.8, 5.0), min_size=1, max_size=7).map(tuple)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80 if EVERYTHING else 25, deadline=None)
 @given(made=timelines(), steps=TICKS, restart=st.none() | st.floats(0.1, 0.9))
 def test_drawn_trainings(made: Timeline, steps: tuple[float, ...], restart: float | None) -> None:
     restarts = () if restart is None else (restart * made.end,)

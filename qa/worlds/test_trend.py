@@ -6,12 +6,13 @@ import os
 import random
 
 import pytest
+from tests.drawn import EVERYTHING
 
 from gpugauge.verdict.memory.trend import Growth, Series
 from qa.worlds.histories import MIB, History, history
 
 _LATE = 4  # samples after which a change shows
-SEED, COUNT = map(int, os.environ.get("GPUGAUGE_TRENDS", "23 150").split())
+SEED, COUNT = map(int, os.environ.get("GPUGAUGE_TRENDS", "23 150" if EVERYTHING else "23 50").split())
 _CHUNK = 200  # histories of one test, which has a time limit
 
 
