@@ -17,9 +17,10 @@ from gpugauge.artifacts.rules.mixin import as_jsonnet
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.cli.main import main
 from tests.artifacts.rules.test_texts import drawn
+from tests.drawn import draws, seeds
 
 MIXIN = Path(__file__).parents[3] / "deploy" / "mixin" / "mixin.libsonnet"
-SEEDS = range(20)
+SEEDS = draws(4, 20)
 # The parameters that the configuration sets, and its keys.
 KEYS = {
     "threshold": "threshold",
@@ -61,7 +62,7 @@ def more(seed: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_a_configuration_gives_the_rules_of_the_same_flags(seed: int, tmp_path: Path) -> None:
     given = more(seed)
     wanted = Parameters(**given)
@@ -77,7 +78,7 @@ def test_a_configuration_gives_the_rules_of_the_same_flags(seed: int, tmp_path: 
     assert by_name(found) == by_name(pack.groups(wanted)["groups"])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_flags_are_the_defaults_of_the_configuration(seed: int, tmp_path: Path) -> None:
     wanted = Parameters(**more(seed))
     (tmp_path / "rules.libsonnet").write_text(as_jsonnet(wanted))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 import re
 from typing import Any
 
-import pytest
-from grafana.build import DASHBOARDS
-
+from gpugauge.artifacts.dashboards.build import DASHBOARDS
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.alert import _DASHBOARDS
 from gpugauge.artifacts.rules.options import Parameters
+from tests.drawn import draws, seeds
 
 # Functions of templates that need Prometheus: https://prometheus.io/docs/prometheus/latest/configuration/template_reference/
 ONLY_PROMETHEUS = {
@@ -52,7 +53,7 @@ ACTION = re.compile(r"{{-?(.*?)-?}}", re.DOTALL)
 WORD = re.compile(r"(?<![\w$.])[a-zA-Z_]\w*")
 VARIABLE = re.compile(r"\$\w*")
 GROUPING = re.compile(r"\b(by|on|without|ignoring)\s*\(([^()]*)\)")
-SEEDS = range(40)
+SEEDS = draws(8, 40)
 
 
 def drawn(seed: int) -> dict[str, Any]:
@@ -74,8 +75,14 @@ def drawn(seed: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def built(given: str) -> list[dict[str, Any]]:
+    return [rule for group in rules.groups(Parameters(**json.loads(given)))["groups"] for rule in group["rules"]]
+
+
 def all_rules(**given: Any) -> list[dict[str, Any]]:
-    return [rule for group in rules.groups(Parameters(**given))["groups"] for rule in group["rules"]]
+    """Return the rules of some parameters, which are built once."""
+    return built(json.dumps(given))
 
 
 def texts(**given: Any) -> list[tuple[str, str]]:
@@ -95,7 +102,7 @@ def unknown_to_grafana(template: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_texts_for_grafana_use_what_it_has(seed: int) -> None:
     made = texts(**drawn(seed), engine="grafana")
 
@@ -110,7 +117,7 @@ def test_the_check_finds_what_grafana_does_not_have() -> None:
     assert any(unknown_to_grafana(text) & ONLY_PROMETHEUS for _, text in texts())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_links_are_absolute_and_lead_to_variables_of_the_dashboards(seed: int) -> None:
     given = drawn(seed)
     variables = {
@@ -135,7 +142,7 @@ def test_in_grafana_the_links_lead_to_its_own_dashboards() -> None:
     assert {link.partition("/d/")[0] for link in links} == {'{{ reReplaceAll "/$" "" externalURL }}'}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_labels_for_texts_are_no_part_of_an_alert(seed: int) -> None:
     """A rule's own label replaces that of its query after the texts were made, and one without a value removes it."""
     for rule in (rule for rule in all_rules(**drawn(seed), engine="grafana") if "alert" in rule):
@@ -147,7 +154,7 @@ def test_labels_for_texts_are_no_part_of_an_alert(seed: int) -> None:
             assert {rule["labels"][label] for label in ("instance", "nodes", "cause")} == {""}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_every_aggregation_and_join_keeps_the_cluster(seed: int) -> None:
     label = drawn(seed)["cluster_label"]
 
@@ -160,7 +167,7 @@ def test_every_aggregation_and_join_keeps_the_cluster(seed: int) -> None:
             assert first == label if label else first not in {"", "cluster", "k8s_cluster"}, rule["expr"]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_a_set_with_a_name_shares_no_series_and_no_group(seed: int) -> None:
     given = {**drawn(seed), "name": "drill"}
     drill, ours = rules.groups(Parameters(**given)), rules.groups(Parameters(**{**given, "name": "gpugauge"}))
@@ -170,7 +177,7 @@ def test_a_set_with_a_name_shares_no_series_and_no_group(seed: int) -> None:
     assert {g["name"] for g in drill["groups"]}.isdisjoint(g["name"] for g in ours["groups"])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_queries_in_texts_read_recorded_series_or_have_the_matchers(seed: int) -> None:
     """So that a text says nothing about what the matchers exclude."""
     given = drawn(seed)
@@ -185,7 +192,7 @@ def test_queries_in_texts_read_recorded_series_or_have_the_matchers(seed: int) -
         assert raw or f"{given['name']}:" in query or "ALERTS_FOR_STATE{alertname=" in query, query
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(SEEDS)
 def test_a_job_has_one_alert_about_its_load(seed: int) -> None:
     """The levels exclude each other, and each excludes the jobs with a problem that has its own alert."""
     levels = [rule for rule in all_rules(**drawn(seed)) if re.fullmatch(r"TrainingLoad\w+", rule.get("alert", ""))]
