@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from qa.bench.alerts.replay import dump
-
 from tests.e2e.backfill import Sample, levels
 from tests.e2e.programs import free_port, http, victoria, wait_for
+
+from qa.bench.alerts.replay import dump
 
 
 @contextlib.contextmanager

@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from grafana.build import DASHBOARDS
-from qa.bench.alerts.replay import dump
-from qa.bench.alerts.replay import replay as by_promtool
-from qa.bench.alerts.story import SHIPPED, Story, read
-
-from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.options import Parameters
 from tests.artifacts.rules.rule_stories import STORIES as ALERT_STORIES
 from tests.artifacts.rules.test_texts import drawn
+from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, Sample, labelled
 from tests.e2e.drawn_fleets import SECONDS, draw
 from tests.e2e.programs import Prometheus, daemon, victoria, wait_for
 from tests.e2e.ruletester import promtools, story_identity
-from tests.e2e.test_dashboards import DOWN, JOB, World
-from tests.e2e.victoria_metrics import database, replay
+from tests.e2e.test_dashboards import World, missing_data_names_the_nodes, no_query_fails, wasted_gpus
+
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from qa.bench.alerts.replay import dump
+from qa.bench.alerts.replay import replay as by_promtool
+from qa.bench.alerts.story import SHIPPED, Story, read
+from qa.deploy.victoria_metrics import database, replay
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deploy]
 
@@ -161,36 +161,13 @@ def test_it_scrapes_the_daemon(tmp_path: Path) -> None:
             assert server.value("count(gpu_up)") == len(running.series("gpu_up", "uuid"))
 
 
-@pytest.fixture(scope="module", params=range(2))
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder, fleet = tmp_path_factory.mktemp("fleet"), draw(request.param)
+@seeds(draws(2, 10))
+def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
+    fleet = draw(seed)
     end = int(time.time()) // MINUTE * MINUTE
-    with database(folder, fleet.samples(end)) as url:
-        replay(url, folder, rules.groups(Parameters(scrape_interval=60)), end - SECONDS, end)
-        yield World(fleet, Api(url, end, SECONDS))
-
-
-@pytest.mark.parametrize("name", DASHBOARDS)
-def test_no_query_of_a_dashboard_fails(world: World, name: str) -> None:
-    shown = list(world.open(name).shown())
-
-    assert len(shown) > 15
-    assert [panel.title for panel in shown if not panel.series and not panel.empty_text] == []
-
-
-def test_the_dashboard_shows_what_the_drawn_fleet_wastes(world: World) -> None:
-    fleet = world.open("fleet")
-
-    assert fleet.panel("GPUs wasted").number() == pytest.approx(sum(job.wasted for job in world.fleet.judged), abs=0.02)
-    table = fleet.panel("What is wasted, by whom, why and where").by(*JOB)
-    assert table == {tuple(job.id): pytest.approx(job.wasted, abs=0.02) for job in world.fleet.judged}
-
-
-def test_the_dashboard_names_the_missing_nodes(world: World) -> None:
-    gaps = world.open("fleet").panel("What is missing, since when and why").by("cluster", "instance", "gap") or {}
-
-    assert set(gaps) == {
-        (node.cluster, node.name, "no driver: driver_not_loaded" if node.blind else DOWN)
-        for node in world.fleet.nodes
-        if node.blind or node.down
-    }
+    with database(tmp_path, fleet.samples(end)) as url:
+        replay(url, tmp_path, rules.groups(Parameters(scrape_interval=60)), end - SECONDS, end)
+        world = World(fleet, Api(url, end, SECONDS))
+        no_query_fails(world)
+        wasted_gpus(world)
+        missing_data_names_the_nodes(world)
