@@ -8,7 +8,8 @@ import random
 import re
 from typing import Any
 
-from gpugauge.artifacts.dashboards.build import DASHBOARDS
+from grafana.build import DASHBOARDS
+
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.alert import _DASHBOARDS
 from gpugauge.artifacts.rules.options import Parameters
