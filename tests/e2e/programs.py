@@ -89,8 +89,8 @@ def http(url: str, **headers: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-    except OSError:
-        return 0, b""
+    except OSError as error:
+        return 0, repr(error).encode()
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Daemon:
 
     def metrics(self) -> str:
         status, body = http(self.url + "/metrics")
-        assert status == 200
+        assert status == 200, (status, body[:500], self.process.poll(), self.log.read_text())
         return body.decode()
 
     def series(self, name: str, *labels: str) -> Series:

@@ -59,6 +59,17 @@ def simulated(tmp_path: Path, scenario: str, *flags: str) -> Iterator[Daemon]:
 ENERGY = "gpu_energy_joules_total"  # never falls, and is read every 5 s and by every new worker
 
 
+def energies(running: Daemon, devices: int) -> Series:
+    """Wait for readings of `devices` GPUs, and return them."""
+
+    def complete() -> Series | None:
+        found = running.series(ENERGY, "uuid")
+        return found if len(found) == devices else None
+
+    found: Series = wait_for(complete, 60, f"{devices} GPUs have values")
+    return found
+
+
 def wait_for_newer(running: Daemon, before: Series, devices: int) -> None:
     """Wait for readings of `devices` GPUs that are newer than `before`."""
 
@@ -108,8 +119,8 @@ def test_stops_as_pid_1(tmp_path: Path) -> None:
 
 def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
     with simulated(tmp_path, "node") as running, Scraper(running) as scraper:
+        before = energies(running, devices=8)
         (worker,) = workers(running)
-        before = running.series(ENERGY, "uuid")
         os.kill(worker, signal.SIGKILL)
         wait_for_newer(running, before, devices=8)
         restarts = running.series("gpugauge_worker_restarts_total")[()]
@@ -121,16 +132,17 @@ def test_killed_worker_costs_no_scrape(tmp_path: Path) -> None:
 
 
 def test_hanging_device_is_quarantined_and_the_others_are_read(tmp_path: Path) -> None:
-    scenario = tmp_path / "hang.yaml"
+    scenario, switch = tmp_path / "hang.yaml", tmp_path / "hangs"
     scenario.write_text(
-        "description: GPU 2 hangs from the third second on\n"
+        "description: GPU 2 hangs while a file exists\n"
         "gpus: {model: h100, count: 4}\n"
-        "faults: [{call: nvmlDevice*, gpu: 2, start: 3, hang: true}]\n"
+        f"faults: [{{call: nvmlDevice*, gpu: 2, while_exists: {switch}, hang: true}}]\n"
     )
     deadline = 15
     flags = (str(scenario), f"--driver.deadline-seconds={deadline}")
     with simulated(tmp_path, *flags) as running, Scraper(running) as scraper:
-        before = running.series(ENERGY, "uuid")  # read at the start, and not again before the GPU hangs
+        before = energies(running, devices=4)
+        switch.touch()
         wait_for(lambda: 0 in running.series("gpu_up", "uuid").values(), 10, "gpu_up is 0")
         index = running.series("gpu_info", "uuid", "index")
         down = {uuid for (uuid,), up in running.series("gpu_up", "uuid").items() if up == 0}
