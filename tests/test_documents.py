@@ -64,18 +64,8 @@ def test_sentences_are_short() -> None:
 
 
 def test_a_long_line_and_a_long_sentence_are_found() -> None:
-    text = (
-        "# A\n\n```\n"
-        + "x" * 130
-        + "\n```\n\n| "
-        + "y" * 130
-        + " |\n\n- "
-        + "z" * 130
-        + "\n\n"
-        + "word " * 20
-        + "\n"
-        + "more " * 11
-    )
+    lines = ["# A", "", "```", "x" * 130, "```", "", f"| {'y' * 130} |", "", f"- {'z' * 130}", ""]
+    text = "\n".join([*lines, "word " * 20, "more " * 11])
 
     assert [number for number, line in prose(text) if len(line) > MAX_LINE] == [9]
     assert [number for number, _ in too_long(text)] == [11]

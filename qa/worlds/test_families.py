@@ -7,17 +7,21 @@ import math
 from itertools import accumulate
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import exposition as reference_text
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import exposition as reference_openmetrics
+from tests.drawn import EVERYTHING
 from tests.exposition.metrics_proto import families as read
-from tests.exposition.test_accept import OPENMETRICS_ACCEPT
+from tests.exposition.test_accept import OPENMETRICS_ACCEPT, content_type
 from tests.exposition.test_messages import ACCEPT, DURATIONS, Scraped
 from tests.exposition.test_render import Registry
 
 from gpugauge.exposition.accept import PROTOBUF
-from gpugauge.exposition.render import Exposition
+from gpugauge.exposition.render import TEXT, Exposition
+from gpugauge.exposition.text import Lines
 from gpugauge.metric import BYTES, NONE, SECONDS, Family, HistogramValue, Metric, Table
 from gpugauge.snapshot import Section, Snapshot
 
@@ -36,6 +40,7 @@ counts = st.lists(st.one_of(st.integers(0, 9), near_the_limits.map(abs)), min_si
 )
 totals = st.one_of(st.floats(), st.floats(0, 1e7), st.integers(0, 10**8))
 histograms = st.builds(HistogramValue, counts, totals)
+LABELS = st.sampled_from(["p", "q", "two\nlines", "\x85\u2028", '"'])
 
 
 @st.composite
@@ -59,6 +64,8 @@ def exported(family: Family) -> Family:
     return Family(family.metric, tuple(kept))
 
 
+@pytest.mark.timeout(600)
+@settings(max_examples=100 if EVERYTHING else 30)
 @given(st.lists(families(), min_size=1, max_size=4))
 def test_bodies_are_those_of_the_official_encoders(ticks: list[tuple[Family, ...]]) -> None:
     exposition = Exposition(stale_after=10)
@@ -75,6 +82,8 @@ def test_bodies_are_those_of_the_official_encoders(ticks: list[tuple[Family, ...
         assert (zipped.content_encoding, gzip.decompress(zipped.body)) == ("gzip", openmetrics)
 
 
+@pytest.mark.timeout(600)
+@settings(max_examples=100 if EVERYTHING else 30)
 @given(st.lists(families(), min_size=1, max_size=3))
 def test_the_official_runtime_reads_the_drawn_values(ticks: list[tuple[Family, ...]]) -> None:
     exposition = Exposition(stale_after=10)
@@ -133,3 +142,40 @@ def test_native_buckets_hold_the_drawn_durations(durations: list[float], length:
             bucket = next((i for i in range(first, last) if duration <= 2.0**i), last)
             expected[bucket] = expected.get(bucket, 0) + 1
     assert (histogram.zero_count, dict(enumerate(counts, offset))) == (zeros, expected)
+
+
+def part(kind: str, version: str, escaping: str, quality: str) -> str:
+    return f"{kind};version={version};escaping={escaping};q={quality}"
+
+
+@given(
+    st.lists(
+        st.builds(
+            part,
+            st.sampled_from(["text/plain", "application/openmetrics-text", "application/json"]),
+            st.just("1.0.0"),
+            st.sampled_from(["allow-utf-8", "underscores", "dots", "values"]),
+            st.sampled_from(["0.1", "0.5", "0.9"]),
+        ),
+        min_size=1,
+        max_size=1,
+    ).flatmap(lambda first: st.permutations([*first, "text/html;q=1.0", "*/*;q=0.1"]))
+)
+def test_drawn_escapings_agree_with_the_official_client(ranges: list[str]) -> None:
+    accept = ",".join(ranges)
+    _, expected = choose_encoder(accept)
+    answered = content_type(accept)
+
+    if "json" not in accept:
+        assert set(answered.split("; ")) == set(expected.split("; "))
+    else:
+        assert answered == TEXT
+
+
+@given(st.lists(st.dictionaries(LABELS, st.sampled_from([0, 1, 1.0, 0.5, 1e7, math.inf, math.nan])), max_size=6))
+def test_lines_are_the_same_as_without_a_cache(ticks: list[dict[str, float]]) -> None:
+    lines = Lines()
+    for tick in ticks:
+        family = Family(USED, tuple(((label,), value) for label, value in tick.items()))
+
+        assert lines.of(family) == Lines().of(family)

@@ -68,21 +68,22 @@ def run(server: Server, *arguments: str) -> Result:
     return CliRunner().invoke(main, [*arguments, f"--url=http://127.0.0.1:{server.server_port}/"])
 
 
-def test_release_sends_the_duration_and_prints_the_answer(server: Server) -> None:
-    result = run(server, "release", "--for=1h30m")
+@cases(
+    ("arguments", "path"),
+    [
+        (("release", "--for=1h30m"), "/-/release?for=1h30m"),
+        (("attach",), "/-/attach"),
+        (("forget", "GPU-a&b"), "/-/forget?uuid=GPU-a%26b"),
+    ],
+)
+def test_a_command_sends_one_request_and_prints_the_answer(
+    server: Server, arguments: tuple[str, ...], path: str
+) -> None:
+    server.received.clear()
+    result = run(server, *arguments)
 
     assert (result.exit_code, result.output) == (0, "the driver is free\n")
-    assert server.received == [("/-/release?for=1h30m", None)]
-
-
-def test_attach(server: Server) -> None:
-    assert run(server, "attach").exit_code == 0
-    assert server.received == [("/-/attach", None)]
-
-
-def test_forget_sends_the_uuid(server: Server) -> None:
-    assert run(server, "forget", "GPU-a&b").exit_code == 0
-    assert server.received == [("/-/forget?uuid=GPU-a%26b", None)]
+    assert server.received == [(path, None)]
 
 
 @cases(("status", "code"), [(400, 2), (403, 1), (503, 1), (401, 1)])

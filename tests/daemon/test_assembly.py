@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,16 @@ def settings(folder: Path, **more: Any) -> Settings:
     return validate(Document(given))
 
 
+@contextmanager
+def assembled(first: Settings) -> Iterator[tuple[Parts, ExitStack]]:
+    with ExitStack() as stack:
+        yield Parts(first, stack, Reloader(first, lambda: first)), stack
+
+
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
-    first = settings(tmp_path)
-    with ExitStack() as stack:
-        yield Parts(first, stack, Reloader(first, lambda: first))
+    with assembled(settings(tmp_path)) as (parts, _):
+        yield parts
 
 
 def names(parts: Parts) -> tuple[set[str], set[str]]:
@@ -115,8 +120,7 @@ def test_errors_from_before_the_start_are_kept_beside_the_state_file(tmp_path: P
     """The second GPU of the scenario had Xid 119, which is in its kernel log."""
     first = settings(tmp_path, simulate="bad-from-start", driver={"state_file": str(tmp_path / "state.json")})
     device = Device("GPU-b", True, "ok", DeviceReading(pci_bus_id="00000000:11:00.0"), {})
-    with ExitStack() as stack:
-        parts = Parts(first, stack, Reloader(first, lambda: first))
+    with assembled(first) as (parts, _):
         (events,) = (collector for collector in parts._collectors if isinstance(collector, EventsCollector))
         events.collect(Tick(time.time(), time.monotonic(), DriverView(True, "ok", devices=(device,))))
 
@@ -146,9 +150,8 @@ def test_lifecycle_endpoints_that_need_a_login_are_not_logged(
 ) -> None:
     (tmp_path / "web.yml").write_text(f"basic_auth_users:\n{hashed}\n")
     web = {"enable_lifecycle": True, "config": {"file": str(tmp_path / "web.yml")}}
-    first = settings(tmp_path, web=web)
-    with ExitStack() as stack:
-        Parts(first, stack, Reloader(first, lambda: first))
+    with assembled(settings(tmp_path, web=web)):
+        pass
 
     assert ("web.enable_lifecycle without" in caplog.text) == (not hashed)
 
@@ -158,19 +161,15 @@ def test_a_simulation_without_a_folder_for_temporary_files(tmp_path: Path, monke
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", missing)
-    first = settings(tmp_path)
-
-    with ExitStack() as stack, pytest.raises(ConfigError) as raised:
-        Parts(first, stack, Reloader(first, lambda: first))
+    with pytest.raises(ConfigError) as raised, assembled(settings(tmp_path)):
+        pass
 
     assert str(raised.value).endswith("(TMPDIR): No usable temporary directory found in ['/tmp']")
     assert "\n" not in str(raised.value)
 
 
 def test_scrape_after_a_quiet_time_gets_a_new_reading(tmp_path: Path) -> None:
-    first = settings(tmp_path, sampling={"interval_seconds": 5})
-    with ExitStack() as stack:
-        parts = Parts(first, stack, Reloader(first, lambda: first))
+    with assembled(settings(tmp_path, sampling={"interval_seconds": 5})) as (parts, stack):
         assert parts.driver
         parts.driver.start()
         stack.callback(parts.driver.stop)

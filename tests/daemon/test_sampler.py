@@ -1,6 +1,7 @@
 import random
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -33,6 +34,23 @@ def sampler(*collectors: Fake, published: list[Snapshot] | None = None) -> Sampl
     replies = iter([(Reply(1, "read"),), ()])
     publish = (published if published is not None else []).append
     return Sampler(collectors, lambda: (DriverView(up=False, reason="off"), next(replies, ())), publish, 0.01)
+
+
+def reader() -> tuple[DriverView, tuple[Reply, ...]]:
+    return DriverView(up=False, reason="off"), ()
+
+
+def three_ticks(made: Sampler, published: list[Snapshot], after_tick: Callable[[], None] = lambda: None) -> int:
+    """Run until three snapshots are published; return their number."""
+    stop = threading.Event()
+
+    def after() -> None:
+        if len(published) == 3:
+            stop.set()
+        after_tick()
+
+    made.run(stop, after)
+    return len(published)
 
 
 def values(snapshot: Snapshot, name: str) -> dict[tuple[str, ...], object]:
@@ -94,11 +112,8 @@ def test_collector_that_is_switched_off_and_on_again_keeps_its_health() -> None:
 
 def test_run_ticks_until_it_is_stopped() -> None:
     published: list[Snapshot] = []
-    stop = threading.Event()
 
-    sampler(Fake("good"), published=published).run(stop, lambda: stop.set() if len(published) == 3 else None)
-
-    assert len(published) == 3
+    assert three_ticks(sampler(Fake("good"), published=published), published) == 3
 
 
 class Expecting(ScrapeForecast):
@@ -115,13 +130,10 @@ class Expecting(ScrapeForecast):
 
 def test_run_ticks_when_the_timetable_says_so() -> None:
     published: list[Snapshot] = []
-    stop, expecting = threading.Event(), Expecting()
-    driver = DriverView(up=False, reason="off")
-    hourly = Sampler([Fake("good")], lambda: (driver, ()), published.append, 3600.0, forecast=expecting, idle=7200.0)
+    expecting = Expecting()
+    hourly = Sampler([Fake("good")], reader, published.append, 3600.0, forecast=expecting, idle=7200.0)
 
-    hourly.run(stop, lambda: stop.set() if len(published) == 3 else None)
-
-    assert len(published) == 3
+    assert three_ticks(hourly, published) == 3
     assert {(interval, idle) for interval, idle, _ in expecting.asked} == {(3600.0, 7200.0)}
     assert all(0 < lead < 1800.1 for *_, lead in expecting.asked)
 
@@ -147,24 +159,14 @@ def test_failed_tick_loses_only_its_snapshot(caplog: pytest.LogCaptureFixture) -
 
 def test_wake_causes_a_tick() -> None:
     published: list[Snapshot] = []
-    stop = threading.Event()
-    hourly = Sampler(
-        [Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), published.append, 3600.0, after_readings=True
-    )
+    hourly = Sampler([Fake("good")], reader, published.append, 3600.0, after_readings=True)
 
-    def after_tick() -> None:
-        if len(published) == 3:
-            stop.set()
-        hourly.wake()
-
-    hourly.run(stop, after_tick)
-
-    assert len(published) == 3
+    assert three_ticks(hourly, published, hourly.wake) == 3
 
 
 def test_wake_after_stop_ends_the_run() -> None:
     stop, ticked = threading.Event(), threading.Event()
-    hourly = Sampler([Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), lambda _: None, 3600.0)
+    hourly = Sampler([Fake("good")], reader, lambda _: None, 3600.0)
     thread = threading.Thread(target=hourly.run, args=[stop, ticked.set])
     thread.start()
     assert ticked.wait(10)
@@ -177,14 +179,8 @@ def test_wake_after_stop_ends_the_run() -> None:
 
 def test_tick_comes_also_without_the_reading_that_is_to_cause_it() -> None:
     published: list[Snapshot] = []
-    stop = threading.Event()
-    quick = Sampler(
-        [Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), published.append, 0.01, after_readings=True
-    )
 
-    quick.run(stop, lambda: stop.set() if len(published) == 3 else None)
-
-    assert len(published) == 3
+    assert three_ticks(Sampler([Fake("good")], reader, published.append, 0.01, after_readings=True), published) == 3
 
 
 @seeds(range(5 if EVERYTHING else 2))
@@ -193,7 +189,7 @@ def test_a_long_wait_is_reported_in_time(seed: int) -> None:
     chance = random.Random(seed)
     permitted, interval = chance.uniform(0.1, 0.2), chance.choice([0.05, 0.3, 3600.0])
     stop, reports = threading.Event(), [time.monotonic()]
-    made = Sampler([Fake("good")], lambda: (DriverView(up=False, reason="off"), ()), lambda _: None, interval)
+    made = Sampler([Fake("good")], reader, lambda _: None, interval)
 
     def report() -> None:
         reports.append(time.monotonic())

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.nvidia import nvml
+from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from tests.driver.fakeworker import INTERVALS, Node
 
@@ -19,8 +20,8 @@ def run() -> Iterator[Callable[..., Supervisor]]:
     """Start supervisors over nodes; they are stopped at the end."""
     supervisors: list[Supervisor] = []
 
-    def start(node: Node, **arguments: Any) -> Supervisor:
-        supervisors.append(Supervisor(INTERVALS, worker=node.spawn, **arguments))
+    def start(node: Node, intervals: ReadingIntervals = INTERVALS, **arguments: Any) -> Supervisor:
+        supervisors.append(Supervisor(intervals, worker=node.spawn, **arguments))
         supervisors[-1].start()
         return supervisors[-1]
 

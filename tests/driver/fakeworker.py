@@ -97,6 +97,27 @@ class FakeWorker(Worker):
         return "was ended"
 
 
+def running(run: Any, *devices: str, **arguments: Any) -> tuple[Node, Supervisor]:
+    """Return a node, and a supervisor that has read all its GPUs."""
+    node = Node(*devices)
+    supervisor: Supervisor = run(node, **arguments)
+    until(supervisor, lambda v: len(v.devices) == len(devices))
+    return node, supervisor
+
+
+def released(supervisor: Supervisor, seconds: float) -> DriverView:
+    """Release the driver, and return the view once it is."""
+    supervisor.release(seconds)
+    return until(supervisor, lambda v: v.reason == "released")
+
+
+def read_on(supervisor: Supervisor, node: Node) -> None:
+    """Wait until the GPUs have been read some times more: what follows from the last change has followed."""
+    worker = node.workers[-1]
+    reads = len(worker.requests)
+    until(supervisor, lambda _: node.workers[-1] is not worker or len(worker.requests) > reads + 6)
+
+
 def until(supervisor: Supervisor, what: Callable[[DriverView], bool]) -> DriverView:
     deadline = time.monotonic() + 10
     while not what(supervisor.view()):

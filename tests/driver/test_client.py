@@ -27,10 +27,14 @@ def worker() -> Iterator[Worker]:
         made.end()
 
 
+def simulation(count: int = 1, **fault: Any) -> dict[str, Any]:
+    """Return the options of H100s with a fault."""
+    return scenario(f"gpus: {{model: h100, count: {count}}}\nfaults: {[fault] if fault else []}").simulation()
+
+
 def test_reply_is_awaited_in_slices(worker: Worker) -> None:
-    simulation = scenario("gpus: {model: h100}").simulation()
     os.kill(worker.pid, signal.SIGSTOP)  # so that it cannot reply yet
-    number = worker.send("open", simulate=simulation)
+    number = worker.send("open", simulate=simulation())
 
     assert not worker.wait_for_reply(0)
     os.kill(worker.pid, signal.SIGCONT)
@@ -39,7 +43,7 @@ def test_reply_is_awaited_in_slices(worker: Worker) -> None:
 
 
 def test_replies_of_all_devices_are_awaited_together(worker: Worker) -> None:
-    opened = worker.send("open", simulate=scenario("gpus: {model: h100, count: 8}").simulation())
+    opened = worker.send("open", simulate=simulation(8))
     assert worker._bell_rung.poll(20_000)
     worker._bell.read(8)  # `wait_for_reply` reads it only if a reply comes soon
     worker.receive(opened, 20)
@@ -56,8 +60,7 @@ def test_replies_of_all_devices_are_awaited_together(worker: Worker) -> None:
 
 
 def test_device_that_hangs_is_the_first_without_a_reply(worker: Worker) -> None:
-    hang = {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": True}
-    worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100, count: 3}}\nfaults: [{hang}]").simulation())
+    worker.ask("open", 20, simulate=simulation(3, call="nvmlDeviceGetUtilizationRates", gpu=1, hang=True))
     numbers = worker.read([(index, ["fast"]) for index in range(3)])
 
     assert worker.receive(numbers[0], 20).index == 0
@@ -66,8 +69,7 @@ def test_device_that_hangs_is_the_first_without_a_reply(worker: Worker) -> None:
 
 
 def test_replies_of_slow_devices_are_received_one_by_one(worker: Worker) -> None:
-    slow = {"call": "nvmlDeviceGetUtilizationRates", "delay": 0.15}
-    worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100, count: 3}}\nfaults: [{slow}]").simulation())
+    worker.ask("open", 20, simulate=simulation(3, call="nvmlDeviceGetUtilizationRates", delay=0.15))
 
     for _ in range(2):  # a signal for replies that were received one by one has no effect on the next read
         numbers = worker.read([(index, ["fast"]) for index in range(3)])
@@ -75,21 +77,13 @@ def test_replies_of_slow_devices_are_received_one_by_one(worker: Worker) -> None
 
 
 def test_interrupt_ends_a_wait_at_once(worker: Worker) -> None:
-    hang = {"call": "nvmlDeviceGetUtilizationRates", "hang": True}
-    worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100}}\nfaults: [{hang}]").simulation())
+    worker.ask("open", 20, simulate=simulation(call="nvmlDeviceGetUtilizationRates", hang=True))
     (number,) = worker.read([(0, ["fast"])])
     threading.Timer(0.2, worker.interrupt).start()
 
     with pytest.raises(WorkerGoneError):
         worker.receive(number, 60)
     worker.end(graceful=False)
-
-
-def test_stopped_worker_that_reads_nothing_hangs(worker: Worker) -> None:
-    worker._process.send_signal(signal.SIGSTOP)
-
-    with pytest.raises(WorkerHangsError):
-        worker.send("x" * 1_000_000)
 
 
 def test_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +118,7 @@ def test_a_worker_that_cannot_be_started_ahead_is_started_later(monkeypatch: pyt
 
 
 def test_resident_memory_of_the_process(worker: Worker) -> None:
-    worker.ask("open", 20, simulate=scenario("gpus: {model: h100}").simulation())
+    worker.ask("open", 20, simulate=simulation())
     status = Path(f"/proc/{worker.pid}/status").read_text()
     (kilobytes,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
@@ -134,9 +128,7 @@ def test_resident_memory_of_the_process(worker: Worker) -> None:
 
 
 def test_leak_of_the_library_is_visible(worker: Worker) -> None:
-    leak = {"call": "nvmlDeviceGetUtilizationRates", "leak": "8 MiB"}
-    simulation = scenario(f"gpus: {{model: h100}}\nfaults: [{leak}]").simulation()
-    worker.ask("open", 20, simulate=simulation)
+    worker.ask("open", 20, simulate=simulation(call="nvmlDeviceGetUtilizationRates", leak="8 MiB"))
     before = worker.resident_bytes()
     for _ in range(3):
         worker.ask("read", 20, index=0, groups=["fast"])
@@ -160,8 +152,7 @@ def test_kill_from_outside_is_distinguished_from_a_crash(worker: Worker, number:
 
 
 def test_grace_time_lasts_until_a_call_is_over(worker: Worker) -> None:
-    slow = {"call": "nvmlDeviceGetUtilizationRates", "delay": 1.0}
-    worker.ask("open", 20, simulate=scenario(f"gpus: {{model: h100}}\nfaults: [{slow}]").simulation())
+    worker.ask("open", 20, simulate=simulation(call="nvmlDeviceGetUtilizationRates", delay=1.0))
     worker.send("read", index=0, groups=["fast"])
     time.sleep(0.2)  # let the call begin
 
@@ -180,7 +171,7 @@ def test_end_of_a_worker_whose_library_has_started_a_process(monkeypatch: pytest
 
     monkeypatch.setattr(socket, "socketpair", socketpair)
     worker = Worker(WORKER)
-    number = worker.send("open", simulate=scenario("gpus: {model: h100}").simulation())
+    number = worker.send("open", simulate=simulation())
     worker.receive(number, 20)
     os.kill(worker.pid, signal.SIGKILL)
 
@@ -190,11 +181,6 @@ def test_end_of_a_worker_whose_library_has_started_a_process(monkeypatch: pytest
         worker.receive(number, 20)
     worker.end()
     kept[0].close()
-
-
-def slow(call: str, seconds: float) -> dict[str, Any]:
-    fault = {"call": call, "delay": seconds}
-    return scenario(f"gpus: {{model: h100}}\nfaults: [{fault}]").simulation()
 
 
 def waited(worker: Worker, number: int, deadline: float) -> float:
@@ -208,14 +194,14 @@ def waited(worker: Worker, number: int, deadline: float) -> float:
 
 
 def test_many_slow_calls_are_no_hang(worker: Worker) -> None:
-    worker.ask("open", 20, simulate=slow("nvmlDeviceGetClockInfo", 0.4))
+    worker.ask("open", 20, simulate=simulation(call="nvmlDeviceGetClockInfo", delay=0.4))
     (number,) = worker.read([(0, ["normal"])])  # four clocks
 
     assert waited(worker, number, deadline=1.0) >= 1.6
 
 
 def test_one_slow_call_is_a_hang(worker: Worker) -> None:
-    worker.ask("open", 20, simulate=slow("nvmlDeviceGetPowerUsage", 30.0))
+    worker.ask("open", 20, simulate=simulation(call="nvmlDeviceGetPowerUsage", delay=30.0))
     (number,) = worker.read([(0, ["normal"])])
 
     with pytest.raises(WorkerHangsError):
@@ -225,7 +211,7 @@ def test_one_slow_call_is_a_hang(worker: Worker) -> None:
 def test_a_reply_has_its_own_limit(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many calls it takes: the other GPUs wait for it."""
     monkeypatch.setattr(client, "_MAX_REPLY_SECONDS", 1.2)
-    worker.ask("open", 20, simulate=slow("nvmlDeviceGet*", 0.3))
+    worker.ask("open", 20, simulate=simulation(call="nvmlDeviceGet*", delay=0.3))
     (number,) = worker.read([(0, ["normal"])])
 
     with pytest.raises(WorkerHangsError):

@@ -19,7 +19,7 @@ from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import Scenario, load_scenario
-from tests.driver.fakeworker import Node, until, up
+from tests.driver.fakeworker import Node, read_on, released, running, until, up
 from tests.simulator.build import scenario
 
 
@@ -140,9 +140,7 @@ def test_devices_of_a_driver_that_finds_none_are_down(run: Any) -> None:
 
 
 def test_all_devices_are_lost_and_return_with_the_driver(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node)
-    until(supervisor, lambda v: len(v.devices) == 2)
+    node, supervisor = running(run, "GPU-a", "GPU-b")
     with caplog.at_level("INFO"):
         node.opening = 18
         node.devices = [1, 1]
@@ -155,11 +153,8 @@ def test_all_devices_are_lost_and_return_with_the_driver(run: Any, caplog: pytes
 
 
 def test_device_that_is_not_listed_is_forgotten_after_a_while(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node, forget_after=0.5)
-    until(supervisor, lambda v: len(v.devices) == 2)
-    supervisor.release(0.1)
-    until(supervisor, lambda v: v.reason == "released")
+    node, supervisor = running(run, "GPU-a", "GPU-b", forget_after=0.5)
+    released(supervisor, 0.1)
     del node.devices[1]
 
     with caplog.at_level("INFO"):
@@ -170,17 +165,14 @@ def test_device_that_is_not_listed_is_forgotten_after_a_while(run: Any, caplog: 
 
 
 def test_step_of_the_clock_forgets_no_device_that_was_read(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node, forget_after=7 * 86400.0)
-    until(supervisor, lambda v: len(v.devices) == 2)
-    supervisor.release(0.1)
-    until(supervisor, lambda v: v.reason == "released")
+    node, supervisor = running(run, "GPU-a", "GPU-b", forget_after=7 * 86400.0)
+    released(supervisor, 0.1)
     del node.devices[1]
     until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": False} and v.up)
 
     later = time.time() + 30 * 86400.0
     monkeypatch.setattr(time, "time", lambda: later)
-    time.sleep(0.2)
+    read_on(supervisor, node)
 
     assert up(supervisor.view()) == {"GPU-a": True, "GPU-b": False}
 
@@ -189,9 +181,10 @@ def test_device_that_was_lost_long_before_the_start_is_forgotten(run: Any, tmp_p
     state = StateFile(tmp_path / "gpus.json")
     state.save([Remembered("GPU-b", 1, "H100", None, time.time() - 8 * 86400.0)], ())
 
-    supervisor = run(Node("GPU-a"), forget_after=7 * 86400.0, state_file=StateFile(tmp_path / "gpus.json"))
+    node = Node("GPU-a")
+    supervisor = run(node, forget_after=7 * 86400.0, state_file=StateFile(tmp_path / "gpus.json"))
     until(supervisor, lambda v: up(v) == {"GPU-a": True})
-    time.sleep(0.2)
+    read_on(supervisor, node)
 
     assert up(supervisor.view()) == {"GPU-a": True}
 
@@ -200,40 +193,35 @@ def test_device_that_settings_exclude_is_not_lost(run: Any, tmp_path: Path) -> N
     state = StateFile(tmp_path / "gpus.json")
     state.save([Remembered("GPU-b", 1, "H100", None, time.time())], ())
 
-    supervisor = run(Node("GPU-a", 15), devices=["GPU-a"], state_file=StateFile(tmp_path / "gpus.json"))
+    node = Node("GPU-a", 15)
+    supervisor = run(node, devices=["GPU-a"], state_file=StateFile(tmp_path / "gpus.json"))
     until(supervisor, lambda v: bool(v.devices))
-    time.sleep(0.2)
+    read_on(supervisor, node)
 
     assert up(supervisor.view()) == {"GPU-a": True}
 
 
 def test_filter_that_matches_no_gpu_is_a_warning_with_the_gpus(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def warnings() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("driver.devices")]
+    found = []
+    for devices in (["99", "GPU-b", "GPU-nosuch"], ["0", "GPU-b"]):
+        caplog.clear()
+        node = Node("GPU-a", "GPU-b")
+        supervisor = run(node, devices=devices)
+        until(supervisor, lambda v: bool(v.devices))
+        read_on(supervisor, node)
+        found.append([r.getMessage() for r in caplog.records if r.getMessage().startswith("driver.devices")])
 
-    supervisor = run(Node("GPU-a", "GPU-b"), devices=["99", "GPU-b", "GPU-nosuch"])
-    until(supervisor, lambda v: bool(v.devices))
-    time.sleep(0.2)
-    one = warnings()
-    caplog.clear()
-    supervisor = run(Node("GPU-a", "GPU-b"), devices=["0", "GPU-b"])
-    until(supervisor, lambda v: len(v.devices) == 2)
-    time.sleep(0.2)
-
-    assert one == ["driver.devices: no GPU matches 99, GPU-nosuch; the GPUs are: 0 GPU-a, 1 GPU-b"]
-    assert warnings() == []
+    assert found == [["driver.devices: no GPU matches 99, GPU-nosuch; the GPUs are: 0 GPU-a, 1 GPU-b"], []]
 
 
 def test_device_that_fails_is_forgotten_and_the_others_are_read_on(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node)
-    until(supervisor, lambda v: len(v.devices) == 2)
+    node, supervisor = running(run, "GPU-a", "GPU-b")
     node.devices[1] = 15
     until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": False})
 
     supervisor.forget("GPU-b")
     until(supervisor, lambda v: up(v) == {"GPU-a": True})
-    time.sleep(0.2)
+    read_on(supervisor, node)
 
     assert (supervisor.view().up, up(supervisor.view()), node.ends) == (True, {"GPU-a": True}, [])
     node.devices[1] = "GPU-b"

@@ -6,7 +6,7 @@ import pytest
 
 from gpugauge.driver.client import WorkerGoneError, WorkerHangsError
 from gpugauge.driver.codes import WORKER_ERROR
-from tests.driver.fakeworker import Node, until, up
+from tests.driver.fakeworker import Node, read_on, running, until, up
 
 
 def test_devices_are_read(run: Any) -> None:
@@ -18,8 +18,7 @@ def test_devices_are_read(run: Any) -> None:
 
 
 def test_drain_returns_each_reply_once(run: Any) -> None:
-    supervisor = run(Node("GPU-a"))
-    until(supervisor, lambda v: bool(v.devices))
+    _, supervisor = running(run, "GPU-a")
     supervisor.stop()
 
     first, second = supervisor.drain(), supervisor.drain()
@@ -28,9 +27,7 @@ def test_drain_returns_each_reply_once(run: Any) -> None:
 
 
 def test_replies_have_the_ordinal_of_their_worker(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = run(node)
-    until(supervisor, lambda v: bool(v.devices))
+    node, supervisor = running(run, "GPU-a")
     first = {reply.worker for reply in supervisor.drain()}
 
     node.devices[0] = WorkerGoneError("ended")
@@ -56,17 +53,8 @@ def test_missing_driver_is_logged_once_and_opened_again(run: Any, caplog: pytest
     assert (down.up, down.reason) == (False, "driver_not_loaded")
     assert [r.levelname for r in caplog.records] == ["ERROR", "INFO"]
     assert "modprobe nvidia" in caplog.records[0].getMessage()
-
-
-def test_log_names_the_call_that_failed_when_the_driver_was_opened(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node("GPU-a")
-    node.opening = 9
-    with caplog.at_level("INFO"):
-        assert run(node).settled.wait(5)
-
-    assert [(r.fields["reason"], r.fields["call"]) for r in caplog.records] == [  # type: ignore[attr-defined]  # `extra`
-        ("driver_not_loaded", "nvmlInitWithFlags")
-    ]
+    fields = vars(caplog.records[0])["fields"]
+    assert (fields["reason"], fields["call"]) == ("driver_not_loaded", "nvmlInitWithFlags")
 
 
 def test_log_names_the_call_that_failed_when_the_driver_was_lost(run: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,15 +83,12 @@ def test_exception_of_the_worker_is_no_error_of_the_driver(run: Any, caplog: pyt
 
 
 def test_failure_of_one_device_is_logged_once_with_its_call(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node)
-    until(supervisor, lambda v: len(v.devices) == 2)
+    node, supervisor = running(run, "GPU-a", "GPU-b")
 
     with caplog.at_level("INFO"):
         node.devices[1] = 15
         until(supervisor, lambda v: not up(v)["GPU-b"])
-        reads = len(node.workers[-1].requests)
-        until(supervisor, lambda _: len(node.workers[-1].requests) > reads + 6)
+        read_on(supervisor, node)
         node.devices[1] = "GPU-b"
         until(supervisor, lambda v: up(v)["GPU-b"])
 
@@ -115,46 +100,19 @@ def test_failure_of_one_device_is_logged_once_with_its_call(run: Any, caplog: py
     assert lost == {**same, "reason": "gpu_is_lost", "previous": "ok", "call": "nvmlDeviceGetUUID"}
     assert recovered.getMessage() == "GPU back"
     assert back == {**same, "reason": "ok", "previous": "gpu_is_lost"}
+    assert supervisor.view().worker_restarts == 0
 
 
 def test_hanging_device_is_quarantined_and_the_others_are_read(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b", "GPU-c")
-    supervisor = run(node)
-    until(supervisor, lambda v: len(v.devices) == 3)
+    node, supervisor = running(run, "GPU-a", "GPU-b", "GPU-c")
 
     node.devices[1] = WorkerHangsError("no reply")
     view = until(supervisor, lambda v: v.worker_restarts == 1 and up(v)["GPU-c"])
-    reads = len(node.workers[-1].requests)
-    until(supervisor, lambda _: len(node.workers[-1].requests) > reads + 4)
+    read_on(supervisor, node)
 
     assert up(view) == {"GPU-a": True, "GPU-b": False, "GPU-c": True}
     assert {d.uuid: d.reason for d in view.devices}["GPU-b"] == "hangs"
     assert supervisor.view().worker_restarts == 1
-
-
-def test_lost_device_costs_no_worker(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node)
-    until(supervisor, lambda v: len(v.devices) == 2)
-
-    node.devices[0] = 15
-    view = until(supervisor, lambda v: not up(v)["GPU-a"])
-
-    assert up(view) == {"GPU-a": False, "GPU-b": True}
-    assert view.worker_restarts == 0
-
-
-def test_worker_that_ends_is_replaced_and_counted(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = run(node)
-    until(supervisor, lambda v: bool(v.devices))
-
-    node.devices[0] = WorkerGoneError("killed")
-    until(supervisor, lambda v: v.worker_restarts == 1)
-    node.devices[0] = "GPU-a"
-    view = until(supervisor, lambda v: up(v)["GPU-a"] and v.worker_restarts >= 1)
-
-    assert view.up
 
 
 def test_device_that_ends_every_worker_is_quarantined(run: Any) -> None:
@@ -167,9 +125,7 @@ def test_device_that_ends_every_worker_is_quarantined(run: Any) -> None:
 
 
 def test_no_third_worker_beside_two_that_cannot_be_ended(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = run(node)
-    until(supervisor, lambda v: bool(v.devices))
+    node, supervisor = running(run, "GPU-a")
 
     node.killable = False
     node.opening = node.devices[0] = WorkerHangsError("no reply")
@@ -187,9 +143,7 @@ def test_only_chosen_devices_are_read(run: Any) -> None:
 
 
 def test_failure_of_the_thread_marks_the_devices_as_down(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = run(node)
-    until(supervisor, lambda v: len(v.devices) == 2)
+    node, supervisor = running(run, "GPU-a", "GPU-b")
 
     node.devices[1] = MemoryError("planted")
     down = until(supervisor, lambda v: v.reason == "failed")

@@ -16,28 +16,20 @@ from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
-from tests.driver.fakeworker import INTERVALS, Node, until, up
+from tests.driver.fakeworker import INTERVALS, Node, read_on, released, running, until, up
 from tests.simulator.build import scenario
 
 SIMULATED = partial(Worker, WORKER)
-
-
-def running(run: Any, node: Node, **arguments: Any) -> Any:
-    supervisor = run(node, **arguments)
-    until(supervisor, lambda v: len(v.devices) == len(node.devices))
-    return supervisor
 
 
 # --- release and attach ---
 
 
 def test_released_driver_has_no_worker_and_its_devices_are_unknown(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a", "GPU-b")
 
     before = time.time()
-    supervisor.release(60)
-    view = until(supervisor, lambda v: v.reason == "released")
+    view = released(supervisor, 60)
 
     assert (view.up, view.worker_pid, view.facts, node.running) == (False, None, None, 0)
     assert {d.reason for d in view.devices} == {"released"}
@@ -46,12 +38,10 @@ def test_released_driver_has_no_worker_and_its_devices_are_unknown(run: Any) -> 
 
 
 def test_device_that_hung_is_read_at_once_after_a_release(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a", "GPU-b")
     node.devices[1] = WorkerHangsError("no reply")
     until(supervisor, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": False})
-    supervisor.release(60)
-    until(supervisor, lambda v: v.reason == "released")
+    released(supervisor, 60)
     node.devices[1] = "GPU-b"  # it was reset
 
     supervisor.attach()
@@ -59,33 +49,17 @@ def test_device_that_hung_is_read_at_once_after_a_release(run: Any) -> None:
     until(supervisor, lambda v: up(v) == {"GPU-a": True, "GPU-b": True})
 
 
-def test_release_ends_by_itself(run: Any) -> None:
+def test_readings_keep_their_interval_after_a_release(run: Any) -> None:
     node = Node("GPU-a")
-    supervisor = running(run, node)
-    supervisor.release(0.2)
-    until(supervisor, lambda v: v.reason == "released")
-
-    view = until(supervisor, lambda v: v.up and up(v)["GPU-a"])
-
-    assert (view.released_until, len(node.workers), view.worker_restarts) == (None, 2, 0)
-
-
-def test_readings_keep_their_interval_after_a_release() -> None:
-    node = Node("GPU-a")
-    supervisor = Supervisor(replace(INTERVALS, intervals={"fast": 1.0}), worker=node.spawn)
-    supervisor.start()
-    try:
-        until(supervisor, lambda v: v.up)
-        supervisor.release(1.0)
-        until(supervisor, lambda v: v.reason == "released")
-        before = len(node.workers)
-        until(supervisor, lambda v: len(node.workers) > before and len(node.workers[-1].requests) > 3)
-    finally:
-        supervisor.stop()
+    supervisor = run(node, intervals=replace(INTERVALS, intervals={"fast": 1.0}))
+    until(supervisor, lambda v: v.up)
+    released(supervisor, 1.0)
+    before = len(node.workers)
+    until(supervisor, lambda v: len(node.workers) > before and len(node.workers[-1].requests) > 3)
 
 
 def test_view_of_a_thread_that_stopped_publishing_is_empty(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisor = running(run, Node("GPU-a"))
+    _, supervisor = running(run, "GPU-a")
     supervisor.stop()
     assert supervisor.view().devices
     now = time.monotonic()
@@ -98,22 +72,10 @@ def test_view_of_a_thread_that_stopped_publishing_is_empty(run: Any, monkeypatch
     assert (view.up, view.reason, view.devices) == (False, "stuck", ())
 
 
-def test_attach_ends_a_release_at_once(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node)
-    supervisor.release(3600)
-    until(supervisor, lambda v: v.reason == "released")
-
-    supervisor.attach()
-
-    assert until(supervisor, lambda v: v.up).facts is not None
-
-
 @pytest.mark.parametrize("seconds", [30, 7200])
 def test_second_release_moves_the_end(run: Any, seconds: float) -> None:
-    supervisor = running(run, Node("GPU-a"))
-    supervisor.release(600)
-    until(supervisor, lambda v: v.reason == "released")
+    _, supervisor = running(run, "GPU-a")
+    released(supervisor, 600)
 
     supervisor.release(seconds)
 
@@ -121,7 +83,7 @@ def test_second_release_moves_the_end(run: Any, seconds: float) -> None:
 
 
 def test_end_of_a_release_follows_a_clock_that_is_set(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervisor = running(run, Node("GPU-a"))
+    _, supervisor = running(run, "GPU-a")
     supervisor.release(600)
     reported = until(supervisor, lambda v: v.reason == "released").released_until
     assert reported is not None
@@ -133,14 +95,12 @@ def test_end_of_a_release_follows_a_clock_that_is_set(run: Any, monkeypatch: pyt
 
 
 def test_release_does_not_wait_for_a_reply(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a")
     node.silent = True
     supervisor._intervals = type(INTERVALS)(INTERVALS.intervals, deadline=60.0, open_deadline=60.0)
 
     start = time.monotonic()
-    supervisor.release(60)
-    view = until(supervisor, lambda v: v.reason == "released")
+    view = released(supervisor, 60)
 
     assert time.monotonic() - start < 5
     assert (node.running, view.worker_restarts) == (0, 0)
@@ -169,8 +129,7 @@ def test_driver_that_was_down_is_released_too(run: Any) -> None:
     supervisor = run(node)
     until(supervisor, lambda v: v.reason == "library_mismatch")
 
-    supervisor.release(60)
-    until(supervisor, lambda v: v.reason == "released")
+    released(supervisor, 60)
     started = len(node.workers)
     node.opening = None
     supervisor.attach()
@@ -180,10 +139,8 @@ def test_driver_that_was_down_is_released_too(run: Any) -> None:
 
 
 def test_device_that_is_missing_after_a_release_is_down(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = running(run, node)
-    supervisor.release(60)
-    until(supervisor, lambda v: v.reason == "released")
+    node, supervisor = running(run, "GPU-a", "GPU-b")
+    released(supervisor, 60)
 
     del node.devices[0]
     supervisor.attach()
@@ -198,8 +155,7 @@ QUICK = RecyclingLimits(check_interval_seconds=0.02, memory_min_age_seconds=0.0)
 
 
 def test_old_worker_is_replaced_and_no_device_goes_down(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node, limits=RecyclingLimits(age_seconds=0.2))
+    node, supervisor = running(run, "GPU-a", limits=RecyclingLimits(age_seconds=0.2))
 
     views = []
 
@@ -212,16 +168,6 @@ def test_old_worker_is_replaced_and_no_device_goes_down(run: Any) -> None:
     assert {(driver, device["GPU-a"]) for driver, device in views} == {(True, True)}
     assert supervisor.view().worker_restarts == 0
     assert node.running == 1
-
-
-def test_worker_that_grew_is_replaced(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node, limits=replace(QUICK, resident_bytes=5000))
-    assert supervisor.view().worker_recycles["memory"] == 0
-
-    node.resident = 6000
-    until(supervisor, lambda v: v.worker_recycles["memory"] == 1)
-    node.resident = 1000
 
 
 def test_real_worker_whose_library_leaks_is_replaced() -> None:
@@ -241,10 +187,8 @@ def test_real_worker_whose_library_leaks_is_replaced() -> None:
 
 
 def test_limit_below_the_size_of_a_new_worker_makes_no_loop(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(
-        run, node, limits=RecyclingLimits(resident_bytes=10, check_interval_seconds=0.02, memory_min_age_seconds=0.5)
-    )
+    limits = RecyclingLimits(resident_bytes=10, check_interval_seconds=0.02, memory_min_age_seconds=0.5)
+    node, supervisor = running(run, "GPU-a", limits=limits)
 
     until(supervisor, lambda v: v.worker_recycles["memory"] == 2)
 
@@ -252,8 +196,8 @@ def test_limit_below_the_size_of_a_new_worker_makes_no_loop(run: Any) -> None:
 
 
 def test_device_that_was_plugged_in_is_found(run: Any) -> None:
-    node, bus = Node("GPU-a"), {"a"}
-    supervisor = running(run, node, limits=QUICK, bus=lambda: frozenset(bus))
+    bus = {"a"}
+    node, supervisor = running(run, "GPU-a", limits=QUICK, bus=lambda: frozenset(bus))
 
     node.devices.append("GPU-b")
     bus.add("b")
@@ -263,14 +207,14 @@ def test_device_that_was_plugged_in_is_found(run: Any) -> None:
 
 
 def test_device_that_left_the_bus_and_came_back(run: Any) -> None:
-    node, bus = Node("GPU-a", "GPU-b"), {"a", "b"}
-    supervisor = running(run, node, limits=QUICK, bus=lambda: frozenset(bus))
+    bus = {"a", "b"}
+    node, supervisor = running(run, "GPU-a", "GPU-b", limits=QUICK, bus=lambda: frozenset(bus))
 
     bus.remove("b")
     node.devices[1] = 15
     lost = until(supervisor, lambda v: not up(v)["GPU-b"])
     workers = len(node.workers)
-    time.sleep(0.2)  # no replacement now
+    read_on(supervisor, node)  # no replacement now
     assert (len(node.workers), lost.worker_recycles["cards"]) == (workers, 0)
     node.devices[1] = "GPU-b"
     bus.add("b")
@@ -280,10 +224,8 @@ def test_device_that_left_the_bus_and_came_back(run: Any) -> None:
 
 def test_lost_device_that_was_repaired_is_found(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpugauge.driver.recycling._RETRY_SECONDS", 0.3)
-    node = Node("GPU-a", "GPU-b")
-    supervisor = running(run, node, limits=QUICK)
-    supervisor.release(0.1)
-    until(supervisor, lambda v: v.reason == "released")
+    node, supervisor = running(run, "GPU-a", "GPU-b", limits=QUICK)
+    released(supervisor, 0.1)
     del node.devices[1]
     until(supervisor, lambda v: v.up and up(v) == {"GPU-a": True, "GPU-b": False})
 
@@ -293,19 +235,8 @@ def test_lost_device_that_was_repaired_is_found(run: Any, monkeypatch: pytest.Mo
     assert view.worker_recycles["cards"] >= 1
 
 
-def test_other_devices_are_read_after_a_reload(run: Any) -> None:
-    node = Node("GPU-a", "GPU-b")
-    supervisor = running(run, node)
-
-    supervisor.configure(INTERVALS, ["GPU-b"], RecyclingLimits(), 0.0)
-    view = until(supervisor, lambda v: up(v) == {"GPU-b": True})
-
-    assert view.worker_recycles["settings"] == 1
-
-
 def test_other_intervals_need_no_new_worker(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a")
 
     supervisor.configure(type(INTERVALS)({"fast": 0.01}, 0.05, 0.05), [], RecyclingLimits(), 0.0)
     reads = len(node.workers[0].requests)
@@ -320,8 +251,7 @@ def test_other_intervals_need_no_new_worker(run: Any) -> None:
 
 
 def test_driver_that_was_up_is_lost_until_it_is_up_again(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a")
 
     before = time.monotonic()
     node.devices[0], node.opening = 1, 18
@@ -344,8 +274,7 @@ def test_driver_that_was_never_up_is_not_lost(run: Any) -> None:
 
 
 def test_device_of_a_killed_worker_is_not_quarantined(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a")
 
     node.killed, node.devices[0] = True, WorkerGoneError("killed")
     until(supervisor, lambda v: v.worker_restarts == 3)
@@ -355,8 +284,7 @@ def test_device_of_a_killed_worker_is_not_quarantined(run: Any) -> None:
 
 def test_workers_that_reply_before_they_fail_are_replaced_with_a_back_off(run: Any) -> None:
     """Each worker reads all GPUs once, and fails in the next reading: its replies do not end the back-off."""
-    node = Node("GPU-a")
-    supervisor = running(run, node)
+    node, supervisor = running(run, "GPU-a")
     start = time.monotonic()
     for count in range(1, 4):
         node.killed, node.devices[0] = True, WorkerGoneError("killed")
@@ -374,15 +302,3 @@ def _has_failed(count: int, view: DriverView) -> bool:
 def _has_replied(node: Node, count: int, _: DriverView) -> bool:
     reads: list[str] = [op for op, _ in node.workers[-1].requests if op == "read"]
     return len(node.workers) > count and len(reads) > 1
-
-
-def test_workers_that_fail_soon_are_replaced_with_a_back_off(run: Any) -> None:
-    node = Node("GPU-a")
-    supervisor = running(run, node)
-
-    node.killed, node.devices[0] = True, WorkerGoneError("killed")
-    start = time.monotonic()
-    until(supervisor, lambda v: v.worker_restarts == 3)
-
-    assert time.monotonic() - start >= 0.5  # at once, then after half a second
-    node.devices[0] = "GPU-a"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,24 +24,8 @@ PATIENT = ReadingIntervals({"fast": 0.02, "normal": 0.04}, deadline=60.0, open_d
 
 
 @pytest.fixture
-def rare() -> Iterator[Callable[..., Supervisor]]:
-    made: list[Supervisor] = []
-
-    def start(node: Node, intervals: ReadingIntervals = RARE, **arguments: Any) -> Supervisor:
-        made.append(Supervisor(intervals, worker=node.spawn, **arguments))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.stop()
-
-
-def wait(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def rare(run: Callable[..., Supervisor]) -> Callable[..., Supervisor]:
+    return partial(run, intervals=RARE)
 
 
 # --- the end of a worker: one that works may be in the middle of a call, one that failed is not waited for ---
@@ -111,7 +96,7 @@ def test_a_worker_is_ended_as_its_condition_allows(
     until(running, lambda v: len(v.devices) == 2)
 
     event(node, running)
-    wait(lambda: bool(node.ends))
+    until(running, lambda _: bool(node.ends))
     node.silent = False
 
     assert node.ends[0][0] is graceful
@@ -182,7 +167,8 @@ def test_a_release_ends_although_no_reading_is_due(rare: Any) -> None:
     running.release(0.3)
     until(running, lambda v: v.reason == "released")
 
-    assert until(running, lambda v: v.up and up(v)["GPU-a"]).worker_starts == 2
+    view = until(running, lambda v: v.up and up(v)["GPU-a"])
+    assert (view.worker_starts, view.worker_restarts, view.released_until) == (2, 0, None)
 
 
 def test_nothing_is_done_while_nothing_is_due(rare: Any) -> None:
@@ -265,7 +251,7 @@ def test_the_options_of_a_simulation_reach_the_worker(simulate: Any, simulated: 
 def test_values_grow_old_while_a_reply_is_awaited(rare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_WAIT_SLICE_SECONDS", 0.01)
     node = Node("GPU-a")
-    running = rare(node, PATIENT)
+    running = rare(node, intervals=PATIENT)
     until(running, lambda v: v.up and up(v)["GPU-a"])
 
     running._inventory.limits = {"fast": 0.1, "normal": 0.1}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client.exposition import choose_encoder
 
 from gpugauge.exposition.accept import PROTOBUF
@@ -122,31 +120,3 @@ def test_negotiation_agrees_with_the_official_client_where_that_is_right() -> No
         _, expected = choose_encoder(accept)
         openmetrics = expected.startswith("application/openmetrics-text")
         assert openmetrics == (negotiate(accept, "").format == "openmetrics"), accept
-
-
-def part(kind: str, version: str, escaping: str, quality: str) -> str:
-    return f"{kind};version={version};escaping={escaping};q={quality}"
-
-
-@given(
-    st.lists(
-        st.builds(
-            part,
-            st.sampled_from(["text/plain", "application/openmetrics-text", "application/json"]),
-            st.just("1.0.0"),
-            st.sampled_from(["allow-utf-8", "underscores", "dots", "values"]),
-            st.sampled_from(["0.1", "0.5", "0.9"]),
-        ),
-        min_size=1,
-        max_size=1,
-    ).flatmap(lambda first: st.permutations([*first, "text/html;q=1.0", "*/*;q=0.1"]))
-)
-def test_drawn_escapings_agree_with_the_official_client(ranges: list[str]) -> None:
-    accept = ",".join(ranges)
-    _, expected = choose_encoder(accept)
-    answered = content_type(accept)
-
-    if "json" not in accept:
-        assert set(answered.split("; ")) == set(expected.split("; "))
-    else:
-        assert answered == TEXT

@@ -142,3 +142,12 @@ def steps(listener: Sessions, session: str = HONEST) -> int | None:
 
 def reported(listener: Sessions, session: str, count: int) -> None:
     until(lambda: steps(listener, session) == count)
+
+
+def zombie(code: int) -> int:
+    """Return the pid of a process that has ended, and that nobody has waited for."""
+    child = os.fork()
+    if not child:
+        os._exit(code)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    return child

@@ -47,6 +47,11 @@ class Played:
         """Report a connection. Its process, which `claimed` it, is never that of /proc."""
         self.send(p.OPENED, number, p.PEER.pack(pid, uid, start, 1.0, 0) + cgroup.encode())
 
+    def begin(self, number: int, session: str, *descriptors: int, **identity: Any) -> None:
+        """Report a connection and its first message."""
+        self.open(number, **identity)
+        self.message(number, wire.Hello(session, 0), *descriptors)
+
     def message(self, number: int, message: wire.Message, *descriptors: int) -> None:
         self.send(p.MESSAGE, number, wire.encode(message), descriptors)
 

@@ -13,7 +13,7 @@ from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import messages as wire
 from tests.drawn import cases
 from tests.needs import require
-from tests.sessions.hooks import ONE, TWO, connect, hello, snap, started, until
+from tests.sessions.hooks import ONE, TWO, connect, hello, snap, started, until, zombie
 
 ERROR = 3 << 8  # the exit status of exit code 3
 
@@ -52,15 +52,6 @@ REASONS: list[tuple[str | None, int | None, str]] = [
 
 def test_the_reason_for_an_end() -> None:
     assert [row for row in REASONS if ends.reason(*row[:2]) != row[2]] == []
-
-
-def zombie(code: int) -> int:
-    """Return the pid of a process that has ended, and that nobody has waited for."""
-    child = os.fork()
-    if not child:
-        os._exit(code)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    return child
 
 
 @cases("code", [0, 3])

@@ -5,21 +5,15 @@ import _thread
 import contextlib
 import os
 import posix
-import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 
-from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.receiver import limits as receiver_limits
 from gpugauge.sessions.receiver import peer, protocol, socketfile
 from gpugauge.sessions.receiver.channel import Channel
@@ -28,121 +22,7 @@ from gpugauge.sessions.receiver.peer import CgroupUser, cgroup_of, identify
 from gpugauge.sessions.receiver.protocol import Options
 from gpugauge.sessions.receiver.refusals import Refusals
 from tests.drawn import cases, seeds
-from tests.sessions.hooks import HONEST, ONE, TWO, connect, forked, hello, shared_record, snap, started, steps, until
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[Sessions]:
-    with started(tmp_path / "hook.sock") as listener:
-        yield listener
-
-
-def test_a_stopped_receiver_is_replaced_and_sessions_continue(listener: Sessions) -> None:
-    client, record = connect(listener), shared_record()
-    socket.send_fds(client, [hello(HONEST)], [record])
-    client.send(snap(5, HONEST))
-    until(lambda: steps(listener) == 5)
-    before = listener.receiver_pid()
-    assert before is not None
-    os.kill(before, signal.SIGSTOP)
-    until(lambda: listener.counters().replaced["stuck"] == 1)
-    assert "stuck" in listener.trouble()
-    until(lambda: listener.receiver_pid() not in (None, before))
-    again = connect(listener)
-    assert steps(listener) == 5
-    with pytest.raises(ConnectionError):
-        until(lambda: client.send(snap(6, HONEST)) == 0)  # the process learns that it must connect again
-    client.close()
-    again.send(hello(HONEST))
-    again.send(snap(7, HONEST))
-    until(lambda: steps(listener) == 7)
-    assert sum(listener.counters().ended.values()) == 0
-    again.close()
-    until(lambda: not [s for s in listener.view() if s.connected])
-    os.close(record)
-
-
-def test_a_killed_receiver_is_replaced(listener: Sessions, caplog: pytest.LogCaptureFixture) -> None:
-    before = listener.receiver_pid()
-    assert before is not None
-    os.kill(before, signal.SIGKILL)
-    until(lambda: listener.receiver_pid() not in (None, before))
-    with connect(listener) as client:
-        client.send(hello(HONEST))
-        until(lambda: len(listener.view()) == 1)
-    assert listener.counters().replaced == {"stuck": 0, "blocked": 0, "ended": 1}
-    assert any("replaced" in record.message for record in caplog.records)
-
-
-def test_a_session_whose_process_ended_without_a_receiver_ends(listener: Sessions) -> None:
-
-    def act() -> None:
-        with connect(listener) as client:
-            client.send(hello(HONEST))
-            time.sleep(60)
-
-    child = forked(act)
-    until(lambda: len(listener.view()) == 1)
-    receiver = listener.receiver_pid()
-    assert receiver is not None
-    os.kill(child, signal.SIGKILL)
-    os.kill(receiver, signal.SIGKILL)
-    os.waitpid(child, 0)
-    until(lambda: [s.connected for s in listener.view()] == [False])
-
-
-def test_the_daemon_stops_while_the_receiver_hangs(listener: Sessions) -> None:
-    receiver = listener.receiver_pid()
-    assert receiver is not None
-    os.kill(receiver, signal.SIGSTOP)
-    began = time.monotonic()
-    listener.stop()
-    assert time.monotonic() - began < 10  # TimeoutStopSec of the unit
-
-
-def test_the_receiver_ends_with_the_daemon(tmp_path: Path) -> None:
-    path = tmp_path / "hook.sock"
-    code = f"""
-        import os, time
-        from gpugauge.sessions.listener import Sessions
-        listener = Sessions({str(path)!r})
-        listener.start()
-        print(listener.receiver_pid(), flush=True)
-        time.sleep(60)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout
-        receiver = int(daemon.stdout.readline())
-        daemon.kill()
-    until(lambda: not Path(f"/proc/{receiver}").exists())
-    assert not path.exists()
-
-
-def test_a_receiver_rests_while_nobody_is_connected(listener: Sessions) -> None:
-    intake = listener._reception._intake
-    assert intake
-
-    for session in (ONE, TWO):
-        until(lambda: intake.resting)
-        with connect(listener) as client:  # before it is accepted, the daemon expects reports each second again
-            until(lambda: not intake.resting)
-            client.send(hello(session))
-            until(lambda session=session: session in {s.hello.session for s in listener.view()})  # type: ignore[misc]  # the lambda has a default
-            time.sleep(1.2)
-            assert not intake.resting
-    assert listener.counters().replaced == dict.fromkeys(("stuck", "blocked", "ended"), 0)
-
-
-def test_a_removed_socket_is_opened_again(listener: Sessions, caplog: pytest.LogCaptureFixture) -> None:
-    with connect(listener) as before:
-        before.send(hello(ONE))
-        listener.path.unlink()
-        until(listener.path.exists)
-        with connect(listener) as client:
-            client.send(hello(TWO))
-            until(lambda: [s.connected for s in listener.view()] == [True, True])
-    assert ["the hook's socket was removed, and is opened again"] == [r.message for r in caplog.records]
+from tests.sessions.hooks import until
 
 
 def test_a_used_pid_is_not_taken_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

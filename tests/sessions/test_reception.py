@@ -26,8 +26,7 @@ from tests.sessions.playedreceiver import Played, ban, settle
 def lost(begin: Callable[..., Sessions], **identity: Any) -> tuple[Sessions, Played]:
     """Return a listener with one session whose receiver has ended, and the next receiver."""
     listener = begin()
-    Played.made[-1].open(1, **identity)
-    Played.made[-1].message(1, wire.Hello(ONE, 0))
+    Played.made[-1].begin(1, ONE, **identity)
     Played.made[-1].message(1, wire.Snap(ONE, 1, steps=wire.Progress(7)))
     until(lambda: [steps_of(s) for s in listener.view()] == [7])
     Played.made[-1].channel.shutdown(socket.SHUT_RDWR)
@@ -43,14 +42,12 @@ def test_a_lost_session_belongs_to_its_process(start: Callable[..., Sessions]) -
     own: dict[str, Any] = {"pid": os.getpid(), "start": ticks(os.getpid())}
     listener, played = lost(start, **own)
     for number, other in enumerate(({**own, "start": own["start"] + 1}, {**own, "pid": 1}, {**own, "uid": 2}), 1):
-        played.open(number, **other)
-        played.message(number, wire.Hello(ONE, 0))
+        played.begin(number, ONE, **other)
         settle(listener, number)
         assert listener.counters().rejected["malformed"] == number
     assert [(s.connected, steps_of(s)) for s in listener.view()] == [(True, 7)]
 
-    played.open(9, **own)
-    played.message(9, wire.Hello(ONE, 0))
+    played.begin(9, ONE, **own)
     played.message(9, wire.Snap(ONE, 1, steps=wire.Progress(8)))
     settle(listener, 9)
 
@@ -88,8 +85,7 @@ def test_a_lost_session_without_a_pid_is_awaited_for_a_while(
 
 def test_the_record_of_a_lost_session_is_read_on(start: Callable[..., Sessions]) -> None:
     listener, descriptor = start(), shared_record()
-    Played.made[-1].open(1)
-    Played.made[-1].message(1, wire.Hello(ONE, 0), descriptor)
+    Played.made[-1].begin(1, ONE, descriptor)
     until(lambda: [s.record is not None for s in listener.view()] == [True])
     Played.made[-1].channel.shutdown(socket.SHUT_RDWR)
     until(lambda: len(Played.made) == 2)
@@ -107,11 +103,9 @@ def test_the_record_of_a_lost_session_is_read_on(start: Callable[..., Sessions])
 def test_only_the_first_descriptor_is_taken_and_none_stays_open(start: Callable[..., Sessions]) -> None:
     listener = start()
     played, records, unwanted = Played.made[-1], [shared_record() for _ in range(2)], os.memfd_create("record")
-    played.open(1)
-    played.message(1, wire.Hello(ONE, 0), records[0], unwanted)
+    played.begin(1, ONE, records[0], unwanted)
     played.send(p.ALIVE, 0, p.STATE.pack(0, 0, 0, 0.0), (unwanted,))
-    played.open(2)
-    played.message(2, wire.Hello(TWO, 0), records[1])
+    played.begin(2, TWO, records[1])
     for descriptor in (*records, unwanted):
         os.close(descriptor)
     settle(listener, 1)
@@ -127,8 +121,7 @@ def test_only_the_first_descriptor_is_taken_and_none_stays_open(start: Callable[
 def test_a_rejected_session_keeps_no_descriptor_of_its_process(start: Callable[..., Sessions]) -> None:
     listener = start()
     played, pidfd = Played.made[-1], os.pidfd_open(os.getpid())
-    played.open(1)
-    played.message(1, wire.Hello(ONE, 0))
+    played.begin(1, ONE)
     played.send(p.ENDED, 1, b"rate", (pidfd,))
     os.close(pidfd)
     settle(listener, 1)
@@ -414,8 +407,7 @@ def test_the_time_for_which_ended_sessions_are_kept_can_be_changed(start: Callab
     listener = start(linger_seconds=300.0)
     assert listener.linger_seconds == 300.0
     listener.linger_seconds = 0.0
-    Played.made[-1].open(1)
-    Played.made[-1].message(1, wire.Hello(ONE, 0))
+    Played.made[-1].begin(1, ONE)
     settle(listener, 1)
     assert len(listener.view()) == 1
     Played.made[-1].send(p.ENDED, 1)
@@ -443,8 +435,7 @@ def test_sessions_can_be_viewed_before_the_start_and_after_the_stop(
     assert (idle.view(), idle.receiver_pid(), idle.trouble()) == ((), None, "")
     idle.stop()
     listener = start()
-    Played.made[-1].open(1)
-    Played.made[-1].message(1, wire.Hello(ONE, 0))
+    Played.made[-1].begin(1, ONE)
     settle(listener, 1)
     listener.stop()
 

@@ -24,7 +24,7 @@ from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.workload.identity import JOB_LABELS
 from tests.drawn import cases
-from tests.sessions.hooks import open_records, shared_record, written
+from tests.sessions.hooks import open_records, shared_record, written, zombie
 from tests.sessions.test_budget import maximal
 
 
@@ -357,17 +357,14 @@ def own_start(pid: int) -> int:
 
 def test_whether_the_process_of_a_connection_runs() -> None:
     start = own_start(os.getpid())
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    zombie = connected("a", pid=child, start=own_start(child))
+    child = zombie(0)
+    ended = connected("a", pid=child, start=own_start(child))
 
     assert connected("a", pid=os.getpid(), start=start).alive() is True
     assert connected("a", pid=os.getpid(), start=start - 1).alive() is False  # another process with the same pid
     assert connected("a", pid=2**22 + 1, start=start).alive() is False
     assert connected("a").alive() is None
-    assert zombie.alive() is False
+    assert ended.alive() is False
     assert connections._is_dead(child)
     os.waitpid(child, 0)
     assert not connections._is_dead(child)  # it may be that of another pid namespace

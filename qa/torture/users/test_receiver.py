@@ -1,4 +1,6 @@
-"""Attacks on the receiver of the hook socket by other users: none stops the daemon or the sessions of others."""
+"""The real receiver of the hook socket: it hangs, ends, is killed, and is attacked by other users. None of that stops
+the daemon or the sessions of others.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import select
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +22,20 @@ from typing import Any
 
 import pytest
 from tests.needs import require
-from tests.sessions.hooks import HONEST, ONE, TWO, connect, forked, hello, reported, snap, started, steps, until
+from tests.sessions.hooks import (
+    HONEST,
+    ONE,
+    TWO,
+    connect,
+    forked,
+    hello,
+    reported,
+    shared_record,
+    snap,
+    started,
+    steps,
+    until,
+)
 
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.listener import Sessions
@@ -258,3 +276,117 @@ def test_a_blocked_owner_stops_only_its_own_closes() -> None:
     os.close(reading)
     until(lambda: closer.total == 0)
     assert MAX_THREADS > 1
+
+
+def test_a_stopped_receiver_is_replaced_and_sessions_continue(make: Callable[..., Sessions]) -> None:
+    listener = make()
+    client, record = connect(listener), shared_record()
+    socket.send_fds(client, [hello(HONEST)], [record])
+    client.send(snap(5, HONEST))
+    until(lambda: steps(listener) == 5)
+    before = listener.receiver_pid()
+    assert before is not None
+    os.kill(before, signal.SIGSTOP)
+    until(lambda: listener.counters().replaced["stuck"] == 1)
+    assert "stuck" in listener.trouble()
+    until(lambda: listener.receiver_pid() not in (None, before))
+    again = connect(listener)
+    assert steps(listener) == 5
+    with pytest.raises(ConnectionError):
+        until(lambda: client.send(snap(6, HONEST)) == 0)  # the process learns that it must connect again
+    client.close()
+    again.send(hello(HONEST))
+    again.send(snap(7, HONEST))
+    until(lambda: steps(listener) == 7)
+    assert sum(listener.counters().ended.values()) == 0
+    again.close()
+    until(lambda: not [s for s in listener.view() if s.connected])
+    os.close(record)
+
+
+def test_a_killed_receiver_is_replaced(make: Callable[..., Sessions], caplog: pytest.LogCaptureFixture) -> None:
+    listener = make()
+    before = listener.receiver_pid()
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    until(lambda: listener.receiver_pid() not in (None, before))
+    with connect(listener) as client:
+        client.send(hello(HONEST))
+        until(lambda: len(listener.view()) == 1)
+    assert listener.counters().replaced == {"stuck": 0, "blocked": 0, "ended": 1}
+    assert any("replaced" in record.message for record in caplog.records)
+
+
+def test_a_session_whose_process_ended_without_a_receiver_ends(make: Callable[..., Sessions]) -> None:
+    listener = make()
+
+    def act() -> None:
+        with connect(listener) as client:
+            client.send(hello(HONEST))
+            time.sleep(60)
+
+    child = forked(act)
+    until(lambda: len(listener.view()) == 1)
+    receiver = listener.receiver_pid()
+    assert receiver is not None
+    os.kill(child, signal.SIGKILL)
+    os.kill(receiver, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: [s.connected for s in listener.view()] == [False])
+
+
+def test_the_daemon_stops_while_the_receiver_hangs(make: Callable[..., Sessions]) -> None:
+    listener = make()
+    receiver = listener.receiver_pid()
+    assert receiver is not None
+    os.kill(receiver, signal.SIGSTOP)
+    began = time.monotonic()
+    listener.stop()
+    assert time.monotonic() - began < 10  # TimeoutStopSec of the unit
+
+
+def test_the_receiver_ends_with_the_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "hook.sock"
+    code = f"""
+        import os, time
+        from gpugauge.sessions.listener import Sessions
+        listener = Sessions({str(path)!r})
+        listener.start()
+        print(listener.receiver_pid(), flush=True)
+        time.sleep(60)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout
+        receiver = int(daemon.stdout.readline())
+        daemon.kill()
+    until(lambda: not Path(f"/proc/{receiver}").exists())
+    assert not path.exists()
+
+
+def test_a_receiver_rests_while_nobody_is_connected(make: Callable[..., Sessions]) -> None:
+    listener = make()
+    intake = listener._reception._intake
+    assert intake
+
+    for session in (ONE, TWO):
+        until(lambda: intake.resting)
+        with connect(listener) as client:  # before it is accepted, the daemon expects reports each second again
+            until(lambda: not intake.resting)
+            client.send(hello(session))
+            until(lambda session=session: session in {s.hello.session for s in listener.view()})  # type: ignore[misc]  # the lambda has a default
+            time.sleep(1.2)
+            assert not intake.resting
+    assert listener.counters().replaced == dict.fromkeys(("stuck", "blocked", "ended"), 0)
+
+
+def test_a_removed_socket_is_opened_again(make: Callable[..., Sessions], caplog: pytest.LogCaptureFixture) -> None:
+    listener = make()
+    with connect(listener) as before:
+        before.send(hello(ONE))
+        listener.path.unlink()
+        until(listener.path.exists)
+        with connect(listener) as client:
+            client.send(hello(TWO))
+            until(lambda: [s.connected for s in listener.view()] == [True, True])
+    assert ["the hook's socket was removed, and is opened again"] == [r.message for r in caplog.records]

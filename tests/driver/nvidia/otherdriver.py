@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpugauge.driver.nvidia.nvml import used_library
+from gpugauge.driver.nvidia.nvml import Nvml, used_library
+from tests.simulator.build import Clock, opened
+
+
+def clocked(text: str) -> tuple[Nvml, Clock]:
+    """Open the driver of a scenario at its second 0; return it with its clock."""
+    clock = Clock()
+    return opened(text, clock), clock
 
 
 class Driver:

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpugauge.driver.api import DriverError
-from gpugauge.driver.nvidia.nvml import use_library, used_library
+from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
 from gpugauge.simulator.nvml.answers import point
 from gpugauge.simulator.worker import service as simulated_service
 from tests.drawn import cases
-from tests.driver.nvidia.otherdriver import Driver
+from tests.driver.nvidia.otherdriver import Driver, clocked
 from tests.simulator.build import Clock, opened, scenario
 
 SICK = """
@@ -21,8 +22,7 @@ gpus:
 
 
 def test_events_since_the_last_read() -> None:
-    clock = Clock()
-    nvml = opened(SICK, clock)
+    nvml, clock = clocked(SICK)
     clock.now = 6.0
     nvml.read(1, ["static"])  # earlier events are never reported
     clock.now = 12.0
@@ -40,8 +40,7 @@ def test_events_since_the_last_read() -> None:
 
 
 def test_events_come_with_the_read_that_fails() -> None:
-    clock = Clock()
-    nvml = opened(SICK, clock)
+    nvml, clock = clocked(SICK)
     nvml.read(1, ["static"])
     clock.now = 25.0
     with pytest.raises(DriverError, match="gpu_is_lost"):
@@ -72,32 +71,18 @@ gpus:
 """
 
 
-def test_event_of_another_device_has_the_uuid_of_its_handle() -> None:
-    clock = Clock()
-    nvml = opened(FOREIGN, clock)
+@cases(
+    "before",
+    [
+        lambda nvml: nvml.read(1, ["static"]),
+        lambda _: None,  # the other GPU has not been opened
+        lambda nvml: nvml.samples(1),  # … or opened without reading its uuid
+    ],
+)
+def test_event_of_another_device_has_its_uuid(before: Callable[[Nvml], object]) -> None:
+    nvml, clock = clocked(FOREIGN)
     nvml.read(0, ["static"])
-    nvml.read(1, ["static"])
-    clock.now = 6.0
-    nvml.read(0, ["fast"])
-
-    assert nvml.take_events() == [{"type": "xid", "xid": 31, "uuid": "GPU-b"}]
-
-
-def test_event_of_a_device_that_has_not_been_read_has_its_uuid() -> None:
-    clock = Clock()
-    nvml = opened(FOREIGN, clock)
-    nvml.read(0, ["static"])
-    clock.now = 6.0
-    nvml.read(0, ["fast"])
-
-    assert nvml.take_events() == [{"type": "xid", "xid": 31, "uuid": "GPU-b"}]
-
-
-def test_event_before_the_first_reading_of_its_device_has_its_uuid() -> None:
-    clock = Clock()
-    nvml = opened(FOREIGN, clock)
-    nvml.read(0, ["static"])
-    nvml.samples(1)  # opens the GPU without reading its uuid
+    before(nvml)
     clock.now = 6.0
     nvml.read(0, ["fast"])
 
@@ -209,9 +194,14 @@ def test_failed_registration_is_repeated_with_the_identity(code: int) -> None:
 
 
 def test_driver_that_reports_without_end() -> None:
-    nvml = opened("gpus: {model: h100}\nfaults: [{call: nvmlEventSetWait_v2, value: 8}]")
-    clock = Clock()
-    clock.now = 1.0
-    nvml.read(0, ["fast"])
+    nvml, waits = opened("gpus: {model: h100}"), [0]
 
-    assert len(nvml.take_events()) <= 64
+    def wait(_set: Any, data: Any, _timeout: Any) -> int:
+        waits[0] += 1
+        data._obj.eventType, data._obj.eventData = 8, 31
+        return 0
+
+    use_library(Driver(nvmlEventSetWait_v2=wait))
+    nvml.read(0, ["static", "fast"])
+
+    assert 1 < len(nvml.take_events()) == waits[0] <= 64

@@ -7,9 +7,10 @@ import pytest
 from gpugauge.driver.api import IMPLAUSIBLE
 from gpugauge.driver.nvidia.fieldvalues import field_values
 from tests.drawn import cases
-from tests.simulator.build import Clock, opened
+from tests.driver.nvidia.otherdriver import clocked
+from tests.simulator.build import opened
 
-THERMAL = {"sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 HOT = "health: {throttling: [{reason: sw_thermal_slowdown, start: 0, end: 2}]}"
 
 
@@ -33,23 +34,14 @@ def ids(version: str | None) -> dict[str | None, int]:
     ],
 )
 def test_ids_of_throttle_counters_follow_the_driver(version: str | None, first: int | None) -> None:
-    expected = (
-        {}
-        if first is None
-        else {
-            "sw_thermal_slowdown": first,
-            "hw_thermal_slowdown": first + 1,
-            "hw_power_brake_slowdown": first + 2,
-        }
-    )
+    expected = {} if first is None else {key: first + place for place, key in enumerate(THERMAL)}
 
     assert ids(version) == expected
 
 
 @cases("version", ["570.124.06", "575.57.08", "580.95.05"])
 def test_throttled_seconds_are_right_or_absent(version: str) -> None:
-    clock = Clock()
-    nvml = opened(f"driver: {{version: {version}}}\ngpus: [{{model: b200, {HOT}}}]", clock)
+    nvml, clock = clocked(f"driver: {{version: {version}}}\ngpus: [{{model: b200, {HOT}}}]")
     clock.now = 10.0
     counters = nvml.read(0, ["normal"])[0]["normal"]["clocks_event_nanoseconds"]
 
@@ -66,8 +58,7 @@ def test_one_call_for_all_groups() -> None:
 
 
 def slow(text: str, **health: Any) -> dict[str, Any]:
-    clock = Clock()
-    nvml = opened(f"driver: {{version: 580.95.05}}\ngpus: [{{model: {text}}}]", clock)
+    nvml, clock = clocked(f"driver: {{version: 580.95.05}}\ngpus: [{{model: {text}}}]")
     clock.now = 60.0
     return nvml.read(0, ["slow"])[0]["slow"]
 
@@ -117,8 +108,7 @@ def test_nvlink_5_has_other_counters() -> None:
 
 @cases("model", ["a100", "b200"])
 def test_nvlink_bytes_in_any_unit(model: str) -> None:
-    clock = Clock()
-    nvml = opened(f"driver: {{version: 580.95.05}}\ngpus: [{{model: {model}, load: 0.5}}]", clock)
+    nvml, clock = clocked(f"driver: {{version: 580.95.05}}\ngpus: [{{model: {model}, load: 0.5}}]")
     clock.now = 10.0
     values = nvml.read(0, ["normal"])[0]["normal"]
 
@@ -142,8 +132,7 @@ def test_all_32_bits_set_is_not_a_count() -> None:
 
 
 def test_counters_start_again_at_a_reset() -> None:
-    clock = Clock()
-    nvml = opened("gpus: [{model: a100, load: 1.0, health: {counters_reset_at: 30, pcie_replays: 9}}]", clock)
+    nvml, clock = clocked("gpus: [{model: a100, load: 1.0, health: {counters_reset_at: 30, pcie_replays: 9}}]")
     replays, energy = list[Any](), list[Any]()
     for clock.now in (29.0, 31.0, 33.0):
         values, _ = nvml.read(0, ["normal", "slow"])

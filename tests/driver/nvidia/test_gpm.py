@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.nvidia.nvml import Nvml
-from tests.simulator.build import Clock, opened
+from tests.driver.nvidia.otherdriver import clocked
+from tests.simulator.build import opened
 
 H100 = "gpus: [{model: h100, load: {shape: points, points: [[10, 0], [10.001, 1]]}}]\n"
 
@@ -15,8 +16,7 @@ def read(nvml: Nvml) -> dict[str, Any] | None:
 
 
 def test_first_reading_has_nothing_to_compare_with() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
     assert read(nvml) is None
     clock.now = 1.0
 
@@ -24,8 +24,7 @@ def test_first_reading_has_nothing_to_compare_with() -> None:
 
 
 def test_readings_too_close_are_left_out() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
     read(nvml)
     seconds = []
     for clock.now in (0.5, 0.95, 1.0, 2.0):
@@ -35,8 +34,7 @@ def test_readings_too_close_are_left_out() -> None:
 
 
 def test_means_are_of_the_time_between() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
     active = []
     for clock.now in (8.0, 9.0, 11.0, 13.0):
         active.append((read(nvml) or {}).get("graphics_active_percent"))
@@ -45,8 +43,7 @@ def test_means_are_of_the_time_between() -> None:
 
 
 def test_one_call_for_all_metrics() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
     read(nvml)
     nvml.take_calls()
     clock.now = 1.0
@@ -58,8 +55,7 @@ def test_one_call_for_all_metrics() -> None:
 
 
 def test_implausible_metric_is_dropped() -> None:
-    clock = Clock()
-    nvml = opened(H100 + "faults: [{call: nvmlGpmMetricsGet, value: 4294967295, start: 1, end: 2}]", clock)
+    nvml, clock = clocked(H100 + "faults: [{call: nvmlGpmMetricsGet, value: 4294967295, start: 1, end: 2}]")
     read(nvml)
     clock.now = 1.0
 
@@ -86,8 +82,7 @@ def test_library_without_gpm() -> None:
 
 
 def test_reading_starts_again_after_a_failure() -> None:
-    clock = Clock()
-    nvml = opened(H100 + "faults: [{call: nvmlGpmMetricsGet, code: unknown, times: 1}]", clock)
+    nvml, clock = clocked(H100 + "faults: [{call: nvmlGpmMetricsGet, code: unknown, times: 1}]")
     read(nvml)
     clock.now = 1.0
     failed, errors = nvml.read(0, ["profiling"])

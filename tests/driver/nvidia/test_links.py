@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpugauge.collectors.device.links import METRICS
 from gpugauge.driver.api import DeviceReading
 from tests.drawn import cases
-from tests.simulator.build import Clock, opened
+from tests.driver.nvidia.otherdriver import clocked
+from tests.simulator.build import opened
 
 
 @cases("count", [37, 40_000, 0xFFFFFFFF])
@@ -34,8 +35,7 @@ def test_the_speed_is_exact(speed: int) -> None:
 
 
 def test_a_gpu_without_links_has_no_value_of_them() -> None:
-    clock = Clock()
-    nvml = opened("gpus: [{model: h100, load: 0.9, nvlinks: 0, nvlinks_absent: 18}]", clock)
+    nvml, clock = clocked("gpus: [{model: h100, load: 0.9, nvlinks: 0, nvlinks_absent: 18}]")
     found = set()
     for clock.now in (0.0, 2.0):
         values, _ = nvml.read(0, ["profiling", "normal", "slow"])
@@ -46,9 +46,8 @@ def test_a_gpu_without_links_has_no_value_of_them() -> None:
 
 
 def test_links_that_a_gpu_does_not_have_are_absent() -> None:
-    clock = Clock()
     outage = "health: {nvlink_outages: [{link: 5, start: 10, end: 40, silent: true}]}"
-    nvml = opened(f"gpus: [{{model: h100, nvlinks: 12, nvlinks_absent: 6, {outage}}}]", clock)
+    nvml, clock = clocked(f"gpus: [{{model: h100, nvlinks: 12, nvlinks_absent: 6, {outage}}}]")
     found = []
     for clock.now in (0.0, 20.0, 50.0):
         values = nvml.read(0, ["slow"])[0]["slow"]

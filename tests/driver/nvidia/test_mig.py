@@ -5,7 +5,7 @@ from typing import Any
 from gpugauge.driver.codes import IMPLAUSIBLE, NOT_SUPPORTED
 from gpugauge.driver.nvidia.nvml import use_library, used_library
 from tests.drawn import cases
-from tests.driver.nvidia.otherdriver import Driver
+from tests.driver.nvidia.otherdriver import Driver, clocked
 from tests.simulator.build import Clock, opened
 
 LAYOUT = """
@@ -17,8 +17,7 @@ processes: [{pid: 4, gpus: [0], instance: 2, memory: 1GiB, load: 0.5, intensity:
 
 
 def test_instances_with_memory_and_counters() -> None:
-    clock = Clock()
-    nvml = opened(LAYOUT, clock)
+    nvml, clock = clocked(LAYOUT)
     nvml.read(0, ["mig"])
     clock.now = 1.0
 
@@ -54,8 +53,7 @@ def test_processes_name_their_instance() -> None:
 
 
 def test_layout_change_adds_static_and_mig_to_a_reading() -> None:
-    clock = Clock()
-    nvml = opened(LAYOUT, clock)
+    nvml, clock = clocked(LAYOUT)
     nvml.read(0, ["static", "fast", "mig"])
     nvml.take_events()
     clock.now = 6.0
@@ -83,8 +81,7 @@ def test_without_mig(model: str, expected: dict[str, object]) -> None:
 
 
 def test_instances_of_a_device_without_gpm() -> None:
-    clock = Clock()
-    nvml = opened("gpus: [{model: a100, mig: [{profile: 7g.80gb}]}]", clock)
+    nvml, clock = clocked("gpus: [{model: a100, mig: [{profile: 7g.80gb}]}]")
     for clock.now in (0.0, 1.0):
         (instance,) = nvml.read(0, ["mig"])[0]["mig"]["mig_instances"]
 

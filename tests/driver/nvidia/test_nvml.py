@@ -12,6 +12,7 @@ from gpugauge.driver.nvidia.nvml import Nvml, use_library
 from gpugauge.simulator.nvml.library import Library
 from tests.drawn import cases
 from tests.driver.h100 import EXPECTED
+from tests.driver.nvidia.otherdriver import clocked
 from tests.simulator.build import Clock, opened
 
 GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
@@ -20,12 +21,10 @@ H100 = "gpus: [{model: h100, count: 2}]\n"
 
 
 def test_every_reading_of_a_device() -> None:
-    clock = Clock()
-    nvml = opened(
+    nvml, clock = clocked(
         "driver: {version: 580.95.05}\n"
         "gpus: [{model: h100, uuid: GPU-1}]\n"
         "processes: [{pid: 7, gpus: [0], memory: 1GiB, load: 0.5, intensity: 1.0, traffic: 0.5}]\n",
-        clock,
     )
     nvml.read(0, ["profiling"])
     clock.now = 100.0
@@ -39,9 +38,8 @@ def test_every_reading_of_a_device() -> None:
 
 
 def test_devices_together_fill_every_field_of_a_device() -> None:
-    clock = Clock()
     models = "".join(f"  - {{model: {model}}}\n" for model in ("a100", "b200", "geforce", "h100", "t4"))
-    nvml = opened(f"gpus:\n{models}", clock)
+    nvml, clock = clocked(f"gpus:\n{models}")
     filled: set[str] = set()
     for clock.now in (0.0, 1.0):
         for index in range(5):
@@ -247,8 +245,7 @@ def test_no_kind_supported_is_absent() -> None:
 
 def test_call_that_has_worked_is_repeated() -> None:
     """A GPU that supports nothing for a while, as during a reset, has all its values afterwards."""
-    clock = Clock()
-    nvml = opened(H100 + PROCESSES + "faults: [{gpu: 0, start: 2, end: 4, code: not_supported}]\n", clock)
+    nvml, clock = clocked(H100 + PROCESSES + "faults: [{gpu: 0, start: 2, end: 4, code: not_supported}]\n")
 
     def found() -> set[str]:
         values, _ = nvml.read(0, GROUPS)

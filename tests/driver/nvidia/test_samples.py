@@ -8,6 +8,7 @@ from gpugauge.driver.api import ENGINES
 from gpugauge.driver.messages import PERCENT_UNKNOWN, unpacked
 from gpugauge.driver.nvidia.nvml import Nvml, used_library
 from tests.drawn import cases
+from tests.driver.nvidia.otherdriver import clocked
 from tests.simulator.build import Clock, opened
 
 H100 = "gpus: [{model: h100, load: {shape: square, high: 1.0, low: 0.0, period: 2, duty: 0.5}}]\n"
@@ -18,8 +19,7 @@ def stamps(nvml: Nvml, engine: str = "gpu") -> list[int]:
 
 
 def test_ring_is_drained_once() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
 
     first = stamps(nvml)
     clock.now = 1.0
@@ -33,8 +33,7 @@ def test_ring_is_drained_once() -> None:
 
 
 def test_samples_add_up_to_the_load() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
     nvml.samples(0)
     busy = 0.0
     last = 0
@@ -48,10 +47,8 @@ def test_samples_add_up_to_the_load() -> None:
 
 
 def test_every_engine_has_its_ring() -> None:
-    clock = Clock()
-    nvml = opened(
+    nvml, clock = clocked(
         "gpus: {model: h100}\nprocesses: [{pid: 1, gpus: [0], load: 0.8, traffic: 0.5, engines: {decoder: 0.25}}]",
-        clock,
     )
     clock.now = 30.0
 
@@ -90,8 +87,7 @@ def test_mig_leaves_two_rings() -> None:
 
 
 def test_dry_ring_is_empty() -> None:
-    clock = Clock()
-    nvml = opened("gpus: [{model: h100, ring: {dry_when_idle: true}}]", clock)
+    nvml, clock = clocked("gpus: [{model: h100, ring: {dry_when_idle: true}}]")
     for clock.now in (0.0, 10.0, 20.0, 40.0):
         assert nvml.samples(0)[0]["gpu"] == ""
 
@@ -110,8 +106,7 @@ def test_samples_of_an_idle_ring_are_not_repeated() -> None:
 
 
 def test_clock_that_is_set_back() -> None:
-    clock = Clock()
-    nvml = opened("gpus: [{model: h100, ring: {clock_steps: [[10, -3600]]}}]", clock)
+    nvml, clock = clocked("gpus: [{model: h100, ring: {clock_steps: [[10, -3600]]}}]")
     newest = {}
     for second in range(60):
         clock.now = float(second)
@@ -124,9 +119,8 @@ def test_clock_that_is_set_back() -> None:
 
 @cases("back", [5, 3600])
 def test_processes_after_a_clock_that_is_set_back(back: int) -> None:
-    clock = Clock()
     gpu = f"gpus: [{{model: h100, ring: {{clock_steps: [[10, -{back}]]}}}}]"
-    nvml = opened(f"{gpu}\nprocesses: [{{pid: 7, gpus: [0], load: 0.5}}]", clock)
+    nvml, clock = clocked(f"{gpu}\nprocesses: [{{pid: 7, gpus: [0], load: 0.5}}]")
     with_rows = []
     for second in range(60):
         clock.now = float(second)
@@ -139,8 +133,7 @@ def test_processes_after_a_clock_that_is_set_back(back: int) -> None:
 
 
 def test_an_idle_gpu_has_no_rows_again_after_a_reading_of_the_whole_ring() -> None:
-    clock = Clock()
-    nvml = opened("gpus: {model: h100}\nprocesses: [{pid: 7, gpus: [0], load: 0.5, end: 20}]", clock)
+    nvml, clock = clocked("gpus: {model: h100}\nprocesses: [{pid: 7, gpus: [0], load: 0.5, end: 20}]")
     with_rows = []
     for second in range(90):
         clock.now = float(second)
@@ -151,9 +144,8 @@ def test_an_idle_gpu_has_no_rows_again_after_a_reading_of_the_whole_ring() -> No
 
 
 def test_garbage_is_passed_on_and_does_not_stop_the_ring() -> None:
-    clock = Clock()
     fault = "faults: [{call: nvmlDeviceGetSamples, member: timeStamp, value: 18446744073709551615, end: 1}]"
-    nvml = opened(H100 + fault, clock)
+    nvml, clock = clocked(H100 + fault)
     assert set(stamps(nvml)) == {18446744073709551615}
     found = []
     for second in range(1, 40):
@@ -164,9 +156,8 @@ def test_garbage_is_passed_on_and_does_not_stop_the_ring() -> None:
 
 
 def test_processes_are_means_since_the_last_drain() -> None:
-    clock = Clock()
     job = "processes: [{pid: 7, gpus: [0], load: 0.5, traffic: 0.5}, {pid: 8, gpus: [0]}]"
-    nvml = opened("gpus: {model: h100}\n" + job, clock)
+    nvml, clock = clocked("gpus: {model: h100}\n" + job)
     clock.now = 20.0
     first = nvml.samples(0)[0]["process"]  # a mean over the whole ring
     clock.now = 25.0
@@ -197,8 +188,7 @@ def library(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, samples: Any) -> None:
 
 
 def test_rings_are_sized_once() -> None:
-    clock = Clock()
-    nvml = opened(H100, clock)
+    nvml, clock = clocked(H100)
     nvml.samples(0)
     nvml.take_calls()
     clock.now = 2.0

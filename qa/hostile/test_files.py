@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.certificates import Authority
+from tests.drawn import cases
+from tests.needs import give_up
 
 from gpugauge.settings.files import MAX_BYTES, FileError, TimedReading, TimeoutExceeded, read_file
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 from gpugauge.web.config.load import load_web_config
-from tests.certificates import Authority
-from tests.drawn import cases
-from tests.needs import give_up
 
 
 def named_pipe(path: Path) -> None:
