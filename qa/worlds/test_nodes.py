@@ -14,7 +14,8 @@ from gpugauge.cli.status import exit_status
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
 
-SEEDS = range(60 if EVERYTHING else 20)
+# On the last two of a push nothing is wrong.
+SEEDS = range(60) if EVERYTHING else [*range(20), 47, 49]
 WIDTHS = (80, 120, 200)
 ALL_WIDTHS = (20, 24, 41, 60, 64, *WIDTHS, 300)
 HARMLESS = {None, "gpu_idle", "sw_power_cap"}  # reasons for lower clocks
