@@ -125,6 +125,8 @@ def begun(running: Daemon, trained: Training) -> tuple[str, ...]:
     return process
 
 
+# Not in each push: on a busy machine the end of the training is sometimes not counted within two minutes.
+@pytest.mark.everything
 def test_training_survives_a_killed_and_a_stopped_daemon(tmp_path: Path) -> None:
     with serve(tmp_path) as first, training(tmp_path, first.socket) as trained:
         process = begun(first, trained)

@@ -57,6 +57,7 @@ def joined(tmux: list[str], width: int) -> list[str]:
 
 @seeds((3, 7, 21, 33))
 def test_lines_fit_the_terminal(seed: int, tmux: list[str], tmp_path: Path) -> None:
+    subprocess.run([*tmux, "kill-server"], check=False, stderr=subprocess.DEVNULL)  # the sessions of the seed before
     node = draw(seed)
     facts = status(node.snapshot(), node.history())
     with answering(node) as address:
