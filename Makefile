@@ -121,9 +121,8 @@ test-python: ## the tests of the daemon with another Python: make test-python PY
 
 smoke: ## the daemon, its commands and the hook's start with another Python: make smoke PYTHON=python3.13
 	@test -x $(OTHER)/bin/pip || $(PYTHON) -m venv $(OTHER)
-	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/image.txt -r deploy/requirements/build.txt
-	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@$(OTHER)/bin/python tests/smoke.py
+	@$(OTHER)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements/image.txt
+	@PYTHONPATH=src $(OTHER)/bin/python tests/smoke.py
 
 # Drawn cases get another seed each time. A mutant that survives is compared with a list, so that its sample is fixed.
 SEED ?= $(shell date +%s)
