@@ -14,7 +14,7 @@ from qa.mutants.sites import Site
 ROOT = Path(__file__).parents[2]
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "tmp_path_retention_policy=none")
 THE_IMPORT, TIME_LIMIT = "the import", "time limit"  # in the place of a test that kills
-_MARKS = "not e2e and not deploy and not alone"
+_MARKS = "not e2e and not deploy and not everything"
 
 
 @dataclass(frozen=True)
