@@ -7,10 +7,10 @@ BIN    := $(VENV)/bin
 TORCH  ?= 2.13.0
 export TORCH
 
-# How many tests run beside each other.
-JOBS   ?= 2
+# How many tests run beside each other: some wait while others work.
+JOBS   ?= 3
 PYTEST  = -m pytest -q --numprocesses=$(JOBS) --dist=loadfile
-# More of the end-to-end tests, which wait for other programs most of the time.
+# End-to-end tests wait for other programs most of the time.
 e2e: JOBS = 4
 # The tests of a push. The others are in `make everything`.
 PUSH   := not everything and not deploy and not cluster
@@ -104,7 +104,7 @@ release-chart: ## package the Helm chart, and push it: ARGS="--to oci://REGISTRY
 	@$(VENV)-lock/bin/python deploy/release/chart.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python $(PYTEST) -m "not e2e and $(PUSH)"
+	@$(BIN)/python $(PYTEST) -m "not e2e and $(PUSH)" --ignore=tests/e2e tests qa/worlds
 
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
@@ -143,7 +143,7 @@ lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/vulture
-	@$(BIN)/mypy
+	@MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 $(VENV)/frameworks: $(VENV)/dev
 	@$(BIN)/python -c 'import torch' || { echo "make e2e needs torch, see CONTRIBUTING.md" >&2; exit 1; }

@@ -16,20 +16,27 @@ EVERYTHING = bool(os.environ.get("GPUGAUGE_EVERYTHING"))
 """Whether all cases are drawn: `make everything`."""
 SECONDS = 120
 """The longest time of a value that a seed draws."""
+_SHARE = 5
+"""One of so many seeds is drawn at a push, on each day another one."""
+_TODAY = datetime.now(timezone.utc).toordinal()
 Decorator: TypeAlias = "Callable[[Callable[..., None]], Callable[..., None]]"
 
 
 def draws(push: int, everything: int) -> Sequence[int]:
     """Return the seeds 0 to `everything`, or, at a push, `push` of them, others on each day."""
-    first = datetime.now(timezone.utc).toordinal() * push
-    return range(everything) if EVERYTHING else [(first + number) % everything for number in range(push)]
+    return range(everything) if EVERYTHING else [(_TODAY * push + number) % everything for number in range(push)]
 
 
 def seeds(values: Iterable[int], name: str = "seed") -> Decorator:
-    """Return a decorator that runs a test once for each value of its argument `name`, each with a `tmp_path` and a
-    `monkeypatch` of its own. A failure names the value; with GPUGAUGE_SEED only that value is run.
+    """Return a decorator that runs a test once for each value of its argument `name` (at a push, for each fifth one of
+    many), with a `tmp_path` and a `monkeypatch` of its own. A failure names the value; with GPUGAUGE_SEED only that
+    one is run.
     """
-    chosen = [int(os.environ["GPUGAUGE_SEED"])] if "GPUGAUGE_SEED" in os.environ else list(values)
+    drawn = list(values)
+    if "GPUGAUGE_SEED" in os.environ:
+        chosen = [int(os.environ["GPUGAUGE_SEED"])]
+    else:
+        chosen = drawn if EVERYTHING or len(drawn) < _SHARE else drawn[_TODAY % _SHARE :: _SHARE]
     in_one = _in_one([({name: value}, f"{name} {value}", f" (GPUGAUGE_SEED={value} repeats it)") for value in chosen])
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:

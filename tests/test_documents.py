@@ -118,6 +118,7 @@ def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     assert [(page.name, found[0]) for page in pages for found in [loaded.search(page.read_text())] if found] == []
 
 
+@pytest.mark.everything
 def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     mkdocs = Path(sys.executable).with_name("mkdocs")
     require(mkdocs.exists(), "mkdocs is not installed (the extra docs)")

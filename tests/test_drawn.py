@@ -47,6 +47,22 @@ def test_one_value_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert seen == [17]
 
 
+@pytest.mark.parametrize(("everything", "expected"), [(True, [*range(10)]), (False, [3, 8])])
+def test_a_push_draws_a_part_of_many(everything: bool, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "EVERYTHING", everything)
+    monkeypatch.setattr(drawn, "_TODAY", 8)
+    monkeypatch.delenv("GPUGAUGE_SEED", raising=False)
+    seen = []
+
+    @seeds(range(10))
+    def test(seed: int) -> None:
+        seen.append(seed)
+
+    test()
+
+    assert seen == expected
+
+
 def test_each_row_of_a_table_is_a_case(caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 

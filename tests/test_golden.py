@@ -105,6 +105,7 @@ def test_golden_file_is_openmetrics_to_the_official_parser(path: Path) -> None:
     assert series(families) == series(parse_text(path.with_suffix(".text").read_text()))
 
 
+@pytest.mark.everything
 @pytest.mark.timeout(600)  # each scenario runs for some seconds
 @cases("name", GOLDENS)
 def test_both_formats_have_the_same_series_and_units(name: str) -> None:

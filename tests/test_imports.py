@@ -1,4 +1,5 @@
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ MODULES = {
 PACKAGES = {package.name: package for package in packages()}
 
 
+@functools.cache
 def _imports(module: str) -> set[str]:
     """Return the modules of this project that a module imports, also inside functions, but not for types alone."""
     tree = ast.parse(MODULES[module].read_text())

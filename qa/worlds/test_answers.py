@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.doctor.cases import case
 from tests.doctor.daemons import answers_of, serving
 from tests.doctor.test_answer import shown, without_blanks
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.base.text import printable
 from gpugauge.doctor import reported
@@ -19,7 +19,7 @@ from gpugauge.terminal.columns import cells
 from gpugauge.verdict.causes import CAUSES
 from qa.worlds.nodes import Program, draw
 
-SEEDS = range(12 if EVERYTHING else 5)
+SEEDS = range(12)
 # By the number of loader workers, "" if it is not known.
 LOADER_TEXTS = {
     "": [CAUSES["data_loading"].advice],
@@ -85,7 +85,7 @@ def test_the_checks_advise_what_the_answer_advises(tmp_path: Path, seed: int) ->
             assert {*advised} == {changes[0]}
 
 
-@seeds(range(30 if EVERYTHING else 12))
+@seeds(range(30))
 def test_what_is_wrong_with_its_gpu_stands_first(tmp_path: Path, seed: int) -> None:
     node = draw(seed)
     with serving(answers_of(node)) as url:

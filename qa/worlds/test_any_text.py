@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.collectors.training.test_training import FakeSessions
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.texts import NAMES, TEXTS
 
 from gpugauge.base.text import whole
@@ -54,7 +54,7 @@ def session(dice: random.Random, number: int, second: float) -> Session:
     return Session(hello, number, 1000, snap)
 
 
-@seeds(range(0, 40, 1 if EVERYTHING else 3))
+@seeds(range(40))
 def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     sessions = FakeSessions()
     collectors: list[Collector] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.sessions.test_budget import connection, exported, maximal
 
 from gpugauge.sessions.budget import PLAIN_SERIES, Budget
@@ -37,7 +37,7 @@ def test_maximal_snapshots_of_a_thousand_sessions_are_bounded() -> None:
     assert store.counters().cut["all"] == 0
 
 
-@seeds(range(5 if EVERYTHING else 2))
+@seeds(range(5))
 def test_no_limit_is_exceeded_whatever_the_sessions_do(seed: int) -> None:
     draw = random.Random(seed)
     budget = Budget(series=4000, series_by_owner=1500)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.doctor.cases import findings as of_check
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.simulator.build import scenario
 
 from gpugauge.doctor import condition, machine
@@ -174,7 +174,7 @@ def findings(gpus: list[Gpu], folder: Path) -> list[Finding]:
     return [finding for check in checks for finding in of_check(check, case) if finding.severity]
 
 
-@seeds(range(MACHINES if EVERYTHING else MACHINES // 3))
+@seeds(range(MACHINES))
 def test_drawn_machines(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fault, "apply", apply)
     gpus = drawn(seed)

@@ -7,7 +7,7 @@ import re
 import signal
 from dataclasses import dataclass
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.status.statusfacts import family
 from tests.web.page.reading import Reader
 
@@ -97,7 +97,7 @@ def drawn(seed: int) -> tuple[list[Ended], Snapshot]:
     return found, Snapshot(NOW, 100.0, (Section("all", families),), {})
 
 
-@seeds(range(20 if EVERYTHING else 7))
+@seeds(range(20))
 def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
     found, snapshot = drawn(seed)
     facts = status(snapshot, History())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import opened
 
@@ -94,7 +94,7 @@ def readings(life: Life) -> Iterator[DeviceReading]:
         yield DeviceReading.of([nvml.read(0, ["normal"])[0]["normal"]])
 
 
-@seeds(range(0, 100, 1 if EVERYTHING else 3))
+@seeds(range(100))
 def test_an_error_is_open_until_a_reset_and_no_longer(seed: int) -> None:
     life = drawn(random.Random(seed))
     faults = Faults()

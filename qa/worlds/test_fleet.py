@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from qa.worlds.fleet import Drawn, Fleet
 
@@ -41,8 +41,9 @@ class Observed:
             fleet.now += 5.0
 
 
+@pytest.mark.everything
 @pytest.mark.timeout(600)  # all seeds are one test
-@seeds(range(0, 24, 1 if EVERYTHING else 6))
+@seeds(range(24))
 def test_the_grouping_is_that_of_the_drawn_jobs(tmp_path: Path, seed: int) -> None:
     fleet = Fleet(tmp_path, seed, hosts=5)
     observed = Observed(fleet)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.device import DeviceCollector
@@ -71,9 +71,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [r.fields for r in caplog.records if r.getMessage().startswith(starts)]  # type: ignore[attr-defined]  # `extra`
 
 
+@pytest.mark.everything
 # The last ones found errors.
 @pytest.mark.timeout(900)
-@seeds([*range(13), 112, 124, 128] if EVERYTHING else [0, 128])
+@seeds([*range(13), 112, 124, 128])
 def test_drawn_histories(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

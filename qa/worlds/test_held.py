@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.simulation import Moment, moments, scenario
 
 from gpugauge.verdict.savings import LEAST_SHARE
@@ -72,8 +72,9 @@ def lost(moment: Moment, pid: int) -> tuple[float, dict[str, float]]:
     return float(moment.samples["training_gpu_held_seconds_total"][(process,)]), causes  # type: ignore[arg-type]  # likewise
 
 
+@pytest.mark.everything
 @pytest.mark.timeout(600)  # all seeds are one test
-@seeds(range(0, 10, 1 if EVERYTHING else 3))
+@seeds(range(10))
 def test_what_is_lost_is_that_of_the_own_gpu_and_of_unused_ones(seed: int, tmp_path: Path) -> None:
     ranks = drawn(seed)
     whole, alone = (found(ranks, tmp_path / str(by), alone=by) for by in (False, True))

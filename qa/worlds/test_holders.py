@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.workload.kubelet import Service, listing, serving
 
 from gpugauge.workload.procfs import Procfs
@@ -60,7 +60,7 @@ class Life:
         del self.trainings[pid]
 
 
-@seeds(range(0, 30, 1 if EVERYTHING else 3))
+@seeds(range(30))
 def test_an_allocation_has_a_job_that_runs_in_that_pod(tmp_path: Path, seed: int) -> None:
     now = 1000.0
     (tmp_path / "log").mkdir()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
@@ -98,7 +98,7 @@ class World:
             yield
 
 
-@seeds(range(0, 60, 1 if EVERYTHING else 3))
+@seeds(range(60))
 def test_what_is_open_is_what_the_log_says(seed: int, tmp_path: Path) -> None:
     world = World(random.Random(seed), tmp_path)
     for _ in range(world.chance.choice([0, 3])):

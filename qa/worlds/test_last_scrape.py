@@ -149,6 +149,7 @@ def ended_training(path: Path, steps: int) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.everything
 def test_the_last_values_of_a_training_are_scraped_after_sigterm(tmp_path: Path) -> None:
     """A daemon beside a training that ends in the same moment, as the kubelet stops a sidecar."""
     hook = tmp_path / "hook.sock"

@@ -6,7 +6,7 @@ import random
 import re
 from itertools import groupby
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.status.statusfacts import family
 from tests.web.page.reading import Reader
 
@@ -87,7 +87,7 @@ def test_mig_devices_have_names_of_their_own_and_a_reason_for_no_load(seed: int)
         assert ("The load of its MIG devices is not known" in text) == all(load is None for *_, load in devices)
 
 
-@seeds(range(20 if EVERYTHING else 7))
+@seeds(range(20))
 def test_a_loss_of_about_half_changes_its_colour_once(seed: int) -> None:
     dice, history, levels = random.Random(seed), History(), list[str]()
     about_half = [0.5 + dice.uniform(-0.04, 0.04) for _ in range(60)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.sessions.hooks import steps_of, until
 from tests.sessions.playedreceiver import Played, playing, settle
 
@@ -132,7 +132,7 @@ def act(chance: random.Random, played: Played, expected: Expected, number: int) 
         expected.end(number, rejected)
 
 
-@seeds(range(12 if EVERYTHING else 4))
+@seeds(range(12))
 def test_drawn_lives_of_sessions(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with playing(tmp_path, monkeypatch) as start:
         chance = random.Random(seed)

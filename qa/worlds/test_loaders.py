@@ -6,13 +6,13 @@ import random
 from itertools import pairwise
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.verdict import loaders
 from gpugauge.verdict.loaders import Diagnosis, Load, diagnose
 from qa.worlds.loaderpipeline import Figures, Pipeline
 
-SEEDS = range(0, 40, 1 if EVERYTHING else 3)
+SEEDS = range(40)
 
 
 def load(pipeline: Pipeline, found: Figures) -> Load:

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.simulator.build import Clock
 
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
@@ -180,7 +180,7 @@ def driver_of(topology: Topology) -> tuple[Driver, Nvml]:
     return driver, nvml
 
 
-@seeds(range(200 if EVERYTHING else 60))
+@seeds(range(200))
 def test_drawn_topologies(seed: int) -> None:
     topology = drawn(seed)
     driver, nvml = driver_of(topology)

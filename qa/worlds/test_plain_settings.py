@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from tests.drawn import EVERYTHING
@@ -164,6 +165,7 @@ def test_the_short_way_gives_what_the_full_way_gives(start: tuple[list[str], dic
         assert spelled(found) == spelled(expected)
 
 
+@pytest.mark.everything
 def test_a_usual_value_of_each_setting_is_plain_as_flag_and_as_variable() -> None:
     for setting in SETTINGS:
         value = ",".join(map(str, setting.default)) if setting.repeatable else setting.default_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.job import JobFacts, resolve
@@ -21,7 +21,7 @@ def identity(pod: Pod) -> tuple[str, str, str]:
     return job.namespace, job.kind, job.name
 
 
-@seeds(range(0, 40, 1 if EVERYTHING else 3))
+@seeds(range(40))
 def test_every_pod_has_the_job_that_it_was_drawn_for(seed: int) -> None:
     drawn = draw(seed)
 

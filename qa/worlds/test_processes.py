@@ -8,7 +8,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.terminal.columns import cells
 from gpugauge.terminal.process import apportion, process_screen
@@ -17,7 +17,7 @@ from gpugauge.verdict.mistakes import MISTAKES
 from qa.worlds.nodes import NOW
 from qa.worlds.processes import PARTS, drawn
 
-SEEDS = range(300 if EVERYTHING else 60)
+SEEDS = range(300)
 
 
 @functools.cache

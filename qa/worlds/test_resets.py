@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import opened
 
@@ -93,7 +93,7 @@ def field_value(
     return read
 
 
-@seeds(range(60 if EVERYTHING else 8))
+@seeds(range(60))
 def test_prometheus_adds_up_the_energy_of_drawn_drivers(seed: int) -> None:
     answers, total = drawn(random.Random(seed))
     exported = [value for value in energy(opened("gpus: {model: h100}"), answers) if value is not None]
@@ -102,7 +102,7 @@ def test_prometheus_adds_up_the_energy_of_drawn_drivers(seed: int) -> None:
     assert increase(exported) == total
 
 
-@seeds(range(5 if EVERYTHING else 1))
+@seeds(range(5))
 def test_prometheus_adds_up_the_field_values_of_drawn_drivers(seed: int) -> None:
     for number, group, field, key, factor in FIELDS:
         answers, total = drawn(random.Random(f"{number} {seed}"))

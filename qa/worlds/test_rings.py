@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.needs import need
 
 from gpugauge.collectors.base import Tick
@@ -86,7 +86,7 @@ def drawn(chance: random.Random, seed: int) -> Config:
 
 
 @pytest.mark.timeout(600)
-@seeds(range(80 if EVERYTHING else 20))
+@seeds(range(80))
 def test_counters_of_drawn_rings(seed: int, library: ctypes.CDLL) -> None:
     """Late readings, new workers and steps of the host's clock are drawn as well."""
     chance = random.Random(seed)

@@ -70,6 +70,7 @@ def test_verdict_names_the_planted_cause_and_that_of_the_oracle(after_a_minute: 
     assert verdicts(after_a_minute) == {name: ("training", cause) for name, cause in causes.items()}
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])
 def test_cause_does_not_depend_on_the_interval_of_ticks(
     steps: tuple[float, ...], tmp_path: Path, after_a_minute: Moment
@@ -77,6 +78,7 @@ def test_cause_does_not_depend_on_the_interval_of_ticks(
     assert verdicts(last(planted(), tmp_path, steps=steps)) == verdicts(after_a_minute)
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("steps", [OFTEN, RARELY, BY_TURNS])
 def test_integrals_do_not_depend_on_the_interval_of_ticks(steps: tuple[float, ...], tmp_path: Path) -> None:
     verdicts: dict[float, float] = {}  # time of each verdict, and the seconds counted until then
@@ -141,6 +143,7 @@ processes:
 """
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("steps", [STEADY, OFTEN, RARELY, BY_TURNS])
 def test_states_follow_the_phases_and_pauses_are_not_lost_time(steps: tuple[float, ...], tmp_path: Path) -> None:
     exported: dict[int, dict[float, str]] = {1: {}, 2: {}, 3: {}}

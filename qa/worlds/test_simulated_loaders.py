@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.simulation import Moment, moments, scenario
 
 from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
@@ -23,7 +23,7 @@ SECONDS = 100
 GPUS = 16
 MOST = 200  # workers that are tried
 FEW, MANY = 16, 64  # docs/verdict.md: so many may be recommended to any process, and no more
-SEEDS = range(int(os.environ.get("GPUGAUGE_DRAWN_LOADERS", "4" if EVERYTHING else "2")))
+SEEDS = range(int(os.environ.get("GPUGAUGE_DRAWN_LOADERS", "4")))
 
 
 def draw(d: random.Random) -> Pipeline:
@@ -134,6 +134,7 @@ def wrong_reason(p: Pipeline, found: loaders.Diagnosis) -> Iterator[str]:
         yield "the reason"
 
 
+@pytest.mark.everything
 @pytest.mark.timeout(120 * len(SEEDS))  # all seeds are one test
 @seeds(SEEDS)
 def test_drawn_loaders_are_told_what_they_need(seed: int, tmp_path: Path) -> None:
@@ -149,6 +150,7 @@ def test_drawn_loaders_are_told_what_they_need(seed: int, tmp_path: Path) -> Non
     assert {diagnosis.reason for diagnosis in found.values()} - {loaders.TOO_FEW_CPUS}
 
 
+@pytest.mark.everything
 def test_the_scenario_of_loaders_shows_what_it_says(tmp_path: Path) -> None:
     *_, last = moments(load_scenario("loaders"), tmp_path, SECONDS)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 
 from gpugauge.workload.launch import launch_of
 from gpugauge.workload.procfs import Procfs
@@ -101,7 +101,7 @@ def launches(lines: dict[int, list[int]]) -> dict[str, set[int]]:
     return found
 
 
-@seeds(range(0, 20, 1 if EVERYTHING else 3))
+@seeds(range(20))
 def test_each_line_is_a_launch(tmp_path: Path, seed: int) -> None:
     typist = Typist(tmp_path, seed)
     lines: dict[int, list[int]] = {}
@@ -122,7 +122,7 @@ def test_each_line_is_a_launch(tmp_path: Path, seed: int) -> None:
     assert sorted(map(sorted, found.values())) == [[line] for line in range(1, typist.lines + 1)]
 
 
-@seeds(range(0, 8, 1 if EVERYTHING else 3))
+@seeds(range(8))
 def test_a_script_as_the_program_of_a_terminal_is_a_launch(tmp_path: Path, seed: int) -> None:
     """As `tmux new 'bash run.sh'` starts it."""
     typist = Typist(tmp_path, seed)

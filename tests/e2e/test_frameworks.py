@@ -161,7 +161,7 @@ def ended(listener: Sessions, count: int) -> list[Session]:
         pytest.param("lightning", LIGHTNING, (), id="lightning", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, (), id="accelerate", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, LAUNCH, id="accelerate-launch", marks=pytest.mark.everything),
-        pytest.param("torch", RANKS, TORCHRUN, id="torchrun"),
+        pytest.param("torch", RANKS, TORCHRUN, id="torchrun", marks=pytest.mark.everything),
         pytest.param("torch", FULLY_SHARDED, TORCHRUN, id="fsdp2", marks=pytest.mark.everything),
         pytest.param("torch", COMPILED, (), id="compiled", marks=pytest.mark.everything),
     ],

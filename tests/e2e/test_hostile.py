@@ -167,6 +167,7 @@ def test_kill_is_counted_at_once(tmp_path: Path) -> None:
     assert lingering[process] >= 10
 
 
+@pytest.mark.everything
 def test_uncaught_out_of_memory_ends_the_program_and_is_counted_at_once(tmp_path: Path) -> None:
     text = FEW_STEPS + OUT_OF_MEMORY
     alone = unwatched(text)

@@ -160,6 +160,7 @@ def case(seed: int, alert: str, p: Parameters, cause: str) -> Case:
     return Case(f"{alert} for {p.engine}, drawn by seed {seed}", series, [expected], p, tree=tree)
 
 
+@pytest.mark.everything
 def test_the_gain_of_drawn_jobs(tmp_path: Path) -> None:
     """Grafana's templates are those of Prometheus, without queries."""
     engines = (DEFAULT, Parameters(engine="grafana"))

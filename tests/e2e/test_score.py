@@ -32,6 +32,7 @@ def scored(stories: list[Story], tool: str, *sets: Rules) -> list[Score]:
     return [scores["all"] for _, scores in score_all(stories, sets, tool)]
 
 
+@pytest.mark.everything
 @seeds(draws(1, 2), "version")
 def test_the_rules_are_right_and_the_naive_ones_less(version: int) -> None:
     stories = [read(SHIPPED / f"{name}.json.gz") for name in REDUCED]
@@ -42,6 +43,7 @@ def test_the_rules_are_right_and_the_naive_ones_less(version: int) -> None:
     assert all(other.recall is not None and other.recall < 0.95 for other in others)
 
 
+@pytest.mark.everything
 def test_stories_recorded_again_score_as_the_recordings(tmp_path: Path) -> None:
     planned = [replace(story, minutes=40) for story in tuned.STORIES if story.name in RECORDED_AGAIN]
     stories = [record(story) for story in planned]

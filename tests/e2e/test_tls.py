@@ -85,6 +85,7 @@ def guarded(site: Site) -> Iterator[Daemon]:
         yield running
 
 
+@pytest.mark.everything
 def test_protocols_suites_and_curves(tmp_path: Path) -> None:
     site = Site(tmp_path, OPEN)
     with guarded(site) as running:

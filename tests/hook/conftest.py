@@ -1,6 +1,7 @@
 """Fixtures: a listener, programs that run under the hook, and a fake torch for what no CPU build can show."""
 
 import os
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import pytest
 from gpugauge.hook import launch
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.sessions.listener import Sessions
+from gpugauge.wire import record as wire_record
 
 from .forks import SCRIPT, Fork, Server
 
@@ -138,7 +140,7 @@ os.register_at_fork(after_in_child=without_cuda)
 """
 
 # Time passes in time.sleep() alone, for the program and for the hook, which takes its clock before it imports torch. It
-# is behind that of the machine, whose daemon takes no time from the future: the last phase lasts until now.
+# is behind that of the machine, whose daemon takes no time from the future.
 SIMULATED_TIME = """
 import time
 from gpugauge.hook.counts import clock
@@ -150,6 +152,24 @@ time.sleep, time.perf_counter_ns = sleep, lambda: nanoseconds
 time.monotonic = time.perf_counter = lambda: nanoseconds / 1e9
 clock.CLOCKS = time.perf_counter_ns, time.time
 """
+
+
+READ = wire_record.read
+
+
+def at_its_last_change(data: bytes, _: int, unix: float) -> wire_record.SharedRecord | None:
+    """Read the shared record of a program in simulated time as of its last change of phase or its last step. Its
+    present is not that of the daemon.
+    """
+    words = struct.unpack_from(f"={wire_record.WORDS}Q", data, 8)  # after magic and number of phases
+    return READ(data, max(words[wire_record.SINCE], words[wire_record.LAST_STEP]), unix)
+
+
+def simulate_time(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change a program, and how a daemon in this process reads its record; see SIMULATED_TIME."""
+    script.write_text(SIMULATED_TIME + script.read_text())
+    monkeypatch.setattr(wire_record, "read", at_its_last_change)
+
 
 Run = Callable[..., "subprocess.Popen[str]"]
 RunFork = Callable[..., Fork]
@@ -183,7 +203,7 @@ def listener(tmp_path: Path) -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Return a function that starts a program under the hook, with variables of its own added to the environment; see
     SIMULATED_TIME for `simulated`.
     """
@@ -193,7 +213,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
         program: str, *options: str, arguments: tuple[str, ...] = (), simulated: bool = False, **variables: str
     ) -> subprocess.Popen[str]:
         script = tmp_path / f"program{len(started)}.py"
-        script.write_text((SIMULATED_TIME if simulated else "") + textwrap.dedent(program))
+        script.write_text(textwrap.dedent(program))
+        if simulated:
+            simulate_time(script, monkeypatch)
         environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore", **variables}
         process = subprocess.Popen(
             [sys.executable, *options, str(script), *arguments],
@@ -221,14 +243,16 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def fork(tmp_path: Path, forks: Server) -> Iterator[RunFork]:
+def fork(tmp_path: Path, forks: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFork]:
     """Return a function that runs a program with the real torch as `run` does, without the seconds of its import."""
     started: list[Fork] = []
 
     def fork(program: str, arguments: tuple[str, ...] = (), simulated: bool = False, **variables: str) -> Fork:
         folder = tmp_path / f"fork{len(started)}"
         folder.mkdir()
-        (folder / SCRIPT).write_text((SIMULATED_TIME if simulated else "") + textwrap.dedent(program))
+        (folder / SCRIPT).write_text(textwrap.dedent(program))
+        if simulated:
+            simulate_time(folder / SCRIPT, monkeypatch)
         environ = {**os.environ, "GPUGAUGE_HOOK": "1", "PYTHONWARNINGS": "ignore", **variables}
         process = forks.run(folder, arguments, launch.environment(environ, str(tmp_path / "hook.sock")))
         started.append(process)

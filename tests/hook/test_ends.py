@@ -16,6 +16,7 @@ from gpugauge.hook import launch
 from gpugauge.sessions import ends
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
+from tests.drawn import EVERYTHING
 
 from .conftest import Run, finished, until
 
@@ -187,7 +188,9 @@ def the_end(listener: Sessions) -> Session:
 DRAWS = [
     (name, kind, surrounding)
     for name in WAYS
-    for kind, surrounding in random.Random(name).sample([(k, s) for k in KINDS for s in SURROUNDINGS], 3)
+    for kind, surrounding in random.Random(name).sample(
+        [(k, s) for k in KINDS for s in SURROUNDINGS], 3 if EVERYTHING else 1
+    )
 ]
 
 
@@ -304,6 +307,7 @@ def reasons(listener: Sessions, count: int) -> list[str]:
     return sorted(session.end_reason for session in listener.view())
 
 
+@pytest.mark.everything
 @pytest.mark.torch
 def test_the_ends_of_spawned_processes(listener: Sessions, run: Run) -> None:
     program = (
@@ -322,6 +326,7 @@ def test_the_ends_of_spawned_processes(listener: Sessions, run: Run) -> None:
     assert reasons(listener, 3) == ["error", "finished", "out_of_memory"]
 
 
+@pytest.mark.everything
 @pytest.mark.torch
 def test_the_ends_under_the_elastic_agent(listener: Sessions, run: Run) -> None:
     # The agent ends the other rank with SIGTERM.

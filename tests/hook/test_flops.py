@@ -22,7 +22,7 @@ from gpugauge.hook.counts.flopcount import CountingMode  # noqa: E402 - after th
 from gpugauge.hook.counts.flops import COUNTED, PARAMETERS, STATED, ModelFlops  # noqa: E402 - after the skip
 from gpugauge.hook.facts.models import Models, flops_of_token, matmul_dtype  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
-from tests.drawn import seeds  # noqa: E402 - after the skip
+from tests.drawn import EVERYTHING, seeds  # noqa: E402 - after the skip
 from tests.hook import drawnmodels  # noqa: E402 - after the skip
 from tests.hook.conftest import RunFork, finished, until  # noqa: E402 - after the skip
 
@@ -188,7 +188,7 @@ print(drawn.total)
         ("drawn.model = torch.compile(drawn.model, backend='eager'); drawn.model(drawn.batch())", "pass", None),
     ],
 )
-@seeds([1, 2, 4])
+@seeds([1, 2, 4] if EVERYTHING else [1])
 def test_the_hook_reports_the_flops_of_all_steps(
     seed: int, before: str, each: str, source: str | None, listener: Sessions, fork: RunFork
 ) -> None:

@@ -32,6 +32,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.everything
 def test_a_fork_is_like_an_interpreter_of_its_own(run: Run, fork: RunFork) -> None:
     programs = [start(PROGRAM, arguments=("a", "b"), OF_THE_TEST="yes") for start in (run, fork)]
     (output, errors), (of_fork, errors_of_fork) = (program.communicate("given\n") for program in programs)

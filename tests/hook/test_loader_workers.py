@@ -21,6 +21,7 @@ from .conftest import RunFork
 PROGRAM = Path(__file__).with_name("loaded.py")
 
 
+@pytest.mark.everything
 @pytest.mark.torch
 def test_drawn_loaders_are_measured_in_their_workers(tmp_path: Path, fork: RunFork) -> None:
     seed, count = os.environ.get("GPUGAUGE_LOADERS", "23 8").split()

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.drawn import EVERYTHING
+
 from .conftest import RunFork, finished
 
 pytestmark = pytest.mark.torch
 
-DRAWS = int(os.environ.get("GPUGAUGE_PEERS_DRAWS", "8"))
+DRAWS = int(os.environ.get("GPUGAUGE_PEERS_DRAWS", "8" if EVERYTHING else "3"))
 TOLERANCE = 0.05  # of the time of the steps
 
 # Runs the cases of its arguments one after another, and prints for each of them the share of the own work in the time
@@ -208,6 +210,7 @@ def test_local_work_is_what_the_program_measures(first: int, fork: RunFork, tmp_
             assert result["found"] == pytest.approx(result["own"], abs=tolerance), (rank, case, result)
 
 
+@pytest.mark.everything
 def test_one_iteration_in_100_is_enough_for_a_slow_rank(fork: RunFork, tmp_path: Path) -> None:
     # As on devices where DDP would wait for the device at each measurement.
     case = {**drawn(0), "kind": "sampled", "steps": 1000, "step": 0.001, "accumulation": 1, "burst": 0.0, "slow": 4.0}

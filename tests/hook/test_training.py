@@ -66,7 +66,7 @@ def steps_of(session: Session) -> int:
     return session.snap.steps.count if session.snap and session.snap.steps else 0
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.everything)])
 def test_steps_and_batches_are_those_of_the_program(context: str, listener: Sessions, run: Run) -> None:
     # New interpreters: torch is imported from its files, by the program and by the worker of `spawn`.
     program = TRAINING.format(options=f"num_workers=1, multiprocessing_context={context!r}")
@@ -179,6 +179,7 @@ def test_the_reason_for_the_end_arrives(error: str, reason: str, listener: Sessi
     assert (ended(listener).end_reason, steps_of(listener.view()[0])) == (reason, 1)
 
 
+@pytest.mark.everything
 def test_compiled_models_and_optimizers_are_unchanged(listener: Sessions, fork: RunFork) -> None:
     # The backend does not affect how dynamo handles the hook, and this one needs no compiler.
     program = """

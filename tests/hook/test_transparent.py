@@ -51,5 +51,6 @@ def test_a_program_does_not_notice_the_hook(seed: int, fork: RunFork) -> None:
     assert "all errors arrived: True" in unnoticed(PROGRAM.read_text(), fork, str(seed))
 
 
+@pytest.mark.everything
 def test_a_compiled_loop_has_the_same_graphs(fork: RunFork) -> None:
     unnoticed(COMPILED, fork)

@@ -17,7 +17,7 @@ from gpugauge.workload.intime import InTime, ProcessOwner
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.users import Users
 from gpugauge.workload.workloads import Workloads
-from tests.drawn import EVERYTHING, seeds
+from tests.drawn import seeds
 from tests.needs import require
 
 _SECONDS, _REFUSED_SECONDS = 0.1, 0.3
@@ -98,7 +98,8 @@ def test_the_cpu_time_of_reads_is_that_of_who_asks() -> None:
     assert elsewhere == [0.0]
 
 
-@seeds(range(2 if EVERYTHING else 1))
+@pytest.mark.everything
+@seeds(range(2))
 def test_whatever_hangs_the_reads_of_other_cgroups_are_made(seed: int, release: threading.Event) -> None:
     draw = Random(seed)
     reads = InTime(_MANY_SECONDS, 60)

@@ -71,6 +71,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
+@pytest.mark.everything
 def test_real_processes_that_keep_memory(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     kinds = list(LEAKS)
     for kind in kinds:
