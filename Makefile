@@ -109,7 +109,7 @@ test: lint ## format, lint, strict types, unit tests
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
 PYTHON_TESTS := $(addprefix tests/,base cli daemon doctor driver exposition sessions settings simulator status terminal verdict web wire \
-	workload test_main.py)
+	workload)
 OTHER := $(VENV)-$(notdir $(PYTHON))
 .PHONY: test-python smoke everything
 test-python: ## the tests of the daemon with another Python: make test-python PYTHON=python3.13
@@ -151,7 +151,7 @@ $(VENV)/frameworks: $(VENV)/dev
 	@touch $@
 
 e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
-	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e
+	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e qa/worlds
 
 .PHONY: test-torch
 test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.alert_fleet import FAST, PATIENCE, Node, Received, Server, judged
 from tests.e2e.programs import Prometheus, wait_for
 from tests.e2e.webhook import webhook
 from tests.needs import need
@@ -17,6 +16,7 @@ from qa.cluster.cluster import NODES, Cluster, until, version
 from qa.cluster.installed import daemon_pods, metrics
 from qa.cluster.objects import PYTHON, TRAINING_ENV, apply, kustomization, namespace, pod
 from qa.cluster.test_identity import KUBELET
+from qa.worlds.alert_fleet import FAST, PATIENCE, Node, Received, Server, judged
 
 pytestmark = pytest.mark.cluster
 

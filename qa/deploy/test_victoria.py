@@ -14,7 +14,6 @@ from tests.artifacts.rules.rule_stories import STORIES as ALERT_STORIES
 from tests.artifacts.rules.test_texts import drawn
 from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, Sample, labelled
-from tests.e2e.drawn_fleets import SECONDS, draw
 from tests.e2e.programs import Prometheus, daemon, victoria, wait_for
 from tests.e2e.ruletester import promtools, story_identity
 from tests.e2e.test_dashboards import World, missing_data_names_the_nodes, no_query_fails, wasted_gpus
@@ -25,6 +24,7 @@ from qa.bench.alerts.replay import dump
 from qa.bench.alerts.replay import replay as by_promtool
 from qa.bench.alerts.story import SHIPPED, Story, read
 from qa.deploy.victoria_metrics import database, replay
+from qa.worlds.drawn_fleets import SECONDS, draw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deploy]
 

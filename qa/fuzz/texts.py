@@ -18,7 +18,7 @@ from gpugauge.wire import record as wire_record
 from gpugauge.wire.decoding import decode
 from gpugauge.workload import cgroup, environ, kubelet
 from gpugauge.workload.command import command_name, is_helper, is_python
-from gpugauge.workload.jobfiles import read_jobs
+from gpugauge.workload.orchestrators import read_jobs
 from gpugauge.workload.users import Users
 from qa.fuzz.mutate import dumped
 from qa.fuzz.target import Attempt, Target, plain

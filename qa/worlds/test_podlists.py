@@ -9,7 +9,7 @@ from tests.drawn import seeds
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.job import JobFacts, resolve
-from gpugauge.workload.kubernetes.podlist import pods
+from gpugauge.workload.kubernetes.source import pods
 from qa.worlds.podlists import draw
 
 # What the processes of every pod claim.

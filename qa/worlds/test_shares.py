@@ -12,7 +12,7 @@ from tests.drawn import seeds
 
 from gpugauge import catalog
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.recap import recap
+from gpugauge.hook.ends import recap
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Section
 from gpugauge.verdict.facts import FAMILIES
@@ -44,7 +44,7 @@ class Drawn:
         words = [0] * WORDS
         for place, phase in enumerate(PHASES):
             words[SPENT + place], words[WAITED + place] = self.spent[phase], self.waited.get(phase, 0)
-        monkeypatch.setattr("gpugauge.hook.recap.CLOCKS", (lambda: 5, *CLOCKS[1:]))
+        monkeypatch.setattr("gpugauge.hook.ends.CLOCKS", (lambda: 5, *CLOCKS[1:]))
         tally = SimpleNamespace(count=10, durations=9, nanoseconds=self.steps)
         recorder = SimpleNamespace(drain=lambda: None, step_tally=tally, batch_tally=tally)
         live = SimpleNamespace(phase=0, since=5)

@@ -10,8 +10,7 @@ import pytest
 from gpugauge.daemon import lifecycle
 from gpugauge.daemon.lifecycle import ATTACH, FORGET, RELEASE, RELOAD, lifecycle_routes
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts, DriverView
-from gpugauge.driver.release import Release
-from gpugauge.driver.supervisor import Supervisor
+from gpugauge.driver.supervisor import Release, Supervisor
 from gpugauge.web.server import Reply, Request
 from tests.drawn import cases
 

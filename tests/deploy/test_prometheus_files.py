@@ -11,7 +11,7 @@ import yaml
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.workload.jobfiles import read_jobs
+from gpugauge.workload.orchestrators import read_jobs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SLURM = DEPLOY / "prometheus" / "slurm"

@@ -81,7 +81,7 @@ def test_each_interpreter_finds_the_hook(hook: Path, interpreter: str) -> None:
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     if done.returncode:  # a shim for a version that is not active
         return
-    assert ("gpugauge.hook.finder" in done.stdout) is (minor >= 9)
+    assert ("gpugauge.hook.arming" in done.stdout) is (minor >= 9)
     assert done.stdout.rstrip().endswith("True")
     assert done.stderr == ""
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gpugauge.doctor.visibility import visible
+from gpugauge.doctor.machine import visible
 
 NAMES = [["GPU-aa11"], ["GPU-aa22"], ["GPU-bb33", "MIG-cc44"]]
 

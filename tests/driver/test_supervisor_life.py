@@ -89,7 +89,7 @@ def test_end_of_a_release_follows_a_clock_that_is_set(run: Any, monkeypatch: pyt
     assert reported is not None
     real = time.time
 
-    monkeypatch.setattr("gpugauge.driver.release.time.time", lambda: real() + 3600)
+    monkeypatch.setattr("gpugauge.driver.supervisor.time.time", lambda: real() + 3600)
 
     until(supervisor, lambda v: v.released_until is not None and abs(v.released_until - reported - 3600) < 2)
 

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from grafana.build import DASHBOARDS
 from grafana.build.missing import TEXTS
+from qa.worlds.drawn_fleets import SECONDS, DrawnFleet, DrawnJob, JobId, draw
 
 from gpugauge.artifacts.rules.options import Parameters
 from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, evaluate_rules, written
-from tests.e2e.drawn_fleets import SECONDS, DrawnFleet, DrawnJob, JobId, draw
 from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 

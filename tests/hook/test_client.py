@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.hook.client import NS_PER_SECOND, Client
+from gpugauge.hook.client import Client
+from gpugauge.hook.counts.clock import NS_PER_SECOND
 from tests.needs import give_up
 
 

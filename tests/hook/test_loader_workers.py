@@ -12,9 +12,19 @@ from typing import Any
 
 import pytest
 
-from gpugauge.hook.counts import fetches
-from gpugauge.hook.counts.fetches import BEGUN, COUNT, CPU, FETCHED, PID, SLOT_WORDS, SLOTS, Meter, SlotMemory
-from gpugauge.hook.counts.loads import worker_meter
+from gpugauge.hook.counts import workers
+from gpugauge.hook.counts.workers import (
+    BEGUN,
+    COUNT,
+    CPU,
+    FETCHED,
+    PID,
+    SLOT_WORDS,
+    SLOTS,
+    Meter,
+    SlotMemory,
+    worker_meter,
+)
 
 from .conftest import RunFork
 
@@ -80,7 +90,7 @@ def test_another_process_finds_the_memory_of_its_parent() -> None:
     memory = SlotMemory()
     program = (
         "import os\n"
-        "from gpugauge.hook.counts.loads import worker_meter\n"
+        "from gpugauge.hook.counts.workers import worker_meter\n"
         "input()\n"  # it has its slot
         "meter = worker_meter(None, os.getppid())\n"
         "meter.words[meter.at + 2] += 5\n"
@@ -119,7 +129,7 @@ def measured(
     function: Callable[[int], int], meter_of: Callable[[], Meter | None], failed: Callable[[], object]
 ) -> Callable[[int], int]:
     """Return the function as that of a fetcher which is measured."""
-    meter = fetches.FetchMeter(meter_of, failed)
+    meter = workers.FetchMeter(meter_of, failed)
     return lambda index: meter.fetch(lambda _, at: function(at), None, index)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpugauge.hook.counts import loads as module
-from gpugauge.hook.counts.fetches import COUNT, CPU, FETCHED, SLOT_WORDS
-from gpugauge.hook.counts.loads import Loads
+from gpugauge.hook.counts import workers as module
+from gpugauge.hook.counts.workers import COUNT, CPU, FETCHED, SLOT_WORDS, Loads
 
 
 class Iterator:

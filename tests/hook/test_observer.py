@@ -134,8 +134,8 @@ def test_the_hook_loads_nothing_before_torch(run: Run) -> None:
         print(*sorted(name for name in sys.modules if name.startswith(("gpugauge", "typing", "importlib.util"))))
     """
     assert finished(run(program)) == (
-        "gpugauge gpugauge.hook gpugauge.hook.arming gpugauge.hook.counts "
-        "gpugauge.hook.counts.clock gpugauge.hook.finder gpugauge.hook.loading\n"
+        "gpugauge gpugauge.hook gpugauge.hook.arming gpugauge.hook.batches "
+        "gpugauge.hook.counts gpugauge.hook.counts.clock gpugauge.hook.finder\n"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook import launch
-from gpugauge.hook.recap import _program, _time
+from gpugauge.hook.ends import _program, _time
 from gpugauge.sessions.listener import Sessions
 
 from .conftest import SIMULATED_TIME

@@ -14,8 +14,7 @@ torch = needs.torch()
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402 - after the skip
 
 from gpugauge.hook.counts.record import RecordMemory  # noqa: E402 - after the skip
-from gpugauge.hook.counts.sizes import learn  # noqa: E402 - after the skip
-from gpugauge.hook.counts.work import Work  # noqa: E402 - after the skip
+from gpugauge.hook.counts.sizes import Work, learn  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
 from gpugauge.wire.record import SAMPLES, STEPS, TOKENS  # noqa: E402 - after the skip
 from tests.drawn import seeds  # noqa: E402 - after the skip

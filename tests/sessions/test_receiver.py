@@ -18,9 +18,9 @@ from gpugauge.sessions.receiver import limits as receiver_limits
 from gpugauge.sessions.receiver import peer, protocol, socketfile
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
+from gpugauge.sessions.receiver.loop import Refusals
 from gpugauge.sessions.receiver.peer import CgroupUser, cgroup_of, identify
 from gpugauge.sessions.receiver.protocol import Options
-from gpugauge.sessions.receiver.refusals import Refusals
 from tests.drawn import cases, seeds
 from tests.sessions.hooks import until
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from qa.worlds.trees import ID, UID, pod_logs
 
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.kubelet import Kubelet
-from gpugauge.workload.orchestrators import Orchestrators
+from gpugauge.workload.orchestrators import Orchestrators, read_jobs
 from gpugauge.workload.podinfo import Place
 from tests.workload.kubelet import Service, listing, serving
 
@@ -135,3 +136,40 @@ def test_thread_refreshes_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeyp
     assert made.view.names.containers == {ID: Place("research", "a", "main")}
     assert made._thread is not None
     assert not made._thread.is_alive()
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+def read(folder: Path) -> dict[str, tuple[Workload, ...]]:
+    return read_jobs(folder, lambda uid: {1000: "alice"}.get(uid, str(uid)))
+
+
+def test_jobs_by_index_instance_and_uuid(tmp_path: Path) -> None:
+    write(tmp_path, **{"0": "4711\n4712\n\n4711\n", "1.2": "4713 1000\n", "MIG-a-b": "4714", "10": "\n"})
+
+    assert read(tmp_path) == {
+        "index:0": (Workload("slurm", job_id="4711"), Workload("slurm", job_id="4712")),
+        "index:1.2": (Workload("slurm", job_id="4713", user="alice"),),
+        "MIG-a-b": (Workload("slurm", job_id="4714"),),
+    }
+
+
+def test_hostile_files(tmp_path: Path) -> None:
+    write(tmp_path, **{"0": "\x1b[31m\n", "1": "9" * 10_000, "2": "\n".join(map(str, range(1000))), "..x": "1"})
+    (tmp_path / "3").mkdir()
+    os.mkfifo(tmp_path / "4")
+    (tmp_path / "5").symlink_to("/nowhere")
+    jobs = read(tmp_path)
+
+    assert jobs.keys() == {"index:0", "index:1", "index:2"}
+    assert [jobs["index:0"][0].job_id, jobs["index:1"][0].job_id] == ["?[31m", "9" * 128]
+    assert len(jobs["index:2"]) == 64
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "gone")

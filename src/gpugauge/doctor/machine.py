@@ -9,9 +9,47 @@ from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import CRASHES, HANGS, name_of
-from gpugauge.doctor.visibility import visible
 from gpugauge.driver.advice import ADVICE
 from gpugauge.driver.api import Device
+
+
+def visible(value: str | None, names: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], str]:
+    """Return the indexes of the visible GPUs, and the problem of the value or "". `names` holds for each GPU its uuid
+    and those of its MIG devices.
+
+    The list ends at the first entry that identifies no GPU. A repeated entry hides all GPUs.
+    https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
+    """
+    if value is None:
+        return tuple(range(len(names))), ""
+    entries = [entry.strip() for entry in value.split(",")]
+    if entries == [""]:
+        return (), "the value is empty, which hides every GPU"
+    found: list[int] = []
+    for entry in entries:
+        index = _device(entry, names)
+        if index is None:
+            return tuple(found), _problem(entry, len(names), found)
+        found.append(index)
+    if len(set(entries)) < len(entries):
+        return (), "a GPU is listed twice, which hides every GPU"
+    return tuple(found), ""
+
+
+def _device(entry: str, names: Sequence[Sequence[str]]) -> int | None:
+    if entry.isascii() and entry.isdigit():
+        return int(entry) if int(entry) < len(names) else None
+    if not entry.startswith(("GPU-", "MIG-")):
+        return None
+    matching = {index for index, own in enumerate(names) if any(name.startswith(entry) for name in own)}
+    return matching.pop() if len(matching) == 1 else None
+
+
+def _problem(entry: str, count: int, found: list[int]) -> str:
+    problem = f"{entry!r} identifies no GPU" if entry else "an entry is empty"
+    total = f" (there are {count})" if entry.isdigit() else ""
+    return f"{problem}{total}, which hides " + ("this and all later entries" if found else "every GPU")
+
 
 # The last two are for AMD GPUs; HIP also reads the first.
 _VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

@@ -22,13 +22,91 @@ from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.reader import QUARANTINED, Reader, ReadError
 from gpugauge.driver.recycling import RECYCLES, Recycling, RecyclingLimits
-from gpugauge.driver.release import Release
 from gpugauge.driver.remembered import StateFile
-from gpugauge.driver.restarts import Restarts
 from gpugauge.driver.roster import Roster
 from gpugauge.driver.schedule import Pace, ReadingIntervals
 from gpugauge.driver.state import DriverState
 from gpugauge.driver.workerslot import WorkerSlot
+
+_MAX_CLOCK_DRIFT_SECONDS = 2.0  # a larger difference of the two clocks changes the reported end
+
+
+class Release:
+    """A period in which the driver stays closed; one thread sets it, others read it. It ends by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._end = 0.0
+        self._until = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """Release the driver for `seconds` from now, whatever was requested before."""
+        self._until, self._end = 0.0, time.monotonic() + seconds
+
+    def end(self) -> None:
+        """End the release."""
+        self._end = 0.0
+
+    def left(self) -> float:
+        """Return the seconds until the end; 0 or less without a release."""
+        return self._end - time.monotonic()
+
+    def held(self) -> bool:
+        """Return whether the driver is to stay closed."""
+        return self.left() > 0
+
+    def until(self) -> float:
+        """Return the Unix time of the end; it is constant unless the clock is set or the end is moved."""
+        now = time.time() + self.left()
+        if abs(now - self._until) > _MAX_CLOCK_DRIFT_SECONDS:
+            self._until = round(now, 3)
+        return self._until
+
+
+# The longest delay after a failed worker, and after a failed attempt to open the driver.
+_MAX_WORKER_BACKOFF_SECONDS, _MAX_DRIVER_BACKOFF_SECONDS = 10.0, 60.0
+# A worker that has replied for this long ends the back-off.
+_STABLE_SECONDS = 30.0
+
+
+class Restarts:
+    """`next_start` is the earliest time of the next start; `count` the number of workers that failed. Times are
+    monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self.next_start = 0.0
+        self.count = 0
+        self._backoff = 0.0
+        self._started = 0.0
+
+    def record_start(self, now: float) -> None:
+        """Record the start of a worker."""
+        self._started = now
+
+    def record_replies(self, now: float) -> None:
+        """Record that the worker has replied to a reading that began at `now`."""
+        if now - self._started > _STABLE_SECONDS:
+            self._backoff = 0.0
+
+    def after_worker_failure(self, now: float) -> None:
+        """Start the next worker at once after the first failure, then after twice the delay of the failure before."""
+        self.count += 1
+        self.next_start = now + self._backoff
+        self._backoff = min(_MAX_WORKER_BACKOFF_SECONDS, max(0.5, self._backoff * 2))
+
+    def after_driver_failure(self, now: float) -> None:
+        """Open the driver again after a second, then after twice the delay of the failure before."""
+        self._backoff = min(_MAX_DRIVER_BACKOFF_SECONDS, max(1.0, self._backoff * 2))
+        self.next_start = now + self._backoff
+
+    def start_now(self) -> None:
+        """Start the next worker at once; the back-off stays."""
+        self.next_start = 0.0
+
+    def reset(self) -> None:
+        """Start the next worker at once, without a back-off."""
+        self.next_start = self._backoff = 0.0
+
 
 log = logging.getLogger("gpugauge.driver")
 

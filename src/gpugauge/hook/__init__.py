@@ -8,7 +8,7 @@ program. It starts no thread, never initialises CUDA, never synchronises, and no
 from __future__ import annotations
 
 from gpugauge.hook import arming
-from gpugauge.hook.loading import Batches, current_observer
+from gpugauge.hook.batches import Batches, current_observer
 
 TYPE_CHECKING = False  # the module typing is not loaded for this
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from gpugauge.hook import collectives
+from gpugauge.hook.batches import counted_iteration
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
 from gpugauge.hook.listeners import evaluating
-from gpugauge.hook.loading import counted_iteration
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, replace, within
 

@@ -11,8 +11,7 @@ import torch
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.counts.recorder import NO_BATCH
-from gpugauge.hook.counts.sizes import learn, unknown_size
-from gpugauge.hook.counts.work import Work
+from gpugauge.hook.counts.sizes import Work, learn, unknown_size
 
 if TYPE_CHECKING:
     from gpugauge.hook.observer import Observer

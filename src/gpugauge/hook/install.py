@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpugauge.hook import adapters, listeners, modes
+from gpugauge.hook import adapters, listeners
 from gpugauge.hook.client import Client
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.ends import Ends
@@ -21,7 +21,7 @@ def install(announce: bool = False) -> None:
         observer = Observer(Client(wire.client_paths()))
         listeners.install(observer)
         adapters.install(observer)
-        modes.install(observer)
+        listeners.count_modes(observer)
         Ends(observer).install()
         if os.environ.get(wire.COUNT_FLOPS_VARIABLE) == "1":
             _count_flops(observer)

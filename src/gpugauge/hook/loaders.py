@@ -13,10 +13,10 @@ from torch.utils.data import dataloader
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from gpugauge.hook import elsewhere
-from gpugauge.hook.counts import fetches, hot
+from gpugauge.hook.batches import counted_iteration
+from gpugauge.hook.counts import hot
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.loads import worker_meter
-from gpugauge.hook.loading import counted_iteration
+from gpugauge.hook.counts.workers import SLOT_WORDS, FetchMeter, Meter, worker_meter
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, is_compiling, replace
 
@@ -112,14 +112,14 @@ def _measured(function: Any) -> Any:
     return fetch
 
 
-def _meter(observer: Observer) -> fetches.FetchMeter:
+def _meter(observer: Observer) -> FetchMeter:
     loads, failed = observer.state.loads, observer.count_error
     if torch.utils.data.get_worker_info() is not None:
         parent = getattr(multiprocessing.parent_process(), "pid", None)
         once = functools.lru_cache(lambda: worker_meter(loads.inherited, parent))
-        return fetches.FetchMeter(once, failed)
-    meter, on_thread = fetches.Meter([0] * fetches.SLOT_WORDS), observer.phases.on_training_thread
-    return fetches.FetchMeter(lambda: meter if on_thread() else None, failed, meter.words)
+        return FetchMeter(once, failed)
+    meter, on_thread = Meter([0] * SLOT_WORDS), observer.phases.on_training_thread
+    return FetchMeter(lambda: meter if on_thread() else None, failed, meter.words)
 
 
 def _starts(observer: Observer, function: Any) -> Any:

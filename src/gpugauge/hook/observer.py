@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpugauge.hook import elsewhere
-from gpugauge.hook.client import NS_PER_SECOND, Client
+from gpugauge.hook.client import Client, Publisher
 from gpugauge.hook.counts import phases
-from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.counts.clock import CLOCKS, NS_PER_SECOND
 from gpugauge.hook.counts.handlers import raised_by_handler
-from gpugauge.hook.counts.recorder import DEEPSPEED, TICK
-from gpugauge.hook.counts.rounds import inside_another_step
+from gpugauge.hook.counts.recorder import DEEPSPEED, TICK, inside_another_step
 from gpugauge.hook.counts.sizes import Reader, unknown_size
-from gpugauge.hook.publisher import Publisher
 from gpugauge.hook.state import TrainingState
 
 if TYPE_CHECKING:

@@ -7,20 +7,19 @@ from typing import Any
 
 import torch
 
-from gpugauge.hook.client import NS_PER_SECOND
-from gpugauge.hook.counts.attempt import attempt
+from gpugauge.hook.counts.clock import NS_PER_SECOND
 from gpugauge.hook.counts.flops import PARAMETERS, STATED, ModelFlops
-from gpugauge.hook.counts.loads import Loads
-from gpugauge.hook.counts.memory import Point, StepMemory
+from gpugauge.hook.counts.handlers import attempt
 from gpugauge.hook.counts.modes import AUTOCAST, Modes
 from gpugauge.hook.counts.peers import LocalWork
 from gpugauge.hook.counts.phases import Phases
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.counts.waits import ExposedWaits
-from gpugauge.hook.facts import models, running, tensors
+from gpugauge.hook.counts.workers import Loads
+from gpugauge.hook.facts import models, process
 from gpugauge.hook.facts import process as facts
-from gpugauge.hook.facts.devices import allocated, devices
+from gpugauge.hook.facts.devices import Point, StepMemory, allocated, devices
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SAMPLES, STEPS, TOKENS, WAITED
 
@@ -44,7 +43,7 @@ class TrainingState:
         self.waits = ExposedWaits()
         self.loads = Loads()
         self.local_work = LocalWork()
-        self.modes = Modes(running.IS_ON)
+        self.modes = Modes(process.IS_ON)
         self.flops = ModelFlops()
         self.models = models.Models()
         self.memory = StepMemory(allocated)
@@ -160,8 +159,8 @@ class TrainingState:
         """
         if not self.may_step_unreported or not (training or self.recorder.source == BATCHES):
             return
-        parameter = tensors.first_trained(self._optimizers_of_loop())
-        before, self._version = self._version, None if parameter is None else tensors.version(parameter)
+        parameter = models.first_trained(self._optimizers_of_loop())
+        before, self._version = self._version, None if parameter is None else models.version(parameter)
         if before is None or self._version is None or self._version == before or self._version[0] != before[0]:
             return
         if self.recorder.source == BATCHES:
@@ -202,13 +201,13 @@ class TrainingState:
 
     def take_batch(self, batch: Any, now: int) -> None:
         """Record the device of a batch for training, and count the step before it if nothing else reports it."""
-        if (device := tensors.device_of(batch)) is not None:
+        if (device := models.device_of(batch)) is not None:
             self.set_facts(batch_device=device)
         self.count_unreported_step(now, training=True)
 
     def trains(self, module: Any) -> bool:
         """Return whether a module contains the first parameter that is trained; false while none is known."""
-        parameter = tensors.first_trained(self._optimizers_of_loop())
+        parameter = models.first_trained(self._optimizers_of_loop())
         return parameter is not None and any(parameter is part for part in module.parameters())
 
     def _optimizers_of_loop(self) -> list[Any]:
@@ -223,11 +222,11 @@ class TrainingState:
         if now >= self._scan_due:
             self._scan_due = now + _PARAMETER_SCAN_NS
             optimizers = self._optimizers_of_loop()
-            self._parameters = attempt((), tensors.parameters, optimizers)
-            self._optimizer_state = attempt((), tensors.state, optimizers)
-            self._seen_facts["sharding"] = attempt(None, tensors.sharding, optimizers)
+            self._parameters = attempt((), models.parameters, optimizers)
+            self._optimizer_state = attempt((), models.state, optimizers)
+            self._seen_facts["sharding"] = attempt(None, models.sharding, optimizers)
             self._scan_model(optimizers)
-            self._seen_facts["parameter_device"] = tensors.sole_device(self._parameters)
+            self._seen_facts["parameter_device"] = models.sole_device(self._parameters)
             on_gpu = all(kind.device.startswith("cuda") for kind in self._parameters)
             self._seen_facts["parameters_on"] = ("cuda" if on_gpu else "other") if self._parameters else None
         self.modes.sample()
@@ -271,7 +270,7 @@ class TrainingState:
         """Find the model that these optimizers train, its FLOPs and the dtype of its matrix products."""
         per, dtype, seen = None, None, self._seen_facts
         try:
-            trained = tensors.trained(optimizers)
+            trained = models.trained(optimizers)
             sharded = seen.get("sharding") is not None  # then each process has a part of each parameter
             model = None if sharded else self.models.of(trained)
             per = None if model is None else models.flops_of_token(model)

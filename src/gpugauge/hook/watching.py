@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.hook import arming
-from gpugauge.hook.loading import current_observer
+from gpugauge.hook.batches import current_observer
 from gpugauge.wire import messages as wire
 
 

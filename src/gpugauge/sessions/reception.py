@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import socket
 import time
@@ -14,7 +15,31 @@ from gpugauge.sessions.intake import Datagram, Intake
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.closing import MAX_THREADS
 from gpugauge.sessions.store import Store
-from gpugauge.sessions.tasks import free_tasks
+
+_MOUNT = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+
+
+def free_tasks(own: Path = _OWN, mount: Path = _MOUNT) -> float:
+    """Return how many more tasks are allowed; infinity without a limit, or where it cannot be read."""
+    free = math.inf
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return free
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "pids" not in controllers.split(","):
+            continue
+        folder = mount / controllers / path[1:]
+        try:
+            limit, current = ((folder / name).read_text().strip() for name in ("pids.max", "pids.current"))
+        except OSError:  # the root of the hierarchy has no limit
+            continue
+        if limit != "max":
+            free = min(free, int(limit) - int(current))
+    return free
+
 
 log = logging.getLogger(__name__)
 

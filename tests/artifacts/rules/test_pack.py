@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,7 +12,7 @@ from click.testing import CliRunner, Result
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
-from gpugauge.artifacts.rules.options import Parameters, RulesError, load
+from gpugauge.artifacts.rules.options import COMMANDS, Parameters, RulesError, load
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
 from gpugauge.base.duration import format_duration
@@ -18,6 +20,7 @@ from gpugauge.cli.main import main
 from gpugauge.driver.xids import XID_CLASSES
 from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES, Cause
+from gpugauge.workload.command import command_name
 from tests.artifacts.rules.rule_stories import QUIET, STORIES
 
 ROOT = Path(__file__).parents[3]
@@ -269,3 +272,54 @@ def test_losses_of_jobs_are_evaluated_half_as_often_but_before_they_become_stale
 
     assert intervals.pop("gpugauge-jobs") == slowest
     assert set(intervals.values()) == {format_duration(interval)}
+
+
+# Command lines as the programs' own start scripts and process titles make them.
+SERVING = (
+    "/usr/bin/python3 /usr/local/bin/vllm serve meta-llama/Llama-3.1-8B",
+    "python3 -m vllm.entrypoints.openai.api_server --model x",
+    "VLLM::EngineCore",
+    "VLLM::Worker_TP3",
+    "python3 -m sglang.launch_server --model-path x",
+    "sglang::scheduler_TP0",
+    "sglang::detokenizer",
+    "tritonserver --model-repository=/models",
+    "/opt/tritonserver/backends/python/triton_python_backend_stub /models/m/1/model.py",
+    "/usr/bin/python3 /usr/src/.venv/bin/text-generation-server serve x",
+    "text-generation-launcher --model-id x",
+    "/usr/bin/python3 /usr/local/lib/python3.11/site-packages/ts/model_service_worker.py --sock-type unix",
+    "/usr/local/bin/ollama runner --model x",
+    "/bin/ollama serve",
+    "ray::ServeReplica:app:Model",
+    "ray::ProxyActor",
+    "python3 -m ipykernel_launcher -f kernel.json",
+    "/opt/conda/bin/python /opt/conda/bin/jupyter-lab",
+    "/usr/bin/python3 /usr/bin/ipython3",
+    "python3 /usr/local/lib/python3.11/dist-packages/colab_kernel_launcher.py",
+)
+TRAININGS_BY_NAME = (
+    "python3 train.py",
+    "python3 -m torch.distributed.run train.py",
+    "/usr/bin/python3 -u /home/ann/finetune_vllm_data.py",
+    "python3 -m my.ollama_trainer",
+    "ray::TrainWorker",
+    "ray::RayTrainWorker.actor_fit",
+    "python3 jupyter2train.py",
+    "python3 serve_then_train.py",
+    "accelerate launch train.py",
+)
+
+
+def serves(line: str) -> bool:
+    # PromQL matches a whole value.
+    return re.fullmatch(COMMANDS, command_name([word.encode() for word in line.split()]).decode()) is not None
+
+
+@pytest.mark.parametrize("line", SERVING)
+def test_a_server_or_notebook_is_no_training(line: str) -> None:
+    assert serves(line)
+
+
+@pytest.mark.parametrize("line", TRAININGS_BY_NAME)
+def test_a_training_with_a_similar_name_is_one(line: str) -> None:
+    assert not serves(line)

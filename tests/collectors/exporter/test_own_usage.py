@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.collectors.exporter.own_usage import read_usage
+from gpugauge.collectors.exporter.exporter import read_usage
 from gpugauge.workload.procfs import Procfs
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpugauge.simulator.device.rhythm import Rhythm, Working
+from gpugauge.simulator.device.activity import Rhythm, Working
 
 PLAIN = {"compiling": 10.0, "every": 100.0, "evaluating": 20.0, "checkpointing": 5.0, "stalled_at": None}
 

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import json
 import re
 from dataclasses import replace
@@ -9,12 +11,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpugauge.cli.common import of_metrics
+from gpugauge.driver.advice import ADVICE, down_advice
 from gpugauge.snapshot import Snapshot
+from gpugauge.status import words
+from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, xid_advice
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.processes import Entry
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.web.page.links import NO_LINKS, Links, metrics_address
+from gpugauge.web.page.links import NO_LINKS, Links, metrics_address, parts
 from gpugauge.web.page.render import content, head
 from tests.status.statusfacts import snapshot
 from tests.web.page.reading import Reader
@@ -343,3 +348,35 @@ def test_many_devices_with_many_processes_stay_bounded() -> None:
     assert "and 67 more processes" in page.text
     assert all(" folded" in part for part in "".join(parts).split("<tbody")[2:])
     assert sum(map(len, parts)) < 4_000_000
+
+
+EVERY = [
+    *ADVICE.values(),
+    *(cause.advice for cause in CAUSES.values()),
+    *(advice.format(index=3, pids=" (kill 7 8)") for _, advice in RECOVERY.values()),
+    *(xid_advice(kind, 3) for kind in ("reset", "workflow", "node")),
+    *(down_advice(reason) or "" for reason in ("gpu_is_lost", "not_enumerated", "removed", "hangs", "?")),
+    *(a.advice for a in ailments(MemoryHealth("gpu_reset", True, True, 64, True, 1), 3)),
+    *(words.RUN_ADVICE, words.HOOK_ADVICE, words.STALLED_ADVICE.format(7), words.IDLE_ADVICE),
+]
+
+
+def test_commands_end_where_the_sentence_goes_on() -> None:
+    found = {part for advice in EVERY for part, command in parts(advice) if command}
+
+    assert found == {
+        "nvidia-smi --gpu-reset",
+        "nvidia-smi --gpu-reset -i 3",
+        "dmesg | grep Xid",
+        "dmesg | grep -i nvrm",
+        "modprobe nvidia",
+        "py-spy dump --pid 7",
+        "gpugauge forget UUID",
+        "gpugauge run -- python train.py",
+        "gpugauge release --for 10m",
+        "kill 7 8",
+    }
+
+
+def test_nothing_of_an_advice_is_lost() -> None:
+    assert [advice for advice in EVERY if "".join(part for part, _ in parts(advice)) != advice] == []

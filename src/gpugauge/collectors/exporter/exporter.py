@@ -5,13 +5,40 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpugauge.base import buildinfo
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.exporter.own_usage import Usage, read_usage
 from gpugauge.driver.api import RELEASED
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, Metric, Table, families
 from gpugauge.snapshot import Health, Section
+from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds, resident bytes, open file descriptors, Unix time of the start; None if it cannot be read."""
+
+    cpu: float
+    resident: int
+    descriptors: int | None
+    started: float | None
+
+
+def read_usage(pid: int, procfs: Procfs | None = None) -> Usage | None:
+    """Return the usage of a process, None if there is no such process."""
+    procfs = procfs or Procfs()
+    stat = procfs.stat(pid)
+    if stat is None:
+        return None
+    boot = procfs.boot_time()
+    try:
+        descriptors = sum(1 for _ in (procfs.root / str(pid) / "fd").iterdir())
+    except OSError:
+        descriptors = None
+    started = None if boot is None else boot + stat.start / TICKS_PER_SECOND
+    return Usage(stat.cpu, stat.resident, descriptors, started)
+
 
 _USAGE_INTERVAL_SECONDS = 4.5  # a little less than 5: ticks are up to 5 s apart, and not exactly periodic
 

@@ -1,9 +1,13 @@
-"""Errors of the program's signal handlers. Python runs these between any two instructions, also between ours."""
+"""Facts that torch may refuse, and errors of the program's signal handlers.
+
+Python runs such handlers between any two instructions, also between ours.
+"""
 
 from __future__ import annotations
 
 import signal
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 
 def raised_by_handler(error: BaseException | None) -> bool:
@@ -24,3 +28,16 @@ def _code(handler: Any) -> Any:
     if callable(function) and not hasattr(function, "__code__"):
         function = type(function).__call__
     return getattr(function, "__code__", None)
+
+
+Found = TypeVar("Found")
+
+
+def attempt(unknown: Found, source: Callable[..., Found], *arguments: object) -> Found:
+    """Return what a source of facts returns, or `unknown` if it raises: other sources are still valid."""
+    try:
+        return source(*arguments)
+    except Exception as error:
+        if raised_by_handler(error):
+            raise  # the program's own error
+        return unknown

@@ -6,17 +6,64 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session, SessionSource
 from gpugauge.simulator.device.device import Device
-from gpugauge.simulator.device.pipeline import Pipeline, observe
+from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
 from gpugauge.simulator.device.world import Process, World
-from gpugauge.simulator.host import loading
 from gpugauge.simulator.scenario.model import Scenario
 from gpugauge.verdict.peaks import peak
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SharedRecord
+
+_COMPARED = 10  # batches of each worker, before the hook compares them
+_WORKER_BYTES = 600 << 20  # memory that a loader worker does not share
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Seconds of the loading of one batch: work, waits for storage or swap, and waits for a CPU, also by a quota."""
+
+    cpu: float
+    storage: float
+    queued: float
+
+
+def batch(p: Pipeline) -> Batch:
+    """Return the mean times of a batch of a steady run."""
+    limited = p.workers > 0 and p.cpu_interval >= p.step - p.restart_seconds
+    # Where the CPUs are the limit, each worker has a batch all the time, and waits while others run.
+    mean, granted = p.mean_worker, p.load_cpu / p.cpu_quota
+    crowded = max(0.0, p.workers * p.cpu_interval - p.load_seconds * mean) if limited else 0.0
+    return Batch(p.load_cpu * mean, (p.load_seconds - granted) * mean, (granted - p.load_cpu) * mean + crowded)
+
+
+def report(p: Pipeline, batches: int, steps: int) -> wire.Loader | None:
+    """Return the loader of a snapshot after so many batches and steps; None before the first batch."""
+    if not batches:
+        return None
+    # The first batch of each process is not measured.
+    one, measured = batch(p), max(0, batches - max(1, p.workers))
+    waited = p.host * (1.0 / p.cpu_quota - 1.0) + (0.0 if p.workers else one.queued)
+    epochs = 1 + batches // EPOCH if p.restart else 1
+    return wire.Loader(
+        batches=batches,
+        measured=measured,
+        cpu_seconds=one.cpu * measured,
+        threads_seconds=0.0,
+        queued_seconds=one.queued * measured,
+        storage_seconds=one.storage * measured,
+        blocked_seconds=0.0,
+        epochs=epochs,
+        starts=epochs if p.workers else 0,
+        start_seconds=p.restart_seconds * batches,
+        slowest=1.0 / p.straggler if p.workers > 1 and batches >= _COMPARED * p.workers else None,
+        worker_bytes=_WORKER_BYTES if p.workers else None,
+        process_cpu_seconds=p.thread_cpu * steps,
+        thread_queued_seconds=waited * steps,
+    )
+
 
 _DTYPES = {"torch.bfloat16": 2, "torch.float32": 4}
 # Shares of the memory of a process on a GPU: parameters, tensors, and memory reserved by the allocator.
@@ -161,7 +208,7 @@ class _Progress:
             samples=_BATCH * self._steps,
             tokens=_TOKENS * _BATCH * self._steps,
             flops=self._flops(devices),
-            loader=loading.report(self._pipeline, batches.count, self._steps),
+            loader=report(self._pipeline, batches.count, self._steps),
         )
 
     def _flops(self, devices: list[Device]) -> dict[str, float] | None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from gpugauge.web.page.commands import parts
 from gpugauge.web.page.draw import copy_button, text
+
+# A command ends where the sentence goes on.
+_COMMAND = re.compile(
+    r"\b(?:nvidia-smi|dmesg|modprobe|py-spy|kill(?= \d)|gpugauge (?:run|forget|doctor|release)) [^,;()…]*[^,;()…\s]"
+)
+
+
+def parts(advice: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of an advice in their order, and whether each is a command."""
+    end = 0
+    for found in _COMMAND.finditer(advice):
+        if advice[found.end() :].lstrip().startswith("…"):  # a form, which has to be filled in
+            continue
+        yield advice[end : found.start()], False
+        yield found[0], True
+        end = found.end()
+    yield advice[end:], False
+
 
 _DEFAULT_ADDRESS, _DEFAULT_PATH = "127.0.0.1:10478", "/metrics"
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104  (compared, not bound)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from qa.bench.alerts.jobs import EXPECTED, five_containers, sidecar, slurm_job, two_nodes, without_hook
-
 from tests.drawn import draws
-from tests.e2e.alert_fleet import FAST, PATIENCE, Node, Received, Subject, daemons, judged, servers
 from tests.e2e.programs import http, wait_for
 from tests.e2e.webhook import webhook
+
+from qa.bench.alerts.jobs import EXPECTED, five_containers, sidecar, slurm_job, two_nodes, without_hook
+from qa.worlds.alert_fleet import FAST, PATIENCE, Node, Received, Subject, daemons, judged, servers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.everything, pytest.mark.timeout(240)]
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.e2e
 PROGRAM = [sys.executable, "-m", "gpugauge"]
 
 

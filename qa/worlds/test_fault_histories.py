@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from qa.bench.alerts.replay import replay
+from tests.drawn import draws, seeds
+from tests.needs import need
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
-from tests.drawn import draws, seeds
-from tests.e2e.fault_histories import KINDS, MINUTES, Machine, draw, record
-from tests.needs import need
+from qa.bench.alerts.replay import replay
+from qa.worlds.fault_histories import KINDS, MINUTES, Machine, draw, record
 
 pytestmark = pytest.mark.e2e
 

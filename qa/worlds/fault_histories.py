@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from qa.bench.alerts.story import Story, notation
+from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Node
@@ -27,7 +27,7 @@ from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
-from tests.golden_metrics import GROUPS, LIMITS, START, _answer
+from qa.bench.alerts.story import Story, notation
 
 MINUTES, SCRAPE = 80, 30
 BOOT = 20_000.0  # seconds from the boot to the start of the scenario

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-
-from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.options import Parameters
 from tests.e2e.documents import ROOT
 from tests.e2e.programs import daemon, listening, prometheus3, wait_for
 from tests.e2e.webhook import Alert, Webhook
 from tests.needs import need
+
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
 
 PATIENCE = 20
 # As the defaults, in seconds instead of minutes.
