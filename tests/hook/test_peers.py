@@ -30,7 +30,7 @@ PROGRAM = """
     import torch.distributed._functional_collectives as functional
     from torch.nn.parallel import DistributedDataParallel as DDP
     from gpugauge.hook import install
-    from gpugauge.hook.counts import waits
+    from gpugauge.hook.counts import peers
 
     rendezvous, rank, cases = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     torch.set_num_threads(1)
@@ -84,8 +84,8 @@ PROGRAM = """
         if kind == "two forward passes":
             return Sum(*[DDP(torch.nn.Linear(16, 16))] * 2)
         if kind == "sampled":
-            strata, waits._STRATUM = waits._STRATUM, {}
-            model, waits._STRATUM = DDP(model), strata
+            strata, peers._STRATUM = peers._STRATUM, {}
+            model, peers._STRATUM = DDP(model), strata
             return model
         if kind == "fsdp1":
             from torch.distributed.fsdp import FullyShardedDataParallel

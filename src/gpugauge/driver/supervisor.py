@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.base.logline import fields
-from gpugauge.driver.api import DriverFacts, DriverView, Reply, code_name
+from gpugauge.base.logline import Condition, fields
+from gpugauge.driver.advice import advice
+from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Reply, code_name
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.missing import BusDevice
@@ -25,8 +26,102 @@ from gpugauge.driver.recycling import RECYCLES, Recycling, RecyclingLimits
 from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.roster import Roster
 from gpugauge.driver.schedule import Pace, ReadingIntervals
-from gpugauge.driver.state import DriverState
-from gpugauge.driver.workerslot import WorkerSlot
+
+
+class DriverState:
+    """`reason` is "ok" while the driver is open, `facts` are those of the open driver, and `lost_since` (monotonic
+    seconds) is set while a driver that was up is down.
+    """
+
+    def __init__(self) -> None:
+        self.reason = "starting"
+        self.facts: DriverFacts | None = None
+        self.lost_since: float | None = None
+        self._device_count: int | None = None  # when the driver was opened last
+        self._was_released = False  # since then: GPUs may have been reset or exchanged
+        self._failure = Condition(log, logging.ERROR)
+
+    @property
+    def released(self) -> bool:
+        """Whether the driver is closed on request."""
+        return self.reason == RELEASED
+
+    def set_up(self, facts: DriverFacts) -> bool:
+        """Record that the driver is open; return whether it has as many GPUs as when it was opened last,
+        unless it was released since.
+        """
+        self._failure.recovered("driver opened", version=facts.driver_version, devices=facts.device_count)
+        same_devices = facts.device_count == self._device_count and not self._was_released
+        self._was_released = False
+        self.facts, self.reason, self.lost_since, self._device_count = facts, "ok", None, facts.device_count
+        return same_devices
+
+    def set_down(self, reason: str, **log_fields: object) -> None:
+        """Record that the driver is down; it is logged once per reason."""
+        self._failure.failing(advice(reason), reason=reason, **log_fields)
+        self.reason, self.facts = reason, None
+        if self._device_count is not None and self.lost_since is None:
+            self.lost_since = time.monotonic()
+
+    def set_released(self, seconds: float) -> None:
+        """Record that the driver is released for `seconds`."""
+        self.reason, self.facts, self.lost_since, self._was_released = RELEASED, None, None, True
+        log.info("driver released", extra=fields(seconds=round(seconds)))
+
+    def end_release(self) -> None:
+        """Record that the release is over."""
+        self.reason = "starting"
+        log.info("driver release ended")
+
+
+_MAX_UNREAPED = 2
+
+
+class WorkerSlot:
+    """Starts and ends worker processes, one at a time. `starts` counts them."""
+
+    def __init__(self, spawn: Callable[[], Worker]) -> None:
+        self._spawn = spawn
+        self._unreaped: list[Worker] = []
+        self._ending: Worker | None = None
+        self.current: Worker | None = None
+        self.starts = 0
+
+    @property
+    def stuck(self) -> bool:
+        """Whether no further worker may be started: too many former ones hang inside the kernel."""
+        return len(self._unreaped) >= _MAX_UNREAPED
+
+    def start(self) -> Worker:
+        """Start and return the next worker. Raises OSError."""
+        self.current = self._spawn()
+        self.starts += 1
+        return self.current
+
+    def end(self, sentence: str = "", *, graceful: bool = True, grace_seconds: float = GRACE_SECONDS) -> None:
+        """End the current worker, see Worker.end(). A `sentence` is logged together with the exit of the process."""
+        worker = self._ending = self.current
+        self.current = None
+        assert worker is not None
+        if not worker.end(graceful=graceful, grace_seconds=grace_seconds):
+            self._unreaped.append(worker)
+        self._ending = None
+        if sentence:
+            log.warning(sentence, extra=fields(worker=worker.ending(), pid=worker.pid))
+
+    def cancel_wait(self) -> None:
+        """Make a thread that waits for a reply or for the end of a worker continue at once. For other threads."""
+        current, ending = self.current, self._ending
+        if current:
+            current.interrupt()
+        if ending:
+            ending.kill()
+
+    def unkillable(self) -> int:
+        """Return the number of former workers that have not ended."""
+        self._unreaped = [w for w in self._unreaped if not w.reaped()]
+        return len(self._unreaped)
+
 
 _MAX_CLOCK_DRIFT_SECONDS = 2.0  # a larger difference of the two clocks changes the reported end
 

@@ -1,23 +1,87 @@
-"""Adapters to what programs import beside torch: checkpoints, compilation, engines."""
+"""Adapters to what programs import beside torch: checkpoints, compilation, engines; the waits for other ranks."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
 import torch
 
-from gpugauge.hook import collectives
 from gpugauge.hook.batches import counted_iteration
 from gpugauge.hook.counts import phases
+from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
 from gpugauge.hook.listeners import evaluating
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.wrappers import after, replace, within
+from gpugauge.hook.wrappers import after, is_compiling, replace, within
+
+
+def wrap_collectives(observer: Observer) -> None:
+    """Register with torch, once in a process."""
+    library = getattr(torch._C, "_distributed_c10d", None)  # noqa: SLF001 - its types are public under other names
+    waits = (
+        (getattr(library, "Work", None), "wait"),
+        (getattr(library, "ProcessGroup", None), "monitored_barrier"),
+        (torch.distributed, "_broadcast_coalesced"),  # buffers, before a forward pass of DDP
+        (getattr(library, "Reducer", None), "_rebuild_buckets"),  # the first time, before the second one
+    )
+    for owner, name in waits:
+        replace(owner, name, lambda f: _waiting(observer, f))
+    replace(getattr(library, "Logger", None), "set_runtime_stats_and_log", lambda f: _iteration(observer, f))
+
+
+def functional(observer: Observer, module: Any) -> None:
+    """Adapt the module of the functional collectives."""
+    replace(module, "wait_tensor", lambda f: _eager(f, _waiting(observer, f)))
+
+
+def _eager(function: Callable[..., Any], measured: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls the measured one, and that dynamo can trace without a graph break."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if is_compiling() else measured(*args, **kwargs)
+
+    return wrapper
+
+
+def _waiting(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrapper of the function whose time on the training thread is a wait for other ranks."""
+    local, live = observer.state.local_work, observer.live
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not local.blocking or get_ident() != live.thread:
+            return function(self, *args, **kwargs)
+        start = CLOCKS[0]()
+        try:
+            return function(self, *args, **kwargs)
+        finally:
+            local.waited += CLOCKS[0]() - start
+
+    # pybind11 recognises by this name and by `self` that an override calls the method that it overrides.
+    wrapper.__code__ = wrapper.__code__.replace(co_name=getattr(function, "__name__", "wrapper"))
+    return functools.wraps(function)(wrapper)
+
+
+def _iteration(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wrapper of the method by which DDP reads its timings, at the begin of each forward pass."""
+    local = observer.state.local_work
+
+    @functools.wraps(function)
+    def set_runtime_stats_and_log(self: Any) -> None:
+        function(self)
+        if not observer.off and not is_compiling():
+            try:
+                local.end_iteration(self)
+            except Exception:
+                observer.count_error()
+
+    return set_runtime_stats_and_log
 
 
 def install(observer: Observer) -> None:
@@ -35,9 +99,9 @@ def install(observer: Observer) -> None:
         "torch.amp.grad_scaler": functools.partial(_grad_scaler, observer),
         "torch.amp.autocast_mode": functools.partial(_autocast, observer),
         "accelerate.data_loader": _accelerate,
-        "torch.distributed._functional_collectives": functools.partial(collectives.functional, observer),
+        "torch.distributed._functional_collectives": functools.partial(functional, observer),
     }
-    collectives.install(observer)
+    wrap_collectives(observer)
 
     def adapt(name: str) -> None:
         try:
