@@ -9,7 +9,7 @@ export TORCH
 
 # How many tests run beside each other: some wait while others work.
 JOBS   ?= 3
-PYTEST  = -m pytest -q --numprocesses=$(JOBS) --dist=loadfile
+PYTEST  = -m pytest -q --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
 # End-to-end tests wait for other programs most of the time.
 e2e: JOBS = 4
 # The tests of a push. The others are in `make everything`.

@@ -12,8 +12,17 @@ settings.register_profile("gpugauge", deadline=None)
 settings.load_profile("gpugauge")
 
 
+# The files of the tests that take longest begin first, so that no worker is left with one of them at the end.
+LONG = (
+    *("test_health_chain", "test_rules", "test_chain", "test_planted", "test_drawn", "test_lifecycle", "test_page"),
+    *("test_hostile", "test_frameworks", "test_main_job", "test_fault_histories", "test_chart", "test_rule_texts"),
+    *("test_training", "test_simulated", "test_oracle", "test_inside", "test_golden", "test_idioms", "test_flops"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_out_torch(items)
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -36,6 +36,7 @@ def happen(step: str, seconds: int, kubelet: Kubelet, ours: plugin.DevicePlugin)
         kubelet.start()
 
 
+@pytest.mark.everything
 # Each event as the last one, whatever is drawn.
 @example([("drop", 0)])
 @example([("restart", 0)])

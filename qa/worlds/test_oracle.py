@@ -35,6 +35,7 @@ def test_named_causes_are_correct(faults: int, least: float, published: Sequence
     assert share_right(found) >= least
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize(("faults", "least"), [(1, 0.97), (2, 0.88)])
 def test_named_causes_are_correct_without_performance_counters(
     faults: int, least: float, published: Sequence[tuple[Case, str | None]]
