@@ -142,8 +142,7 @@ everything: $(VENV)/frameworks ## all tests, all drawn worlds with fresh seeds, 
 lint: $(VENV)/dev
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/vulture
-	@MYPY_NUM_WORKERS=2 $(BIN)/mypy
+	@$(BIN)/vulture & unused=$$!; MYPY_NUM_WORKERS=2 $(BIN)/mypy && wait $$unused
 
 $(VENV)/frameworks: $(VENV)/dev
 	@$(BIN)/python -c 'import torch' || { echo "make e2e needs torch, see CONTRIBUTING.md" >&2; exit 1; }

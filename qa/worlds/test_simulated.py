@@ -106,6 +106,7 @@ def test_session_has_the_label_of_the_listed_process(after_a_minute: Moment) -> 
     assert inside < seen_from_outside
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("name", ["healthy", "starved", "bottlenecks"])
 def test_shipped_scenario_has_the_cause_of_the_oracle(name: str, tmp_path: Path) -> None:
     made = load_scenario(name)

@@ -26,6 +26,7 @@ def mistake(h: History, found: Growth, now: float) -> str | None:
     return None
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("first", range(0, COUNT, _CHUNK))
 def test_drawn_histories_have_no_false_growth(first: int) -> None:
     count = min(_CHUNK, COUNT - first)

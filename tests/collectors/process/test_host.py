@@ -310,6 +310,7 @@ def test_process_that_hangs_in_the_kernel_does_not_block_the_tick(
     assert first.families == ()
 
 
+@pytest.mark.everything
 @pytest.mark.torch
 def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = "print(1, flush=True); input()"
