@@ -76,7 +76,7 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
     states = Counter(state(node, gpu)[1] for gpu in node.gpus)
     on_cpu = [p for p in node.programs if p.condition == "on_cpu" and p.cause]
 
-    clauses = {"down": "down", "errors": "with errors", "wasted": "wasted", "slowed": "slowed"}
+    clauses = {"down": "down", "errors": "with faults", "wasted": "wasted", "slowed": "slowed"}
     clauses |= {"low load": "at a low load", "clocks lowered": "with lowered clocks"}
     counts = {words: counted(answer, clause) for words, clause in clauses.items()}
     # Each GPU counts once.

@@ -88,7 +88,7 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             {"clocks_event_reasons": 0x48},
             "warning",
             "throttled",
-            "GPU 1: hardware slowdown, thermal slowdown (hardware)",
+            "GPU 1: thermal slowdown (hardware), hardware slowdown",
         ),
         (
             condition.clocks,

@@ -27,7 +27,7 @@ HOSTILE = "</th><script>document.title='taken'</script><img src=x onerror=docume
 SCENARIOS = {
     "failing-card": (
         90,
-        "1 of 2 GPUs with errors, GPU 1: the driver requires a reset of the GPU after an error",
+        "1 of 2 GPUs with faults, GPU 1: the driver requires a reset of the GPU after an error",
         ("used by train.py (pid 6302, user 1000); also: Xid 48 (Double bit ECC error)", "nvidia-smi --gpu-reset -i 1"),
     ),
     "lost-card": (90, "1 of 4 GPUs down", ("GPU 2: down: lost", "last used by pid 7003 train.py", "drain the node")),

@@ -6,7 +6,7 @@ from gpugauge.driver.advice import down_advice
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.xids import XID_CLASSES
-from gpugauge.status.health import RECOVERY, MemoryHealth, ailments
+from gpugauge.faults.table import RECOVERY, GpuHealth, ailments
 from gpugauge.status.problem import KINDS, section_of_kind, section_of_training, section_of_xid
 from gpugauge.verdict.causes import CAUSES, STATES
 
@@ -29,7 +29,7 @@ def test_each_cause_has_a_section() -> None:
 
 
 def test_each_other_problem_has_a_section() -> None:
-    worst = MemoryHealth("gpu_reset", True, True, 64, True, 1)
+    worst = GpuHealth("gpu_reset", True, True, 64, True, 1)
     found = {section_of_kind(kind) for kind in KINDS} | {ailment.runbook for ailment in ailments(worst, 0)}
     found |= {section_of_xid(kind) for kind in XID_CLASSES} | {section_of_training(state, None) for state in STATES}
 

@@ -10,7 +10,7 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import name_of
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
 from gpugauge.driver.codes import RECOVERY_ACTIONS
-from gpugauge.status.health import MemoryHealth, ailments, slowdowns
+from gpugauge.faults.table import GpuHealth, ailments, slowdowns
 
 _COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
 # Return codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
@@ -49,13 +49,16 @@ def health(case: Case) -> Sequence[Finding]:
 def _errors(device: Device) -> Iterator[Finding]:
     """Yield a finding for each error of a GPU, the gravest first."""
     reading, action = device.reading, device.reading.recovery_action or 0
-    found = MemoryHealth(
+    found = GpuHealth(
         RECOVERY_ACTIONS[action] if action < len(RECOVERY_ACTIONS) else f"recovery action {action}",
         bool(reading.remapped_rows_failure),
         bool(reading.remapped_rows_pending),
         sum((reading.retired_pages or {}).values()),
         bool(reading.retired_pages_pending),
         (reading.ecc_errors or {}).get("uncorrected_volatile") or 0,
+        reading.nvlink_errors or {},
+        temperature=reading.temperature_celsius,
+        slowdown_temperature=reading.temperature_slowdown_celsius,
     )
     for ailment in ailments(found, reading.index, computing(device)):
         make = failure if ailment.grave else warning

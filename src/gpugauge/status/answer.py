@@ -137,7 +137,7 @@ class _Clauses:
         counted = [problem for problem in ill if uuids.intersection(problem["gpus"])]
         if counted:
             where = f"{'gravest on ' if len(uuids) > 1 else ''}{counted[0]['subject']}"
-            yield f"{self._share(uuids)} with errors, {where}: {counted[0]['text']}"
+            yield f"{self._share(uuids)} with faults, {where}: {counted[0]['text']}"
 
     def _programs(self, *kinds: str) -> Iterator[str]:
         for kind in kinds:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from gpugauge.driver.advice import REMEMBERED, down_advice, down_phrase
+from gpugauge.faults.table import UNDER_LOAD
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.owner import name, owner, owner_words
@@ -19,7 +20,6 @@ _MAX_NAMED = 3  # programs that an error affects
 _MAX_NAMED_UNHOOKED = 2  # programs without the hook
 _MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
-_LINK_LOAD = 0.2  # as of the alert GpuPcieDegraded
 _NARROW_ADVICE = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 
 
@@ -66,7 +66,7 @@ def narrow_words(gpu: Mapping[str, Any]) -> str:
     """Return how narrow the PCIe link of a GPU under load is, "" if it is not: idle, some GPUs use fewer lanes."""
     width, most = gpu["pcie_width"], gpu["pcie_width_max"]
     known = gpu["up"] and width is not None and most is not None and (gpu["load"], gpu["load_5m"]) != (None, None)
-    if not known or width >= most or _load(gpu) < _LINK_LOAD:
+    if not known or width >= most or _load(gpu) < UNDER_LOAD:
         return ""
     return f"its PCIe link has {width:.0f} of {most:.0f} lanes: copies between host and GPU take longer"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gpugauge.driver.advice import REMEMBERED, down_advice
-from gpugauge.status.health import MemoryHealth, ailments, slowdowns, xid_advice
+from gpugauge.faults.table import GpuHealth, ailments, slowdowns, xid_advice
 from gpugauge.status.history import History, by_labels
 from gpugauge.status.problem import section_of_xid
 from gpugauge.status.processes import Entry, Families, current, processes_of, rows, workload
@@ -36,7 +36,7 @@ def gpus(found: Families, history: History, processes: Sequence[Entry], now: flo
     temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
     hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
     down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
-    allocation, health, mig = _Allocation(found), _Health(found, now), _mig(found)
+    allocation, health, mig = _Allocation(found), _Health(found, history, now), _mig(found)
     widths = by_labels(found.get("gpu_pcie_width"), "uuid", "when")
     on_mig: dict[str, dict[str, float]] = {}
     for (label, uuid), used in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid").items():
@@ -102,8 +102,8 @@ class _Allocation:
 class _Health:
     """Errors and lowered clocks of the GPUs that answer, and Xid errors of all."""
 
-    def __init__(self, found: Families, now: float) -> None:
-        self._now = now
+    def __init__(self, found: Families, history: History, now: float) -> None:
+        self._now, self._history = now, history
         self._actions = current(found.get("gpu_recovery_action"), "uuid")
         self._flags = {
             name: by_labels(found.get(name), "uuid")
@@ -113,6 +113,11 @@ class _Health:
         for (uuid, _), count in by_labels(found.get("gpu_retired_pages"), "uuid", "cause").items():
             self._pages[uuid] = self._pages.get(uuid, 0) + count
         self._errors = by_labels(found.get("gpu_ecc_errors_total"), "uuid", "type", "scope")
+        self._links: dict[str, dict[str, float]] = {}
+        for (uuid, kind), count in by_labels(found.get("gpu_nvlink_errors_total"), "uuid", "kind").items():
+            self._links.setdefault(uuid, {})[kind] = count
+        self._temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
+        self._limits = by_labels(found.get("gpu_temperature_limit_celsius"), "uuid", "limit")
         self._slowed: dict[str, list[str]] = {}
         for (uuid, reason), active in by_labels(found.get("gpu_clocks_event_active"), "uuid", "reason").items():
             if active:
@@ -129,13 +134,17 @@ class _Health:
 
     def of(self, uuid: str, index: object, pids: Sequence[int]) -> Entry:
         """Return the fields of the GPU with an index, which these programs use."""
-        figures = MemoryHealth(
+        figures = GpuHealth(
             self._actions.get(uuid, "none"),
             bool(self._flags["gpu_remapped_rows_failure"].get((uuid,))),
             bool(self._flags["gpu_remapped_rows_pending"].get((uuid,))),
             self._pages.get(uuid, 0),
             bool(self._flags["gpu_retired_pages_pending"].get((uuid,))),
             self._errors.get((uuid, "uncorrected", "volatile"), 0),
+            self._links.get(uuid, {}),
+            self._history.nvlink_errors_per_second(uuid),
+            self._temperatures.get((uuid, "gpu")),
+            self._limits.get((uuid, "slowdown")),
         )
         return {
             "health": [asdict(ailment) for ailment in ailments(figures, index, pids)],

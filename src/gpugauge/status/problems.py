@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
+from gpugauge.faults.table import FAULTS
 from gpugauge.status.gpu_problems import clocks_words, gpu_problems, processes_words
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import Entry, order, problem
@@ -160,9 +161,10 @@ def gpu_state(gpu: Entry, problems: Sequence[Entry]) -> dict[str, str | None]:
     subject = f"{found['subject']} " if found["processes"] else ""
     # The mean load and the cause are said once, of all GPUs.
     text = processes_words(gpu) if found["kind"] == "unjudged" else found["text"]
+    fault = FAULTS.get(found["runbook"] or "") if found["kind"] == "gpu_health" else None
     return {
         "level": "bad" if found["grave"] else "poor",
-        "state_words": _WORDS[found["kind"]],
+        "state_words": fault.word if fault else _WORDS[found["kind"]],
         "summary": f"{subject}{text}",
     }
 

@@ -12,9 +12,9 @@ import pytest
 
 from gpugauge.cli.common import of_metrics
 from gpugauge.driver.advice import ADVICE, down_advice
+from gpugauge.faults.table import RECOVERY, GpuHealth, ailments, xid_advice
 from gpugauge.snapshot import Snapshot
 from gpugauge.status import words
-from gpugauge.status.health import RECOVERY, MemoryHealth, ailments, xid_advice
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.processes import Entry
@@ -356,7 +356,7 @@ EVERY = [
     *(advice.format(index=3, pids=" (kill 7 8)") for _, advice in RECOVERY.values()),
     *(xid_advice(kind, 3) for kind in ("reset", "workflow", "node")),
     *(down_advice(reason) or "" for reason in ("gpu_is_lost", "not_enumerated", "removed", "hangs", "?")),
-    *(a.advice for a in ailments(MemoryHealth("gpu_reset", True, True, 64, True, 1), 3)),
+    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1), 3)),
     *(words.RUN_ADVICE, words.HOOK_ADVICE, words.STALLED_ADVICE.format(7), words.IDLE_ADVICE),
 ]
 

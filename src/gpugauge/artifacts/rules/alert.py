@@ -9,6 +9,7 @@ from gpugauge.artifacts.rules.options import Parameters, Severity
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import TEXT_LABELS, TEXTS
 from gpugauge.base.duration import format_duration
+from gpugauge.faults.table import Action
 
 About = Literal["job", "GPU", "exporter"]
 # By subject: the dashboard, and the labels of an alert by variable of the dashboard.
@@ -22,15 +23,14 @@ _DASHBOARDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 # The address of the Grafana that evaluates the alert, which ends with a slash.
 THIS_GRAFANA = '{{ reReplaceAll "/$" "" externalURL }}'
-# What a machine may do about an alert: see deploy/prometheus/alertmanager.yaml.
-Action = Literal["", "reset", "drain"]
 
 
 @dataclass(frozen=True)
 class Alert:
     """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
-    hands it to what drains nodes. `described` is false for an alert about a job whose name may be unknown.
+    (deploy/prometheus/alertmanager.yaml) hands it to what drains nodes. `described` is false for an alert about a job
+    whose name may be unknown.
     """
 
     name: str

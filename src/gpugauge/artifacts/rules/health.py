@@ -5,12 +5,24 @@ They carry cluster, node, uuid and index of the GPU and the Xid code as labels, 
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.alert import Action, Alert
-from gpugauge.artifacts.rules.options import Parameters, Severity
+from collections.abc import Iterable
+
+from gpugauge.artifacts.rules.alert import Alert
+from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import Selectors, with_cluster
 from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Recording
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
+from gpugauge.faults.table import (
+    FAULTS,
+    NEAR_SLOWDOWN_CELSIUS,
+    NVLINK_CORRECTED,
+    NVLINK_NEVER,
+    NVLINK_PER_SECOND,
+    SLOWDOWNS,
+    SLOWED_SHARE,
+    UNDER_LOAD,
+)
 
 # Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
 IDENTITY = "gpugauge:gpu:info"
@@ -18,29 +30,25 @@ WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
 _XID = "Xid {{ $labels.xid }}{{ if $labels.xid_name }} ({{ $labels.xid_name }}){{ end }}"
 _AFTER_XID = "{{ if $labels.xid }} First error: " + _XID + ".{{ end }}"
 
-_SLOWDOWN = "~hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown"
-# Near the temperature at which the GPU lowers its clocks, degrees Celsius.
-_NEAR_SLOWDOWN = 5
-# Share of the time in which a kernel runs, from which a GPU is under load.
-_UNDER_LOAD = 0.2
-# Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure.
-_NVLINK_NEVER = "~replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun"
-# Errors that the link corrects, and their number per second from which DCGM reports a failure.
-_NVLINK_CORRECTED, _NVLINK_PER_SECOND = "~crc_flit|crc_data|receive", 100
-
-# By class: severity, what is wrong and what to do, what the router does, and whether the fault lasts until a repair.
-_XIDS: dict[str, tuple[Severity, str, Action, bool]] = {
-    "application": ("info", "An error of the program: read its log and restart it.", "", False),
-    "reset": ("warning", "End the processes on the GPU and reset it.", "reset", True),
-    "workflow": ("warning", "Memory or NVLink needs the workflow in NVIDIA's catalogue of Xid errors.", "", True),
-    "node": (
-        "critical",
-        "Inspect the machine: the GPU is off the bus, or power or firmware failed.",
-        "drain",
-        True,
-    ),
-    "other": ("info", "NVIDIA's catalogue of Xid errors may say what to do.", "", False),
+# By class: what is wrong and what to do, and whether the fault lasts until a repair.
+_XIDS: dict[str, tuple[str, bool]] = {
+    "application": ("An error of the program: read its log and restart it.", False),
+    "reset": ("End the processes on the GPU and reset it.", True),
+    "workflow": ("Memory or NVLink needs the workflow in NVIDIA's catalogue of Xid errors.", True),
+    "node": ("Inspect the machine: the GPU is off the bus, or power or firmware failed.", True),
+    "other": ("NVIDIA's catalogue of Xid errors may say what to do.", False),
 }
+
+
+def _any(labels: Iterable[str]) -> str:
+    """Return a matcher of any of these values of a label."""
+    return "~" + "|".join(labels)
+
+
+def _alert(name: str, expr: str, summary: str, description: str, hold: int = 0, *, when: str) -> Alert:
+    """Return the alert about a fault of the table."""
+    fault = FAULTS[name]
+    return Alert(name, expr, fault.severity, summary, description, hold, action=fault.action, when=when)
 
 
 def gpu(p: Parameters) -> str:
@@ -70,31 +78,27 @@ def alerts(p: Parameters) -> list[Alert]:
 
 
 def _lost(p: Parameters) -> Alert:
-    return Alert(
+    return _alert(
         "GpuLost",
         _of_gpu(p, f"min by ({gpu(p)}) ({Selectors(p)('gpu_up')}) == 0", "xid", "xid_name"),
-        "critical",
         f"{WHERE} does not answer",
         f"It is lost, its driver calls hang, or the driver does not list it.{Texts(p).reason_down()}{_AFTER_XID} "
         f"Drain the machine, and reset the GPU or reboot.{Texts(p).pods()}",
         120,
-        action="drain",
         when="a GPU does not answer",
     )
 
 
 def _throttled(p: Parameters) -> Alert:
     s = Selectors(p)
-    counted = s.rate("gpu_clocks_event_seconds_total", p.patience, reason=_SLOWDOWN)
+    counted = s.rate("gpu_clocks_event_seconds_total", p.patience, reason=_any(SLOWDOWNS))
     # Drivers before R575 count no seconds of these reasons.
-    sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_SLOWDOWN)})"
+    sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_any(SLOWDOWNS))})"
     slowed = f"{counted}\n  or on ({gpu(p)}, reason) {sampled}"
-    return Alert(
+    busy = f"on ({with_cluster(p, 'uuid')}) {DEVICE_BUSY} >= {UNDER_LOAD:g}"
+    return _alert(
         "GpuThrottled",
-        _of_gpu(
-            p, f"max by ({gpu(p)}) (\n  ({slowed}) >= 0.2\n)\nand on ({with_cluster(p, 'uuid')}) {DEVICE_BUSY} >= 0.2"
-        ),
-        "warning",
+        _of_gpu(p, f"max by ({gpu(p)}) (\n  ({slowed}) >= {SLOWED_SHARE:g}\n)\nand {busy}"),
         f"{WHERE} lowers its clocks because of heat or a power brake",
         f"For at least a fifth of the last {format_duration(p.patience)}. "
         f"Check fans, air flow and power.{Texts(p).pods()}",
@@ -114,53 +118,46 @@ def _reset(p: Parameters) -> Alert:
         )
     ]
     wanted = f"\nor on ({gpu(p)})\n".join([f"max by ({gpu(p)}, reason) ({action})", *pending])
-    return Alert(
+    return _alert(
         "GpuNeedsReset",
         _of_gpu(p, wanted, "xid", "xid_name"),
-        "warning",
         f"{WHERE} needs a reset: {{{{ $labels.reason }}}}",
         "The driver requires it, or memory that had errors is replaced at the next reset."
         f"{_AFTER_XID} End the processes on the GPU and reset it, or reboot the machine.{Texts(p).pods()}",
-        action="reset",
         when="the driver requires a reset, or faulty memory is replaced at the next one",
     )
 
 
 def _row_remap(p: Parameters) -> Alert:
     failed = f"max by ({gpu(p)}) ({Selectors(p)('gpu_remapped_rows_failure')}) == 1"
-    return Alert(
+    return _alert(
         "GpuRowRemapFailed",
         _of_gpu(p, failed),
-        "warning",
         f"{WHERE} could not replace a faulty memory row",
         f"A reset does not help: drain the machine, and have the GPU tested and replaced.{Texts(p).pods()}",
-        action="drain",
         when="a faulty memory row could not be replaced",
     )
 
 
 def _ecc(p: Parameters) -> Alert:
     errors = Selectors(p)("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
-    return Alert(
+    return _alert(
         "GpuUncorrectedEcc",
         _of_gpu(p, f"max by ({gpu(p)}) ({errors}) > 0", "xid", "xid_name"),
-        "warning",
         f"{WHERE} had uncorrected memory errors",
         f"Since the driver was loaded or the GPU was reset.{_AFTER_XID} The program that read the memory has failed. "
         f"Reset the GPU; if the errors occur again, have it replaced.{Texts(p).pods()}",
-        action="reset",
         when="uncorrected memory errors since the last reset",
     )
 
 
 def _nvlink(p: Parameters) -> Alert:
     s = Selectors(p)
-    never = f"max by ({gpu(p)}) ({s('gpu_nvlink_errors_total', kind=_NVLINK_NEVER)}) > 0"
-    rate = f"max by ({gpu(p)}) ({s.rate('gpu_nvlink_errors_total', p.patience, kind=_NVLINK_CORRECTED)})"
-    return Alert(
+    never = f"max by ({gpu(p)}) ({s('gpu_nvlink_errors_total', kind=_any(NVLINK_NEVER))}) > 0"
+    rate = f"max by ({gpu(p)}) ({s.rate('gpu_nvlink_errors_total', p.patience, kind=_any(NVLINK_CORRECTED))})"
+    return _alert(
         "GpuNvlinkErrors",
-        _of_gpu(p, f"{never}\nor on ({gpu(p)})\n{rate} >= {_NVLINK_PER_SECOND}"),
-        "warning",
+        _of_gpu(p, f"{never}\nor on ({gpu(p)})\n{rate} >= {NVLINK_PER_SECOND}"),
         f"{WHERE} has NVLink errors",
         "A link had to repeat or retrain, or corrects very many errors. Check the link and the GPU at its other end, "
         f"reset both, and have the GPU, the baseboard or the switch replaced if it occurs again.{Texts(p).pods()}",
@@ -171,16 +168,15 @@ def _nvlink(p: Parameters) -> Alert:
 def _pcie(p: Parameters) -> Alert:
     s = Selectors(p)
     current, most = (f"max by ({gpu(p)}) ({s('gpu_pcie_width', when=when)})" for when in ("current", "max"))
-    busy = f"max by ({gpu(p)}) ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')}) >= {_UNDER_LOAD:g}"
+    busy = f"max by ({gpu(p)}) ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')}) >= {UNDER_LOAD:g}"
     # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so. But for one that has been
     # wide since: the alert keeps firing for a while, in which its link may become idle.
     since = s("gpu_pcie_width", p.keep_firing + p.settle, when="current")
     wide = f"(max by ({gpu(p)}) (max_over_time({since})) >= {most})"
     known = f'(ALERTS{{alertname="GpuPcieDegraded",alertstate="firing"}} unless on ({gpu(p)}) {wide})'
-    return Alert(
+    return _alert(
         "GpuPcieDegraded",
         _of_gpu(p, f"({current}\n< {most})\nand on ({gpu(p)}) ({busy} or {known})"),
-        "warning",
         f"{WHERE} uses fewer PCIe lanes than it could",
         "Its link is narrower than the maximum of GPU and slot while the GPU is under load, so copies from and to the "
         f"host are slower. Check seating, riser and slot.{Texts(p).pods()}",
@@ -193,12 +189,11 @@ def _hot(p: Parameters) -> Alert:
     s = Selectors(p)
     temperature = f"max by ({gpu(p)}) ({s('gpu_temperature_celsius', sensor='gpu')})"
     slowdown = f"max by ({gpu(p)}) ({s('gpu_temperature_limit_celsius', limit='slowdown')})"
-    return Alert(
+    return _alert(
         "GpuHot",
-        _of_gpu(p, f"{temperature}\n>= {slowdown} - {_NEAR_SLOWDOWN}"),
-        "warning",
+        _of_gpu(p, f"{temperature}\n>= {slowdown} - {NEAR_SLOWDOWN_CELSIUS}"),
         f"{WHERE} is nearly too hot",
-        f"It is at most {_NEAR_SLOWDOWN} degrees below the temperature at which it lowers its clocks. "
+        f"It is at most {NEAR_SLOWDOWN_CELSIUS} degrees below the temperature at which it lowers its clocks. "
         f"Check fans, air flow, inlet temperature and coolant.{Texts(p).pods()}",
         p.settle,
         when="a GPU is nearly as hot as the temperature at which it lowers its clocks",
@@ -206,7 +201,7 @@ def _hot(p: Parameters) -> Alert:
 
 
 def _xid(p: Parameters, name: str) -> Alert:
-    severity, advice, action, lasts = _XIDS[name]
+    advice, lasts = _XIDS[name]
     s, by = Selectors(p), f"max by ({gpu(p)}, xid, xid_name)"
     if lasts:
         errors = f"{by} ({s('gpu_xid_unrepaired_timestamp_seconds', None, **{'class': name})})"
@@ -214,13 +209,11 @@ def _xid(p: Parameters, name: str) -> Alert:
     else:
         errors = f"{by} ({s('gpu_xid_last_timestamp_seconds', None, **{'class': name})}) > time() - {p.patience}"
         until = f"In the last {format_duration(p.patience)}."
-    return Alert(
+    return _alert(
         f"GpuXid{name.capitalize()}",
         _of_gpu(p, errors),
-        severity,
         f"{WHERE} had {_XID}",
         f"{advice} {until}{Texts(p).pods()}",
-        action=action,
         when=f"a GPU has an Xid error of the class {name}, until it is repaired"
         if lasts
         else f"a GPU had an Xid error of the class {name}",

@@ -1,10 +1,61 @@
-"""What is wrong with a GPU that answers: errors of its memory, a required recovery, lowered clocks, Xid errors."""
+"""The faults of GPUs: a row for each alert about a GPU, and what is wrong with a GPU that answers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+Severity = Literal["info", "warning", "critical"]
+Action = Literal["", "reset", "drain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
+    in at most 14 characters; `action` is what a router of alerts does.
+    """
+
+    name: str
+    severity: Severity
+    word: str = "errors"
+    action: Action = ""
+
+
+_ROWS = (
+    Fault("GpuLost", "critical", "down", "drain"),
+    Fault("GpuNeedsReset", "warning", action="reset"),
+    Fault("GpuRowRemapFailed", "warning", action="drain"),
+    Fault("GpuUncorrectedEcc", "warning", action="reset"),
+    Fault("GpuNvlinkErrors", "warning", "NVLink errors"),
+    Fault("GpuPcieDegraded", "warning", "narrow link"),
+    Fault("GpuHot", "warning", "hot"),
+    Fault("GpuThrottled", "warning", "clocks lowered"),
+    Fault("GpuXidApplication", "info"),
+    Fault("GpuXidReset", "warning", action="reset"),
+    Fault("GpuXidWorkflow", "warning"),
+    Fault("GpuXidNode", "critical", action="drain"),
+    Fault("GpuXidOther", "info"),
+)
+FAULTS = {fault.name: fault for fault in _ROWS}
+
+NEAR_SLOWDOWN_CELSIUS = 5
+"""A GPU is hot from so much below the temperature at which it lowers its clocks."""
+UNDER_LOAD = 0.2
+"""The share of the time in which a kernel runs, from which a GPU is under load. Some use fewer lanes below it."""
+SLOWED_SHARE = 0.2
+"""The share of the time in which clocks are lowered, from which the alert fires."""
+NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")
+"""Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
+NVLINK_CORRECTED, NVLINK_PER_SECOND = ("crc_flit", "crc_data", "receive"), 100
+"""Errors that the link corrects, and their number per second from which DCGM reports a failure."""
+# By the reason of `gpu_clocks_event_active`. A power cap is the normal state of a busy GPU, and no fault.
+SLOWDOWNS = {
+    "hw_thermal_slowdown": "thermal slowdown (hardware)",
+    "sw_thermal_slowdown": "thermal slowdown (software)",
+    "hw_power_brake_slowdown": "power brake",
+    "hw_slowdown": "hardware slowdown",
+}
 # A reset fails while a program has the GPU open, and gpugauge is one.
 _RESET = "release the driver (gpugauge release --for 10m), then nvidia-smi --gpu-reset -i {index}"
 # By the action of `gpu_recovery_action` (RECOVERY_ACTIONS in driver/codes.py): what is required, and
@@ -31,17 +82,11 @@ RECOVERY = {
     ),
 }
 _REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, and have it replaced"
+_LINK = "check the link and the GPU at its other end, reset both; if it occurs again, have the parts replaced"
+_COOL = "check fans, air flow, inlet temperature and coolant"
 _MAX_PIDS = 8  # in an advice
 # Of the 64 that a GPU can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement
 _MANY_RETIRED_PAGES = 60
-# By the reason of `gpu_clocks_event_active`. A power cap is the normal state of a busy GPU, and no fault.
-_SLOWDOWNS = {
-    "hw_slowdown": "hardware slowdown",
-    "sw_thermal_slowdown": "thermal slowdown (software)",
-    "hw_thermal_slowdown": "thermal slowdown (hardware)",
-    "hw_power_brake_slowdown": "power brake",
-}
-
 # What an administrator does about an Xid error that is not repaired, by its class; nothing for the other classes.
 _XID_ADVICE = {
     "reset": "end the programs that use the GPU, and reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node",
@@ -61,8 +106,8 @@ class Ailment:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryHealth:
-    """The figures of the driver about the memory of one GPU; an unknown one is as if there were no error."""
+class GpuHealth:
+    """The figures of the driver about one GPU; an unknown one is as if there were no error."""
 
     recovery_action: str = "none"
     remapping_failed: bool = False
@@ -70,9 +115,13 @@ class MemoryHealth:
     retired_pages: float = 0
     retirement_pending: bool = False
     uncorrected: float = 0  # errors since the driver was loaded
+    nvlink_errors: Mapping[str, float] = field(default_factory=dict)  # by kind, since the driver was loaded
+    nvlink_corrected: float | None = None  # of one kind of NVLINK_CORRECTED per second
+    temperature: float | None = None
+    slowdown_temperature: float | None = None  # at which it lowers its clocks
 
 
-def ailments(health: MemoryHealth, index: object, pids: Sequence[int] = ()) -> Iterator[Ailment]:
+def ailments(health: GpuHealth, index: object, pids: Sequence[int] = ()) -> Iterator[Ailment]:
     """Yield each error of the GPU with an index, the gravest first. `pids` are the programs that use it."""
     end = f" (kill {' '.join(map(str, pids))})" if 0 < len(pids) <= _MAX_PIDS else ""
     reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
@@ -96,6 +145,21 @@ def ailments(health: MemoryHealth, index: object, pids: Sequence[int] = ()) -> I
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
         advice = f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}"
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
+    if found := nvlink_words(health):
+        yield Ailment(False, found, _LINK, "GpuNvlinkErrors")
+    temperature, limit = health.temperature, health.slowdown_temperature
+    if temperature is not None and limit is not None and temperature >= limit - NEAR_SLOWDOWN_CELSIUS:
+        text = f"its temperature is {temperature:.0f} °C, at {limit:.0f} °C it lowers its clocks"
+        yield Ailment(False, text, _COOL, "GpuHot")
+
+
+def nvlink_words(health: GpuHealth) -> str:
+    """Return which errors of its NVLinks are a fault of a GPU, "" if none is."""
+    never = [(kind, health.nvlink_errors.get(kind) or 0) for kind in NVLINK_NEVER]
+    if counted := [f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never if count > 0]:
+        return f"NVLink errors since the driver was loaded: {', '.join(counted)}"
+    rate = health.nvlink_corrected or 0.0
+    return f"its NVLinks correct {rate:.0f} errors per second" if rate >= NVLINK_PER_SECOND else ""
 
 
 def xid_advice(xid_class: str, index: object) -> str:
@@ -105,4 +169,4 @@ def xid_advice(xid_class: str, index: object) -> str:
 
 def slowdowns(active: Collection[str]) -> list[str]:
     """Return the reasons in words that lower the clocks because something is wrong."""
-    return [words for reason, words in _SLOWDOWNS.items() if reason in active]
+    return [words for reason, words in SLOWDOWNS.items() if reason in active]

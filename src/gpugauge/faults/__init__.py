@@ -1,0 +1,1 @@
+"""Faults of GPUs: what they are called, from when on they hold, and what to do about them."""

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from gpugauge.artifacts.rules import health
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.faults.table import FAULTS, GpuHealth, ailments
+
+
+def found(**figures: object) -> list[tuple[str, str]]:
+    return [(ailment.runbook, ailment.text) for ailment in ailments(GpuHealth(**figures), 3)]  # type: ignore[arg-type]  # by the caller
+
+
+def test_each_alert_about_a_gpu_is_a_row() -> None:
+    alerts = {alert.name: alert for alert in health.alerts(Parameters())}
+
+    assert alerts.keys() == FAULTS.keys()
+    assert all((alerts[name].severity, alerts[name].action) == (f.severity, f.action) for name, f in FAULTS.items())
+    assert all(0 < len(fault.word) <= 14 for fault in FAULTS.values())
+
+
+@pytest.mark.parametrize(
+    ("temperature", "slowdown", "hot"),
+    [(84, 90, False), (85, 90, True), (97, 90, True), (None, 90, False), (97, None, False)],
+)
+def test_a_gpu_is_hot_near_the_temperature_at_which_it_slows_down(
+    temperature: float | None, slowdown: float | None, hot: bool
+) -> None:
+    faults = found(temperature=temperature, slowdown_temperature=slowdown)
+
+    assert [name for name, _ in faults] == ["GpuHot"] * hot
+
+
+@pytest.mark.parametrize(
+    ("errors", "rate", "text"),
+    [
+        ({}, None, None),
+        ({"crc_flit": 9e9}, 99.9, None),
+        ({"replay": 0}, 0.0, None),
+        ({}, 100.0, "its NVLinks correct 100 errors per second"),
+        (
+            {"replay": 2, "recovery_failed": 1, "crc_flit": 3},
+            500.0,
+            "NVLink errors since the driver was loaded: 2 replay, 1 recovery failed",
+        ),
+    ],
+)
+def test_errors_of_links(errors: dict[str, float], rate: float | None, text: str | None) -> None:
+    assert found(nvlink_errors=errors, nvlink_corrected=rate) == ([("GpuNvlinkErrors", text)] if text else [])
+
+
+def test_all_faults_of_a_gpu_are_told_the_gravest_first() -> None:
+    worst = GpuHealth("gpu_reset", True, True, 60, True, 1, {"replay": 1}, 0.0, 95, 90)
+
+    graves = [ailment.grave for ailment in ailments(worst, 3)]
+
+    assert graves == sorted(graves, reverse=True)
+    assert {ailment.runbook for ailment in ailments(worst, 3)} == {
+        *("GpuNeedsReset", "GpuRowRemapFailed", "GpuUncorrectedEcc", "GpuNvlinkErrors", "GpuHot")
+    }
