@@ -279,14 +279,14 @@ local template = [
       },
       {
         "alert": "GpuRowRemapFailed",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_remapped_rows_failure{@selector%@}) == 1\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_remapped_rows_failure{@selector%@}) == 1\nor on (@cluster@, instance, uuid)\nsum by (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid, cause) (gpu_retired_pages{@selector%@})) >= 60\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
           "action": "drain"
         },
         "annotations": {
-          "summary": "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }} could not replace a faulty memory row",
+          "summary": "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }} cannot replace faulty memory",
           "description": "A reset does not help: drain the machine, and have the GPU tested and replaced.{{ range printf `count by (workload_namespace, workload_pod) (gpu_process_info{@cluster@=%q,instance=%q,workload_pod!=\"\",@selector%%@} and on (@cluster@, process) gpu_process_memory_used_bytes{@cluster@=%q,instance=%q,uuid=%q,@selector%%@} or gpu_allocation_info{@cluster@=%q,instance=%q,uuid=%q,workload_pod!=\"\",@selector%%@})` $labels.@cluster@ $labels.instance $labels.@cluster@ $labels.instance $labels.uuid $labels.@cluster@ $labels.instance $labels.uuid | query | sortByLabel \"workload_pod\" }} Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}",
           "runbook_url": "@runbook@#gpurowremapfailed",
           "dashboard_url": "@dashboard@/d/gpugauge-node?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}&var-uuid={{ with $labels.uuid }}{{ . | urlquery }}{{ end }}"

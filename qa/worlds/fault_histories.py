@@ -25,6 +25,9 @@ from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.gpu_problems import narrow_words
+from gpugauge.status.history import History as StatusHistory
+from gpugauge.status.node import status
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from qa.bench.alerts.story import Story, notation
@@ -262,6 +265,21 @@ def record(machine: Machine, folder: Path, name: str, wanted: set[str]) -> Story
     count = MINUTES * 60 // SCRAPE
     texts = {key: notation([values.get(i) for i in range(count)]) for key, values in sorted(series.items())}
     return Story(name=name, description="drawn", interval=SCRAPE, minutes=MINUTES, series=texts)
+
+
+def shown(machine: Machine, folder: Path) -> dict[tuple[str, int], set[float]]:
+    """Return the minutes in which the status shows a fault of a GPU, by section of the runbook and index."""
+    found: dict[tuple[str, int], set[float]] = defaultdict(set)
+    history = StatusHistory()
+    for number, snapshot in _scrapes(machine, folder):
+        history.feed(snapshot)
+        for gpu in status(snapshot, history)["gpus"]:
+            faults = {fault["runbook"] for fault in gpu["health"]}
+            faults |= {xid["runbook"] for xid in gpu["xids"] if xid["advice"]}  # the others are past
+            faults |= {"GpuPcieDegraded"} if narrow_words(gpu) else set()
+            for fault in faults:
+                found[fault, gpu["index"]].add(number * SCRAPE / 60)
+    return found
 
 
 def _scrapes(machine: Machine, folder: Path) -> Iterator[tuple[int, Snapshot]]:

@@ -29,7 +29,7 @@ SETS = {
 # Of the scenario `bad-from-start`, after the inhibition of what a worse fault explains.
 BAD = {
     "1": ("GpuXidReset", "Xid 119 (GSP RPC timeout)"),
-    "2": ("GpuRowRemapFailed", "could not replace a faulty memory row"),
+    "2": ("GpuRowRemapFailed", "cannot replace faulty memory"),
     "4": ("GpuNeedsReset", "Xid 48 (Double bit ECC error)"),
 }
 # The jobs in EXPECTED and four more of their cluster, two of other clusters, and two receivers for each faulty GPU.

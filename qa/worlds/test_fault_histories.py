@@ -19,11 +19,12 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
 from qa.bench.alerts.replay import replay
-from qa.worlds.fault_histories import KINDS, MINUTES, Machine, draw, record
+from qa.worlds.fault_histories import KINDS, LATE, MINUTES, Machine, draw, record, shown
 
 pytestmark = pytest.mark.e2e
 
 SEEDS = 6
+NOTICED = 2  # minutes until a view shows a fault: readings, a scrape, a mean load
 GROUPS: dict[str, Any] = {
     "groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-devices"]
 }
@@ -82,3 +83,26 @@ def test_alerts_fire_from_the_fault_to_its_repair(tmp_path: Path, seed: int) -> 
         of_gpu.update((minute, dict(run.labels)) for minute in range(run.begin, run.end + 1))
 
     assert differences(machine, fired) == []
+
+
+@seeds(draws(1, SEEDS))
+def test_the_views_show_each_fault_from_its_begin_to_its_repair(tmp_path: Path, seed: int) -> None:
+    machine = draw(seed)
+    minutes = shown(machine, tmp_path)
+
+    found = []
+    for index, history in enumerate(machine.histories):
+        faults = {fault for fault, _ in minutes} | history.expected.keys()
+        for fault in sorted(faults - {"GpuXidApplication", "GpuXidOther"}):  # which last as long as an alert is useful
+            seen, drawn = minutes.get((fault, index), set()), f"GPU {index}, {history.kind}: {fault} is"
+            if fault not in history.expected:
+                found += [f"{drawn} shown in {sorted(seen)}"] if seen else []
+                continue
+            begin, end = max(history.begin / 60, machine.first_scrape), (history.repair or 60 * MINUTES) / 60
+            # After a restart nothing is known for a moment.
+            gaps = [(minute, minute + NOTICED) for minute in (begin, *machine.restarts)]
+            due = {m for m in range(MINUTES) if begin <= m <= end and not any(a <= m <= b for a, b in gaps)}
+            found += [f"{drawn} not shown in {sorted(due - seen)}"] if due - seen else []
+            wrong = [m for m in seen if not begin <= m <= end + LATE]
+            found += [f"{drawn} shown in {sorted(wrong)}, from {begin:.1f} to {end:.1f}"] if wrong else []
+    assert found == []

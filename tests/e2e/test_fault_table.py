@@ -10,6 +10,7 @@ import pytest
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.faults.table import (
     FAULTS,
+    MANY_RETIRED_PAGES,
     NEAR_SLOWDOWN_CELSIUS,
     NVLINK_CORRECTED,
     NVLINK_NEVER,
@@ -41,7 +42,7 @@ def drawn(draw: random.Random) -> GpuHealth:
         draw.choice(RECOVERY_ACTIONS) if draw.random() < 0.3 else "none",
         bool(at(1)),
         bool(at(1)),
-        0,
+        at(MANY_RETIRED_PAGES - 1, MANY_RETIRED_PAGES, MANY_RETIRED_PAGES + 4),
         bool(at(1)),
         at(1, 7),
         {kind: at(1, 40) for kind in draw.sample(NVLINK_NEVER, draw.randrange(4))},
@@ -64,6 +65,8 @@ def series(gpu: GpuHealth, draw: random.Random) -> list[Series]:
         constant("gpu_remapped_rows_failure", gpu.remapping_failed),
         constant("gpu_remapped_rows_pending", gpu.remapping_pending),
         constant("gpu_retired_pages_pending", gpu.retirement_pending),
+        constant("gpu_retired_pages", gpu.retired_pages // 2, cause="single_bit"),
+        constant("gpu_retired_pages", gpu.retired_pages - gpu.retired_pages // 2, cause="double_bit"),
         constant("gpu_ecc_errors_total", gpu.uncorrected, type="uncorrected", scope="volatile"),
         constant("gpu_ecc_errors_total", 5, type="corrected", scope="volatile"),
         *(constant("gpu_nvlink_errors_total", count, kind=kind) for kind, count in gpu.nvlink_errors.items()),

@@ -49,6 +49,8 @@ NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_
 """Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
 NVLINK_CORRECTED, NVLINK_PER_SECOND = ("crc_flit", "crc_data", "receive"), 100
 """Errors that the link corrects, and their number per second from which DCGM reports a failure."""
+MANY_RETIRED_PAGES = 60
+"""Of the 64 that a GPU before Ampere can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement"""
 # By the reason of `gpu_clocks_event_active`. A power cap is the normal state of a busy GPU, and no fault.
 SLOWDOWNS = {
     "hw_thermal_slowdown": "thermal slowdown (hardware)",
@@ -85,8 +87,6 @@ _REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, an
 _LINK = "check the link and the GPU at its other end, reset both; if it occurs again, have the parts replaced"
 _COOL = "check fans, air flow, inlet temperature and coolant"
 _MAX_PIDS = 8  # in an advice
-# Of the 64 that a GPU can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement
-_MANY_RETIRED_PAGES = 60
 # What an administrator does about an Xid error that is not repaired, by its class; nothing for the other classes.
 _XID_ADVICE = {
     "reset": "end the programs that use the GPU, and reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node",
@@ -132,7 +132,7 @@ def ailments(health: GpuHealth, index: object, pids: Sequence[int] = ()) -> Iter
         )
     if health.remapping_failed:
         yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE, "GpuRowRemapFailed")
-    if health.retired_pages >= _MANY_RETIRED_PAGES:
+    if health.retired_pages >= MANY_RETIRED_PAGES:
         yield Ailment(
             False, f"{health.retired_pages:.0f} of at most 64 memory pages are retired", _REPLACE, "GpuRowRemapFailed"
         )

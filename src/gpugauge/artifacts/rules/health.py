@@ -15,6 +15,7 @@ from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.faults.table import (
     FAULTS,
+    MANY_RETIRED_PAGES,
     NEAR_SLOWDOWN_CELSIUS,
     NVLINK_CORRECTED,
     NVLINK_NEVER,
@@ -129,13 +130,15 @@ def _reset(p: Parameters) -> Alert:
 
 
 def _row_remap(p: Parameters) -> Alert:
-    failed = f"max by ({gpu(p)}) ({Selectors(p)('gpu_remapped_rows_failure')}) == 1"
+    s = Selectors(p)
+    failed = f"max by ({gpu(p)}) ({s('gpu_remapped_rows_failure')}) == 1"
+    retired = f"sum by ({gpu(p)}) (max by ({gpu(p)}, cause) ({s('gpu_retired_pages')})) >= {MANY_RETIRED_PAGES}"
     return _alert(
         "GpuRowRemapFailed",
-        _of_gpu(p, failed),
-        f"{WHERE} could not replace a faulty memory row",
+        _of_gpu(p, f"{failed}\nor on ({gpu(p)})\n{retired}"),
+        f"{WHERE} cannot replace faulty memory",
         f"A reset does not help: drain the machine, and have the GPU tested and replaced.{Texts(p).pods()}",
-        when="a faulty memory row could not be replaced",
+        when="a faulty memory row could not be replaced, or nearly all pages that can be retired are",
     )
 
 
