@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.faults.table import NEAR_SLOWDOWN_CELSIUS, SLOWDOWNS, SLOWED_SHARE
 from grafana.build.common import CLUSTER_CHOICE, NODE, link, with_cluster_choice
 from grafana.build.layout import Panel
 from grafana.build.missing import raw_number, reason
@@ -16,8 +17,6 @@ _NODE, _GPU = keys("instance"), keys("instance", "uuid")
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
 _STUCK = 120
 # As in the alerts: degrees below the slowdown, and the share of the time with clocks lowered because of heat or power.
-_NEAR_SLOWDOWN, _THROTTLED = 5, 0.2
-_SLOWDOWN = "~hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown"
 _CHOICE = Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
 _TO_NODE = link("Open the node", NODE, instance="Node")
 EXPORTER = {"0": "down", "1": "up"}
@@ -57,7 +56,8 @@ def _faults() -> dict[str, tuple[str, str]]:
     """Return the faults of GPUs by heading: a description, and the GPUs with their fault in the label `fault`."""
     limit = f"max by ({_GPU}) ({_S.select('gpu_temperature_limit_celsius', limit='slowdown')})"
     temperature = f"max by ({_GPU}) ({_S.select('gpu_temperature_celsius', sensor='gpu')})"
-    slowed = f"avg_over_time({_S.select('gpu_clocks_event_active', reason=_SLOWDOWN)}[15m]) >= {_THROTTLED}"
+    lowered = _S.select("gpu_clocks_event_active", reason=f"~{'|'.join(SLOWDOWNS)}")
+    slowed = f"avg_over_time({lowered}[15m]) >= {SLOWED_SHARE}"
     requested = _fault(f"{_S.select('gpu_recovery_action', action='!none')} == 1", "the driver requests: $1", "action")
     pending = _fault(f"{_S.select('gpu_remapped_rows_pending')} == 1", "a memory row waits for a reset")
     uncorrected = _S.select("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
@@ -80,8 +80,8 @@ def _faults() -> dict[str, tuple[str, str]]:
             _fault(_S.select("gpu_xid_unrepaired_timestamp_seconds"), "Xid $1", "xid"),
         ),
         "Too hot": (
-            f"At most {_NEAR_SLOWDOWN} degrees below the temperature at which the GPU slows down.",
-            _fault(f"{temperature} >= {limit} - {_NEAR_SLOWDOWN}", "nearly too hot"),
+            f"At most {NEAR_SLOWDOWN_CELSIUS} degrees below the temperature at which the GPU slows down.",
+            _fault(f"{temperature} >= {limit} - {NEAR_SLOWDOWN_CELSIUS}", "nearly too hot"),
         ),
         "Throttled": (
             "Clocks lowered because of heat or a power brake, for a fifth of 15 minutes.",

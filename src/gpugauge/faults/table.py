@@ -51,13 +51,15 @@ NVLINK_CORRECTED, NVLINK_PER_SECOND = ("crc_flit", "crc_data", "receive"), 100
 """Errors that the link corrects, and their number per second from which DCGM reports a failure."""
 MANY_RETIRED_PAGES = 60
 """Of the 64 that a GPU before Ampere can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement"""
-# By the reason of `gpu_clocks_event_active`. A power cap is the normal state of a busy GPU, and no fault.
+_COOLING = "the cooling (fans, air flow, dust)"
+# A power cap is the normal state of a busy GPU, and no fault.
 SLOWDOWNS = {
-    "hw_thermal_slowdown": "thermal slowdown (hardware)",
-    "sw_thermal_slowdown": "thermal slowdown (software)",
-    "hw_power_brake_slowdown": "power brake",
-    "hw_slowdown": "hardware slowdown",
+    "hw_thermal_slowdown": ("thermal slowdown (hardware)", _COOLING),
+    "sw_thermal_slowdown": ("thermal slowdown (software)", _COOLING),
+    "hw_power_brake_slowdown": ("power brake", "the power supply, which asks the GPU to slow down"),
+    "hw_slowdown": ("hardware slowdown", "cooling and power supply"),
 }
+"""By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 # A reset fails while a program has the GPU open, and gpugauge is one.
 _RESET = "release the driver (gpugauge release --for 10m), then nvidia-smi --gpu-reset -i {index}"
 # By the action of `gpu_recovery_action` (RECOVERY_ACTIONS in driver/codes.py): what is required, and
@@ -169,4 +171,4 @@ def xid_advice(xid_class: str, index: object) -> str:
 
 def slowdowns(active: Collection[str]) -> list[str]:
     """Return the reasons in words that lower the clocks because something is wrong."""
-    return [words for reason, words in SLOWDOWNS.items() if reason in active]
+    return [words for reason, (words, _) in SLOWDOWNS.items() if reason in active]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gpugauge.base.text import whole
+from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.metric import Value
 from gpugauge.status.words import digits, factor
 
@@ -15,13 +16,6 @@ _MIN_FRAGMENTATION = 0.15
 _SOON_SECONDS = 86_400.0  # until full: a growth that is slower is a fact, and no advice
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _GIB, _MIB = 1 << 30, 1 << 20
-# By the reason of `gpu_clocks_event_active`: what to check.
-_LOWERED = {
-    "sw_thermal_slowdown": "the cooling (fans, air flow, dust)",
-    "hw_thermal_slowdown": "the cooling (fans, air flow, dust)",
-    "hw_power_brake_slowdown": "the power supply, which asks the GPU to slow down",
-    "hw_slowdown": "cooling and power supply",
-}
 # With the matcher of a job; the label `rank`, and the node as `instance`.
 _SLOWEST_RANK = (
     "topk(1, rate(torch_local_work_seconds_total[5m]) * on (process) group_left (rank) torch_process_info{{{}}})"
@@ -142,7 +136,7 @@ def throttled(subject: Subject) -> str | None:
         active = [
             reason for reason, value in _of_gpu(subject, "gpu_clocks_event_active", uuid, "reason").items() if value
         ]
-        found = [_LOWERED[reason] for reason in active if reason in _LOWERED]
+        found = [SLOWDOWNS[reason][1] for reason in active if reason in SLOWDOWNS]
         heat = _of_gpu(subject, "gpu_temperature_celsius", uuid, "sensor").get("gpu")
         at = f", it is at {heat:.0f} °C" if heat is not None and any("thermal" in reason for reason in active) else ""
         reasons += [words + at for words in dict.fromkeys(found)]

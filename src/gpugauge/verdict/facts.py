@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from gpugauge.base.text import whole
+from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.verdict import loader_facts
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
@@ -42,7 +43,6 @@ FAMILIES = WindowFamilies(
     subjects=frozenset({"torch_process_info", "gpu_process_memory_used_bytes"}),
 )
 
-_THERMAL_REASONS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
@@ -191,7 +191,7 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
     power, limit = window.mean("gpu_power_watts", uuid), window.last("gpu_power_limit_watts", uuid)
     default = window.last("gpu_power_limit_default_watts", uuid)
     clock, top = window.mean("gpu_clock_hertz", uuid, "sm"), window.last("gpu_clock_max_hertz", uuid, "sm")
-    means = (window.mean("gpu_clocks_event_active", uuid, reason) for reason in _THERMAL_REASONS)
+    means = (window.mean("gpu_clocks_event_active", uuid, reason) for reason in SLOWDOWNS)
     thermal = [mean for mean in means if mean is not None]
     name = next((labels["name"] for labels, _ in window.samples("gpu_info", "uuid", uuid)), "")
     return replace(
