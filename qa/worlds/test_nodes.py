@@ -12,7 +12,7 @@ from tests.drawn import seeds
 
 from gpugauge.cli.status import exit_status
 from gpugauge.terminal.table import table
-from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
+from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, draw, facts_of, printed, world
 
 SEEDS = range(60)
 WIDTHS = (80, 120, 200)
@@ -107,6 +107,26 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
             assert (hidden in answer) == bool(unknown)
             words = f"; {early} process{'es' if early > 1 else ''} not judged yet" if early else ""
         assert answer.endswith(words)
+
+
+@seeds(range(400))
+def test_a_training_on_the_cpu_may_hold_a_gpu(seed: int) -> None:
+    """As a program does that asks torch for its GPUs, and leaves the model on the CPU."""
+    node = draw(seed)
+    held = [gpu for gpu in node.gpus if gpu.up and not on(node, gpu.uuid) and not gpu.faulty]
+    program = next((p for p in node.programs if p.condition == "on_cpu" and p.in_trouble), None)
+    if not held or program is None:
+        return
+    program.gpus = [held[0].uuid]
+    facts = facts_of(node)
+
+    (shown,) = [gpu for gpu in facts["gpus"] if gpu["uuid"] == held[0].uuid]
+    (problem,) = [problem for problem in facts["problems"] if program.process in problem["processes"]]
+    assert (shown["state_words"], problem["gpus"]) == ("trains on CPU", [held[0].uuid])
+    assert shown["level"] == ("bad" if program.cause else "poor")
+    said = facts["answer"].partition(" held by a training on the CPU: ")[0].rpartition("; ")[2]
+    assert int(said.split()[0]) >= 1
+    assert str(program.pid) in table(facts, False, NOW, 120)
 
 
 @seeds(SEEDS)

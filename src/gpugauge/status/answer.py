@@ -16,6 +16,7 @@ from gpugauge.status.words import percent, plural
 _MAX_NAMED = 2  # programs in the first clause with programs, one in the others
 _MAX_NAME_CHARACTERS = 40
 _MIN_WAIT = 0.1  # a training on the CPU that waits less is not named
+_OF_GPUS = dict.fromkeys(("on_cpu", "waits"), "held by a training on the CPU")  # by kind of the problem
 _WITHOUT_GPU = {"off": "no GPU is watched: driver.mode is off", "starting": "the driver is being opened"}
 
 
@@ -144,7 +145,7 @@ class _Clauses:
             found = self._of(kind)
             if uuids := self._counted.get(kind):
                 found = [problem for problem in found if uuids.intersection(problem["gpus"])]
-                yield f"{self._share(uuids)} {kind}: {self._named(found)}"
+                yield f"{self._share(uuids)} {_OF_GPUS.get(kind, kind)}: {self._named(found)}"
             elif found:
                 yield self._named(found)
 

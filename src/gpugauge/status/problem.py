@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpugauge.faults.table import FAULTS
+
 Entry = dict[str, Any]
 
 # Kinds of problems; grave ones are shown first, each part in this order.
@@ -14,7 +16,6 @@ KINDS = (
 _GRAVE = frozenset({"driver", "no_gpu", "gpu_down", "wasted", "on_cpu"})
 _ON_CPU = frozenset({"no_visible_device", "driver_mismatch", "unsupported_arch", "model_on_cpu"})
 _BY_STATE = {"stalled": "TrainingStalled", "held_idle": "GpuHeldIdle", "training_on_cpu": "TrainingOnCpu"}
-_XID_CLASSES = frozenset({"application", "reset", "workflow", "node", "other"})
 _BY_KIND = {
     "driver": "ExporterBlind",
     "no_gpu": "ExporterBlind",
@@ -60,4 +61,5 @@ def section_of_kind(kind: str) -> str | None:
 
 def section_of_xid(xid_class: str) -> str | None:
     """Return the section about Xid errors of a class, None if nothing has to be done about them."""
-    return f"GpuXid{xid_class.capitalize()}" if xid_class in _XID_CLASSES else None
+    name = f"GpuXid{xid_class.capitalize()}"
+    return name if name in FAULTS else None

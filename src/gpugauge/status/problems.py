@@ -91,17 +91,13 @@ def _trouble(process: Entry, there: str) -> tuple[str, str]:
     return text or process["limited_by_words"], "wasted" if process["level"] == "bad" else "slowed"
 
 
-# By kind of the gravest problem.
+# By kind of the gravest problem, which is no fault of a GPU.
 _WORDS = {
-    "gpu_down": "down",
-    "gpu_health": "errors",
-    "xid": "errors",
     "wasted": "wasted",
     "slowed": "slowed",
     "unjudged": "low load",
-    "gpu_slowed": "clocks lowered",
-    "narrow_link": "narrow link",
     "unused": "not used",
+    **dict.fromkeys(("on_cpu", "waits"), "trains on CPU"),
 }
 
 
@@ -161,10 +157,9 @@ def gpu_state(gpu: Entry, problems: Sequence[Entry]) -> dict[str, str | None]:
     subject = f"{found['subject']} " if found["processes"] else ""
     # The mean load and the cause are said once, of all GPUs.
     text = processes_words(gpu) if found["kind"] == "unjudged" else found["text"]
-    fault = FAULTS.get(found["runbook"] or "") if found["kind"] == "gpu_health" else None
     return {
         "level": "bad" if found["grave"] else "poor",
-        "state_words": fault.word if fault else _WORDS[found["kind"]],
+        "state_words": _WORDS.get(found["kind"]) or FAULTS[found["runbook"]].word,
         "summary": f"{subject}{text}",
     }
 
