@@ -26,9 +26,10 @@ _NAMES = (
     "NVIDIA A",
     "图形处理器",
 )
+SERVER = "vllm.server"
 _PROGRAMS = (
     *("train.py", "finetune.py", "a", "x" * 128, "训练.py", "été.py", "a b  c.py", "-", "e\u0301" * 9, "🚀" * 30),
-    *("\x1b[2Jevil", "50 %", "GPU 0", "python3"),
+    *("\x1b[2Jevil", "50 %", "GPU 0", "python3", SERVER),
 )
 _DOWN = ("gpu_is_lost", "hangs", "not_enumerated", "code_77")
 _SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -60,6 +61,11 @@ class Program:
     job: str = ""
     waits: float | None = None  # share of the steps of a training on the CPU
     loader: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server, whose load nobody promised."""
+        return self.name.startswith(SERVER)
 
     @property
     def in_trouble(self) -> bool:
@@ -122,7 +128,7 @@ class Node:
                 gpu.up
                 and not gpu.mig
                 and gpu.load < 0.5
-                and "unhooked" in here
+                and any(p.condition == "unhooked" and gpu.uuid in p.gpus and not p.serves for p in self.programs)
                 and here <= {"unhooked", "display", "ended"}
             ):
                 found.append(gpu)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from gpugauge.artifacts.rules.options import COMMANDS
+from gpugauge.base.serving import COMMANDS
 from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.workload.command import command_name
 from qa.bench.alerts import drawn, kept_back, tuned

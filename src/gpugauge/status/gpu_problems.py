@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from gpugauge.base.serving import serves
 from gpugauge.driver.advice import REMEMBERED, down_advice, down_phrase
 from gpugauge.faults.table import UNDER_LOAD
 from gpugauge.status.details import last_use
@@ -178,4 +179,5 @@ def _is_low(gpu: Entry) -> bool:
 
 
 def _hidden(gpu: Entry) -> list[Entry]:
-    return [p for p in gpu["processes"] if p["role"] == "training" and p["state_words"] == "no hook"]
+    found = [p for p in gpu["processes"] if p["role"] == "training" and p["state_words"] == "no hook"]
+    return [process for process in found if not serves(process["command"])]  # as the alerts do

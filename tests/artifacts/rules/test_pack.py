@@ -12,10 +12,11 @@ from click.testing import CliRunner, Result
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
-from gpugauge.artifacts.rules.options import COMMANDS, Parameters, RulesError, load
+from gpugauge.artifacts.rules.options import Parameters, RulesError, load
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
 from gpugauge.base.duration import format_duration
+from gpugauge.base.serving import COMMANDS
 from gpugauge.cli.main import main
 from gpugauge.driver.xids import XID_CLASSES
 from gpugauge.settings.kinds import RUNBOOK_URL

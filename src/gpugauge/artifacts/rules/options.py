@@ -11,31 +11,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from gpugauge.base.duration import format_duration, parse_duration
+from gpugauge.base.serving import COMMANDS
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
 from gpugauge.settings.nearest import hint
 from gpugauge.settings.yaml_model import YamlModel
 from gpugauge.settings.yaml_text import Document
-
-# By program: regular expressions of the short name of a command, as in the label workload_command. They match a whole
-# name, in any case: `vllm`, `vllm.entrypoints.openai.api_server`, `VLLM::EngineCore`.
-PROGRAMS = {
-    "vLLM": ("vllm([.:_-].*)?",),
-    "SGLang": ("sglang([.:_-].*)?",),
-    "Triton": ("tritonserver", "triton_python_backend_stub"),
-    "TGI": ("text[-_]generation[-_](server|launcher|router).*",),
-    "TorchServe": ("torchserve", "model_service_worker([.]py)?", "ts[.]model_service_worker"),
-    "Ollama": ("ollama([._-].*)?",),
-    "Ray Serve": ("ray::(ServeReplica|ServeController|ProxyActor|HTTPProxyActor).*",),
-    "notebooks": (
-        "ipykernel(_launcher)?",
-        "ipython[0-9.]*",
-        "jupyter([-_].*)?",
-        "colab_kernel_launcher([.]py)?",
-        "ipykernel[.].*",
-    ),
-}
-COMMANDS = f"(?i:{'|'.join(expression for row in PROGRAMS.values() for expression in row)})"
-
 
 # No \w: names are ASCII in Prometheus 2.
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}`]*"'
