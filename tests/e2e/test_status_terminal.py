@@ -29,11 +29,18 @@ def answering(node: Node) -> Iterator[str]:
         yield url.removeprefix("http://").removesuffix("/metrics")
 
 
-@pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[list[str]]:
-    command = [need("tmux"), "-u", "-f", "/dev/null", "-S", str(tmp_path / "tmux")]
+@contextmanager
+def multiplexer(folder: Path) -> Iterator[list[str]]:
+    """Yield the command of a tmux with a server of its own."""
+    command = [need("tmux"), "-u", "-f", "/dev/null", "-S", str(folder / "tmux")]
     yield command
     subprocess.run([*command, "kill-server"], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[list[str]]:
+    with multiplexer(tmp_path) as command:
+        yield command
 
 
 def captured(tmux: list[str], folder: Path, width: int, command: str, *options: str) -> tuple[list[str], str]:
@@ -56,11 +63,10 @@ def joined(tmux: list[str], width: int) -> list[str]:
 
 
 @seeds((3, 7, 21, 33))
-def test_lines_fit_the_terminal(seed: int, tmux: list[str], tmp_path: Path) -> None:
-    subprocess.run([*tmux, "kill-server"], check=False, stderr=subprocess.DEVNULL)  # the sessions of the seed before
+def test_lines_fit_the_terminal(seed: int, tmp_path: Path) -> None:
     node = draw(seed)
     facts = status(node.snapshot(), node.history())
-    with answering(node) as address:
+    with answering(node) as address, multiplexer(tmp_path) as tmux:
         for width in (80, 120, 200):
             shown, code = captured(tmux, tmp_path, width, f"status --url {address}")
             assert [line.rstrip() for line in joined(tmux, width)] == [line.rstrip() for line in shown]
