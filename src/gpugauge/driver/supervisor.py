@@ -27,6 +27,8 @@ from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.roster import Roster
 from gpugauge.driver.schedule import Pace, ReadingIntervals
 
+log = logging.getLogger("gpugauge.driver")
+
 
 class DriverState:
     """`reason` is "ok" while the driver is open, `facts` are those of the open driver, and `lost_since` (monotonic
@@ -202,8 +204,6 @@ class Restarts:
         """Start the next worker at once, without a back-off."""
         self.next_start = self._backoff = 0.0
 
-
-log = logging.getLogger("gpugauge.driver")
 
 UNKILLABLE = "worker_unkillable"
 # While a reply is awaited, the view is published and stop and release are checked at this interval.
