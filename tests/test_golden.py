@@ -130,6 +130,7 @@ def test_promtool_has_no_complaint(file: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+@pytest.mark.everything
 @pytest.mark.timeout(600)  # each scenario runs for some seconds
 @cases("name", SHIPPED)
 def test_no_counter_falls_between_two_moments_of_a_scenario(name: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from tests.drawn import seeds
 from tests.workload.kubelet import Service, listing, serving
 
@@ -60,6 +61,7 @@ class Life:
         del self.trainings[pid]
 
 
+@pytest.mark.everything
 @seeds(range(30))
 def test_an_allocation_has_a_job_that_runs_in_that_pod(tmp_path: Path, seed: int) -> None:
     now = 1000.0

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.deviceplugin.test_files import show
@@ -34,6 +35,7 @@ def image(home: Path, features: frozenset[str]) -> dict[str, str]:
     return {"PYTHONPATH": f"{path}:/nowhere"} if "PYTHONPATH" in features else {}
 
 
+@pytest.mark.everything
 @settings(max_examples=16 if EVERYTHING else 5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.frozensets(st.sampled_from(FEATURES)))
 def test_a_program_sees_its_own_environment(features: frozenset[str]) -> None:

@@ -29,7 +29,7 @@ def run(module: str, *arguments: str) -> str:
 def test_no_statement_about_drawn_programs_is_wrong() -> None:
     for module in ("transformers", "lightning", "accelerate"):
         need_module(module)
-    number = share(50)
+    number = share(30)
 
     assert f"\n{number} programs in " in run("qa.strangers", f"--programs={number}", f"--seed={100 * seed()}")
 

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpugauge.hook.counts import workers
 from gpugauge.hook.counts import workers as module
-from gpugauge.hook.counts.workers import COUNT, CPU, FETCHED, SLOT_WORDS, Loads
+from gpugauge.hook.counts.workers import (
+    BEGUN,
+    COUNT,
+    CPU,
+    FETCHED,
+    PID,
+    SLOT_WORDS,
+    SLOTS,
+    Loads,
+    Meter,
+    SlotMemory,
+    worker_meter,
+)
+
+from .conftest import RunFork
 
 
 class Iterator:
@@ -89,3 +109,152 @@ def test_two_loaders_at_a_time_are_not_one_loader() -> None:
     first, second = in_workers(loads, [1]), in_workers(loads, [2])
     assert count(loads) is None
     del first, second
+
+
+PROGRAM = Path(__file__).with_name("loaded.py")
+
+
+@pytest.mark.everything
+@pytest.mark.torch
+def test_drawn_loaders_are_measured_in_their_workers(tmp_path: Path, fork: RunFork) -> None:
+    seed, count = os.environ.get("GPUGAUGE_LOADERS", "23 8").split()
+    training = fork(PROGRAM.read_text(), (seed, count, str(tmp_path)))
+    output, errors = training.communicate()
+    assert training.returncode == 0, errors
+    drawn = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert len(drawn) == int(count)
+    for training in drawn:
+        check(training)
+
+
+def check(training: dict[str, Any]) -> None:
+    """Compare the counts of one training with the notes of its datasets."""
+    drawn, found = training["drawn"], training["found"]
+    context = {**drawn, "found": found}
+    assert training["errors"] == 0, context
+    first = drawn["epochs"] * max(1, drawn["workers"])  # fetches that are the start of a loader
+    if drawn["batches"] == first and found is None:
+        return
+    assert found is not None, context
+    assert found["batches"] == drawn["batches"], context
+    # Short ones count with the next one that is measured.
+    short = drawn["size"] * sum(drawn["work"]) < 0.03
+    least = 0 if short else drawn["batches"] - first
+    assert least <= found["measured"] <= drawn["batches"] - first, context
+    if short:
+        return
+    assert found["epochs"] == drawn["epochs"], context
+    starts = 0 if not drawn["workers"] else 1 if drawn["persistent"] else drawn["epochs"]
+    assert found["starts"] == starts, context
+    assert (found["start_seconds"] > 0) == (starts > 0), context
+    items = [note for notes in training["notes"].values() for note in notes]
+    share = found["measured"] / drawn["batches"]
+    cpu, slept = (sum(item[column] for item in items) * share for column in (1, 2))
+    # What a batch needs besides its items, of at least 30 ms; more with cold caches, beside other programs.
+    besides = 0.004 * found["measured"]
+    assert found["cpu_seconds"] == pytest.approx(cpu, rel=0.15, abs=besides), context
+    assert found["blocked_seconds"] + found["storage_seconds"] == pytest.approx(slept, rel=0.15, abs=besides), context
+
+
+def test_slots_are_taken_and_released() -> None:
+    memory = SlotMemory()
+    many = memory.take(range(1, SLOTS + 9))
+    assert len(many) == SLOTS
+    assert memory.take([5000]) == []
+    memory.words[many[3] + COUNT] = 7
+    memory.release(many[3:5])
+    assert memory.slot_of(4) is None
+    (again,) = memory.take([5000])
+    assert (again, memory.words[again + PID], memory.words[again + COUNT]) == (many[3], 5000, 0)
+    assert memory.slot_of(5000) == again
+
+
+def test_another_process_finds_the_memory_of_its_parent() -> None:
+    memory = SlotMemory()
+    program = (
+        "import os\n"
+        "from gpugauge.hook.counts.workers import worker_meter\n"
+        "input()\n"  # it has its slot
+        "meter = worker_meter(None, os.getppid())\n"
+        "meter.words[meter.at + 2] += 5\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:
+        (at,) = memory.take([child.pid])
+        child.communicate(b"\n")
+        assert child.returncode == 0
+    assert memory.words[at + COUNT] == 5
+    assert worker_meter(None, None) is None
+    assert worker_meter(None, 2**22) is None
+
+
+def test_short_fetches_are_measured_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [0] * SLOT_WORDS
+    meter, clock, now = Meter(words), [0, 0, 0], 0
+    reads = list[int]()
+
+    def read() -> tuple[int, ...]:
+        reads.append(1)
+        return tuple(clock)
+
+    monkeypatch.setattr(meter, "_read", read)
+    for _ in range(1000):
+        meter.begin(now)
+        clock[0] += 800_000
+        now += 1_000_000
+        meter.end(now - 1_000_000, now)
+
+    assert 950 <= words[COUNT] <= 1000
+    assert words[CPU] == pytest.approx(0.8e6 * words[COUNT], rel=0.001)
+    assert len(reads) <= 44
+
+
+def measured(
+    function: Callable[[int], int], meter_of: Callable[[], Meter | None], failed: Callable[[], object]
+) -> Callable[[int], int]:
+    """Return the function as that of a fetcher which is measured."""
+    meter = workers.FetchMeter(meter_of, failed)
+    return lambda index: meter.fetch(lambda _, at: function(at), None, index)
+
+
+def test_the_first_fetch_is_a_start_and_errors_end_the_measurement() -> None:
+    words, errors = [0] * SLOT_WORDS, []
+    meter = Meter(words)
+    fetch = measured(lambda index: index + 1, lambda: meter, lambda: errors.append(1))
+
+    assert [fetch(1), fetch(2), fetch(3)] == [2, 3, 4]
+    assert (words[FETCHED], words[COUNT], errors) == (3, 1, [])
+    assert words[BEGUN] > 0
+
+    def broken() -> Meter:
+        raise OSError("no memory")
+
+    fetch = measured(lambda index: index + 1, broken, lambda: errors.append(1))
+    assert [fetch(1), fetch(2)] == [2, 3]
+    assert errors == [1]
+
+
+def test_an_error_of_the_dataset_reaches_the_program() -> None:
+    words = [0] * SLOT_WORDS
+    meter = Meter(words)
+
+    def dataset(index: int) -> int:
+        if index == 2:
+            raise StopIteration
+        return index
+
+    fetch = measured(dataset, lambda: meter, lambda: None)
+    assert (fetch(0), fetch(1)) == (0, 1)
+    with pytest.raises(StopIteration):
+        fetch(2)
+    assert fetch(3) == 3
+    assert words[FETCHED] == 3
+
+
+def test_a_loader_inside_a_dataset_is_a_part_of_the_outer_one() -> None:
+    inner_words, outer_words = [0] * SLOT_WORDS, [0] * SLOT_WORDS
+    inner_meter, outer_meter = Meter(inner_words), Meter(outer_words)
+    inner = measured(lambda index: index, lambda: inner_meter, lambda: None)
+    outer = measured(lambda index: inner(index) + inner(index), lambda: outer_meter, lambda: None)
+
+    assert [outer(1), outer(2), outer(3)] == [2, 4, 6]
+    assert (outer_words[FETCHED], inner_words[FETCHED]) == (3, 0)

@@ -66,7 +66,8 @@ def steps_of(session: Session) -> int:
     return session.snap.steps.count if session.snap and session.snap.steps else 0
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.everything)])
+@pytest.mark.everything
+@pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_steps_and_batches_are_those_of_the_program(context: str, listener: Sessions, run: Run) -> None:
     # New interpreters: torch is imported from its files, by the program and by the worker of `spawn`.
     program = TRAINING.format(options=f"num_workers=1, multiprocessing_context={context!r}")

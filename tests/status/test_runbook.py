@@ -1,13 +1,18 @@
+from __future__ import annotations
+
 import re
 from pathlib import Path
+
+import pytest
 
 from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.driver.advice import down_advice
 from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.xids import XID_CLASSES
-from gpugauge.faults.table import RECOVERY, GpuHealth, ailments
-from gpugauge.status.problem import KINDS, section_of_kind, section_of_training, section_of_xid
+from gpugauge.faults.table import FAULTS, RECOVERY, GpuHealth, ailments
+from gpugauge.status.problem import KINDS, problem, section_of_kind, section_of_training, section_of_xid
+from gpugauge.status.problems import gpu_state
 from gpugauge.verdict.causes import CAUSES, STATES
 
 SECTIONS = set(
@@ -43,3 +48,20 @@ def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
     reasons = {*DOWN_REASONS, *CODE_NAMES.values(), "unknown"}
 
     assert {reason for reason in reasons if not down_advice(reason)} == {"driver_down"}
+
+
+# The problems of a node as a whole.
+OF_NODE = {"driver", "no_gpu", "collector", "hook"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_NODE])
+def test_each_kind_of_problem_gives_its_gpu_a_state(kind: str) -> None:
+    named = {"gpu_health": "GpuHot", "xid": "GpuXidReset"}
+    runbook = {"runbook": named[kind]} if kind in named else {}
+    gpu = {"uuid": "GPU-0", "processes": [], "processes_hidden": 0}
+
+    state = gpu_state(gpu, [problem(kind, "GPU 0", "text", gpus=["GPU-0"], **runbook)])
+
+    assert state["level"] in {"bad", "poor"}
+    assert 0 < len(state["state_words"] or "") <= 14
+    assert (state["state_words"] == FAULTS["GpuHot"].word) == (kind == "gpu_health")

@@ -89,7 +89,7 @@ def test_first_the_answer_then_problems_gpus_and_processes() -> None:
     watched([FACTS], steps)
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("width", [80, *(pytest.param(width, marks=pytest.mark.everything) for width in (120, 200))])
 def test_keys(width: int) -> None:
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
         assert rows(app) == ["slow.py", "good.py", "stuck.py"]

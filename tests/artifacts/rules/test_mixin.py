@@ -20,7 +20,7 @@ from tests.artifacts.rules.test_texts import drawn
 from tests.drawn import draws, seeds
 
 MIXIN = Path(__file__).parents[3] / "deploy" / "mixin" / "mixin.libsonnet"
-SEEDS = draws(4, 20)
+SEEDS = draws(2, 20)
 # The parameters that the configuration sets, and its keys.
 KEYS = {
     "threshold": "threshold",

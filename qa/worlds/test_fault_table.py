@@ -6,6 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.drawn import EVERYTHING
+from tests.e2e.daily import seed
+from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check
 
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.faults.table import (
@@ -18,9 +21,6 @@ from gpugauge.faults.table import (
     GpuHealth,
     ailments,
 )
-from tests.drawn import EVERYTHING
-from tests.e2e.daily import seed
-from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
