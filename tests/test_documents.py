@@ -99,6 +99,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.everything
 def test_every_page_is_in_the_site_and_in_its_menu(site: Path) -> None:
     start = (site / "index.html").read_text()
 
@@ -108,6 +109,7 @@ def test_every_page_is_in_the_site_and_in_its_menu(site: Path) -> None:
         assert f'href="{place or "."}"' in start, f"{path.name} is not in mkdocs.yml"
 
 
+@pytest.mark.everything
 def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     loaded = re.compile(
         r"<(?:script|img|iframe)[^>]*\ssrc=\"?(https?:[^\"\s>]+)|<link[^>]*rel=\"?(?:stylesheet|preconnect)[^>]*href=\"?(https?:[^\"\s>]+)"

@@ -66,6 +66,7 @@ def test_a_crash_keeps_earlier_parts(tmp_path: Path) -> None:
     assert answer.facts["cuda"] == "12.8"
 
 
+@pytest.mark.everything
 def test_a_hang_is_ended(tmp_path: Path) -> None:
     answer = asked(tmp_path, seconds=4.0, on_import="hang")
 
@@ -127,6 +128,7 @@ def test_programs_for_other_pythons_run_in_old_ones() -> None:
         assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.everything
 @pytest.mark.torch
 def test_the_training_step_is_a_step_of_the_real_torch() -> None:
     torch = needs.torch()

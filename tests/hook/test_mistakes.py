@@ -18,7 +18,7 @@ DRAWN = {"anomaly_detection", "profiler", "empty_cache", "too_many_threads"}
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("armed", ["early", "late"])
+@pytest.mark.parametrize("armed", ["early", pytest.param("late", marks=pytest.mark.everything)])
 def test_drawn_mistakes_are_found_and_no_others(armed: str, fork: RunFork) -> None:
     seed, count = os.environ.get("GPUGAUGE_MISTAKES", "23 40").split()
     # The program arms the hook itself, when it wants to.

@@ -198,6 +198,7 @@ def results(fork: RunFork, tmp_path: Path, cases: object, program: str = PROGRAM
     return [[json.loads(line) for line in finished(process).splitlines()] for process in ranks]
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("first", range(0, DRAWS, 8))
 def test_local_work_is_what_the_program_measures(first: int, fork: RunFork, tmp_path: Path) -> None:
     cases = [drawn(number) for number in range(first, min(first + 8, DRAWS))]
