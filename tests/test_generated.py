@@ -9,8 +9,7 @@ def is_stale(path: str) -> bool:
     return FILES[path]() != (ROOT / path).read_text(encoding="utf-8")
 
 
-# The tables of the verdict judge a thousand runs.
-JUDGED = "docs/verdict.md"
+JUDGED = "docs/verdict.md"  # its tables judge a thousand runs
 
 
 def test_generated_files_are_current() -> None:
