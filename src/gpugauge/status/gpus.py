@@ -33,7 +33,6 @@ def gpus(found: Families, history: History, processes: Sequence[Entry], now: flo
     """Return the GPUs by index, without their states. `now` is the Unix time of the snapshot."""
     known = {facts["uuid"]: facts for facts in rows(found.get("gpu_info"))}
     figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _FIGURES.items()}
-    temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
     hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
     down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
     allocation, health, mig = _Allocation(found), _Health(found, history, now), _mig(found)
@@ -64,7 +63,6 @@ def gpus(found: Families, history: History, processes: Sequence[Entry], now: flo
                 "pcie_width": widths.get((uuid, "current")),
                 "pcie_width_max": widths.get((uuid, "max")),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
-                "temperature_celsius": temperatures.get((uuid, "gpu")),
                 **health.of(uuid, "?" if number is None else number, _pids(users.get(uuid, []))),
                 "mig": [_mig_state(device | allocation.of(device["uuid"]), on_mig) for device in mig.get(uuid, [])],
                 **allocation.of(uuid),
@@ -147,6 +145,7 @@ class _Health:
             self._limits.get((uuid, "slowdown")),
         )
         return {
+            "temperature_celsius": figures.temperature,
             "health": [asdict(ailment) for ailment in ailments(figures, index, pids)],
             "slowed_by": slowdowns(self._slowed.get(uuid, [])),
             "xids": [
