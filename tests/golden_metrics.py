@@ -11,7 +11,7 @@ from typing import Any
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors import background
-from gpugauge.collectors.base import Node
+from gpugauge.collectors.base import Sources
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Group, Reply
@@ -173,7 +173,7 @@ def metrics(
 
     sessions = FixedSessions(*trainings)
     exporter = ExporterCollector(lambda: (True, START), lambda: (True, START))
-    collectors = create_collectors(Node(node, workloads, sessions))
+    collectors = create_collectors(Sources(node, workloads, sessions))
     sampler = Sampler(collectors, news, exposition.publish, 1.0, exporter=exporter)
     while now <= seconds:
         tree.update(now)

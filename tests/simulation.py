@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors.base import Node
+from gpugauge.collectors.base import Sources
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
@@ -77,7 +77,7 @@ def moments(
 
     sessions = SimulatedSessions(made, clock=lambda: now)
     settings = Settings(verdict=Verdict(stalled_seconds=stalled_seconds))
-    collectors = create_collectors(Node(node, workloads, sessions), settings)
+    collectors = create_collectors(Sources(node, workloads, sessions), settings)
     sampler = Sampler(collectors, news, lambda _: None, 1.0)
     step = cycle(steps)
     while now <= seconds:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors.base import Collector, Node, Tick
+from gpugauge.collectors.base import Collector, Sources, Tick
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
@@ -72,7 +72,7 @@ class VirtualDaemon:
         self._workloads = Workloads(node, cgroup_root=self._tree.cgroup_root, pod_logs=pod_logs, clock=clock)
         self.exposition, self.history = Exposition(60.0), History()
         sessions = SimulatedSessions(scenario, clock=lambda: self.now)
-        collectors = create_collectors(Node(node, self._workloads, sessions))
+        collectors = create_collectors(Sources(node, self._workloads, sessions))
         self._sampler = Sampler(
             [_Watched(collector, watch) for collector in collectors],
             lambda: (self._view, self._replies),

@@ -23,7 +23,7 @@ from tests.virtual import ACCEPT
 from gpugauge import catalog
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors import background
-from gpugauge.collectors.base import Node
+from gpugauge.collectors.base import Sources
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
 from gpugauge.exposition.render import Exposition
@@ -133,7 +133,7 @@ class Soak:
         self._driver, self.exposition, self._history = Driver(self.load), Exposition(10 * STEP), History()
         self._news = Happening()
         self._sampler = Sampler(
-            create_collectors(Node(procfs, workloads, self._sessions)),
+            create_collectors(Sources(procfs, workloads, self._sessions)),
             lambda: self._driver.answer(self._news),
             self._publish,
             float(STEP),

@@ -16,7 +16,7 @@ from typing import Any
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
 
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors.base import Node
+from gpugauge.collectors.base import Sources
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
@@ -325,7 +325,7 @@ class _Daemon:
         (folder / "proc").mkdir(exist_ok=True)
         procfs = Procfs(str(folder / "proc"))
         self._log = KernelLog(folder / "kmsg") if machine.kernel_log else None
-        node = Node(
+        node = Sources(
             procfs, Workloads(procfs), kernel_log=self._log, fault_file=folder / "gpus-xids.json", boot="this boot"
         )
         collectors = [collector for collector in create_collectors(node) if collector.name in _COLLECTORS]

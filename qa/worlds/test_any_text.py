@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import replace
 
 import pytest
 from tests.collectors.training.test_training import FakeSessions
@@ -17,8 +16,9 @@ from gpugauge.collectors.training.memory import MemoryCollector
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.driver.api import DriverView
+from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
-from gpugauge.snapshot import Section, Snapshot
+from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
@@ -66,10 +66,9 @@ def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         for second in range(0, 70, 5):
             sessions.sessions = tuple(session(random.Random(seed), number, float(second)) for number in range(1, 9))
-            sections: list[Section] = []
-            tick = Tick(1e9 + second, float(second), DriverView(up=False, reason="off"), sections=sections)
-            for collector in collectors:
-                sections.append(collector.collect(replace(tick, sections=sections)))
+            node = Node(1e9 + second, float(second))
+            tick = Tick(node.timestamp, node.monotonic, DriverView(up=False, reason="off"), node=node)
+            sections = [collector.collect(tick) for collector in collectors]
             snapshot = Snapshot(1e9 + second, float(second), tuple(sections), {})
             history.feed(snapshot)
     facts = status(snapshot, history)
@@ -103,7 +102,8 @@ def test_a_process_that_cannot_be_judged_costs_the_others_nothing(
 
     monkeypatch.setattr(verdict, "_judge", broken)
     tick = Tick(1e9, 5.0, DriverView(up=False, reason="off"))
-    section = verdict.collect(replace(tick, sections=[training.collect(tick)]))
+    training.collect(tick)
+    section = verdict.collect(tick)
 
     states = next(family for family in section.families if family.metric.name == "training_state")
     assert {labels[0] for labels, _ in states.samples} == {"pid-1", "pid-3"}

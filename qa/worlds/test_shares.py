@@ -14,12 +14,12 @@ from gpugauge import catalog
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.ends import recap
 from gpugauge.metric import Family, HistogramValue
+from gpugauge.node.window import Window
 from gpugauge.snapshot import Section
-from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.shares import step_shares
-from gpugauge.verdict.window import Window
 from gpugauge.wire.record import PHASES, SPENT, WAITED, WORDS
 from gpugauge.wire.shares import sentence
+from qa.worlds.scraped import node_of
 
 ROWS = {row.name: row for row in catalog.metrics()}
 NS = 1e9
@@ -63,9 +63,9 @@ class Drawn:
             "torch_step_duration_seconds": {("p",): HistogramValue((10,), self.steps / NS)},
             "torch_local_work_seconds_total": {("p",): self.local / NS} if self.local is not None else {},
         }
-        window = Window(FAMILIES)
+        window = Window()
         families = tuple(Family(ROWS[name], tuple(series.items())) for name, series in found.items())
-        window.add(0.0, [Section("training", families)])
+        window.add(node_of([Section("training", families)], monotonic=0.0))
         return window
 
 

@@ -11,6 +11,7 @@ from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Section
 from gpugauge.verdict import mistakes
 from gpugauge.wire import messages as wire
+from qa.worlds.scraped import node_of
 from qa.worlds.timeline import ROWS
 
 GIB = 1 << 30
@@ -90,7 +91,7 @@ def test_drawn_places() -> None:
     seen = set()
     for _ in range(300):
         section, sessions, truth = drawn(draw)
-        around = surroundings([section], sessions)
+        around = surroundings(node_of([section]), sessions)
         for name, expected in truth.items():
             found = mistakes.found(around[name])
             for mistake, present in expected.items():

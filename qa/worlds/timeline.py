@@ -15,6 +15,7 @@ from gpugauge.driver.api import DriverView
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section
 from gpugauge.wire.record import PHASES
+from qa.worlds.scraped import node_of
 
 ROWS = {row.name: row for row in catalog.metrics()}
 _INFO_LABELS = ROWS["torch_process_info"].labels[1:]
@@ -134,4 +135,4 @@ class Timeline:
 
 def tick(now: float, *sections: Section) -> Tick:
     """Return a tick with the sections of the collectors before the verdict."""
-    return Tick(UNIX + now, now, DriverView(False, "off"), sections=sections)
+    return Tick(UNIX + now, now, DriverView(False, "off"), node=node_of(sections, UNIX + now, now))

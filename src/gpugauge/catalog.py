@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from gpugauge.base.registry import COLLECTORS, Entry
-from gpugauge.collectors.base import Node, RegisteredCollector
+from gpugauge.collectors.base import RegisteredCollector, Sources
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.metric import Metric
 from gpugauge.settings.model import Settings
@@ -48,7 +48,7 @@ def metrics() -> tuple[Metric, ...]:
     return rows
 
 
-def create_collectors(node: Node, settings: Settings | None = None) -> list[RegisteredCollector]:
+def create_collectors(node: Sources, settings: Settings | None = None) -> list[RegisteredCollector]:
     """Return one collector of each kind that the node has something for, in the order in which they run."""
     for kind in _CLASSES:
         collector = kind.create(node)

@@ -12,7 +12,7 @@ import pytest
 import gpugauge.collectors
 from gpugauge import catalog
 from gpugauge.base import registry
-from gpugauge.collectors.base import Node, RegisteredCollector
+from gpugauge.collectors.base import RegisteredCollector, Sources
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.settings.model import Settings, Verdict
 from gpugauge.settings.options import walk
@@ -56,7 +56,7 @@ def test_registered_name_is_the_name_of_the_class() -> None:
 
 def test_collectors_are_created_in_order_and_configured(tmp_path: Path) -> None:
     procfs = Procfs(str(tmp_path))
-    node = Node(procfs, Workloads(procfs))
+    node = Sources(procfs, Workloads(procfs))
 
     with pytest.raises(LookupError, match="UtilizationCollector must be registered before"):
         node.collector(UtilizationCollector)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.metric import Family, HistogramValue, Value
+from gpugauge.node.window import Window
 from gpugauge.snapshot import Section
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.facts import FAMILIES, Progress, evidence, processes
-from gpugauge.verdict.window import Window
+from gpugauge.verdict.facts import Progress, evidence, processes
 
 ROWS = {row.name: row for row in catalog.metrics()}
 # (name, labels, value); labels that are not given are those of process p and GPU-0, or empty.
@@ -24,7 +25,7 @@ INSIDE: list[Sample] = [("torch_process_info", {"command": "train.py", "cuda": "
 
 
 def window_of(*points: Sequence[Sample], every: float = 10.0) -> Window:
-    window = Window(FAMILIES)
+    window = Window()
     for number, samples in enumerate(points):
         by_name: dict[str, list[tuple[tuple[str, ...], Value]]] = {}
         for name, given_labels, value in samples:
@@ -32,7 +33,7 @@ def window_of(*points: Sequence[Sample], every: float = 10.0) -> Window:
             key = tuple(labels.get(label, "") for label in ROWS[name].labels)
             by_name.setdefault(name, []).append((key, value))
         families = tuple(Family(ROWS[name], tuple(found)) for name, found in by_name.items())
-        window.add(BEGIN + number * every, [Section("test", families)])
+        window.add(node_of([Section("test", families)], monotonic=BEGIN + number * every))
     return window
 
 
@@ -280,7 +281,7 @@ def test_the_processes_that_can_be_judged() -> None:
         ]
     )
 
-    assert processes(window) == {"inside", "outside"}
+    assert processes(window.node) == {"inside", "outside"}
 
 
 def test_the_higher_of_two_pressures_counts() -> None:
@@ -315,10 +316,6 @@ def test_a_slow_step_is_as_long_as_the_99th_percentile_of_the_steps(steps: list[
 
 def build(**facts: str) -> Series:
     return {**INFO, "torch_build_info": (facts, 1)}
-
-
-def test_every_family_of_the_window_is_exported() -> None:
-    assert set(ROWS) >= FAMILIES.names
 
 
 def test_visible_devices() -> None:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.metric import Family
+from gpugauge.node.window import Window
 from gpugauge.snapshot import Section
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.loader_facts import load
 from gpugauge.verdict.loaders import Load
-from gpugauge.verdict.window import Window
 from tests.drawn import seeds
 
 ROWS = {row.name: row for row in catalog.metrics()}
@@ -40,10 +40,10 @@ def section(series: Mapping[tuple[str, str], float], workers: str) -> Section:
 
 def growing(per_second: Series, still: Series, workers: str, found: Evidence | None = None) -> Load | None:
     """Return the loading of a training whose counters grow by so much in each second."""
-    window, ticks = Window(FAMILIES), int(SPAN / TICK)
+    window, ticks = Window(), int(SPAN / TICK)
     for tick in range(ticks + 1):
         counters = {key: 7.0 + tick * TICK * rate for key, rate in per_second.items()}
-        window.add(tick * TICK, [section({**counters, **still}, workers)])
+        window.add(node_of([section({**counters, **still}, workers)], monotonic=tick * TICK))
     return load(window, "p", found or Evidence(SPAN, inside=True))
 
 

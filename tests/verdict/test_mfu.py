@@ -6,15 +6,15 @@ import random
 from pathlib import Path
 
 import pytest
+from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.metric import Family, HistogramValue, LabelValues, Value
+from gpugauge.node.window import Window
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Section
-from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.peaks import DTYPES, PEAKS, peak, tensor_speedup
-from gpugauge.verdict.window import Window
 from tests.drawn import seeds
 from tests.virtual import VirtualDaemon
 
@@ -55,10 +55,10 @@ def point(flops: dict[str, float], seconds: float, gpus: list[str], dtype: str) 
 
 def mfu(*points: tuple[float, Series]) -> float | None:
     """Return the ratio over points, each with its time."""
-    window = Window(FAMILIES)
+    window = Window()
     for time, series in points:
         families = tuple(Family(ROWS[name], tuple(values.items())) for name, values in series.items())
-        window.add(time, [Section("test", families)])
+        window.add(node_of([Section("test", families)], monotonic=time))
     return model_flops_utilization(window, "p")
 
 

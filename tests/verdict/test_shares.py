@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.metric import Family, HistogramValue, Value
+from gpugauge.node.window import Window
 from gpugauge.snapshot import Section
-from gpugauge.verdict.facts import FAMILIES
 from gpugauge.verdict.shares import recent_seconds, step_shares
-from gpugauge.verdict.window import Window
 
 ROWS = {row.name: row for row in catalog.metrics()}
 STEPS, LOCAL = "torch_step_duration_seconds", "torch_local_work_seconds_total"
@@ -17,14 +17,14 @@ STEPS, LOCAL = "torch_step_duration_seconds", "torch_local_work_seconds_total"
 
 def window(*points: dict[str, dict[str, Value]]) -> Window:
     """Return a window of points 10 s apart: values of process p by family and phase."""
-    result = Window(FAMILIES)
+    result = Window()
     for i, point in enumerate(points):
         named: dict[str, dict[str, Value]] = {"torch_process_info": {"": 1.0}, **point}
         families = []
         for name, values in named.items():
             rest = len(ROWS[name].labels) - 1
             families.append(Family(ROWS[name], tuple((("p", *(label,) * rest), v) for label, v in values.items())))
-        result.add(10.0 * i, [Section("test", tuple(families))])
+        result.add(node_of([Section("test", tuple(families))], monotonic=10.0 * i))
     return result
 
 

@@ -24,7 +24,7 @@ from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors.base import Node
+from gpugauge.collectors.base import Sources
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
@@ -145,7 +145,7 @@ class Machine:
         self._replies: list[Reply] = []
         self._view = DriverView(True, "ok", self._facts, (), worker_starts=1)
         trainings = Trainings(self._scenario, self.planned, lambda: self.now)
-        collectors = create_collectors(Node(node, self._workloads, trainings))
+        collectors = create_collectors(Sources(node, self._workloads, trainings))
         self._sampler = Sampler(collectors, self._news, lambda _: None, 1.0)
 
     def _news(self) -> tuple[DriverView, tuple[Reply, ...]]:

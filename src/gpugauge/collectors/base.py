@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, TypeVar
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import DriverView, Reply
 from gpugauge.metric import Metric
+from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session, SessionSource
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Health, Section
@@ -28,7 +29,7 @@ class Tick:
     driver: DriverView
     replies: tuple[Reply, ...] = ()
     health: Mapping[str, Health] = field(default_factory=dict)
-    sections: Sequence[Section] = ()  # of the collectors that ran earlier in this tick
+    node: Node = field(default_factory=Node)  # the parts of the collectors that ran earlier in this tick
 
 
 class Collector(Protocol):
@@ -50,7 +51,7 @@ class Collector(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Sources:
     """Sources of a node besides the driver. Each collector takes those that it reads in `create`.
 
     `procfs` shows the processes that the driver lists. `session_procfs` returns the /proc that shows the pid of a
@@ -86,8 +87,8 @@ class RegisteredCollector:
     metrics: ClassVar[tuple[Metric, ...]]
 
     @classmethod
-    def create(cls, node: Node) -> RegisteredCollector | None:  # noqa: ARG003  (most read the driver's replies only)
-        """Return a collector for a node, None if the node has nothing for it to read."""
+    def create(cls, sources: Sources) -> RegisteredCollector | None:  # noqa: ARG003  (most read the driver's replies only)
+        """Return a collector of these sources, None if they have nothing for it to read."""
         return cls()
 
     def configure(self, settings: Settings) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpugauge import catalog
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.base.logline import Condition
-from gpugauge.collectors.base import Collector, Node
+from gpugauge.collectors.base import Collector, Sources
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.daemon.lifecycle import lifecycle_routes
 from gpugauge.daemon.machine import Machine, pod_metadata, real_machine, simulated_machine
@@ -204,7 +204,7 @@ class Parts:
         return f"the last snapshot is {age:.0f} s old" if age > limit else None
 
 
-def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
+def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
     """Return the sources of the collectors; starts to query the orchestrators."""
     own_pod, metadata = _own_pod(settings.kubernetes.pod_info), pod_metadata(settings.kubernetes)
     workloads = on_host = Workloads(
@@ -224,7 +224,7 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Node:
     for each in {workloads, on_host}:
         each.start()
         stack.callback(each.stop)
-    return Node(
+    return Sources(
         machine.procfs,
         workloads,
         sessions=machine.session_sources[-1] if machine.session_sources else None,

@@ -15,6 +15,7 @@ from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import Collector, Tick
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
+from gpugauge.node.node import Node
 from gpugauge.snapshot import Health, Section, Snapshot
 
 log = logging.getLogger("gpugauge.sampler")
@@ -108,7 +109,7 @@ class Sampler:
         """Collect, publish and return one snapshot."""
         view, replies = self._driver()
         sections: list[Section] = []
-        tick = Tick(timestamp, monotonic, view, replies, sections=sections)
+        tick = Tick(timestamp, monotonic, view, replies, node=Node(timestamp, monotonic))
         collectors = self._collectors
         for collector in collectors:
             section = self._collect(collector, tick)

@@ -1,47 +1,25 @@
-"""Evidence about a process, computed from a window of exported metrics."""
+"""Evidence about a process, computed from a window."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpugauge.base.text import whole
 from gpugauge.faults.table import SLOWDOWNS
-from gpugauge.verdict import loader_facts
+from gpugauge.node import training
+from gpugauge.node.node import Node
+from gpugauge.node.window import GpuSample, Track, Window
+from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
 from gpugauge.verdict.peaks import tensor_speedup
-from gpugauge.verdict.shares import copying, phase_seconds, recent_seconds, seconds_in_window, waits
-from gpugauge.verdict.window import Window, WindowFamilies
+from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
+from gpugauge.wire import messages as wire
 from gpugauge.wire.shares import NAMED_PHASES
-
-FAMILIES = WindowFamilies(
-    latest=frozenset(
-        {
-            *("gpu_up", "gpu_info", "gpu_power_limit_watts", "gpu_power_limit_default_watts", "gpu_clock_max_hertz"),
-            *("gpu_pcie_generation", "gpu_pcie_width", "gpu_process_start_timestamp_seconds", "gpu_process_host_info"),
-            *("torch_build_info", "torch_parameter_bytes", "torch_parameter_elements", "torch_device_info"),
-            *("torch_memory_allocated_peak_bytes", "torch_memory_allocated_bytes", "torch_phase", "torch_loader_info"),
-            *("training_start_timestamp_seconds", "training_last_step_timestamp_seconds", *loader_facts.LATEST),
-            *("training_end_timestamp_seconds", "training_phase_since_timestamp_seconds", "torch_settings_info"),
-        }
-    ),
-    history=frozenset(
-        {
-            *("gpu_busy_seconds_total", "gpu_observed_seconds_total", "gpu_process_busy_seconds_total"),
-            *("gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_profiled_seconds_total"),
-            *("gpu_unaccounted_busy_seconds_total", "gpu_power_watts", "gpu_clock_hertz", "gpu_clocks_event_active"),
-            *("gpu_pcie_transmitted_bytes_total", "gpu_pcie_received_bytes_total"),
-            *("gpu_process_cgroup_throttled_seconds_total", "gpu_process_cgroup_pressure_seconds_total"),
-            *("torch_memory_alloc_retries_total", "torch_memory_ooms_total", "torch_steps_total"),
-            *("torch_memory_device_allocs_total", "torch_memory_device_frees_total"),
-            *("torch_batches_total", "torch_step_duration_seconds", "torch_phase_seconds_total"),
-            *("torch_data_wait_seconds_total", "torch_data_wait_exposed_seconds_total", "torch_model_flops_total"),
-            *("torch_local_work_seconds_total", *loader_facts.HISTORY),
-        }
-    ),
-    subjects=frozenset({"torch_process_info", "gpu_process_memory_used_bytes"}),
-)
+from gpugauge.workload.processfiles import Cgroup
 
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
@@ -60,92 +38,97 @@ class Progress:
     at: float
 
 
-def processes(window: Window) -> set[str]:
+def processes(node: Node) -> set[str]:
     """Return the processes to judge: those that have not ended, and report or have loaded torch and use a GPU."""
-    inside = window.values("torch_process_info", "process")
-    ended = window.values("training_end_timestamp_seconds", "process")
-    on_gpu = window.values("gpu_process_memory_used_bytes", "process") - inside - ended
-    return (inside - ended) | {p for p in on_gpu if _label(window, "gpu_process_host_info", p, "torch_build")}
+    reporting = {process for process, session in node.sessions.items() if session.connected}
+    return reporting | {process for process in node.holders - node.sessions.keys() if _torch(node, process)}
 
 
 def evidence(window: Window, process: str, now: float, unix: float, progress: Progress | None) -> Evidence:
     """Return the evidence about a process at the monotonic time `now` and Unix time `unix`. Without the hook it
     consists of the age of the process and the load of its GPUs.
     """
-    inside = bool(window.samples("torch_process_info", "process", process))
+    node = window.node
+    session = node.sessions.get(process)
     # The load of the GPUs before the training started does not count.
-    window = window.since_present("torch_process_info" if inside else "gpu_process_memory_used_bytes", process)
-    devices = [device(window, uuid, process if inside else None) for uuid in _uuids(window, process)]
-    working, unused = used(devices)
-    started = window.last("training_start_timestamp_seconds", process)
+    window = since_reported(window, process) if session else window.where(lambda point: process in point.holders)
+    started = session.hello.started if session else None
     if started is None:
-        started = window.last("gpu_process_start_timestamp_seconds", process)
+        started = node.started.get(process)
     age = None if started is None else unix - started
-    if not inside:
+    if session is None:
+        working, unused = used([device(window, uuid) for uuid in _uuids(node, process)])
         return Evidence(window.span, age, devices=working, unused_devices=unused)
-    since = window.last("training_phase_since_timestamp_seconds", process)
-    step_seconds = window.rise("torch_step_duration_seconds", process)
-    local = window.rise("torch_local_work_seconds_total", process)
-    build = _label(window, "torch_build_info", process, "build") or _label(
-        window, "gpu_process_host_info", process, "torch_build"
-    )
-    world = _label(window, "torch_process_info", process, "world_size")
-    workers = _label(window, "torch_loader_info", process, "workers")
-    phase = next((labels["phase"] for labels, v in window.samples("torch_phase", "process", process) if v == 1), None)
-    steps_ever, batches_ever = (window.last(f"torch_{what}_total", process) for what in ("steps", "batches"))
+    facts = session.facts
+    pinned = {"yes": True, "no": False}.get(facts.get("loader_pin_memory", ""))
+    working, unused = used([_used(window, uuid, process, pinned) for uuid in _uuids(node, process)])
+    track, cgroup = window.session(process), window.cgroup(process)
+    since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
+    step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
+    steps_ever, batches_ever = training.steps(session), training.batches(session)
     return Evidence(
         window.span,
         age,
         inside=True,
-        interactive=_label(window, "torch_process_info", process, "command") in _INTERACTIVE,
+        interactive=facts.get("command", "") in _INTERACTIVE,
         phase=phase,
         phase_age=None if since is None else unix - since,
         recent=recent_seconds(window, process, phase),
-        worked=_worked(window, process),
-        steps=None if steps_ever is None else window.rise("torch_steps_total", process) or 0.0,
+        worked=_worked(session),
+        steps=None if steps_ever is None else track.rise(training.steps) or 0.0,
         steps_ever=steps_ever,
-        batches=None if batches_ever is None else window.rise("torch_batches_total", process) or 0.0,
+        batches=None if batches_ever is None else track.rise(training.batches) or 0.0,
         batches_ever=batches_ever,
         since_progress=now - progress.at if progress else None,
-        slow_step=window.quantile(0.99, "torch_step_duration_seconds", process),
-        data_wait=_share(window, "torch_data_wait_seconds_total", process, "training"),
-        data_wait_exposed=_share(window, "torch_data_wait_exposed_seconds_total", process),
-        pinned=_pinned(window, process),
-        loader_workers=whole(workers),
+        slow_step=_slow_step(session),
+        data_wait=_at_most_1(track.rate(waited_for_training)),
+        data_wait_exposed=_at_most_1(track.rate(training.exposed_wait)),
+        pinned=pinned,
+        loader_workers=whole(facts.get("loader_workers", "")),
         paused=_paused(window, process, starting=steps_ever is not None or batches_ever is not None),
         local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
-        world_size=whole(world or ""),
-        parameters=_parameters(window, process),
-        torch_devices=bool(window.samples("torch_device_info", "process", process)),
-        build=build or None,
-        visible_devices=_visible_devices(window, process),
-        driver_too_old=_driver_too_old(window, process),
-        arch_supported=_arch_supported(window, process),
-        fp32_only=_fp32_only(window, process),
-        retries=_sum_of_rises(window, "torch_memory_alloc_retries_total", process),
-        ooms=_sum_of_rises(window, "torch_memory_ooms_total", process),
-        device_allocs=_known_rises(window, "torch_memory_device_allocs_total", process),
-        device_frees=_known_rises(window, "torch_memory_device_frees_total", process),
+        world_size=whole(facts.get("world_size", "")),
+        parameters=_parameters(session),
+        torch_devices=any(d.uuid is not None for d in _devices(session)),
+        build=facts.get("build", "") or _torch(node, process) or None,
+        visible_devices=_visible_devices(facts),
+        driver_too_old=_driver_too_old(facts),
+        arch_supported=_arch_supported(session),
+        fp32_only=_fp32_only(session),
+        retries=_rises(track, session, lambda d: d.retries) or 0.0,
+        ooms=_rises(track, session, lambda d: d.ooms) or 0.0,
+        device_allocs=_rises(track, session, lambda d: d.device_allocs),
+        device_frees=_rises(track, session, lambda d: d.device_frees),
         devices=working,
         unused_devices=unused,
-        host_has_gpu=any(
-            value == 1
-            for uuid in window.values("gpu_up", "uuid")
-            for _, value in window.samples("gpu_up", "uuid", uuid)
-        ),
-        cpu_throttled=_share(window, "gpu_process_cgroup_throttled_seconds_total", process),
-        memory_pressure=_pressure(window, process),
+        host_has_gpu=any(device.up for device in node.shown()),
+        cpu_throttled=_at_most_1(cgroup.rate(lambda c: c.throttled)),
+        memory_pressure=_most(_at_most_1(cgroup.rate(partial(_pressure, of))) for of in ("memory", "io")),
     )
 
 
-def _pinned(window: Window, process: str) -> bool | None:
-    return {"yes": True, "no": False}.get(_label(window, "torch_loader_info", process, "pin_memory"))
+def _torch(node: Node, process: str) -> str:
+    """Return the build of torch that a process has mapped, empty if there is none, or if it is not known."""
+    host = node.hosts.get(process)
+    return host.torch if host else ""
 
 
-def _worked(window: Window, process: str) -> bool:
-    seconds = phase_seconds(window, process)
-    phases = any(spent > 0 for phase, spent in seconds.items() if phase not in _BEFORE_TRAINING)
-    return phases or any(waits(window, process).values())
+def _devices(session: Session) -> tuple[wire.Device, ...]:
+    return session.snap.devices if session.snap else ()
+
+
+def _slow_step(session: Session) -> float | None:
+    """Return the bound below which 99 % of the steps lasted, at most the highest."""
+    durations = training.step_durations(session)
+    if durations is None or not durations.counts[-1]:
+        return None
+    enough, bounds = 0.99 * durations.counts[-1], training.STEP_BUCKETS
+    return next((bound for bound, n in zip(bounds, durations.counts, strict=False) if n >= enough), bounds[-1])
+
+
+def _worked(session: Session) -> bool:
+    phases = any(spent > 0 for phase, spent in training.phases(session).items() if phase not in _BEFORE_TRAINING)
+    return phases or any(training.waits(session).values())
 
 
 def _paused(window: Window, process: str, starting: bool) -> float:
@@ -157,137 +140,125 @@ def _paused(window: Window, process: str, starting: bool) -> float:
     return min(1.0, paused / window.span) if window.span else 0.0
 
 
-def device(window: Window, uuid: str, process: str | None = None) -> DeviceEvidence:
-    """Return the means of one GPU over the window, and its use by the process. Without a process they consist of busy
-    ratio and SM activity.
-    """
-    key = (uuid, process is None)
+def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> DeviceEvidence:
+    """Return the means of one GPU over the window, and its use by the process."""
+    key = (_used, uuid)
     known: DeviceEvidence | None = window.cache.get(key)
     if known is None:
-        known = window.cache[key] = _load(window, uuid) if process is None else _means(window, uuid)
-    if process is None:
-        return known
-    observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
-    own = _ratio(window.rise("gpu_process_busy_seconds_total", process, uuid), observed)
-    unowned = _ratio(window.rise("gpu_unaccounted_busy_seconds_total", uuid), observed)
-    transfer = copying(window, uuid, _pinned(window, process))
-    return replace(known, own_busy=own, unowned_busy=unowned or 0.0, transfer=transfer)
+        known = window.cache[key] = _means(window, uuid)
+    track = window.gpu(uuid)
+    observed = track.rise(lambda gpu: gpu.observed)
+    own = _ratio(window.use(process, uuid).rise(lambda use: use.busy), observed)
+    unowned = _ratio(track.rise(lambda gpu: gpu.unaccounted), observed)
+    return replace(known, own_busy=own, unowned_busy=unowned or 0.0, transfer=copying(window, uuid, pinned))
 
 
-def _load(window: Window, uuid: str) -> DeviceEvidence:
-    observed = window.rise("gpu_observed_seconds_total", uuid, "gpu")
-    busy = window.rise("gpu_busy_seconds_total", uuid, "gpu")
-    profiled = window.rise("gpu_profiled_seconds_total", uuid)
-    engines = window.samples("gpu_observed_seconds_total", "uuid", uuid)
-    return DeviceEvidence(
-        busy=_ratio(busy, observed),
-        measured=any(labels["engine"] == "gpu" for labels, _ in engines),
-        sm_active=_ratio(window.rise("gpu_sm_active_seconds_total", uuid), profiled),
-    )
+def device(window: Window, uuid: str) -> DeviceEvidence:
+    """Return the busy ratio and the SM activity of one GPU over the window."""
+    key = (device, uuid)
+    known: DeviceEvidence | None = window.cache.get(key)
+    if known is None:
+        track = window.gpu(uuid)
+        known = window.cache[key] = DeviceEvidence(
+            busy=_ratio(track.rise(lambda gpu: gpu.busy), track.rise(lambda gpu: gpu.observed)),
+            measured=uuid in window.node.loads,
+            sm_active=_ratio(track.rise(lambda gpu: gpu.sm_active), track.rise(lambda gpu: gpu.profiled)),
+        )
+    return known
 
 
 def _means(window: Window, uuid: str) -> DeviceEvidence:
-    profiled = window.rise("gpu_profiled_seconds_total", uuid)
-    power, limit = window.mean("gpu_power_watts", uuid), window.last("gpu_power_limit_watts", uuid)
-    default = window.last("gpu_power_limit_default_watts", uuid)
-    clock, top = window.mean("gpu_clock_hertz", uuid, "sm"), window.last("gpu_clock_max_hertz", uuid, "sm")
-    means = (window.mean("gpu_clocks_event_active", uuid, reason) for reason in SLOWDOWNS)
-    thermal = [mean for mean in means if mean is not None]
-    name = next((labels["name"] for labels, _ in window.samples("gpu_info", "uuid", uuid)), "")
+    reading, track = window.node.reading(uuid), window.gpu(uuid)
+    limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
+    name = next((d.reading.name or "" for d in window.node.devices if d.uuid == uuid), "")
     return replace(
-        _load(window, uuid),
-        tensor_active=_ratio(window.rise("gpu_tensor_active_seconds_total", uuid), profiled),
+        device(window, uuid),
+        tensor_active=_ratio(track.rise(lambda gpu: gpu.tensor_active), track.rise(lambda gpu: gpu.profiled)),
         tensor_speedup=tensor_speedup(name),
-        power=_ratio(power, limit),
-        clock=_ratio(clock, top),
-        thermal=max(thermal) if thermal else None,
-        power_capped=window.mean("gpu_clocks_event_active", uuid, "sw_power_cap"),
+        power=_ratio(track.mean(lambda gpu: gpu.power_milliwatts), limit),
+        clock=_ratio(track.mean(lambda gpu: gpu.clock_mhz), reading.clock_sm_max_mhz),
+        thermal=_most(track.mean(partial(_slowed, reason)) for reason in SLOWDOWNS),
+        power_capped=track.mean(partial(_slowed, "sw_power_cap")),
         power_limit_lowered=None if limit is None or default is None else limit < default,
     )
+
+
+def _slowed(reason: str, gpu: GpuSample) -> int | None:
+    return gpu.slowed(reason)
+
+
+def _pressure(resource: str, cgroup: Cgroup) -> float | None:
+    return cgroup.pressure.get(resource)
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else min(1.0, part / whole)
 
 
-def _share(window: Window, name: str, *labels: str) -> float | None:
-    rate = window.rate(name, *labels)
+def _at_most_1(rate: float | None) -> float | None:
     return None if rate is None else min(1.0, rate)
 
 
-def _uuids(window: Window, process: str) -> list[str]:
-    found = {
-        labels["uuid"]
-        for name in ("torch_memory_allocated_bytes", "gpu_process_memory_used_bytes")
-        for labels, _ in window.samples(name, "process", process)
-    }
-    return sorted(uuid for uuid in found if window.samples("gpu_up", "uuid", uuid))
+def _uuids(node: Node, process: str) -> list[str]:
+    """Return the GPUs on which the process has tensors, or memory by the driver's list."""
+    session = node.sessions.get(process)
+    found = set(training.by_uuid(session, lambda d: d.allocated)) if session and session.connected else set()
+    return sorted(found.union(node.held(process)) & {device.uuid for device in node.shown()})
 
 
-def _label(window: Window, name: str, process: str, label: str) -> str:
-    return next((labels.get(label, "") for labels, _ in window.samples(name, "process", process)), "")
-
-
-def _parameters(window: Window, process: str) -> dict[str, float]:
+def _parameters(session: Session) -> dict[str, float]:
     kinds: defaultdict[str, float] = defaultdict(float)
-    for labels, value in window.samples("torch_parameter_bytes", "process", process):
-        if isinstance(value, (int, float)):
-            kinds[labels["device"].split(":")[0]] += value
+    for name, size in training.parameter_bytes(session).items():
+        kinds[name.split(":")[0]] += size
     return dict(kinds)
 
 
-def _visible_devices(window: Window, process: str) -> int | None:
+def _visible_devices(facts: Mapping[str, str]) -> int | None:
     """Return the number of GPUs visible to the process: by CUDA, or before that by its environment and /dev."""
-    counted = whole(_label(window, "torch_build_info", process, "visible_devices"))
+    counted = whole(facts.get("visible_devices", ""))
     if counted is not None:
         return counted
     # An empty list hides all GPUs, and so does one that begins with an invalid index.
-    listed = _label(window, "torch_build_info", process, "cuda_visible_devices")
+    listed = facts.get("cuda_visible_devices", "")
     if listed == "(empty)" or listed.startswith("-"):
         return 0
-    nodes, driver = (_label(window, "torch_build_info", process, label) for label in ("device_nodes", "kernel_driver"))
     # Without the driver in /proc, the machine may provide GPUs in another way, as WSL does.
-    return 0 if nodes == "0" and driver else None
+    return 0 if facts.get("device_nodes") == "0" and facts.get("kernel_driver") else None
 
 
-def _driver_too_old(window: Window, process: str) -> bool | None:
-    cuda, driver = (
-        whole(_label(window, name, process, label).partition(".")[0])
-        for name, label in (("torch_process_info", "cuda"), ("torch_build_info", "kernel_driver"))
-    )
+def _driver_too_old(facts: Mapping[str, str]) -> bool | None:
+    cuda, driver = (whole(facts.get(name, "").partition(".")[0]) for name in ("cuda", "kernel_driver"))
     required = _MIN_DRIVER.get(cuda or 0)
     return driver < required if required and driver is not None else None
 
 
-def _arch_supported(window: Window, process: str) -> bool | None:
+def _arch_supported(session: Session) -> bool | None:
     """Return whether the build supports all GPUs that the process uses."""
-    built = _label(window, "torch_build_info", process, "architectures").split()
-    devices = window.samples("torch_device_info", "process", process)
-    texts = (labels["capability"].partition(".") for labels, _ in devices)
+    built = session.facts.get("architectures", "").split()
+    texts = ((d.capability or "").partition(".") for d in _devices(session) if d.uuid is not None)
     found = [(whole(major), whole(minor)) for major, _, minor in texts]
     supported = [arch_supported(built, (x, y)) for x, y in found if x is not None and y is not None]
     return None if None in supported or not supported else all(supported)
 
 
-def _fp32_only(window: Window, process: str) -> bool | None:
-    dtypes = {labels["dtype"] for labels, _ in window.samples("torch_parameter_elements", "process", process)}
-    tf32 = _label(window, "torch_build_info", process, "tf32_matmul")
+def _fp32_only(session: Session) -> bool | None:
+    dtypes = {entry.dtype for entry in session.snap.parameters} if session.snap else set()
+    tf32 = session.facts.get("tf32_matmul", "")
     if not dtypes or not tf32:
         return None
-    autocast = _label(window, "torch_settings_info", process, "autocast") == "yes"
-    return dtypes <= {"torch.float32", "float32"} and tf32 == "no" and not autocast
+    return dtypes <= {"torch.float32", "float32"} and tf32 == "no" and session.facts.get("autocast") != "yes"
 
 
-def _sum_of_rises(window: Window, name: str, process: str) -> float:
-    samples = window.samples(name, "process", process)
-    return sum(window.rise(name, process, labels["uuid"]) or 0.0 for labels, _ in samples)
+def _rises(track: Track[Session], session: Session, figure: Callable[[wire.Device], int | None]) -> float | None:
+    """Return the sum of the increases of a counter of the devices, None if no device has it."""
+    uuids = training.by_uuid(session, figure)
+    rises = [track.rise(partial(_of_device, figure, uuid)) or 0.0 for uuid in uuids]
+    return sum(rises) if uuids else None
 
 
-def _known_rises(window: Window, name: str, process: str) -> float | None:
-    return _sum_of_rises(window, name, process) if window.samples(name, "process", process) else None
-
-
-def _pressure(window: Window, process: str) -> float | None:
-    name = "gpu_process_cgroup_pressure_seconds_total"
-    shares = [_share(window, name, process, resource) for resource in ("memory", "io")]
-    return max((share for share in shares if share is not None), default=None)
+def _of_device(figure: Callable[[wire.Device], int | None], uuid: str, session: Session) -> int | None:
+    return training.by_uuid(session, figure).get(uuid)

@@ -1,62 +1,64 @@
-"""The loading of a training's batches, computed from a window of exported metrics."""
+"""The loading of a training's batches, computed from a window."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpugauge.base.text import whole
+from gpugauge.node import training
+from gpugauge.node.node import Node
+from gpugauge.node.window import Track, Window
+from gpugauge.sessions.session import Session
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loaders import Load
-from gpugauge.verdict.shares import seconds_in_window
-from gpugauge.verdict.window import Window
-
-LATEST = (
-    *("gpu_process_cgroup_cpus", "gpu_process_affinity_cpus", "gpu_process_memory_available_bytes"),
-    *("torch_cpus", "torch_loader_worker_memory_bytes"),
-)
-HISTORY = (
-    *("torch_loader_batches_total", "torch_loader_measured_batches_total", "torch_loader_seconds_total"),
-    *("torch_loader_epochs_total", "torch_loader_start_seconds_total", "torch_loader_slowest_worker_ratio"),
-    *("torch_process_cpu_seconds_total", "torch_thread_runqueue_seconds_total"),
-)
+from gpugauge.verdict.shares import seconds_in_window, since_reported, waited_for_training
+from gpugauge.wire import messages as wire
 
 _MIN_BATCHES = 10  # in the window
 _MOST_MEMORY = 0.8  # of the available memory, for new workers
 _UNSEEN_WORKER_BYTES = 256 << 20  # of one that has not been measured: a process that has imported torch
 _LEAST_OWN = 0.2  # of the time without waits that can be work, if the training thread waited for a CPU in the rest
-_PARTS = ("cpu", "threads", "storage", "blocked", "runqueue")
+_PARTS: dict[str, Callable[[wire.Loader], float | None]] = {
+    "cpu": lambda loader: loader.cpu_seconds,
+    "threads": lambda loader: loader.threads_seconds,
+    "storage": lambda loader: loader.storage_seconds,
+    "blocked": lambda loader: loader.blocked_seconds,
+    "runqueue": lambda loader: loader.queued_seconds,
+}
 
 
 def load(window: Window, process: str, found: Evidence) -> Load | None:
     """Return the loading over the window, None where it is not known. `found` is the other evidence of the process."""
-    window = window.since_present("torch_process_info", process)
-    batches = window.rise("torch_loader_batches_total", process)
-    measured = window.rise("torch_loader_measured_batches_total", process)
-    waits = window.rise("torch_data_wait_seconds_total", process, "training")
+    window = since_reported(window, process)
+    track, session = window.session(process), window.node.sessions[process]
+    batches = _rise(track, lambda loader: loader.batches)
+    measured = _rise(track, lambda loader: loader.measured)
+    waits = track.rise(waited_for_training)
     seconds = seconds_in_window(window, process).get("training")
     if not batches or not measured or measured < _MIN_BATCHES or waits is None or not seconds:
         return None
-    parts = {part: window.rise("torch_loader_seconds_total", process, part) for part in _PARTS}
-    each = {part: (spent or 0.0) / measured for part, spent in parts.items()}
-    workers = next((labels["workers"] for labels, _ in window.samples("torch_loader_info", "process", process)), "")
+    each = {part: (_rise(track, seconds) or 0.0) / measured for part, seconds in _PARTS.items()}
+    workers = session.facts.get("loader_workers", "")
     count = whole(workers) or 0
     exposed = 1.0
     if found.devices and found.data_wait and found.data_wait_exposed is not None:
         exposed = min(1.0, found.data_wait_exposed / found.data_wait)
     waited = exposed * min(waits, seconds) / batches
     # Starts are rare and long: the device computes beside the other waits, and hardly beside these.
-    start = min(waited, (window.rise("torch_loader_start_seconds_total", process) or 0.0) / batches)
+    start = min(waited, (_rise(track, lambda loader: loader.start_seconds) or 0.0) / batches)
     # The first batch of an epoch is waited for with any number of workers.
     busy = each["cpu"] + each["storage"] + each["blocked"]
-    first = (window.rise("torch_loader_epochs_total", process) or 0.0) * busy / batches if count else 0.0
+    first = (_rise(track, lambda loader: loader.epochs) or 0.0) * busy / batches if count else 0.0
     working = seconds / batches - waited
     if working * batches < waits / batches:
         # A wait that ends in the window can have begun before it: a shorter rest is known from the phase alone.
-        working = max(working, (window.rise("torch_phase_seconds_total", process, "training") or 0.0) / batches)
+        working = max(working, (track.rise(lambda s: training.phases(s).get("training")) or 0.0) / batches)
     # Waits for a CPU are neither work nor loading: other programs cause them, too.
-    delayed = (window.rise("torch_thread_runqueue_seconds_total", process) or 0.0) / batches
+    delayed = (_rise(track, lambda loader: loader.thread_queued_seconds) or 0.0) / batches
     if not count:
         delayed = max(0.0, delayed - each["runqueue"])
     peers = max(0.0, 1.0 - found.local_work) * window.span / batches if found.local_work is not None else 0.0
-    cpu = (window.rise("torch_process_cpu_seconds_total", process) or 0.0) / batches
+    cpu = (_rise(track, lambda loader: loader.process_cpu_seconds) or 0.0) / batches
     if window.span:
         cpu *= min(1.0, seconds / window.span)
     return Load(
@@ -71,28 +73,33 @@ def load(window: Window, process: str, found: Evidence) -> Load | None:
         queued=each["runqueue"],
         delayed=delayed,
         trainer_cpu=max(0.0, cpu - (0.0 if count else each["cpu"])),
-        cpus=_cpus(window, process),
+        cpus=_cpus(window.node, process),
         throttled=found.cpu_throttled or 0.0,
-        space=_space(window, process),
-        slowest=window.mean("torch_loader_slowest_worker_ratio", process),
+        space=_space(window.node, process),
+        slowest=track.mean(lambda s: training.slowest_worker(s) if s.connected else None),
         known=bool(workers),
     )
 
 
-def _cpus(window: Window, process: str) -> float | None:
+def _rise(track: Track[Session], counter: Callable[[wire.Loader], float | None]) -> float | None:
+    return track.rise(lambda session: counter(loader) if (loader := training.loader(session)) else None)
+
+
+def _cpus(node: Node, process: str) -> float | None:
     """Return the CPUs of the process: those on which it can run, and those that its cgroup allows it."""
-    bound, quota = window.last("torch_cpus", process), window.last("gpu_process_cgroup_cpus", process)
-    affinity = window.last("gpu_process_affinity_cpus", process)
+    host = node.hosts.get(process)
+    bound = training.cpus(node.sessions[process])
+    quota, affinity = (host.cgroup.cpus, host.bounds.cpus) if host else (None, None)
     if quota is not None and bound is not None and affinity is not None and bound < affinity:
         quota *= bound / affinity  # the ranks of a host share the quota as they share the CPUs
     known = [cpus for cpus in (bound if bound is not None else affinity, quota) if cpus is not None]
     return min(known, default=None)
 
 
-def _space(window: Window, process: str) -> int | None:
+def _space(node: Node, process: str) -> int | None:
     """Return the number of further workers for which the memory is enough."""
-    available = window.last("gpu_process_memory_available_bytes", process)
-    worker = window.last("torch_loader_worker_memory_bytes", process)
+    host, loader = node.hosts.get(process), training.loader(node.sessions[process])
+    available, worker = host.memory_available if host else None, loader.worker_bytes if loader else None
     if available is None:
         return None
     # Without a measured worker the memory bounds the number, and does not show that there is space for none.

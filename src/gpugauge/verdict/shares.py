@@ -1,13 +1,15 @@
-"""Seconds by phase, the shares of a training, and that of its copies, from the exported series."""
+"""Seconds by phase, the shares of a training, and that of its copies, over a window."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from gpugauge.node import training
+from gpugauge.node.window import Window
+from gpugauge.sessions.session import Session
 from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
-from gpugauge.verdict.window import Window
 from gpugauge.wire.shares import shares, with_waits
 
-_PHASES, _WAITS = "torch_phase_seconds_total", "torch_data_wait_seconds_total"
-_STEPS, _LOCAL = "torch_step_duration_seconds", "torch_local_work_seconds_total"
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
 _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
@@ -17,23 +19,13 @@ _LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9,
 _PAGEABLE_BYTES_PER_SECOND = 10e9
 
 
-def phase_seconds(window: Window, process: str) -> dict[str, float]:
-    """Return the seconds in each phase since the session began, {} without a shared record."""
-    return _totals(window, _PHASES, process)
-
-
-def waits(window: Window, process: str) -> dict[str, float]:
-    """Return the seconds waited for batches in each phase since the session began, {} if no wait is known."""
-    return _totals(window, _WAITS, process)
-
-
 def seconds_in_window(window: Window, process: str) -> dict[str, float]:
     """Return the seconds of the window in each phase, with its waits."""
     key = (seconds_in_window, process)
     known: dict[str, float] | None = window.cache.get(key)
     if known is None:
-        rises = _rises(window, _PHASES, process)
-        known = window.cache[key] = with_waits(rises, _rises(window, _WAITS, process)) if rises else {}
+        rises = _rises(window, training.phases, process)
+        known = window.cache[key] = with_waits(rises, _rises(window, training.waits, process)) if rises else {}
     return known
 
 
@@ -41,24 +33,38 @@ def recent_seconds(window: Window, process: str, phase: str | None) -> dict[str,
     """Return the seconds of the last 10 s in each phase, with its waits. Where one value alone is known, all of the
     time is in the present `phase`.
     """
-    totals = phase_seconds(window, process)
+    session = window.node.sessions.get(process)
+    totals = training.phases(session) if session else {}
     if sum(totals.values()) <= _RECENT_SECONDS:
-        return with_waits(totals, waits(window, process))
+        return with_waits(totals, training.waits(session) if session else {})
     found = seconds_in_window(window.recent(_RECENT_SECONDS), process)
     return found or ({phase: _RECENT_SECONDS} if phase else {})
 
 
 def step_shares(window: Window, process: str) -> dict[str, float]:
     """Return the shares of a training in the window, or in its whole life if that is shorter; see wire.shares."""
-    totals = phase_seconds(window, process)
+    session = window.node.sessions.get(process)
+    if session is None:
+        return {}
+    totals = training.phases(session)
     if totals and sum(totals.values()) <= window.seconds:
-        waited = waits(window, process)
-        steps, local = window.total(_STEPS, process), window.total(_LOCAL, process)
-        return shares(with_waits(totals, waited), waited.get("training"), _peers(steps, local))
-    window = window.since_present("torch_process_info", process)
-    phases = seconds_in_window(window, process)
-    peers = _peers(window.rise(_STEPS, process), window.rise(_LOCAL, process))
-    return shares(phases, window.rise(_WAITS, process, "training"), peers, window.span)
+        waited = training.waits(session)
+        peers = _peers(training.step_seconds(session), training.local_work(session))
+        return shares(with_waits(totals, waited), waited.get("training"), peers)
+    window = since_reported(window, process)
+    track = window.session(process)
+    peers = _peers(track.rise(training.step_seconds), track.rise(training.local_work))
+    return shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
+
+
+def since_reported(window: Window, process: str) -> Window:
+    """Return the part of the window in which the process reports through the hook."""
+    return window.where(lambda point: process in point.sessions)
+
+
+def waited_for_training(session: Session) -> float | None:
+    """Return the seconds waited for batches of the training, None if no wait is known."""
+    return training.waits(session).get("training")
 
 
 def _peers(steps: float | None, local: float | None) -> float | None:
@@ -66,16 +72,19 @@ def _peers(steps: float | None, local: float | None) -> float | None:
     return None if steps is None or local is None else max(0.0, steps - local)
 
 
-def _totals(window: Window, name: str, process: str) -> dict[str, float]:
-    samples = window.samples(name, "process", process)
-    return {labels["phase"]: float(value) for labels, value in samples if isinstance(value, (int, float))}
-
-
-def _rises(window: Window, name: str, process: str) -> dict[str, float]:
-    totals = _totals(window, name, process) if window.span else {}
+def _rises(window: Window, seconds: Callable[[Session], Mapping[str, float]], process: str) -> dict[str, float]:
+    session = window.node.sessions.get(process) if window.span else None
+    track = window.session(process)
     # Most phases were never entered.
-    rises = {phase: window.rise(name, process, phase) if total else 0.0 for phase, total in totals.items()}
+    rises = {
+        phase: track.rise(_of(seconds, phase)) if total else 0.0
+        for phase, total in (seconds(session) if session else {}).items()
+    }
     return {phase: rise for phase, rise in rises.items() if rise is not None}
+
+
+def _of(seconds: Callable[[Session], Mapping[str, float]], phase: str) -> Callable[[Session], float | None]:
+    return lambda session: seconds(session).get(phase)
 
 
 def copying(window: Window, uuid: str, pinned: bool | None) -> float | None:
@@ -85,11 +94,10 @@ def copying(window: Window, uuid: str, pinned: bool | None) -> float | None:
     Traffic of batches that are not pinned is what the GPU receives more than it sends: that of peers is symmetric, and
     checkpoints are sent.
     """
-    generation = window.last("gpu_pcie_generation", uuid, "current")
-    width = window.last("gpu_pcie_width", uuid, "current")
-    sent = window.rise("gpu_pcie_transmitted_bytes_total", uuid)
-    received = window.rise("gpu_pcie_received_bytes_total", uuid)
-    seconds = window.rise("gpu_profiled_seconds_total", uuid)
+    reading, track = window.node.reading(uuid), window.gpu(uuid)
+    generation, width = reading.pcie_generation, reading.pcie_width
+    sent, received = track.rise(lambda gpu: gpu.sent), track.rise(lambda gpu: gpu.received)
+    seconds = track.rise(lambda gpu: gpu.profiled)
     if not generation or not width or not seconds or sent is None or received is None:
         return None
     link = _LANE_BYTES_PER_SECOND.get(int(generation), _LANE_BYTES_PER_SECOND[6]) * width

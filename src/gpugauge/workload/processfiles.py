@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from gpugauge.workload.procfs import PAGE_BYTES, Procfs
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.procfs import PAGE_BYTES, Procfs, Stat
 
 _MAX_MAPS_BYTES, _MAX_ENVIRON_BYTES = 16 << 20, 262_144
 _MAX_DESCRIPTORS = 65_536  # of one process
@@ -65,6 +66,33 @@ class Bounds:
     cpus: int | None = None
     cpu_list: str = ""
     swapped: int | None = None
+
+
+@dataclass(slots=True)
+class HostProcess:
+    """A process that uses a GPU or has torch mapped. Values that cannot be read are None."""
+
+    process: str
+    pid: int
+    stat: Stat
+    torch: str = ""  # the build: cpu, cuda or rocm
+    container_pid: int | None = None
+    visible_devices: str | None = None
+    hook: bool | None = None  # whether it was started with the hook; None before that was read
+    workload: Workload = field(default_factory=Workload)
+    main_cpu: float | None = None
+    children_cpu: float = 0.0
+    uninterruptible: float = 0.0
+    io: dict[str, int] | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    resident: dict[str, int] = field(default_factory=dict)  # bytes by part
+    anonymous: dict[str, int] = field(default_factory=dict)
+    device_files: int | None = None
+    memory_available: int | None = None
+    cgroup: Cgroup = field(default_factory=lambda: Cgroup(None, None, {}))
+    folders: tuple[Path | None, Path | None] = (None, None)
+    scanned: float | None = None
+    read_slowly: float = float("-inf")
 
 
 def bounds(procfs: Procfs, pid: int) -> Bounds:

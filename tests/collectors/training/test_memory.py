@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from qa.worlds.scraped import node_of
 from qa.worlds.timeline import ROWS
 
 from gpugauge.collectors.base import Tick
@@ -25,7 +26,7 @@ Samples = Mapping[str, Mapping[tuple[str, ...], float]]
 
 def tick(now: float, samples: Samples) -> Tick:
     found = tuple(Family(ROWS[name], tuple(values.items())) for name, values in samples.items())
-    return Tick(now, now, DriverView(True, "ok"), sections=[Section("x", found)])
+    return Tick(now, now, DriverView(True, "ok"), node=node_of([Section("x", found)], now, now))
 
 
 def values(section: Section) -> dict[str, dict[tuple[str, ...], float]]:
@@ -90,7 +91,9 @@ def test_real_processes_that_keep_memory(tmp_path: Path, started: list[subproces
             process.torch = "cpu"  # of other programs no growth is stated
         rows = families(PROCESSES, [((p.process,), p) for p in found if p.process in names])
         collector._due = 0.0  # the program leaks fast, so that the test need not wait
-        section = collector.collect(Tick(now, now, DriverView(True, "ok"), sections=[Section("host", rows)]))
+        section = collector.collect(
+            Tick(now, now, DriverView(True, "ok"), node=node_of([Section("host", rows)], now, now))
+        )
         stated = values(section).get("training_host_memory_growth_bytes", {})
         shown |= {"growth": {**shown.get("growth", {}), **stated}} if stated and i > 32 else {}
     growth = {(kinds[names.index(p)], part): v for (p, part), v in shown.get("growth", {}).items() if part != "cgroup"}

@@ -9,10 +9,10 @@ import pytest
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.training import training
 from gpugauge.collectors.training.continued import continued
-from gpugauge.collectors.training.session_rows import STEP_BUCKETS
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.driver.api import DriverView
 from gpugauge.metric import HistogramValue, LabelValues, Value
+from gpugauge.node.training import STEP_BUCKETS
 from gpugauge.sessions.session import NO_OWNER, Counters, Session
 from gpugauge.snapshot import Section
 from gpugauge.wire import messages as wire

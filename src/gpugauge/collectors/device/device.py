@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DOWN_REASONS, RELEASED, Device, DeviceReading, down_reason
 from gpugauge.metric import (
@@ -286,6 +287,12 @@ class DeviceCollector(ReadingsCollector):
     name = "device"
     metrics = IDENTITY + READINGS
     groups = ("static", "normal", "slow")
+
+    def collect(self, tick: Tick) -> Section:
+        """Set the devices of the node; return their rows, see `ReadingsCollector.collect`."""
+        section = super().collect(tick)
+        tick.node.devices = tick.driver.devices
+        return section
 
     def section(self, devices: tuple[Device, ...]) -> Section:
         """Return the identity of every GPU and the readings of those that are up."""

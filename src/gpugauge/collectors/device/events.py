@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.device.healthlog import HealthLog
@@ -144,9 +144,9 @@ class EventsCollector(RegisteredCollector):
         self._section = Section(self.name, ())
 
     @classmethod
-    def create(cls, node: Node) -> EventsCollector:
+    def create(cls, sources: Sources) -> EventsCollector:
         """Return a collector that reads the node's kernel log, and keeps its file of faults."""
-        return cls(node.kernel_log, Faults(FaultFile(node.fault_file, node.boot)))
+        return cls(sources.kernel_log, Faults(FaultFile(sources.fault_file, sources.boot)))
 
     def collect(self, tick: Tick) -> Section:
         """Count the events since the last tick; the same section if there are none."""

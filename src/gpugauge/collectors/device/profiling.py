@@ -7,7 +7,8 @@ from typing import Any, TypeGuard
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.api import DeviceReading, Reply
-from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, LabelValues, Metric, Table, families, scaled
+from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, families, scaled
+from gpugauge.node.node import Profiled
 from gpugauge.snapshot import Section
 
 _SOURCE = "nvmlGpmMetricsGet"
@@ -92,6 +93,17 @@ class _State:
         self._incomplete, self._counters = 0, frozenset(shares)
         return bool(shares)
 
+    def profiled(self) -> Profiled:
+        """Return the integrals that the verdict reads."""
+        sm_active, tensor_active = (self.active_seconds(f"{unit}_active") for unit in ("sm", "tensor"))
+        sent, received = (self.bytes.get(f"gpu_pcie_{way}_bytes_total") for way in ("transmitted", "received"))
+        return Profiled(self.covered, sm_active, tensor_active, sent, received)
+
+    @property
+    def covered(self) -> float | None:
+        """Seconds covered by the integrals, None without any."""
+        return self.seconds if self.active else None
+
     def active_seconds(self, name: str) -> float | None:
         """Return the integral of a ratio, None for one that the GPU does not have."""
         return self.active.get(name) if name in self._counters else None
@@ -139,7 +151,7 @@ METRICS: tuple[Metric, ...] = (
         "gpu_profiled_seconds_total",
         "Time covered by the integrals of the performance counters.",
         SECONDS,
-        lambda c: c.seconds if c.active else None,
+        lambda c: c.covered,
         source=_SOURCE,
         devices=_DEVICES,
     ),
@@ -175,6 +187,7 @@ class ProfilingCollector(RegisteredCollector):
     def __init__(self) -> None:
         self._states: dict[str, _State] = {}
         self._seen: list[tuple[str, bool, int]] | None = None
+        self._profiled: dict[str, Profiled] = {}
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
@@ -188,13 +201,15 @@ class ProfilingCollector(RegisteredCollector):
                 self._states.setdefault(reply.uuid, _State()).add(window, _utilization(reply, reading))
         seen = [(d.uuid, d.up, d.generations.get("profiling", 0)) for d in tick.driver.devices]
         if seen != self._seen:
-            subjects: list[tuple[LabelValues, _State]] = []
+            subjects: list[tuple[tuple[str], _State]] = []
             for device in tick.driver.devices:
                 state = self._states.get(device.uuid)
                 if state and device.up:
                     state.reading = device.reading
                     subjects.append(((device.uuid,), state))
             self._section, self._seen = Section(self.name, families(METRICS, subjects)), seen
+            self._profiled = {uuid: state.profiled() for (uuid,), state in subjects}
+        tick.node.profiled = self._profiled
         return self._section
 
 

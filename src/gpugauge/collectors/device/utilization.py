@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.device.busy import BUCKETS, EngineAccount
 from gpugauge.driver.api import ENGINES, Device, DeviceReading, Reply
-from gpugauge.metric import NONE, RATIO, SECONDS, HistogramValue, LabelValues, Metric, Table, families, scaled
+from gpugauge.metric import NONE, RATIO, SECONDS, HistogramValue, Metric, Table, families, scaled
+from gpugauge.node.node import Load
 from gpugauge.snapshot import Section
 
 # Reading with the percentage of each engine's last sample period.
@@ -110,6 +111,10 @@ class _State:
         """Return whether a live engine has no source any more."""
         return any(now - self.engines[name].updated > _SOURCE_TIMEOUT_SECONDS for name, _ in self.live)
 
+    def load(self) -> Load | None:
+        """Return the load of the `gpu` engine, None without a live source."""
+        return next((Load(account.busy, account.observed) for name, account in self.live if name == "gpu"), None)
+
     def histogram(self, engine: str) -> HistogramValue | None:
         """Return the distribution of an engine's samples."""
         return next((account.histogram for name, account in self.live if name == engine), None)
@@ -189,6 +194,7 @@ class UtilizationCollector(RegisteredCollector):
     def __init__(self) -> None:
         self._states: dict[str, _State] = {}
         self._seen: list[tuple[str, bool, int]] | None = None
+        self._loads: dict[str, Load] = {}
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
@@ -206,6 +212,8 @@ class UtilizationCollector(RegisteredCollector):
             subjects = self._subjects(tick)
             self._section = Section(self.name, families(METRICS, subjects))
             self._seen = [self._key(device, tick.monotonic) for device in tick.driver.devices]
+            self._loads = {uuid: load for (uuid,), state in subjects if (load := state.load())}
+        tick.node.loads = self._loads
         return self._section
 
     def _key(self, device: Device, now: float) -> tuple[str, bool, int]:
@@ -221,8 +229,8 @@ class UtilizationCollector(RegisteredCollector):
         state = self._states.get(uuid)
         return next((account.busy for name, account in state.live if name == "gpu"), None) if state else None
 
-    def _subjects(self, tick: Tick) -> list[tuple[LabelValues, _State]]:
-        subjects: list[tuple[LabelValues, _State]] = []
+    def _subjects(self, tick: Tick) -> list[tuple[tuple[str], _State]]:
+        subjects: list[tuple[tuple[str], _State]] = []
         for device in tick.driver.devices:
             if device.up:
                 state = self._states.get(device.uuid) or _State()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.api import Device
 from gpugauge.metric import NONE, LabelValues, Metric, Table, families
 from gpugauge.snapshot import Section
@@ -88,9 +88,9 @@ class AllocationCollector(RegisteredCollector):
         self._section = Section(self.name, ())
 
     @classmethod
-    def create(cls, node: Node) -> AllocationCollector:
+    def create(cls, sources: Sources) -> AllocationCollector:
         """Return a collector of the node's allocations."""
-        return cls(node.workloads)
+        return cls(sources.workloads)
 
     def collect(self, tick: Tick) -> Section:
         """Return the assignment of each device; the same section until it changes."""

@@ -67,6 +67,11 @@ class DeviceProcesses:
         self.on_mig: dict[tuple[str, str], MigUse] = {}  # by process and uuid of the MIG device
         self.reading: object = None
 
+    @property
+    def unaccounted(self) -> float | None:
+        """Busy seconds of no known process, None without samples of processes."""
+        return self.split.unaccounted if self.split else None
+
     def set_list(self, uses: dict[str, Use], now: float, max_shown: int) -> None:
         """Replace the list of the processes that are present."""
         for process, known in self.present.items():

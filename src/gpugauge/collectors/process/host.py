@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpugauge.collectors.background import Background
-from gpugauge.collectors.base import Node, RegisteredCollector, Tick
-from gpugauge.collectors.process.host_scan import HostProcess, HostScan
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
+from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.metric import BYTES, NONE, SECONDS, LabelValues, Metric, Table, by, families
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS
+from gpugauge.workload.processfiles import HostProcess
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
@@ -220,14 +221,15 @@ class HostCollector(RegisteredCollector):
     ) -> None:
         self._scan = HostScan(procfs, workloads)
         self._clock = cpu_clock or procfs.cpu_seconds
-        self._background: Background[Section] = Background("host")
+        self._background: Background[tuple[Section, dict[str, HostProcess]]] = Background("host")
+        self._hosts: dict[str, HostProcess] = {}
         self._seconds = self._due = 0.0
         self._section = Section(self.name, ())
 
     @classmethod
-    def create(cls, node: Node) -> HostCollector:
+    def create(cls, sources: Sources) -> HostCollector:
         """Return a collector of the node's processes."""
-        return cls(node.procfs, node.workloads)
+        return cls(sources.procfs, sources.workloads)
 
     def collect(self, tick: Tick) -> Section:
         """Return the result of the last scan; start a new scan when it is due. Raises HostError while a scan hangs."""
@@ -238,17 +240,19 @@ class HostCollector(RegisteredCollector):
             self._background.start(lambda: self._run_scan(pids, tick.monotonic))
         elif running is not None and running > _HANGING_SECONDS:
             raise HostError(f"a process hangs inside the kernel: reading it has taken {running:.0f} s so far")
-        self._section = self._background.take() or self._section
+        self._section, self._hosts = self._background.take() or (self._section, self._hosts)
+        tick.node.hosts = self._hosts
         return self._section
 
-    def _run_scan(self, pids: set[int], now: float) -> Section:
-        """Return the section of a new scan; runs in the background."""
+    def _run_scan(self, pids: set[int], now: float) -> tuple[Section, dict[str, HostProcess]]:
+        """Return the section of a new scan, and its processes; runs in the background."""
         begin = self._clock()
-        found = self._scan.scan(pids, now)
-        subjects: list[tuple[LabelValues, HostProcess]] = [((p.process,), p) for p in found]
+        # The next scan changes its processes while others read these.
+        found = {p.process: replace(p) for p in self._scan.scan(pids, now)}
+        subjects: list[tuple[LabelValues, HostProcess]] = [((name,), p) for name, p in found.items()]
         processes = families(PROCESSES, subjects)
         spent = self._clock() - begin
         self._seconds += spent
         self._due = max(self._due, now + spent / _MAX_CPU_SHARE)
         stats = _ScanStats(self._seconds, self._scan.denied, self._scan.left_out)
-        return Section(self.name, processes + families(SCAN, [((), stats)]))
+        return Section(self.name, processes + families(SCAN, [((), stats)])), found

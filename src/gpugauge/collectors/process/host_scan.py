@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpugauge.workload import processfiles
 from gpugauge.workload.command import is_helper
-from gpugauge.workload.identity import Workload, clean
-from gpugauge.workload.processfiles import Bounds, Cgroup
+from gpugauge.workload.identity import clean
+from gpugauge.workload.processfiles import Cgroup, HostProcess
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs, Stat, process_hash
 from gpugauge.workload.workloads import Workloads
 
@@ -25,33 +25,6 @@ _AGE_GROWTH = 1 / 3
 _SLOW_SECONDS = 60.0
 _MAX_PROCESSES = 1024  # that are exported
 _COMPILER = b"torch._inductor.compile_worker"
-
-
-@dataclass(slots=True)
-class HostProcess:
-    """A process that uses a GPU or has torch mapped. Values that cannot be read are None."""
-
-    process: str
-    pid: int
-    stat: Stat
-    torch: str = ""  # the build: cpu, cuda or rocm
-    container_pid: int | None = None
-    visible_devices: str | None = None
-    hook: bool | None = None  # whether it was started with the hook; None before that was read
-    workload: Workload = field(default_factory=Workload)
-    main_cpu: float | None = None
-    children_cpu: float = 0.0
-    uninterruptible: float = 0.0
-    io: dict[str, int] | None = None
-    bounds: Bounds = field(default_factory=Bounds)
-    resident: dict[str, int] = field(default_factory=dict)  # bytes by part
-    anonymous: dict[str, int] = field(default_factory=dict)
-    device_files: int | None = None
-    memory_available: int | None = None
-    cgroup: Cgroup = field(default_factory=lambda: Cgroup(None, None, {}))
-    folders: tuple[Path | None, Path | None] = (None, None)
-    scanned: float | None = None
-    read_slowly: float = float("-inf")
 
 
 @dataclass(slots=True)

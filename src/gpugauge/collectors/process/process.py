@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from gpugauge.collectors.background import Background
-from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
 from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge, on_mig
 from gpugauge.driver.api import Device
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, LabelValues, Metric, Table, families
+from gpugauge.node import node
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS, Workload, device_names
@@ -97,7 +98,7 @@ DEVICES: tuple[Metric, ...] = (
         "Busy time of the GPU that cannot be attributed to a process. The process had just started or ended, its pid "
         "is not visible or may have been reused, or the driver did not report it.",
         SECONDS,
-        lambda c: c.split.unaccounted if c.split else None,
+        lambda c: c.unaccounted,
         source=_SAMPLES,
     ),
     _device.gauge(
@@ -139,12 +140,14 @@ class ProcessCollector(RegisteredCollector):
         self._resolved_at = 0.0
         self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
         self._process_families: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())  # processes, families
+        self._parts: tuple[Mapping[tuple[str, str], node.Use], Mapping[str, float | None], Mapping[str, float | None]]
+        self._parts = {}, {}, {}
         self._section = Section(self.name, ())
 
     @classmethod
-    def create(cls, node: Node) -> ProcessCollector:
+    def create(cls, sources: Sources) -> ProcessCollector:
         """Return a collector that shares out the busy seconds that the utilization collector counts."""
-        return cls(node.procfs, node.collector(UtilizationCollector).busy_seconds, node.workloads)
+        return cls(sources.procfs, sources.collector(UtilizationCollector).busy_seconds, sources.workloads)
 
     def configure(self, settings: Settings) -> None:
         """Apply `process.max_per_device`."""
@@ -169,6 +172,7 @@ class ProcessCollector(RegisteredCollector):
         resolved = self._take_workloads()
         if used or listed or resolved or any(expired):
             self._section = Section(self.name, self._families(tick.driver.devices, changed=listed or resolved))
+        tick.node.uses, tick.node.started, tick.node.unaccounted = self._parts
         return self._section
 
     def _add_samples(self, tick: Tick) -> bool:
@@ -280,6 +284,11 @@ class ProcessCollector(RegisteredCollector):
             subjects: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
             self._process_families = (names.keys(), families(PROCESSES, subjects))
         states: list[tuple[LabelValues, DeviceProcesses]] = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
+        self._parts = (
+            {key: node.Use(use.memory, use.busy) for key, use in uses},
+            {name: self._identities[name].started_at for name in names},
+            {d.uuid: self._states[d.uuid].unaccounted for d in devices if d.up},
+        )
         return families(USES, uses) + families(ON_MIG, parts) + self._process_families[1] + families(DEVICES, states)
 
 

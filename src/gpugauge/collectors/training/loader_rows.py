@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpugauge.base.text import whole
 from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, by
+from gpugauge.node import training
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 
@@ -15,14 +15,7 @@ _T = TypeVar("_T")
 
 
 def _loader(read: Callable[[wire.Loader], _T]) -> Callable[[Session], _T | None]:
-    return lambda session: read(session.snap.loader) if session.snap and session.snap.loader else None
-
-
-def _cpus(session: Session) -> float | None:
-    """Return the CPUs of a process: ranks of one host share them, unless they are bound to some."""
-    counts = [session.facts.get(name, "") for name in ("cpus", "ranks_on_cpus")]
-    cpus, ranks = (whole(text) or 0 for text in counts)
-    return cpus / ranks if cpus and ranks else None
+    return lambda session: read(loader) if (loader := training.loader(session)) else None
 
 
 LIVE: tuple[Metric, ...] = (
@@ -30,7 +23,7 @@ LIVE: tuple[Metric, ...] = (
         "torch_loader_slowest_worker_ratio",
         "Speed of the slowest loader worker of the training as a share of the median of the others.",
         RATIO,
-        _loader(lambda loader: None if loader.slowest is None else min(1.0, loader.slowest)),
+        training.slowest_worker,
     ),
     _process.gauge(
         "torch_loader_worker_memory_bytes",
@@ -43,7 +36,7 @@ LIVE: tuple[Metric, ...] = (
         "torch_cpus",
         "CPUs on which the process can run, divided by the ranks of the host unless they are bound to some CPUs.",
         NONE,
-        _cpus,
+        training.cpus,
         source="sched_getaffinity(2), LOCAL_WORLD_SIZE",
     ),
 )

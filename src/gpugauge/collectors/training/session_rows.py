@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, HistogramValue, Metric, Table
+from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
+from gpugauge.node import training
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 from gpugauge.workload.identity import JOB_LABELS
@@ -12,10 +13,6 @@ from gpugauge.workload.identity import JOB_LABELS
 _process = Table[Session]("process")
 
 _FACTS = ("command", "python", "torch", "cuda", "hip", "rank", "local_rank", "world_size", "run_id")
-
-# Exponents of the histogram's bounds, a part of the hook's powers of two: 1 ms to 2 minutes.
-_FIRST_POWER, _LAST_POWER = -10, 7
-STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1))
 
 
 def _info(session: Session) -> dict[tuple[str, ...], float]:
@@ -25,79 +22,19 @@ def _info(session: Session) -> dict[tuple[str, ...], float]:
     return {(pid, own, *(facts.get(name, "") for name in _FACTS), *session.owner): 1}
 
 
-def _steps(session: Session) -> wire.Progress | None:
-    return session.snap.steps if session.snap else None
-
-
-def _batches(session: Session) -> wire.Progress | None:
-    return session.snap.batches if session.snap else None
-
-
-def _step_count(session: Session) -> int | None:
-    """Return the steps of the last message, or of the shared record, which is newer; None if steps are unknown."""
-    steps, record = _steps(session), session.record
-    return None if steps is None else max(steps.count, record.steps if record else 0)
-
-
-def _batch_count(session: Session) -> int | None:
-    batches, record = _batches(session), session.record
-    return None if batches is None else max(batches.count, record.batches if record else 0)
-
-
-def _last_step(session: Session) -> float | None:
-    steps = _steps(session)
-    if steps is None or session.record is None or session.record.last_step is None:
-        return steps.last if steps else None
-    return session.record.last_step
-
-
-def _waits(session: Session) -> dict[str, float] | None:
-    """Return the waits by phase. Hooks before version 1.2 send no phases; most waits are for training."""
-    snap, recorded = session.snap, session.record.waits if session.record else {}
-    if snap is not None and not recorded and snap.waits is None and snap.batches and snap.batches.count:
-        return {"training": snap.batches.seconds}
-    sent = (snap.waits if snap else None) or {}
-    return {phase: max(sent.get(phase, 0.0), recorded.get(phase, 0.0)) for phase in {**sent, **recorded}} or None
-
-
 def _reported(sent: int | None, recorded: int | None) -> int | None:
     """Return the count of the last message, or of the shared record, which is newer; None if the count is not known."""
     return None if sent is None else max(sent, recorded or 0)
 
 
-def _step_durations(session: Session) -> HistogramValue | None:
-    steps = _steps(session)
-    if steps is None:
-        return None
-    first = _FIRST_POWER - wire.LOG2_FIRST
-    counts = [sum(steps.log2[: first + 1])]
-    for count in steps.log2[first + 1 : first + len(STEP_BUCKETS)]:
-        counts.append(counts[-1] + count)
-    counts += [counts[-1]] * (len(STEP_BUCKETS) - len(counts))
-    return HistogramValue((*counts, sum(steps.log2)), steps.seconds, steps.log2, wire.LOG2_FIRST)
-
-
 def _step_source(session: Session) -> dict[str, int] | None:
     source = session.snap.step_source if session.snap else None
     # Hooks before version 1.1 of the protocol count optimizer steps only, and do not send a source.
-    return {source if source in wire.STEP_SOURCES else "optimizer": 1} if _step_count(session) else None
+    return {source if source in wire.STEP_SOURCES else "optimizer": 1} if training.steps(session) else None
 
 
-def _by_uuid(read: Callable[[wire.Device], int | None]) -> Callable[[Session], dict[str, int] | None]:
-    """Return a reader of one figure of every device whose uuid is known."""
-
-    def values(session: Session) -> dict[str, int] | None:
-        devices = session.snap.devices if session.snap else ()
-        return {d.uuid: value for d in devices if d.uuid is not None and (value := read(d)) is not None} or None
-
-    return values
-
-
-def _parameter_bytes(session: Session) -> dict[str, int] | None:
-    result: dict[str, int] = {}
-    for entry in session.snap.parameters if session.snap else ():
-        result[entry.device] = result.get(entry.device, 0) + entry.bytes
-    return result or None
+def _by_uuid(figure: Callable[[wire.Device], int | None]) -> Callable[[Session], dict[str, int] | None]:
+    return lambda session: training.by_uuid(session, figure) or None
 
 
 # Exported while the process is connected.
@@ -162,7 +99,7 @@ LIVE: tuple[Metric, ...] = (
         "torch_parameter_bytes",
         "Memory of the optimizers' parameters, by device as torch names it.",
         BYTES,
-        _parameter_bytes,
+        lambda s: training.parameter_bytes(s) or None,
         "device",
         source="Optimizer.param_groups",
     ),
@@ -191,21 +128,21 @@ LASTING: tuple[Metric, ...] = (
         "one that steps most often; optimizers that are used one after another add up. Absent before the first step, "
         "and while no optimizer of torch is used and the program reports no steps.",
         NONE,
-        _step_count,
+        training.steps,
         source="torch.optim.optimizer.register_optimizer_step_post_hook",
     ),
     _process.histogram(
         "torch_step_duration_seconds",
         "Time from one optimizer step to the next.",
         SECONDS,
-        _step_durations,
-        STEP_BUCKETS,
+        training.step_durations,
+        training.STEP_BUCKETS,
     ),
     _process.counter(
         "torch_batches_total",
         "Batches that the training thread has taken from data loaders; absent before the first one.",
         NONE,
-        _batch_count,
+        training.batches,
         source="torch.utils.data.DataLoader",
     ),
     _process.counter(
@@ -213,7 +150,7 @@ LASTING: tuple[Metric, ...] = (
         "Time in which the training thread waited for batches, by the phase that they were for. The GPU can be busy in "
         "the meantime. Absent while no wait is known: the loader is not torch's, or another thread reads it.",
         SECONDS,
-        _waits,
+        lambda s: training.waits(s) or None,
         "phase",
         source="torch.utils.data.DataLoader, gpugauge.hook.batches, gpugauge.hook.waiting",
     ),
@@ -282,7 +219,7 @@ LASTING: tuple[Metric, ...] = (
         lambda s: s.hello.started,
     ),
     _process.gauge(
-        "training_last_step_timestamp_seconds", "Unix time of the last optimizer step.", TIMESTAMP, _last_step
+        "training_last_step_timestamp_seconds", "Unix time of the last optimizer step.", TIMESTAMP, training.last_step
     ),
     _process.gauge(
         "training_end_timestamp_seconds",

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from gpugauge.metric import Family, LabelValues
+from gpugauge.driver.api import DeviceReading
+from gpugauge.metric import LabelValues
+from gpugauge.node.node import NO_READING, Node
 from gpugauge.sessions.session import Session
-from gpugauge.snapshot import Section
-
-_NAMES = frozenset({"gpu_local_cpus_info", "gpu_process_affinity_info", "gpu_pcie_width", "gpu_pcie_generation"})
 
 
-def surroundings(sections: Iterable[Section], sessions: Mapping[str, Session]) -> dict[str, dict[str, str]]:
+def surroundings(node: Node, sessions: Mapping[str, Session]) -> dict[str, dict[str, str]]:
     """Return the facts of each session by its `process` label; those that are not known are absent."""
-    families = {f.metric.name: f for section in sections for f in section.families if f.metric.name in _NAMES}
-    cpus = {name: _lists(families.get(name)) for name in ("gpu_local_cpus_info", "gpu_process_affinity_info")}
-    links = {name: _numbers(families.get(name)) for name in ("gpu_pcie_width", "gpu_pcie_generation")}
+    readings = {device.uuid: device.reading for device in node.devices if device.up}
+    near = {uuid: cpu_set(cpus) for uuid, reading in readings.items() if (cpus := reading.value("local_cpus"))}
     homes_of = _homes_of_jobs(sessions.values())
     found = {}
     for label, session in sessions.items():
-        used = used_devices(session)
-        near = [cpus["gpu_local_cpus_info"].get(uuid) for uuid in used]
+        used, host = used_devices(session), node.hosts.get(label)
         facts = {
-            "cpus_near_gpu": _near(near, cpus["gpu_process_affinity_info"].get(label)),
-            "narrow_link": _narrow(used, links["gpu_pcie_width"], links["gpu_pcie_generation"]),
+            "cpus_near_gpu": _near([near.get(uuid) for uuid in used], cpu_set(host.bounds.cpu_list) if host else None),
+            "narrow_link": _narrow([readings.get(uuid, NO_READING) for uuid in used]),
             "stray_gpu": _stray(session, homes_of.get(session.owner[:3], frozenset())),
         }
         found[label] = {name: value for name, value in facts.items() if value}
@@ -62,15 +59,13 @@ def _near(lists: Sequence[frozenset[int] | None], own: frozenset[int] | None) ->
     return "yes" if any(cpus & own for cpus in known) else "no"
 
 
-def _narrow(used: Sequence[str], widths: Mapping[LabelValues, float], generations: Mapping[LabelValues, float]) -> str:
+def _narrow(used: Sequence[DeviceReading]) -> str:
     """Return whether the link of a GPU has fewer lanes than GPU and slot allow. A link that sleeps shows nothing."""
     shown = []
-    for uuid in used:
-        width, most = widths.get((uuid, "current")), widths.get((uuid, "max"))
-        awake = generations.get((uuid, "current")) == generations.get((uuid, "max"))
-        if width is None or most is None or not awake:
+    for gpu in used:
+        if gpu.pcie_width is None or gpu.pcie_width_max is None or gpu.pcie_generation != gpu.pcie_generation_max:
             return ""
-        shown.append(width < most)
+        shown.append(gpu.pcie_width < gpu.pcie_width_max)
     return "" if not shown else "yes" if any(shown) else "no"
 
 
@@ -89,11 +84,3 @@ def _stray(session: Session, homes_of_job: Collection[str]) -> str:
     if not own or not any(session.owner[:3]):
         return ""
     return "no" if (set(used_devices(session)) - own).isdisjoint(homes_of_job) else "yes"
-
-
-def _lists(family: Family | None) -> dict[str, frozenset[int]]:
-    return {labels[0]: cpu_set(labels[1]) for labels, _ in family.samples} if family else {}
-
-
-def _numbers(family: Family | None) -> dict[LabelValues, float]:
-    return {k: float(v) for k, v in family.samples if isinstance(v, (int, float))} if family else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
+from gpugauge.node import training
 from gpugauge.sessions import ends
 from gpugauge.sessions.session import Session
 from gpugauge.verdict import mistakes
@@ -179,7 +180,7 @@ LASTING: tuple[Metric, ...] = (
         "torch_data_wait_exposed_seconds_total",
         "Part of the waits for batches in which the device was idle; absent if that cannot be determined.",
         SECONDS,
-        lambda s: s.snap.exposed_wait_seconds if s.snap else None,
+        training.exposed_wait,
         source="torch.cuda.Event",
     ),
     _process.counter(
@@ -187,7 +188,7 @@ LASTING: tuple[Metric, ...] = (
         "Time of the steps without the waits for other ranks, measured in DistributedDataParallel and in collectives "
         "that block the process (gloo, mpi). Absent where the waits are not known.",
         SECONDS,
-        lambda s: s.snap.local_work_seconds if s.snap else None,
+        training.local_work,
         source="torch.distributed",
     ),
     _process.counter(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpugauge.collectors.background import Background
-from gpugauge.collectors.base import Node, RegisteredCollector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training import loader_rows, session_rows, torch_facts
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.surroundings import surroundings
@@ -54,7 +54,7 @@ class Owners:
         return changed
 
 
-def workload_of(node: Node, session: Session) -> Workload:
+def workload_of(node: Sources, session: Session) -> Workload:
     """Return the workload of the process of a session: from /proc, or from the hook's words if /proc does not show it.
 
     A process that has just ended has an empty one.
@@ -163,17 +163,18 @@ class TrainingCollector(RegisteredCollector):
         self._labels: dict[str, str] = {}
         self._sums: dict[str, _Sum] = {}  # by session
         self._seen: tuple[Sequence[Session], Counters] | None = None
+        self._shown: dict[str, Session] = {}  # by label
         self._section = Section(self.name, ())
 
     @classmethod
-    def create(cls, node: Node) -> TrainingCollector | None:
+    def create(cls, sources: Sources) -> TrainingCollector | None:
         """Return a collector of the node's sessions, None without a source of sessions."""
-        if node.sessions is None:
+        if sources.sessions is None:
             return None
         return cls(
-            node.sessions,
-            lambda session: _process_id(node.procfs_of(session), session),
-            lambda session: workload_of(node, session),
+            sources.sessions,
+            lambda session: _process_id(sources.procfs_of(session), session),
+            lambda session: workload_of(sources, session),
         )
 
     def collect(self, tick: Tick) -> Section:
@@ -183,16 +184,16 @@ class TrainingCollector(RegisteredCollector):
         if resolved or self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
             self._seen = (view, counters)
             self._section = Section(self.name, self._families(view, counters, tick))
+        tick.node.sessions = self._shown
         return self._section
 
     def _families(self, view: Sequence[Session], counters: Counters, tick: Tick) -> tuple[Family, ...]:
         self._labels = {session.hello.session: self._label(session) for session in view}
         subjects = self._subjects(view)
         owned = {label: replace(session, owner=self._owners.of(session)) for label, session in subjects.items()}
-        around = surroundings(tick.sections, {label: s for label, s in owned.items() if s.connected})
-        lasting: list[tuple[LabelValues, Session]] = [
-            ((label,), replace(session, around=around.get(label, {}))) for label, session in owned.items()
-        ]
+        around = surroundings(tick.node, {label: s for label, s in owned.items() if s.connected})
+        self._shown = {label: replace(session, around=around.get(label, {})) for label, session in owned.items()}
+        lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in self._shown.items()]
         live = [subject for subject in lasting if subject[1].connected]
         stats = HookSocketStats(sum(session.connected for session in view), counters)
         return families(LIVE, live) + families(LASTING, lasting) + families(HOOK_SOCKET, [((), stats)])

@@ -9,20 +9,22 @@ from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training import loader_verdict_rows
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.metric import LabelValues, families
+from gpugauge.node import training
+from gpugauge.node.window import Window
+from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.verdict.facts import FAMILIES, Progress, evidence, processes
+from gpugauge.verdict.facts import Progress, evidence, processes
 from gpugauge.verdict.gain import gains
 from gpugauge.verdict.judge import Verdict, judge
 from gpugauge.verdict.loader_facts import load
 from gpugauge.verdict.loaders import diagnose
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.mfu import model_flops_utilization
-from gpugauge.verdict.shares import phase_seconds, step_shares, waits
+from gpugauge.verdict.shares import step_shares
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
 from gpugauge.verdict.summary import Summary
-from gpugauge.verdict.window import Window
 
 log = logging.getLogger("gpugauge.verdict")
 
@@ -33,7 +35,7 @@ _LINGER_SECONDS = 300.0  # time for which the integrals of an ended process are 
 
 
 class VerdictCollector(RegisteredCollector):
-    """Runs after all others, since it reads their sections: every five seconds, over a window of a minute. For
+    """Runs after all others, since it reads their parts of the node: every five seconds, over a window of a minute. For
     `stalled_seconds` see `judge`.
     """
 
@@ -42,7 +44,7 @@ class VerdictCollector(RegisteredCollector):
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
-        self._window = Window(FAMILIES)
+        self._window = Window()
         self._failing = Condition(log, logging.ERROR)
         self._accounts: dict[str, Account] = {}
         self._due = 0.0
@@ -61,8 +63,8 @@ class VerdictCollector(RegisteredCollector):
         if self._began is None:
             self._began = self._before = tick.monotonic
         self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
-        self._window.add(tick.monotonic, tick.sections)
-        present = processes(self._window)
+        self._window.add(tick.node)
+        present = processes(tick.node)
         failed = {process: error for process in present if (error := self._judged(process, tick))}
         if failed:
             process, error = next(iter(failed.items()))
@@ -113,16 +115,17 @@ class VerdictCollector(RegisteredCollector):
 
     def _meter(self, process: str, now: float, new: bool) -> PhaseMeter | None:
         """Return a meter of a session. It leaves out the time before the daemon, and time that is already counted."""
-        seconds = phase_seconds(self._window, process)
+        reported = self._session(process)
+        seconds = training.phases(reported) if reported else {}
         session = sum(seconds.values())
-        if not session:
+        if reported is None or not session:
             return None
         assert self._began is not None
         counted = session if new and session <= now - self._began + _CLOCK_SECONDS else 0.0
         if not new:
             counted = min(session, now - self._before)
         meter = PhaseMeter()
-        meter.skip(seconds, waits(self._window, process), 1.0 - counted / session)
+        meter.skip(seconds, training.waits(reported), 1.0 - counted / session)
         return meter
 
     def _spend(self, process: str, account: Account, now: float, waiting: float | None) -> float:
@@ -131,9 +134,10 @@ class VerdictCollector(RegisteredCollector):
         if account.meter is None:
             spent = {state: min(now - self._before, 3 * _INTERVAL_SECONDS)}
         else:
+            session = self._session(process)
             spent = account.meter.advance(
-                phase_seconds(self._window, process) or account.meter.seconds,
-                waits(self._window, process) or account.meter.waits,
+                (training.phases(session) if session else {}) or account.meter.seconds,
+                (training.waits(session) if session else {}) or account.meter.waits,
                 state,
                 began=account.began,
                 on_cpu=account.on_cpu,
@@ -149,19 +153,23 @@ class VerdictCollector(RegisteredCollector):
             summary.lost[cause] += elapsed * account.held * share
         return elapsed
 
+    def _session(self, process: str) -> Session | None:
+        return self._window.node.sessions.get(process)
+
     def _memory(self, process: str) -> float:
-        peaks = self._window.samples("torch_memory_allocated_peak_bytes", "process", process)
-        return sum(float(value) for _, value in peaks if isinstance(value, (int, float)))
+        session = self._session(process)
+        return float(sum(training.by_uuid(session, lambda d: d.allocated_peak).values())) if session else 0.0
 
     def _progress(self, process: str, before: Progress | None, tick: Tick) -> Progress | None:
-        steps, batches = (self._window.last(f"torch_{what}_total", process) for what in ("steps", "batches"))
-        if steps is None and batches is None:
+        session = self._session(process)
+        steps, batches = (training.steps(session), training.batches(session)) if session else (None, None)
+        if session is None or (steps is None and batches is None):
             return before
-        count = (steps or 0.0) + (batches or 0.0)
+        count = (steps or 0) + (batches or 0)
         if before and before.count == count:
             return before
-        names = ("training_last_step_timestamp_seconds", "training_phase_since_timestamp_seconds")
-        known = [moment for name in names if (moment := self._window.last(name, process)) is not None]
+        moments = (training.last_step(session), session.record.since if session.record else None)
+        known = [moment for moment in moments if moment is not None]
         # After a start of the daemon, the time without progress includes the time before the start. The time of the
         # last batch is not exported; its wait ended with a new phase.
         age = max(0.0, tick.timestamp - max(known)) if before is None and known else 0.0
@@ -169,7 +177,7 @@ class VerdictCollector(RegisteredCollector):
 
     def _end(self, present: set[str], tick: Tick) -> None:
         now = tick.monotonic
-        ended = self._window.values("training_end_timestamp_seconds", "process")
+        ended = {process for process, session in tick.node.sessions.items() if not session.connected}
         for process in ended - self._accounts.keys():
             self._add_short(process, now)
         for process, account in list(self._accounts.items()):
@@ -193,9 +201,12 @@ class VerdictCollector(RegisteredCollector):
         """Return whether a process that has ended used a GPU: the allocator's counters remain, except of the allocator
         that has none.
         """
-        settings = self._window.samples("torch_settings_info", "process", process)
-        uncounted = any(labels["allocator"] == "cudaMallocAsync" and labels["current_device"] for labels, _ in settings)
-        return uncounted or bool(self._window.samples("torch_memory_ooms_total", "process", process))
+        session = self._session(process)
+        if session is None:
+            return False
+        facts = session.facts
+        uncounted = facts.get("allocator") == "cudaMallocAsync" and facts.get("current_device")
+        return bool(uncounted or training.by_uuid(session, lambda d: d.ooms))
 
 
 def _log_end(process: str, summary: Summary) -> None:

@@ -1,0 +1,116 @@
+"""Values of a training that several read: metric rows, the verdict, the status. None where they are not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpugauge.base.text import whole
+from gpugauge.metric import HistogramValue
+from gpugauge.sessions.session import Session
+from gpugauge.wire import messages as wire
+
+# Exponents of the histogram's bounds, a part of the hook's powers of two: 1 ms to 2 minutes.
+_FIRST_POWER, _LAST_POWER = -10, 7
+STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1))
+
+
+def steps(session: Session) -> int | None:
+    """Return the steps of the last message, or of the shared record, which is newer."""
+    return _count(session.snap.steps if session.snap else None, session.record.steps if session.record else 0)
+
+
+def batches(session: Session) -> int | None:
+    """Return the batches of the last message, or of the shared record, which is newer."""
+    return _count(session.snap.batches if session.snap else None, session.record.batches if session.record else 0)
+
+
+def _count(sent: wire.Progress | None, recorded: int) -> int | None:
+    return None if sent is None else max(sent.count, recorded)
+
+
+def last_step(session: Session) -> float | None:
+    """Return the Unix time of the last optimizer step."""
+    sent = session.snap.steps if session.snap else None
+    if sent is None or session.record is None or session.record.last_step is None:
+        return sent.last if sent else None
+    return session.record.last_step
+
+
+def step_seconds(session: Session) -> float | None:
+    """Return the duration of all steps."""
+    return session.snap.steps.seconds if session.snap and session.snap.steps else None
+
+
+def step_durations(session: Session) -> HistogramValue | None:
+    """Return the distribution of the durations of the steps, by STEP_BUCKETS."""
+    sent = session.snap.steps if session.snap else None
+    if sent is None:
+        return None
+    first = _FIRST_POWER - wire.LOG2_FIRST
+    counts = [sum(sent.log2[: first + 1])]
+    for count in sent.log2[first + 1 : first + len(STEP_BUCKETS)]:
+        counts.append(counts[-1] + count)
+    counts += [counts[-1]] * (len(STEP_BUCKETS) - len(counts))
+    return HistogramValue((*counts, sum(sent.log2)), sent.seconds, sent.log2, wire.LOG2_FIRST)
+
+
+def local_work(session: Session) -> float | None:
+    """Return the seconds of the steps without the waits for other ranks."""
+    return session.snap.local_work_seconds if session.snap else None
+
+
+def phases(session: Session) -> dict[str, float]:
+    """Return the seconds in each phase since the session began, {} without a shared record."""
+    return dict(session.record.seconds) if session.record else {}
+
+
+def waits(session: Session) -> dict[str, float]:
+    """Return the waits for batches in seconds by phase, {} if none is known. Hooks before version 1.2 send no phases;
+    most waits are for training.
+    """
+    snap, recorded = session.snap, session.record.waits if session.record else {}
+    if snap is not None and not recorded and snap.waits is None and snap.batches and snap.batches.count:
+        return {"training": snap.batches.seconds}
+    sent = (snap.waits if snap else None) or {}
+    return {phase: max(sent.get(phase, 0.0), recorded.get(phase, 0.0)) for phase in {**sent, **recorded}}
+
+
+def exposed_wait(session: Session) -> float | None:
+    """Return the seconds of the waits for batches in which the device was idle."""
+    return session.snap.exposed_wait_seconds if session.snap else None
+
+
+def flops(session: Session) -> dict[str, float]:
+    """Return the floating-point operations of the model by their source."""
+    return dict(session.snap.flops or {}) if session.snap else {}
+
+
+def by_uuid(session: Session, figure: Callable[[wire.Device], int | None]) -> dict[str, int]:
+    """Return one figure of every device whose uuid is known."""
+    devices = session.snap.devices if session.snap else ()
+    return {d.uuid: value for d in devices if d.uuid is not None and (value := figure(d)) is not None}
+
+
+def parameter_bytes(session: Session) -> dict[str, int]:
+    """Return the memory of the optimizers' parameters, by device as torch names it."""
+    result: dict[str, int] = {}
+    for entry in session.snap.parameters if session.snap else ():
+        result[entry.device] = result.get(entry.device, 0) + entry.bytes
+    return result
+
+
+def loader(session: Session) -> wire.Loader | None:
+    """Return how the batches of the training are loaded."""
+    return session.snap.loader if session.snap else None
+
+
+def slowest_worker(session: Session) -> float | None:
+    """Return the speed of the slowest loader worker as a share of the median of the others, at most 1."""
+    found = loader(session)
+    return None if found is None or found.slowest is None else min(1.0, found.slowest)
+
+
+def cpus(session: Session) -> float | None:
+    """Return the CPUs of a process: ranks of one host share them, unless they are bound to some."""
+    own, ranks = (whole(session.facts.get(name, "")) or 0 for name in ("cpus", "ranks_on_cpus"))
+    return own / ranks if own and ranks else None

@@ -1,0 +1,165 @@
+"""The typed values of the last minute, and their increase and mean."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
+from gpugauge.node.node import Load, Node, Profiled, Use
+from gpugauge.sessions.session import Session
+from gpugauge.workload.processfiles import Cgroup
+
+_JITTER_SECONDS = 0.5
+_T = TypeVar("_T")
+_NO_LOAD, _NOT_PROFILED = Load(), Profiled()
+
+
+class GpuSample(NamedTuple):
+    """What is kept of a GPU: its counters, its power draw and SM clock, and masks of the reasons that lower clocks."""
+
+    busy: float | None
+    observed: float | None
+    profiled: float | None
+    sm_active: float | None
+    tensor_active: float | None
+    sent: float | None
+    received: float | None
+    unaccounted: float | None
+    power_milliwatts: int | None
+    clock_mhz: int | None
+    reasons: int | None
+    supported: int | None
+
+    def slowed(self, reason: str) -> int | None:
+        """Return 1 while the reason lowers the clocks, 0 while it does not; None if the GPU does not support it."""
+        # A driver that does not report the supported reasons supports at least those that it sets.
+        bit, supported = CLOCKS_EVENT_REASONS[reason], (self.supported or 0) | (self.reasons or 0)
+        return None if self.reasons is None or not supported & bit else int(bool(self.reasons & bit))
+
+
+class Point(NamedTuple):
+    """What is kept of one tick. `holders` are the processes with memory on a GPU."""
+
+    at: float  # monotonic seconds
+    gpus: Mapping[str, GpuSample]
+    uses: Mapping[tuple[str, str], Use]
+    holders: frozenset[str]
+    sessions: Mapping[str, Session]
+    cgroups: Mapping[str, Cgroup]
+
+
+class Track(Generic[_T]):
+    """The samples of one thing over a window, as (monotonic time, sample)."""
+
+    def __init__(self, samples: Iterable[tuple[float, _T | None]]) -> None:
+        self._samples = [(at, sample) for at, sample in samples if sample is not None]
+
+    def rise(self, counter: Callable[[_T], float | None]) -> float | None:
+        """Return the increase of a counter, None without two values."""
+        found = self._rise(counter)
+        return found[0] if found else None
+
+    def rate(self, counter: Callable[[_T], float | None]) -> float | None:
+        """Return the increase per second, over the part of the window in which the counter exists."""
+        found = self._rise(counter)
+        return found[0] / found[1] if found else None
+
+    def mean(self, gauge: Callable[[_T], float | None]) -> float | None:
+        """Return the mean of a gauge over the samples that have it."""
+        values = [value for _, sample in self._samples if (value := gauge(sample)) is not None]
+        return sum(values) / len(values) if values else None
+
+    def _rise(self, counter: Callable[[_T], float | None]) -> tuple[float, float] | None:
+        """Return the increase, and the seconds that it took."""
+        newest = oldest = None
+        for at, sample in reversed(self._samples):
+            if (value := counter(sample)) is not None:
+                newest = at, value
+                break
+        for at, sample in self._samples if newest else ():
+            if (value := counter(sample)) is not None:
+                oldest = at, value
+                break
+        if oldest is None or newest is None or oldest[0] == newest[0]:
+            return None
+        # A counter that was reset has increased by at least its value.
+        rise = newest[1] - oldest[1] if newest[1] >= oldest[1] else newest[1]
+        return float(rise), newest[0] - oldest[0]
+
+
+class Window:
+    """The ticks of the last `seconds`, and the newest `node`. The time between ticks may vary."""
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self.seconds, self.node = seconds, Node()
+        self.points: deque[Point] = deque()
+        self._parts: dict[tuple[float, ...], Window] = {}
+        self.cache: dict[object, Any] = {}
+        """Cache for callers, for values computed from this window alone; emptied at the next tick."""
+
+    def add(self, node: Node) -> None:
+        """Add one tick."""
+        self.node, self._parts, self.cache = node, {}, {}
+        gpus = {device.uuid: _sample(node, device.uuid, device.reading) for device in node.devices if device.up}
+        cgroups = {process: host.cgroup for process, host in node.hosts.items()}
+        self.points.append(Point(node.monotonic, gpus, node.uses, node.holders, node.sessions, cgroups))
+        while self.points[0].at < node.monotonic - self.seconds:
+            self.points.popleft()
+
+    @property
+    def span(self) -> float:
+        """Seconds between the first and the last point, rounded: ticks vary by some milliseconds."""
+        return round(self.points[-1].at - self.points[0].at, 1) if self.points else 0.0
+
+    def where(self, present: Callable[[Point], bool]) -> Window:
+        """Return the part of the window whose points are `present`."""
+        return self._part([point for point in self.points if present(point)])
+
+    def recent(self, seconds: float) -> Window:
+        """Return the part of the window in the last `seconds`, at least the last two points. Points vary by some
+        milliseconds.
+        """
+        earliest = self.points[-1].at - seconds - _JITTER_SECONDS
+        late = [point for point in self.points if point.at >= earliest]
+        return self._part(late if len(late) > 1 else list(self.points)[-2:])
+
+    def _part(self, points: list[Point]) -> Window:
+        """Return the window of these points; the same one to all who ask for it before the next tick."""
+        if len(points) == len(self.points):
+            return self
+        times = tuple(point.at for point in points)
+        part = self._parts.get(times)
+        if part is None:
+            part = self._parts[times] = Window(self.seconds)
+            part.points, part.node = deque(points), self.node
+        return part
+
+    def gpu(self, uuid: str) -> Track[GpuSample]:
+        """Return the samples of a GPU."""
+        return Track((point.at, point.gpus.get(uuid)) for point in self.points)
+
+    def use(self, process: str, uuid: str) -> Track[Use]:
+        """Return what a process used of a GPU."""
+        return Track((point.at, point.uses.get((process, uuid))) for point in self.points)
+
+    def session(self, process: str) -> Track[Session]:
+        """Return the session of a process."""
+        return Track((point.at, point.sessions.get(process)) for point in self.points)
+
+    def cgroup(self, process: str) -> Track[Cgroup]:
+        """Return the cgroup of a process."""
+        return Track((point.at, point.cgroups.get(process)) for point in self.points)
+
+
+def _sample(node: Node, uuid: str, reading: DeviceReading) -> GpuSample:
+    return GpuSample(
+        *node.loads.get(uuid, _NO_LOAD),
+        *node.profiled.get(uuid, _NOT_PROFILED),
+        node.unaccounted.get(uuid),
+        reading.power_milliwatts,
+        reading.clock_sm_mhz,
+        reading.clocks_event_reasons,
+        reading.clocks_event_reasons_supported,
+    )

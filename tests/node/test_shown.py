@@ -1,0 +1,68 @@
+"""The verdict uses only what a scrape shows: the evidence of the typed node is that of the exported samples."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qa.worlds.scraped import node_of
+
+from gpugauge.collectors.training import verdict
+from gpugauge.node.node import Node
+from gpugauge.node.window import Window
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.verdict.facts import evidence, processes
+from gpugauge.verdict.loader_facts import load
+from gpugauge.verdict.mfu import model_flops_utilization
+from gpugauge.verdict.shares import step_shares
+from tests.virtual import VirtualDaemon
+
+
+def close(value: Any) -> Any:
+    """Return the value with floats that compare approximately."""
+    if isinstance(value, dict):
+        return {key: close(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [close(part) for part in value]
+    return pytest.approx(value, rel=1e-6, abs=1e-6) if isinstance(value, float) else value
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def judged(window: Window, process: str, node: Node) -> Any:
+    """Return all that the verdict computes from a window."""
+    found = evidence(window, process, node.monotonic, node.timestamp, None)
+    loading = load(window, process, found) if found.inside else None
+    shares, mfu = step_shares(window, process), model_flops_utilization(window, process)
+    return plain([asdict(found), asdict(loading) if loading else None, shares, mfu])
+
+
+@pytest.mark.parametrize("scenario", ["bottlenecks", "loaders", "node", "a100-mig"])
+def test_evidence_is_that_of_a_scrape(scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Window, Node]] = []
+
+    class Watched(Window):
+        def add(self, node: Node) -> None:
+            super().add(node)
+            seen.append((self, node))
+
+    monkeypatch.setattr(verdict, "Window", Watched)
+    daemon, shown, compared = VirtualDaemon(load_scenario(scenario), tmp_path), Window(), 0
+    for second in range(66):
+        snapshot = daemon.second()
+        if not seen:
+            continue
+        window, node = seen.pop()
+        shown.add(node_of(snapshot.sections, node.timestamp, node.monotonic))
+        assert processes(shown.node) == processes(node)
+        for process in processes(node) if second > 40 else ():
+            assert judged(shown, process, node) == close(judged(window, process, node)), process
+            compared += 1
+    daemon.close()
+    assert compared > 4
