@@ -6,6 +6,7 @@ Those about all jobs read recorded series, those about one job do not.
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.recording import ARMED, HELD, LOST, LOST_GPUS, PROBLEM
+from gpugauge.verdict.causes import CAUSES
 from grafana.build.common import JOB_LABELS, alerts
 from grafana.build.queries import COUNT, Expr, Scope, keys, recorded
 
@@ -16,23 +17,7 @@ WINDOW = "over the last 15 minutes"
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
 # Grafana's names of colours, for causes and for states of a process. On the CPU: red. Unknown: grey.
-_CPU_CAUSES = ("no_cuda_build", "no_visible_device", "driver_mismatch", "unsupported_arch", "model_on_cpu")
-CAUSE_COLORS = dict(
-    zip(_CPU_CAUSES, ("dark-red", "semi-dark-red", "red", "light-red", "super-light-red"), strict=True),
-    data_loading="orange",
-    host_bound="yellow",
-    transfer="purple",
-    underfilled="blue",
-    precision_unused="super-light-blue",
-    waiting_for_peers="green",
-    throttled="#e0226e",
-    memory_pressure="dark-purple",
-    contention="super-light-purple",
-    cpu_limited="dark-orange",
-    memory_swap_io="dark-yellow",
-    unused_gpus="dark-blue",
-    unknown="#8e8e8e",
-)
+CAUSE_COLORS = {cause.name: cause.colour for cause in CAUSES.values()}
 STATE_COLORS = {
     "training": "green",
     "evaluating": "super-light-green",

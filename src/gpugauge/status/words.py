@@ -5,27 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-# By cause: what the process does, to follow its name.
-_CAUSES = {
-    "no_cuda_build": "uses a PyTorch without CUDA",
-    "no_visible_device": "sees no GPU",
-    "driver_mismatch": "needs a newer driver",
-    "unsupported_arch": "has no code for this GPU",
-    "model_on_cpu": "trains on the CPU",
-    "data_loading": "waits for its data loader",
-    "host_bound": "waits for its own Python code",
-    "transfer": "waits for copies to the GPU",
-    "underfilled": "fills only a part of the GPU",
-    "precision_unused": "computes without the tensor cores",
-    "waiting_for_peers": "waits for slower ranks",
-    "throttled": "runs at lowered clocks",
-    "memory_pressure": "is short of GPU memory",
-    "contention": "shares its GPU with others",
-    "cpu_limited": "has used up its CPU quota",
-    "memory_swap_io": "waits for memory or storage",
-    "unused_gpus": "holds GPUs that it does not use",
-    "unknown": "loses GPU time, the cause is not known",
-}
+from gpugauge.verdict.causes import CAUSES
+
 _STATES = {
     "starting": "starting",
     "compiling": "compiling",
@@ -48,7 +29,7 @@ IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no ke
 
 def cause_phrase(cause: str) -> str:
     """Return what a process with a cause does, such as "waits for its data loader"."""
-    return _CAUSES.get(cause, f"is limited by {cause.replace('_', ' ')}")
+    return CAUSES[cause].phrase if cause in CAUSES else f"is limited by {cause.replace('_', ' ')}"
 
 
 def state_words(

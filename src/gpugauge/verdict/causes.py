@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 STATES = (
     "starting",
@@ -25,13 +26,18 @@ Proof = Literal["gpu", "cpu", "simulated"]
 @dataclass(frozen=True, slots=True)
 class Cause:
     """`evidence` is required for the cause, `advice` is the change that removes it, `proven` are the kinds of machines
-    on which it was reported correctly.
+    on which it was reported correctly, `phrase` follows the name of a process, and `colour` is that of charts.
     """
 
     name: str
     evidence: str
     advice: str
     proven: tuple[Proof, ...]
+    phrase: str
+    colour: str
+    on_cpu: bool = False  # it explains why a training that could use a GPU is on the CPU
+    needs: Literal["", "counters", "waits"] = ""  # the performance counters (GPM), or the waits for batches
+    removed: Mapping[str, Any] = field(default_factory=dict)  # parts of a Step as they are without it
 
 
 _ALL = (
@@ -40,6 +46,9 @@ _ALL = (
         "the torch in the process was built without CUDA or HIP, and the host has a GPU",
         "install a CUDA build of PyTorch: https://pytorch.org/get-started/locally",
         ("cpu",),
+        "uses a PyTorch without CUDA",
+        "dark-red",
+        on_cpu=True,
     ),
     Cause(
         "no_visible_device",
@@ -47,105 +56,154 @@ _ALL = (
         "loaded",
         "check CUDA_VISIBLE_DEVICES and the container's device request",
         ("cpu",),
+        "sees no GPU",
+        "semi-dark-red",
+        on_cpu=True,
     ),
     Cause(
         "driver_mismatch",
         "a CUDA build trains on the CPU, and the driver is older than its CUDA requires (11: 450, 12: 525, 13: 580)",
         "update the driver, or install a build for an older CUDA",
         (),
+        "needs a newer driver",
+        "red",
+        on_cpu=True,
     ),
     Cause(
         "unsupported_arch",
         "a CUDA build trains on the CPU, and contains no code for the GPU's architecture",
         "install a build that lists the GPU's architecture (torch.cuda.get_arch_list)",
         (),
+        "has no code for this GPU",
+        "light-red",
+        on_cpu=True,
     ),
     Cause(
         "model_on_cpu",
         "steps advance, all parameters are on the CPU, and the host has a GPU",
         "move the model and its batches: model.to('cuda'); `.to()` of a tensor returns a new one",
         ("cpu", "gpu", "simulated"),
+        "trains on the CPU",
+        "super-light-red",
+        on_cpu=True,
     ),
     Cause(
         "data_loading",
         "the training thread waits for batches while the GPU is idle",
         "more loader workers, pinned memory, prefetching, faster storage or decoding",
         ("cpu", "gpu", "simulated"),
+        "waits for its data loader",
+        "orange",
+        needs="waits",
+        removed={"load": 0.0, "loader": 0.0},
     ),
     Cause(
         "host_bound",
         "gaps between kernels on the GPU, without waits for the loader",
         "larger batches, CUDA graphs or torch.compile; avoid .item() and printing each step",
         ("gpu", "simulated"),
+        "waits for its own Python code",
+        "yellow",
+        needs="waits",
+        removed={"host": 0.0, "serial": False},
     ),
     Cause(
         "transfer",
         "copies between host and device fill the gaps, according to the PCIe traffic",
         "pin_memory=True and non_blocking=True; check the PCIe link's width (gpu_pcie_width)",
         ("simulated",),
+        "waits for copies to the GPU",
+        "purple",
+        needs="counters",
+        removed={"copy": 0.0, "pinned": True},
     ),
     Cause(
         "underfilled",
         "kernels run all the time but use few multiprocessors",
         "larger batches, fused kernels, several processes on the GPU",
         ("simulated",),
+        "fills only a part of the GPU",
+        "blue",
+        needs="counters",
     ),
     Cause(
         "precision_unused",
         "the GPU is busy with 32-bit arithmetic, TF32 is off, and the tensor cores are idle",
         "torch.set_float32_matmul_precision('high'), or autocast to bfloat16",
         ("gpu", "simulated"),
+        "computes without the tensor cores",
+        "super-light-blue",
+        needs="counters",
     ),
     Cause(
         "waiting_for_peers",
         "the rank's own work is shorter than its step: it waits in a collective for slower ranks",
         "find the rank with the highest torch_local_work_seconds_total and check its cause",
         ("cpu", "simulated"),
+        "waits for slower ranks",
+        "green",
+        removed={"peers": 0.0},
     ),
     Cause(
         "throttled",
         "the GPU lowers its clocks because of temperature, a power brake, or a power limit below its default",
         "check cooling, power and the power limit (gpu_clocks_event_seconds_total)",
         ("simulated",),
+        "runs at lowered clocks",
+        "#e0226e",
     ),
     Cause(
         "memory_pressure",
         "the allocator freed its cache to retry, or ran out of memory; at most the time that its calls can have cost",
         "smaller batch, gradient checkpointing, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ("simulated",),
+        "is short of GPU memory",
+        "dark-purple",
+        removed={"allocator": 0.0},
     ),
     Cause(
         "contention",
         "other processes use the same GPU",
         "give the job a GPU or MIG device of its own",
         ("gpu", "simulated"),
+        "shares its GPU with others",
+        "super-light-purple",
     ),
     Cause(
         "cpu_limited",
         "the cgroup is throttled: its CPU quota is used up",
         "raise the CPU limit to at least the number of ranks and loader workers",
         ("cpu", "simulated"),
+        "has used up its CPU quota",
+        "dark-orange",
     ),
     Cause(
         "memory_swap_io",
         "the process waits for swapped memory or for storage",
         "more memory for the job, fewer workers, data on local disks",
         ("simulated",),
+        "waits for memory or storage",
+        "dark-yellow",
     ),
     Cause(
         "unused_gpus",
         "GPUs are held and never busy",
         "end processes that hold GPUs without using them; use DistributedDataParallel, or request fewer GPUs",
         ("gpu", "simulated"),
+        "holds GPUs that it does not use",
+        "dark-blue",
     ),
     Cause(
         "unknown",
         "GPU time was lost, and no measured value explains it",
         "run the program under the hook: gpugauge run -- …",
         ("simulated",),
+        "loses GPU time, the cause is not known",
+        "#8e8e8e",
     ),
 )
 CAUSES = {cause.name: cause for cause in _ALL}
+ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 
 
 def as_markdown() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts_of, next_state
@@ -15,11 +16,9 @@ from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts
 _MIN_PRIMARY_SHARE = 0.12  # saving from which a cause is reported as the limit
 _MIN_LEAD_SHARE = 0.05  # by which it must exceed the cause reported before
 
-# Causes that need the performance counters of the GPU (GPM).
-NEED_COUNTERS = frozenset({"underfilled", "precision_unused", "transfer"})
-
-# Causes that need the waits for batches.
-NEED_WAITS = frozenset({"data_loading", "host_bound"})
+_NEED_COUNTERS, _NEED_WAITS = (
+    frozenset(cause.name for cause in CAUSES.values() if cause.needs == needed) for needed in ("counters", "waits")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def _undecidable(e: Evidence, state: str) -> frozenset[str]:
     measured = any(device.sm_active is not None for device in e.devices)
     waits_known = e.data_wait is not None or e.data_wait_exposed is not None
     watched = e.inside and state != "starting" and e.window >= MIN_EVIDENCE_SECONDS
-    return (frozenset() if measured else NEED_COUNTERS) | (NEED_WAITS if watched and not waits_known else frozenset())
+    return (frozenset() if measured else _NEED_COUNTERS) | (_NEED_WAITS if watched and not waits_known else frozenset())
 
 
 def _loss(e: Evidence, state: str) -> Loss:

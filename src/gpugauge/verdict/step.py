@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from gpugauge.verdict.causes import CAUSES
 
 GPU, CPU = "gpu", "cpu"
 """The limits of a step that no cause slows down: its kernels, or its computation on the CPU."""
@@ -63,7 +64,7 @@ class Step:
         if cause in self.withheld:
             left = 1.0 - self.withheld[cause]
             return replace(self, host=self.host * left, load=self.load * left, loader=self.loader * left)
-        return replace(self, **_REMOVED.get(cause, {}))
+        return replace(self, **(CAUSES[cause].removed if cause in CAUSES else {}))
 
     @property
     def _waits(self) -> bool:
@@ -83,10 +84,3 @@ class Step:
 
 
 _INLINE = "inline"
-_REMOVED: Mapping[str, dict[str, Any]] = {
-    "data_loading": {"load": 0.0, "loader": 0.0},
-    "host_bound": {"host": 0.0, "serial": False},
-    "transfer": {"copy": 0.0, "pinned": True},
-    "waiting_for_peers": {"peers": 0.0},
-    "memory_pressure": {"allocator": 0.0},
-}

@@ -167,7 +167,7 @@ def test_settle_is_the_hold_of_most_alerts() -> None:
     ("proven", "severity"), [(("simulated",), "info"), ((), "info"), (("cpu",), "warning"), (("gpu",), "warning")]
 )
 def test_severity_of_a_cause_follows_from_its_proof(proven: Any, severity: str) -> None:
-    assert severity_of_cause(Cause("c", "e", "a", proven)) == severity
+    assert severity_of_cause(Cause("c", "e", "a", proven, "p", "red")) == severity
 
 
 def test_causes_without_an_alert_of_their_own() -> None:

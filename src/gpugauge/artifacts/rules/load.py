@@ -8,10 +8,10 @@ from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, PROBLEM, RANK_WORK
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
-from gpugauge.verdict.causes import CAUSES, Cause
+from gpugauge.verdict.causes import CAUSES, ON_CPU, Cause
 
-CPU_CAUSES = "~no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu"
-_CAUSES_WITHOUT_ALERT = frozenset({*CPU_CAUSES[1:].split("|"), "unknown"})
+CPU_CAUSES = f"~{'|'.join(ON_CPU)}"
+_CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, "unknown"})
 
 
 def of_load(p: Parameters) -> list[Alert]:
