@@ -26,6 +26,7 @@ HEALTHY = Evidence(
     devices=(BUSY,),
     host_has_gpu=True,
 )
+ON_CPU = replace(HEALTHY, parameters={"cpu": 1.0}, devices=(replace(BUSY, own_busy=0.0),))
 
 
 def starved(busy: float, **changes: Any) -> Evidence:
@@ -70,11 +71,11 @@ def test_cause() -> None:
             "waiting_for_peers",
         ),
         (replace(HEALTHY, unused_devices=3), "unused_gpus"),
-        (replace(HEALTHY, parameters={"cpu": 1.0}), "model_on_cpu"),
-        (replace(HEALTHY, parameters={"cpu": 1.0}, build="cpu"), "no_cuda_build"),
-        (replace(HEALTHY, parameters={"cpu": 1.0}, visible_devices=0), "no_visible_device"),
-        (replace(HEALTHY, parameters={"cpu": 1.0}, driver_too_old=True), "driver_mismatch"),
-        (replace(HEALTHY, parameters={"cpu": 1.0}, arch_supported=False), "unsupported_arch"),
+        (replace(ON_CPU), "model_on_cpu"),
+        (replace(ON_CPU, build="cpu"), "no_cuda_build"),
+        (replace(ON_CPU, visible_devices=0), "no_visible_device"),
+        (replace(ON_CPU, driver_too_old=True), "driver_mismatch"),
+        (replace(ON_CPU, arch_supported=False), "unsupported_arch"),
     ):
         assert judge(evidence).limited_by == cause, evidence
 

@@ -47,6 +47,9 @@ def test_evidence_decides_or_is_silent() -> None:
         ({"wait": 0.004}, None),
         ({"own": 0.0}, None),
         ({"workers": 0, "wait": 0.38}, Diagnosis(loaders.TRAINING_THREAD, 5, 4.776, 4.776)),
+        # A batch that hangs, or one that is far slower than the others.
+        ({"workers": 0, "wait": 12.0}, None),
+        ({"workers": 0, "wait": 0.6}, None),
         # Little to gain, or less than a worker costs.
         ({"workers": 0, "wait": 0.008, "cpu": 0.008}, None),
         ({"workers": 0, "own": 0.002, "wait": 0.0006, "cpu": 0.0006}, None),

@@ -109,7 +109,8 @@ def in_phase(name: str, seconds: float = 10.0, **others: float) -> dict[str, Any
 def test_state_of_the_evidence() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "training"),
-        ({"parameters": {"cpu": 1e9}}, "training_on_cpu"),
+        ({"parameters": {"cpu": 1e9}, "devices": (DeviceEvidence(busy=0.9, own_busy=0.9),)}, "training"),  # offloaded
+        ({"parameters": {"cpu": 1e9}, "devices": (DeviceEvidence(busy=0.9, own_busy=0.1),)}, "training_on_cpu"),
         ({"parameters": {"cpu": 1e9, "cuda": 1e9}}, "training"),
         ({**NO_PROGRESS, **in_phase("compiling")}, "compiling"),
         ({**NO_PROGRESS, **in_phase("checkpointing", 90.0), "since_progress": 90.0}, "checkpointing"),

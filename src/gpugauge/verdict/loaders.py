@@ -113,6 +113,8 @@ def _in_thread(load: Load, kept: int) -> Diagnosis | None:
     waits = load.storage + load.blocked
     if not load.known and load.blocked > load.busy / 2:
         return None  # it may wait for workers of its own
+    if load.busy < _BUSY * load.wait:
+        return None  # one batch hangs, or is far slower than the others: workers would wait for it, too
     if load.throttled >= _THROTTLED and load.cpu > waits:
         return Diagnosis(TOO_FEW_CPUS, 0, 1.0, 1.0)
     if _gain(load, load.own + _HANDOVER) < _LEAST_GAIN:

@@ -14,6 +14,7 @@ STALLED_STEPS = 10.0  # a training is not stalled before this many of its own sl
 STARTUP_STALL_FACTOR = 2.0  # time until the first step, as a multiple of the time until a training is stalled
 MIN_EVIDENCE_SECONDS = 15.0  # of the window, before a cause is reported
 _IDLE_BUSY = 0.01  # a GPU that is less busy, as a ratio, is idle
+_COMPUTES = 0.2  # share of the time in which a process that keeps a GPU busy trains on it
 
 # Phases that are states of the same name. All other phases are parts of the training loop.
 WORKING = frozenset({"training", "training_on_cpu"}) | NAMED_PHASES
@@ -131,9 +132,12 @@ def begun(e: Evidence) -> bool:
 
 
 def trains_on_cpu(e: Evidence) -> bool:
-    """Return whether all parameters are on the CPU. Where they are unknown: whether the process uses no GPU."""
+    """Return whether all parameters are on the CPU, and it keeps no GPU busy: parameters that are offloaded to the CPU
+    (FSDP, ZeRO) are used on the GPU. Where they are unknown: whether the process uses no GPU.
+    """
     if e.parameters:
-        return all(kind == "cpu" for kind in e.parameters)
+        offloaded = any((device.own_busy or 0.0) >= _COMPUTES for device in e.devices)
+        return not offloaded and all(kind == "cpu" for kind in e.parameters)
     return e.inside and not e.devices and not e.torch_devices
 
 
