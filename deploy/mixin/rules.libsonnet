@@ -248,7 +248,7 @@ local template = [
       },
       {
         "alert": "GpuLost",
-        "expr": "(\nmin by (@cluster@, instance, uuid) (gpu_up{@selector%@}) == 0\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuLost\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmin by (@cluster@, instance, uuid) (gpu_up{@selector%@}) == 0\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "for": "2m",
         "keep_firing_for": "15m",
         "labels": {
@@ -264,7 +264,7 @@ local template = [
       },
       {
         "alert": "GpuNeedsReset",
-        "expr": "(\nmax by (@cluster@, instance, uuid, reason) (label_replace(gpu_recovery_action{action!=\"none\",@selector%@} == 1, \"reason\", \"$1\", \"action\", \"(.*)\"))\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (gpu_remapped_rows_pending{@selector%@}) == 1, \"reason\", \"row_remap_pending\", \"\", \"\")\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (gpu_retired_pages_pending{@selector%@}) == 1, \"reason\", \"page_retirement_pending\", \"\", \"\")\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, reason) (gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, reason) (label_replace(gpu_recovery_action{action!=\"none\",@selector%@} == 1, \"reason\", \"$1\", \"action\", \"(.*)\"))\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (gpu_remapped_rows_pending{@selector%@}) == 1, \"reason\", \"row_remap_pending\", \"\", \"\")\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (gpu_retired_pages_pending{@selector%@}) == 1, \"reason\", \"page_retirement_pending\", \"\", \"\")\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -279,7 +279,7 @@ local template = [
       },
       {
         "alert": "GpuRowRemapFailed",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_remapped_rows_failure{@selector%@}) == 1\nor on (@cluster@, instance, uuid)\nsum by (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid, cause) (gpu_retired_pages{@selector%@})) >= 60\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_remapped_rows_failure{@selector%@}) == 1\nor on (@cluster@, instance, uuid)\nsum by (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid, cause) (gpu_retired_pages{@selector%@})) >= 60\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -294,7 +294,7 @@ local template = [
       },
       {
         "alert": "GpuUncorrectedEcc",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_ecc_errors_total{type=\"uncorrected\",scope=\"volatile\",@selector%@}) > 0\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_ecc_errors_total{type=\"uncorrected\",scope=\"volatile\",@selector%@}) > 0\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -309,7 +309,7 @@ local template = [
       },
       {
         "alert": "GpuNvlinkErrors",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_nvlink_errors_total{kind=~\"replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun\",@selector%@}) > 0\nor on (@cluster@, instance, uuid)\nmax by (@cluster@, instance, uuid) (increase(gpu_nvlink_errors_total{kind=~\"crc_flit|crc_data|receive\",@selector%@}[15m]) / 900) >= 100\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_nvlink_errors_total{kind=~\"replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun\",@selector%@}) > 0\nor on (@cluster@, instance, uuid)\nmax by (@cluster@, instance, uuid) (increase(gpu_nvlink_errors_total{kind=~\"crc_flit|crc_data|receive\",@selector%@}[15m]) / 900) >= 100\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -323,7 +323,7 @@ local template = [
       },
       {
         "alert": "GpuPcieDegraded",
-        "expr": "(\n(max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"current\",@selector%@})\n< max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuPcieDegraded\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\n(max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"current\",@selector%@})\n< max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))))\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "for": "5m",
         "keep_firing_for": "15m",
         "labels": {
@@ -338,7 +338,7 @@ local template = [
       },
       {
         "alert": "GpuHot",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_temperature_celsius{sensor=\"gpu\",@selector%@})\n>= max by (@cluster@, instance, uuid) (gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}) - 5\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuHot\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_temperature_celsius{sensor=\"gpu\",@selector%@})\n>= max by (@cluster@, instance, uuid) (gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}) - 5\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "for": "5m",
         "keep_firing_for": "15m",
         "labels": {
@@ -346,14 +346,14 @@ local template = [
         },
         "annotations": {
           "summary": "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }} is nearly too hot",
-          "description": "It is at most 5 degrees below the temperature at which it lowers its clocks. Check fans, air flow, inlet temperature and coolant.{{ range printf `count by (workload_namespace, workload_pod) (gpu_process_info{@cluster@=%q,instance=%q,workload_pod!=\"\",@selector%%@} and on (@cluster@, process) gpu_process_memory_used_bytes{@cluster@=%q,instance=%q,uuid=%q,@selector%%@} or gpu_allocation_info{@cluster@=%q,instance=%q,uuid=%q,workload_pod!=\"\",@selector%%@})` $labels.@cluster@ $labels.instance $labels.@cluster@ $labels.instance $labels.uuid $labels.@cluster@ $labels.instance $labels.uuid | query | sortByLabel \"workload_pod\" }} Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}",
+          "description": "It is near the temperature at which it lowers its clocks. Check fans, air flow, inlet temperature and coolant.{{ range printf `count by (workload_namespace, workload_pod) (gpu_process_info{@cluster@=%q,instance=%q,workload_pod!=\"\",@selector%%@} and on (@cluster@, process) gpu_process_memory_used_bytes{@cluster@=%q,instance=%q,uuid=%q,@selector%%@} or gpu_allocation_info{@cluster@=%q,instance=%q,uuid=%q,workload_pod!=\"\",@selector%%@})` $labels.@cluster@ $labels.instance $labels.@cluster@ $labels.instance $labels.uuid $labels.@cluster@ $labels.instance $labels.uuid | query | sortByLabel \"workload_pod\" }} Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}",
           "runbook_url": "@runbook@#gpuhot",
           "dashboard_url": "@dashboard@/d/gpugauge-node?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}&var-uuid={{ with $labels.uuid }}{{ . | urlquery }}{{ end }}"
         }
       },
       {
         "alert": "GpuThrottled",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuThrottled\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "for": "5m",
         "keep_firing_for": "15m",
         "labels": {
@@ -361,14 +361,14 @@ local template = [
         },
         "annotations": {
           "summary": "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }} lowers its clocks because of heat or a power brake",
-          "description": "For at least a fifth of the last 15m. Check fans, air flow and power.{{ range printf `count by (workload_namespace, workload_pod) (gpu_process_info{@cluster@=%q,instance=%q,workload_pod!=\"\",@selector%%@} and on (@cluster@, process) gpu_process_memory_used_bytes{@cluster@=%q,instance=%q,uuid=%q,@selector%%@} or gpu_allocation_info{@cluster@=%q,instance=%q,uuid=%q,workload_pod!=\"\",@selector%%@})` $labels.@cluster@ $labels.instance $labels.@cluster@ $labels.instance $labels.uuid $labels.@cluster@ $labels.instance $labels.uuid | query | sortByLabel \"workload_pod\" }} Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}",
+          "description": "Over the last minutes, for longer than the settings of the exporter (`faults`) allow. Check fans, air flow and power.{{ range printf `count by (workload_namespace, workload_pod) (gpu_process_info{@cluster@=%q,instance=%q,workload_pod!=\"\",@selector%%@} and on (@cluster@, process) gpu_process_memory_used_bytes{@cluster@=%q,instance=%q,uuid=%q,@selector%%@} or gpu_allocation_info{@cluster@=%q,instance=%q,uuid=%q,workload_pod!=\"\",@selector%%@})` $labels.@cluster@ $labels.instance $labels.@cluster@ $labels.instance $labels.uuid $labels.@cluster@ $labels.instance $labels.uuid | query | sortByLabel \"workload_pod\" }} Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}",
           "runbook_url": "@runbook@#gputhrottled",
           "dashboard_url": "@dashboard@/d/gpugauge-node?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}&var-uuid={{ with $labels.uuid }}{{ . | urlquery }}{{ end }}"
         }
       },
       {
         "alert": "GpuXidApplication",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_last_timestamp_seconds{class=\"application\",@selector%@}) > time() - 900\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidApplication\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_last_timestamp_seconds{class=\"application\",@selector%@}) > time() - 900\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -382,7 +382,7 @@ local template = [
       },
       {
         "alert": "GpuXidReset",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"reset\",@selector%@})\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidReset\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"reset\",@selector%@})\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -397,7 +397,7 @@ local template = [
       },
       {
         "alert": "GpuXidWorkflow",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"workflow\",@selector%@})\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"workflow\",@selector%@})\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -411,7 +411,7 @@ local template = [
       },
       {
         "alert": "GpuXidNode",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"node\",@selector%@})\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidNode\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"node\",@selector%@})\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "critical",
@@ -426,7 +426,7 @@ local template = [
       },
       {
         "alert": "GpuXidOther",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_last_timestamp_seconds{class=\"other\",@selector%@}) > time() - 900\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidOther\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_last_timestamp_seconds{class=\"other\",@selector%@}) > time() - 900\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"

@@ -98,9 +98,9 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPUs with a fault",
-            "GPUs that do not answer, need a reset or a replacement, had uncorrected errors, are nearly too hot or "
-            "lower their clocks because of heat. The row on health lists them.",
-            Query(raw_number(faulty, FLEET_SCOPE)),
+            "GPUs with a fault that is an alert: they do not answer, need a reset or a replacement, had errors of "
+            "memory or links, or are nearly too hot. The row on health lists them.",
+            Query(raw_number(faulty, FLEET_SCOPE, "gpu_problems")),
             steps=BAD,
         ),
         stat(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.faults.table import NEAR_SLOWDOWN_CELSIUS, SLOWDOWNS, SLOWED_SHARE
+from gpugauge.faults.table import FAULTS
 from grafana.build.common import CLUSTER_CHOICE, NODE, link, with_cluster_choice
 from grafana.build.layout import Panel
 from grafana.build.missing import raw_number, reason
@@ -16,7 +16,6 @@ _S = FLEET_SCOPE
 _NODE, _GPU = keys("instance"), keys("instance", "uuid")
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
 _STUCK = 120
-# As in the alerts: degrees below the slowdown, and the share of the time with clocks lowered because of heat or power.
 _CHOICE = Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
 _TO_NODE = link("Open the node", NODE, instance="Node")
 EXPORTER = {"0": "down", "1": "up"}
@@ -30,12 +29,14 @@ def missing_data() -> Expr:
     failing = _S.read("gpugauge_collector_success").then("({} == 0)")
     blind = _S.read("gpugauge_driver_up", reason="!released").then("({} == 0)")
     released = _S.read("gpugauge_driver_released").then("({} == 1)")
+    unjudged = _S.read("gpu_up").then(f"({{}} unless on ({_GPU}) {_S.select('gpu_problems')})")
     gaps = (
         _gap(_S.scraped("up").then("({} == 0)"), "the node is down, or its exporter is not scraped"),
         _gap(blind, "no driver: $1", "reason"),
         _gap(released, "the driver is released on request"),
         _gap(failing, "the collector $1 fails", "collector"),
         _gap(stuck, "the exporter publishes no new values"),
+        _gap(unjudged, "the exporter is too old to judge the faults of its GPUs"),
     )
     every = "\n  or ".join(gaps)
     seen = f"max by ({_NODE}) (max_over_time({_S.select('gpugauge_snapshot_timestamp_seconds')}[$__range:5m])) * 1000"
@@ -52,54 +53,22 @@ def _gap(expr: Expr, text: str, label: str = "") -> str:
     return f"max by ({keys('instance', 'gap')}) ({named})"
 
 
-def _faults() -> dict[str, tuple[str, str]]:
-    """Return the faults of GPUs by heading: a description, and the GPUs with their fault in the label `fault`."""
-    limit = f"max by ({_GPU}) ({_S.select('gpu_temperature_limit_celsius', limit='slowdown')})"
-    temperature = f"max by ({_GPU}) ({_S.select('gpu_temperature_celsius', sensor='gpu')})"
-    lowered = _S.select("gpu_clocks_event_active", reason=f"~{'|'.join(SLOWDOWNS)}")
-    slowed = f"avg_over_time({lowered}[15m]) >= {SLOWED_SHARE}"
-    requested = _fault(f"{_S.select('gpu_recovery_action', action='!none')} == 1", "the driver requests: $1", "action")
-    pending = _fault(f"{_S.select('gpu_remapped_rows_pending')} == 1", "a memory row waits for a reset")
-    uncorrected = _S.select("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
-    return {
-        "Do not answer": (
-            "The GPU is lost, its calls hang, or the driver does not list it.",
-            _fault(f"{_S.select('gpu_up')} == 0", "does not answer"),
-        ),
-        "Need a reset": ("The driver requests it, or a faulty row waits for it.", f"{requested}\n  or {pending}"),
-        "To be replaced": (
-            "A faulty memory row could not be replaced by a spare one.",
-            _fault(f"{_S.select('gpu_remapped_rows_failure')} == 1", "a memory row could not be replaced"),
-        ),
-        "Uncorrected ECC": (
-            "Memory errors since the last reset that ECC could not correct.",
-            _fault(f"{uncorrected} > 0", "uncorrected memory errors"),
-        ),
-        "Xid errors": (
-            "Those that last until the GPU is reset or repaired.",
-            _fault(_S.select("gpu_xid_unrepaired_timestamp_seconds"), "Xid $1", "xid"),
-        ),
-        "Too hot": (
-            f"At most {NEAR_SLOWDOWN_CELSIUS} degrees below the temperature at which the GPU slows down.",
-            _fault(f"{temperature} >= {limit} - {NEAR_SLOWDOWN_CELSIUS}", "nearly too hot"),
-        ),
-        "Throttled": (
-            "Clocks lowered because of heat or a power brake, for a fifth of 15 minutes.",
-            _fault(slowed, "clocks lowered: $1", "reason"),
-        ),
-    }
+# By heading: a description, and the faults. Errors of programs are no fault of a GPU.
+_HEADINGS = {
+    "Do not answer": ("The GPU is lost, its calls hang, or the driver does not list it.", "GpuLost"),
+    "Need a reset": ("The driver requests it, or faulty memory waits for it.", "GpuNeedsReset"),
+    "To be replaced": ("Faulty memory could not be replaced by spare memory.", "GpuRowRemapFailed"),
+    "Uncorrected ECC": ("Memory errors since the last reset that ECC could not correct.", "GpuUncorrectedEcc"),
+    "Xid errors": ("Those that last until the GPU is reset or repaired.", "GpuXid(Reset|Workflow|Node)"),
+    "Links": ("NVLinks with errors, and PCIe links with fewer lanes under load.", "GpuNvlinkErrors|GpuPcieDegraded"),
+    "Hot or slowed": ("Nearly too hot, or with clocks lowered by heat or a power brake.", "GpuHot|GpuThrottled"),
+}
+_OF_PROGRAMS = "|".join(fault.name for fault in FAULTS.values() if fault.severity == "info")
 
 
 def faults() -> Expr:
-    """Return a series for each fault of a GPU, with its name in the label `fault`."""
-    every = "\n  or ".join(found for _, found in _faults().values())
-    return Expr(f"(\n  {every}\n)", COUNT)
-
-
-def _fault(expr: str, text: str, label: str = "") -> str:
-    by = keys("instance", "uuid", *([label] if label else []))
-    named = f'label_replace(max by ({by}) ({expr}), "fault", "{text}", "{label}", "(.*)")'
-    return f"max by ({keys('instance', 'uuid', 'fault')}) ({named} > bool -1)"
+    """Return a series for each fault of a GPU, as its exporter judges it."""
+    return _S.read("gpu_problem", severity="!info")
 
 
 def nodes() -> list[Panel]:
@@ -151,30 +120,37 @@ def nodes() -> list[Panel]:
     ]
 
 
+def _number(problem: str) -> Expr:
+    return _S.read("gpu_problem", problem=f"~{problem}").by(_GPU).by(operator="count")
+
+
 def health() -> list[Panel]:
     """Return the faults of GPUs: the number of GPUs by fault, and their list."""
+    told = _S.select("gpu_problem_info", problem=f"!~{_OF_PROGRAMS}")
     index = f"max by ({_GPU}, index) ({_S.select('gpu_info')})"
     # A GPU that was lost before the start of the exporter has no index.
     known = f"(topk by ({_GPU}) (1, {index}) or on ({_GPU}) max by ({_GPU}) ({_S.select('gpu_up')} > bool -1))"
-    listed = f"{faults()}\n* on ({_GPU}) group_left (index) {known}"
+    words = f"max by ({keys('instance', 'uuid', 'summary', 'advice')}) ({told})"
+    listed = f"{words}\n* on ({_GPU}) group_left (index) {known}"
     return [
         *(
             stat(
                 title,
                 f"The number of GPUs. {text}",
-                Query(raw_number(Expr(f"count (count by ({_GPU}) ({found}))", COUNT), _S)),
+                Query(raw_number(_number(found), _S, "gpu_problems")),
                 width=3,
                 steps=BAD,
             )
-            for title, (text, found) in _faults().items()
+            for title, (text, found) in _HEADINGS.items()
         ),
         stat("GPUs", "GPUs that answer.", Query(raw_number(_S.read("gpu_up").by(), _S)), width=3),
         table(
             "GPUs with a fault",
-            "A line for each fault. docs/runbook.md says what to do.",
+            "A line for each fault, as the exporter judges it. docs/runbook.md says more.",
             Column("Node", "instance", link=_TO_NODE, size=200),
             Column("GPU", "index", size=60),
-            Column("Fault", "fault"),
+            Column("Fault", "summary"),
+            Column("Do this", "advice"),
             Column("uuid", "uuid"),
             _CHOICE,
             Column("count", with_cluster_choice(Expr(listed, COUNT)), dropped=True),

@@ -24,9 +24,9 @@ def value(expr: Expr) -> Expr:
     return expr.then(f"{{}}\nor 0 * {_GPUS} - 1 unless on () {_RULES}\nor vector(-2) unless on () {_GPUS}")
 
 
-def raw_number(expr: Expr, scope: Scope) -> Expr:
-    """Return a value without labels that needs no rules; 0 if there is none, else a key of TEXTS."""
-    return expr.then(f"{{}}\nor 0 * count ({scope.select('gpu_up')})\nor vector(-2)")
+def raw_number(expr: Expr, scope: Scope, known: str = "gpu_up") -> Expr:
+    """Return a value without labels that needs no rules; 0 without one where `known` is there, else a key of TEXTS."""
+    return expr.then(f"{{}}\nor 0 * count ({scope.select(known)})\nor vector(-2)")
 
 
 def reason(label: str) -> Expr:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
-from gpugauge.status.gpu_problems import narrow_words
 from gpugauge.status.history import History as StatusHistory
 from gpugauge.status.node import status
 from gpugauge.workload.procfs import Procfs
@@ -53,7 +52,7 @@ KINDS = (
 )
 # Errors whose repair only the exporter can notice have more turns.
 _TURNS = (*KINDS, *("lasting_xid",) * 3)
-_COLLECTORS = {"device", "utilization", "clocks", "health", "events", "links"}
+_COLLECTORS = {"device", "utilization", "clocks", "health", "events", "links", "faults"}
 _WITHOUT_ACTION = ["fans", "nvlink_5", "page_retirement", "recovery_action"]
 
 
@@ -250,8 +249,13 @@ _FAULTS = dict(
 
 def record(machine: Machine, folder: Path, name: str, wanted: set[str]) -> Story:
     """Return what Prometheus scrapes of the `wanted` metrics, minute 0 being the start of the scenario."""
+    return story_of(name, _scrapes(machine, folder), wanted, MINUTES)
+
+
+def story_of(name: str, scrapes: Iterable[tuple[int, Snapshot]], wanted: set[str], minutes: int) -> Story:
+    """Return numbered scrapes as a story of some minutes."""
     series: dict[str, dict[int, float]] = defaultdict(dict)
-    for at, snapshot in _scrapes(machine, folder):
+    for at, snapshot in scrapes:
         for section in snapshot.sections:
             for family in section.families:
                 if family.metric.name not in wanted:
@@ -262,9 +266,9 @@ def record(machine: Machine, folder: Path, name: str, wanted: set[str]) -> Story
                     labels = {"instance": "node-1", **dict(zip(family.metric.labels, values, strict=True))}
                     text = ",".join(f'{key}="{label}"' for key, label in sorted(labels.items()) if label)
                     series[f"{family.metric.name}{{{text}}}"][at] = round(float(value) - shift, 3)
-    count = MINUTES * 60 // SCRAPE
+    count = minutes * 60 // SCRAPE
     texts = {key: notation([values.get(i) for i in range(count)]) for key, values in sorted(series.items())}
-    return Story(name=name, description="drawn", interval=SCRAPE, minutes=MINUTES, series=texts)
+    return Story(name=name, description="drawn", interval=SCRAPE, minutes=minutes, series=texts)
 
 
 def shown(machine: Machine, folder: Path) -> dict[tuple[str, int], set[float]]:
@@ -274,11 +278,8 @@ def shown(machine: Machine, folder: Path) -> dict[tuple[str, int], set[float]]:
     for number, snapshot in _scrapes(machine, folder):
         history.feed(snapshot)
         for gpu in status(snapshot, history)["gpus"]:
-            faults = {fault["runbook"] for fault in gpu["health"]}
-            faults |= {xid["runbook"] for xid in gpu["xids"] if xid["advice"]}  # the others are past
-            faults |= {"GpuPcieDegraded"} if narrow_words(gpu) else set()
-            for fault in faults:
-                found[fault, gpu["index"]].add(number * SCRAPE / 60)
+            for fault in gpu["faults"]:
+                found[fault["runbook"], gpu["index"]].add(number * SCRAPE / 60)
     return found
 
 

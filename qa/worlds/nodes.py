@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from tests.status.statusfacts import family
 
+from gpugauge.faults.judged import Judged
+from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
@@ -100,6 +102,19 @@ class Gpu:
     memory: int = 0
 
     @property
+    def health(self) -> GpuHealth:
+        """Its figures."""
+        slowed = {self.slowed: 1.0} if self.slowed in _SLOWED else {}
+        return GpuHealth(
+            "gpu_reset" if self.reset else "none",
+            self.remapping_failed,
+            self.remapping_pending,
+            uncorrected=self.uncorrected,
+            slowed=slowed,
+            load=1.0,
+        )
+
+    @property
     def faulty(self) -> bool:
         """Whether an administrator has something to do although the GPU answers."""
         memory = self.uncorrected or self.remapping_failed or self.remapping_pending
@@ -157,19 +172,6 @@ class Node:
             family("gpu_power_watts", *(({"uuid": g.uuid}, g.power) for g in up)),
             family("gpu_power_limit_watts", *(({"uuid": g.uuid}, 700) for g in up)),
             family("gpu_temperature_celsius", *(({"uuid": g.uuid, "sensor": "gpu"}, 64) for g in up)),
-            family(
-                "gpu_ecc_errors_total",
-                *(({"uuid": g.uuid, "type": "uncorrected", "scope": "volatile"}, g.uncorrected) for g in up),
-                *(({"uuid": g.uuid, "type": "uncorrected", "scope": "aggregate"}, 7) for g in up),
-                *(({"uuid": g.uuid, "type": "corrected", "scope": "volatile"}, 99) for g in up),
-            ),
-            family("gpu_remapped_rows_failure", *(({"uuid": g.uuid}, int(g.remapping_failed)) for g in up)),
-            family("gpu_remapped_rows_pending", *(({"uuid": g.uuid}, int(g.remapping_pending)) for g in up)),
-            family(
-                "gpu_recovery_action",
-                *(({"uuid": g.uuid, "action": "none"}, int(not g.reset)) for g in up),
-                *(({"uuid": g.uuid, "action": "gpu_reset"}, int(g.reset)) for g in up),
-            ),
             family(
                 "gpu_clocks_event_active",
                 *(({"uuid": g.uuid, "reason": r}, int(r == g.slowed)) for g in up for r in _SLOWED + _HARMLESS_SLOWED),
@@ -266,7 +268,8 @@ class Node:
                 *(({**labels, "next": "gpu"}, 1) for labels, _ in gaining),
             ),
         )
-        return Snapshot(NOW, 100.0, (Section("all", families),), {"device": Health(True, 0.1, NOW, 0)})
+        faults = Judged("faults", (), {g.uuid: tuple(ailments(g.health, g.index)) for g in up})
+        return Snapshot(NOW, 100.0, (Section("all", families), faults), {"device": Health(True, 0.1, NOW, 0)})
 
     def history(self) -> History:
         """Return a history with the loads of the processes."""

@@ -12,12 +12,10 @@ from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check
 
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.faults.table import (
+    DEFAULTS,
     FAULTS,
-    MANY_RETIRED_PAGES,
-    NEAR_SLOWDOWN_CELSIUS,
     NVLINK_CORRECTED,
     NVLINK_NEVER,
-    NVLINK_PER_SECOND,
     GpuHealth,
     ailments,
 )
@@ -36,17 +34,17 @@ def drawn(draw: random.Random) -> GpuHealth:
     def at(*edges: float) -> float:
         return draw.choice([*edges, 0, 0]) if draw.random() < 0.5 else 0
 
-    slowdown = draw.choice([83, 90, 95])
-    edge = slowdown - NEAR_SLOWDOWN_CELSIUS
+    slowdown, pages, rate = draw.choice([83, 90, 95]), DEFAULTS.retired_pages, DEFAULTS.nvlink_errors_per_second
+    edge = slowdown - DEFAULTS.near_slowdown_celsius
     return GpuHealth(
         draw.choice(RECOVERY_ACTIONS) if draw.random() < 0.3 else "none",
         bool(at(1)),
         bool(at(1)),
-        at(MANY_RETIRED_PAGES - 1, MANY_RETIRED_PAGES, MANY_RETIRED_PAGES + 4),
+        at(pages - 1, pages, pages + 4),
         bool(at(1)),
         at(1, 7),
         {kind: at(1, 40) for kind in draw.sample(NVLINK_NEVER, draw.randrange(4))},
-        draw.choice([None, 0.0, NVLINK_PER_SECOND - 1.0, float(NVLINK_PER_SECOND), NVLINK_PER_SECOND + 1.0]),
+        draw.choice([None, 0.0, rate - 1, rate, rate + 1]),
         draw.choice([None, 40, edge - 1, edge, edge + 1, slowdown + 20]),
         draw.choice([None, slowdown, slowdown]),
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from itertools import groupby
 
 from tests.drawn import seeds
 from tests.status.statusfacts import family
 from tests.web.page.reading import Reader
 
+from gpugauge.faults.judged import Judged
+from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
@@ -42,15 +45,12 @@ def test_a_narrow_link_is_a_problem_under_load_only(seed: int) -> None:
     dice = random.Random(seed)
     most = dice.choice((4, 8, 16))
     width, load = dice.choice([lanes for lanes in (1, 2, 4, 8, 16) if lanes <= most]), dice.choice((0.0, 0.1, 0.3, 1.0))
-    found = snapshot(
-        family("gpu_utilization_ratio", ({"uuid": "GPU-a"}, load)),
-        family(
-            "gpu_pcie_width", ({"uuid": "GPU-a", "when": "current"}, width), ({"uuid": "GPU-a", "when": "max"}, most)
-        ),
-    )
+    health = GpuHealth(lanes=(width, most), link_load=load)
+    found = snapshot(family("gpu_utilization_ratio", ({"uuid": "GPU-a"}, load)))
+    faults = Judged("faults", (), {"GPU-a": tuple(ailments(health, 3))})
 
     narrow = width < most and load >= 0.2
-    for text in views(found):
+    for text in views(replace(found, sections=(*found.sections, faults))):
         assert (f"GPU 3: its PCIe link has {width} of {most} lanes" in text) == narrow
         assert ("1 of 1 GPU with a narrow PCIe link" in text) == narrow
 

@@ -1,13 +1,12 @@
 import pytest
 
-from gpugauge.collectors.device import links as device_links
 from gpugauge.collectors.device.utilization import METRICS
 from gpugauge.collectors.process.process import USES
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 
-ROWS = {row.name: row for row in (*METRICS, *USES, *device_links.METRICS)}
+ROWS = {row.name: row for row in (*METRICS, *USES)}
 
 
 def snapshot(at: float, busy: float, observed: float, **processes: float) -> Snapshot:
@@ -92,26 +91,3 @@ def test_loads_from_point_to_point() -> None:
     # Only one of the last five seconds was observed.
     assert history.loads("GPU-a") == [(15, None), (10, 1.0), (5, 0.25), (0, None)]
     assert history.loads("GPU-b") == [(15, None), (10, None), (5, None), (0, None)]
-
-
-def links(at: float, **counts: float) -> Snapshot:
-    samples = tuple((("GPU-a", kind), count) for kind, count in counts.items())
-    return Snapshot(1.7e9 + at, at, (Section("health", (Family(ROWS["gpu_nvlink_errors_total"], samples),)),))
-
-
-def test_the_rate_of_errors_of_links_is_that_of_the_most_frequent_kind() -> None:
-    history = History()
-    assert history.nvlink_errors_per_second("GPU-a") is None
-    for second in range(0, 30, 5):
-        history.feed(links(second, crc_flit=100 * second, crc_data=40 * second, replay=1e6 * second))
-    assert history.nvlink_errors_per_second("GPU-a") is None  # known for 25 s
-
-    history.feed(links(30, crc_flit=3000, crc_data=1200, replay=3e7))
-    assert history.nvlink_errors_per_second("GPU-a") == 100
-    assert history.nvlink_errors_per_second("GPU-b") is None
-
-    history.feed(links(40, crc_flit=2000, crc_data=1600, replay=4e7))  # reset, and 2,000 since
-    assert history.nvlink_errors_per_second("GPU-a") == 50
-
-    history.feed(links(45))
-    assert history.nvlink_errors_per_second("GPU-a") is None

@@ -17,8 +17,8 @@ class Entry(NamedTuple):
     description: str
 
 
-# In the order in which the collectors run and in which their metrics are listed. `process` reads the result of
-# `utilization`, and `verdict` reads the sections of all others.
+# In the order in which the collectors run and in which their metrics are listed. Later ones
+# read the parts of the node that earlier ones set, and `verdict` those of all others.
 COLLECTORS: tuple[Entry, ...] = (
     Entry("device", "device.device:DeviceCollector", "GPUs: identity, memory, power, temperature, fans, modes."),
     Entry("utilization", "device.utilization:UtilizationCollector", "Utilization of the engines of each GPU."),
@@ -27,6 +27,7 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("health", "device.health:HealthCollector", "ECC errors, remapped rows, retired pages, recovery action."),
     Entry("events", "device.events:EventsCollector", "Xid errors and changes of the MIG layout."),
     Entry("links", "device.links:LinksCollector", "PCIe and NVLink."),
+    Entry("faults", "device.problems:FaultsCollector", "Faults of GPUs, as alerts, dashboards and page show them."),
     Entry("mig", "device.mig:MigCollector", "MIG devices."),
     Entry("process", "process.process:ProcessCollector", "Processes on each GPU."),
     Entry("host", "process.host:HostCollector", "CPU, I/O and cgroup figures of processes on GPUs or with torch."),

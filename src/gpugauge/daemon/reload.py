@@ -22,7 +22,7 @@ log = logging.getLogger("gpugauge")
 
 # Prefixes of the keys that a reload applies (Parts.configure). All other settings need a restart.
 LIVE = (
-    *("log.", "metrics.", "collector.", "sampling.", "verdict.", "process.", "hook.linger_seconds"),
+    *("log.", "metrics.", "collector.", "sampling.", "verdict.", "faults.", "process.", "hook.linger_seconds"),
     "hook.last_scrape_seconds",
     *("driver.devices", "driver.deadline_seconds", "driver.worker_", "driver.lost_exit_seconds", "driver.forget_"),
     "web.enable_lifecycle",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from gpugauge.doctor.case import Case
@@ -10,7 +11,8 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import name_of
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
 from gpugauge.driver.codes import RECOVERY_ACTIONS
-from gpugauge.faults.table import GpuHealth, ailments, slowdowns
+from gpugauge.faults.judged import health_of
+from gpugauge.faults.table import ailments, slowdowns
 
 _COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
 # Return codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
@@ -48,21 +50,12 @@ def health(case: Case) -> Sequence[Finding]:
 
 def _errors(device: Device) -> Iterator[Finding]:
     """Yield a finding for each error of a GPU, the gravest first."""
-    reading, action = device.reading, device.reading.recovery_action or 0
-    found = GpuHealth(
-        RECOVERY_ACTIONS[action] if action < len(RECOVERY_ACTIONS) else f"recovery action {action}",
-        bool(reading.remapped_rows_failure),
-        bool(reading.remapped_rows_pending),
-        sum((reading.retired_pages or {}).values()),
-        bool(reading.retired_pages_pending),
-        (reading.ecc_errors or {}).get("uncorrected_volatile") or 0,
-        reading.nvlink_errors or {},
-        temperature=reading.temperature_celsius,
-        slowdown_temperature=reading.temperature_slowdown_celsius,
-    )
-    for ailment in ailments(found, reading.index, computing(device)):
+    found, action = health_of(device.reading), device.reading.recovery_action or 0
+    if action >= len(RECOVERY_ACTIONS):
+        found = replace(found, recovery_action=f"recovery action {action}")
+    for ailment in ailments(found, device.reading.index):
         make = failure if ailment.grave else warning
-        yield make("Errors", f"{name_of(device)}: {ailment.text}", ailment.advice)
+        yield make("Errors", f"{name_of(device)}: {ailment.text}", ailment.advised(computing(device)))
 
 
 def values(case: Case) -> Sequence[Finding]:

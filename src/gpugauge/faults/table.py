@@ -1,10 +1,12 @@
-"""The faults of GPUs: a row for each alert about a GPU, and what is wrong with a GPU that answers."""
+"""The faults of GPUs: a row for each alert about a GPU, and what is wrong with a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+from gpugauge.driver.advice import down_advice, down_phrase
 
 Severity = Literal["info", "warning", "critical"]
 Action = Literal["", "reset", "drain"]
@@ -13,44 +15,60 @@ Action = Literal["", "reset", "drain"]
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
-    in at most 14 characters; `action` is what a router of alerts does.
+    in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
+    `explains` are not notified while it is there.
     """
 
     name: str
     severity: Severity
-    word: str = "errors"
+    word: str
+    summary: str
     action: Action = ""
+    explains: tuple[str, ...] = ()
 
 
+_XIDS = ("GpuXidReset", "GpuXidWorkflow", "GpuXidApplication")
+_EFFECTS = ("GpuThrottled", "GpuHot", "GpuPcieDegraded", "GpuNvlinkErrors", "GpuNeedsReset", "GpuUncorrectedEcc")
+_RESET_EXPLAINS = ("GpuUncorrectedEcc", "GpuNvlinkErrors", *_XIDS)
+_REPLACED_EXPLAINS = ("GpuNeedsReset", "GpuUncorrectedEcc", *_XIDS)
 _ROWS = (
-    Fault("GpuLost", "critical", "down", "drain"),
-    Fault("GpuNeedsReset", "warning", action="reset"),
-    Fault("GpuRowRemapFailed", "warning", action="drain"),
-    Fault("GpuUncorrectedEcc", "warning", action="reset"),
-    Fault("GpuNvlinkErrors", "warning", "NVLink errors"),
-    Fault("GpuPcieDegraded", "warning", "narrow link"),
-    Fault("GpuHot", "warning", "hot"),
-    Fault("GpuThrottled", "warning", "clocks lowered"),
-    Fault("GpuXidApplication", "info"),
-    Fault("GpuXidReset", "warning", action="reset"),
-    Fault("GpuXidWorkflow", "warning"),
-    Fault("GpuXidNode", "critical", action="drain"),
-    Fault("GpuXidOther", "info"),
+    Fault("GpuLost", "critical", "down", "does not answer", "drain", (*_EFFECTS, *_XIDS, "GpuXidNode", "GpuXidOther")),
+    Fault("GpuNeedsReset", "warning", "errors", "needs a reset", "reset", _RESET_EXPLAINS),
+    Fault("GpuRowRemapFailed", "warning", "errors", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS),
+    Fault("GpuUncorrectedEcc", "warning", "errors", "had uncorrected memory errors", "reset"),
+    Fault("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
+    Fault("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
+    Fault("GpuHot", "warning", "hot", "is nearly too hot"),
+    Fault(
+        *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
+        explains=("GpuHot",),
+    ),
+    Fault("GpuXidApplication", "info", "errors", "had an Xid error"),
+    Fault("GpuXidReset", "warning", "errors", "had an Xid error", "reset"),
+    Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
+    Fault("GpuXidNode", "critical", "errors", "had an Xid error", "drain"),
+    Fault("GpuXidOther", "info", "errors", "had an Xid error"),
 )
 FAULTS = {fault.name: fault for fault in _ROWS}
 
-NEAR_SLOWDOWN_CELSIUS = 5
-"""A GPU is hot from so much below the temperature at which it lowers its clocks."""
-UNDER_LOAD = 0.2
-"""The share of the time in which a kernel runs, from which a GPU is under load. Some use fewer lanes below it."""
-SLOWED_SHARE = 0.2
-"""The share of the time in which clocks are lowered, from which the alert fires."""
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """From which values on a figure is a fault: the settings `faults`, and their defaults."""
+
+    window_seconds: float = 900.0
+    under_load_ratio: float = 0.2  # some GPUs use fewer lanes below it
+    slowed_ratio: float = 0.2
+    near_slowdown_celsius: float = 5.0
+    nvlink_errors_per_second: float = 100.0  # from which DCGM reports a failure
+    retired_pages: int = 60  # of 64. https://docs.nvidia.com/deploy/dynamic-page-retirement
+
+
+DEFAULTS = Thresholds()
 NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")
 """Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
-NVLINK_CORRECTED, NVLINK_PER_SECOND = ("crc_flit", "crc_data", "receive"), 100
-"""Errors that the link corrects, and their number per second from which DCGM reports a failure."""
-MANY_RETIRED_PAGES = 60
-"""Of the 64 that a GPU before Ampere can retire. https://docs.nvidia.com/deploy/dynamic-page-retirement"""
+NVLINK_CORRECTED = ("crc_flit", "crc_data", "receive")
+"""Errors that the link corrects."""
 _COOLING = "the cooling (fans, air flow, dust)"
 # A power cap is the normal state of a busy GPU, and no fault.
 SLOWDOWNS = {
@@ -88,6 +106,7 @@ RECOVERY = {
 _REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, and have it replaced"
 _LINK = "check the link and the GPU at its other end, reset both; if it occurs again, have the parts replaced"
 _COOL = "check fans, air flow, inlet temperature and coolant"
+_NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 _MAX_PIDS = 8  # in an advice
 # What an administrator does about an Xid error that is not repaired, by its class; nothing for the other classes.
 _XID_ADVICE = {
@@ -99,17 +118,28 @@ _XID_ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Ailment:
-    """`grave`: the GPU is not usable until something is done. `runbook` is the section of docs/runbook.md."""
+    """A fault of one GPU. `grave`: it is not usable until something is done. `runbook` is the name of the fault, and
+    `kind` that of a problem of the node (status/problem.py). `reason` has no figures, so that it seldom changes.
+    """
 
     grave: bool
     text: str
-    advice: str
+    advice: str  # {pids} is where `advised` inserts how to end the programs
     runbook: str
+    reason: str = ""
+    kind: str = "gpu_health"
+    xid: tuple[str, str] = ("", "")  # code and name
+
+    def advised(self, pids: Sequence[int] = ()) -> str:
+        """Return what to do, where `pids` are the programs that use the GPU."""
+        return self.advice.replace(
+            "{pids}", f" (kill {' '.join(map(str, pids))})" if 0 < len(pids) <= _MAX_PIDS else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
-    """The figures of the driver about one GPU; an unknown one is as if there were no error."""
+    """The figures about one GPU; an unknown one is as if there were no error."""
 
     recovery_action: str = "none"
     remapping_failed: bool = False
@@ -121,47 +151,77 @@ class GpuHealth:
     nvlink_corrected: float | None = None  # of one kind of NVLINK_CORRECTED per second
     temperature: float | None = None
     slowdown_temperature: float | None = None  # at which it lowers its clocks
+    lanes: tuple[int, int] | None = None  # of its PCIe link, and their maximum
+    load: float | None = None  # the share of the time in which a kernel ran, over the window
+    link_load: float | None = None  # over the last minutes
+    was_narrow: bool = False  # under load, and not wide since
+    slowed: Mapping[str, float] = field(default_factory=dict)  # the share of the time by reason of SLOWDOWNS
 
 
-def ailments(health: GpuHealth, index: object, pids: Sequence[int] = ()) -> Iterator[Ailment]:
-    """Yield each error of the GPU with an index, the gravest first. `pids` are the programs that use it."""
-    end = f" (kill {' '.join(map(str, pids))})" if 0 < len(pids) <= _MAX_PIDS else ""
+def ailments(health: GpuHealth, index: object, limits: Thresholds = DEFAULTS) -> Iterator[Ailment]:
+    """Yield what is wrong with the GPU with an index that answers, the gravest first."""
     reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
     if (action := health.recovery_action) != "none":
         wanted, advice = RECOVERY.get(action, (action.replace("_", " "), "see NVIDIA's documentation"))
-        yield Ailment(
-            True, f"the driver requires {wanted} after an error", advice.format(index=index, pids=end), "GpuNeedsReset"
-        )
+        text = f"the driver requires {wanted} after an error"
+        yield Ailment(True, text, advice.replace("{index}", str(index)), "GpuNeedsReset", action)
     if health.remapping_failed:
         yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE, "GpuRowRemapFailed")
-    if health.retired_pages >= MANY_RETIRED_PAGES:
-        yield Ailment(
-            False, f"{health.retired_pages:.0f} of at most 64 memory pages are retired", _REPLACE, "GpuRowRemapFailed"
-        )
+    if health.retired_pages >= limits.retired_pages:
+        text = f"{health.retired_pages:.0f} of at most 64 memory pages are retired"
+        yield Ailment(False, text, _REPLACE, "GpuRowRemapFailed")
     if health.remapping_pending:
-        text = "a faulty memory row waits to be remapped"
-        yield Ailment(False, text, f"programs on it are not affected; {reset}", "GpuNeedsReset")
+        text, advice = "a faulty memory row waits to be remapped", f"programs on it are not affected; {reset}"
+        yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
     if health.retirement_pending:
-        yield Ailment(False, "a faulty memory page waits to be retired", reset, "GpuNeedsReset")
+        text = "a faulty memory page waits to be retired"
+        yield Ailment(False, text, reset, "GpuNeedsReset", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
         advice = f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}"
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
-    if found := nvlink_words(health):
+    if found := _nvlink_words(health, limits):
         yield Ailment(False, found, _LINK, "GpuNvlinkErrors")
     temperature, limit = health.temperature, health.slowdown_temperature
-    if temperature is not None and limit is not None and temperature >= limit - NEAR_SLOWDOWN_CELSIUS:
+    if temperature is not None and limit is not None and temperature >= limit - limits.near_slowdown_celsius:
         text = f"its temperature is {temperature:.0f} °C, at {limit:.0f} °C it lowers its clocks"
         yield Ailment(False, text, _COOL, "GpuHot")
+    yield from _under_load(health, limits)
 
 
-def nvlink_words(health: GpuHealth) -> str:
+def _under_load(health: GpuHealth, limits: Thresholds) -> Iterator[Ailment]:
+    slowed = [reason for reason, share in health.slowed.items() if share >= limits.slowed_ratio]
+    if slowed and (health.load or 0.0) >= limits.under_load_ratio:
+        text, advice = f"clocks lowered: {', '.join(slowdowns(slowed))}", "check cooling and power supply"
+        yield Ailment(
+            False, text, f"{advice} (gpu_clocks_event_seconds_total)", "GpuThrottled", slowed[0], "gpu_slowed"
+        )
+    width, most = health.lanes or (0, 0)
+    if width < most and (health.was_narrow or (health.link_load or 0.0) >= limits.under_load_ratio):
+        text = f"its PCIe link has {width} of {most} lanes: copies between host and GPU take longer"
+        yield Ailment(False, text, _NARROW, "GpuPcieDegraded", kind="narrow_link")
+
+
+def lost(reason: str) -> Ailment:
+    """Return the fault of a GPU that is down for a reason of the driver."""
+    return Ailment(True, down_phrase(reason), down_advice(reason) or "", "GpuLost", reason, "gpu_down")
+
+
+def xid_fault(code: str, kind: str, name: str, index: object) -> Ailment | None:
+    """Return the fault of an Xid error of a class, None if nobody is alerted about the class."""
+    text = f"Xid {code}" + (f" ({name})" if name else "")
+    fault = f"GpuXid{kind.capitalize()}"
+    advice = xid_advice(kind, index)
+    return Ailment(False, text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
+
+
+def _nvlink_words(health: GpuHealth, limits: Thresholds) -> str:
     """Return which errors of its NVLinks are a fault of a GPU, "" if none is."""
     never = [(kind, health.nvlink_errors.get(kind) or 0) for kind in NVLINK_NEVER]
     if counted := [f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never if count > 0]:
         return f"NVLink errors since the driver was loaded: {', '.join(counted)}"
     rate = health.nvlink_corrected or 0.0
-    return f"its NVLinks correct {rate:.0f} errors per second" if rate >= NVLINK_PER_SECOND else ""
+    return f"its NVLinks correct {rate:.0f} errors per second" if rate >= limits.nvlink_errors_per_second else ""
 
 
 def xid_advice(xid_class: str, index: object) -> str:

@@ -30,6 +30,13 @@ class Profiled(NamedTuple):
     received: float | None = None
 
 
+class Xids(NamedTuple):
+    """Unix times of the last Xid errors of a GPU by code, and of those that are not repaired."""
+
+    last: Mapping[int, float]
+    unrepaired: Mapping[int, float]
+
+
 class Use(NamedTuple):
     """What a process uses of a GPU: bytes, and busy seconds so far."""
 
@@ -48,6 +55,7 @@ class Node:
     devices: tuple[Device, ...] = ()  # device
     loads: Mapping[str, Load] = field(default_factory=dict)  # utilization
     profiled: Mapping[str, Profiled] = field(default_factory=dict)  # profiling
+    xids: Mapping[str, Xids] = field(default_factory=dict)  # events
     uses: Mapping[tuple[str, str], Use] = field(default_factory=dict)  # process, by (process, uuid)
     started: Mapping[str, float | None] = field(default_factory=dict)  # process: Unix time
     unaccounted: Mapping[str, float | None] = field(default_factory=dict)  # process: busy seconds by uuid

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from gpugauge.base.serving import serves
 from gpugauge.driver.advice import REMEMBERED, down_advice, down_phrase
-from gpugauge.faults.table import UNDER_LOAD
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.owner import name, owner, owner_words
@@ -21,7 +20,6 @@ _MAX_NAMED = 3  # programs that an error affects
 _MAX_NAMED_UNHOOKED = 2  # programs without the hook
 _MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
-_NARROW_ADVICE = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 
 
 def gpu_problems(gpus: Sequence[Entry], *, simulated: bool) -> Iterator[Entry]:
@@ -37,12 +35,11 @@ def gpu_problems(gpus: Sequence[Entry], *, simulated: bool) -> Iterator[Entry]:
         subject, uuids = gpus_words([gpu]), [gpu["uuid"]]
         if gpu not in hidden:
             yield from _errors(gpu, subject)
-        # A training that the clocks slow down is a problem of its own.
-        if gpu["slowed_by"] and not any(p["limited_by"] == "throttled" for p in gpu["processes"]):
-            text, advice = clocks_words(gpu), "check cooling and power supply (gpu_clocks_event_seconds_total)"
-            yield problem("gpu_slowed", subject, text, advice, gpus=uuids)
-        if text := narrow_words(gpu):
-            yield problem("narrow_link", subject, text, _NARROW_ADVICE, gpus=uuids)
+        for fault in gpu["faults"]:
+            # A training that the clocks slow down is a problem of its own.
+            slows = fault["kind"] == "gpu_slowed" and not any(p["limited_by"] == "throttled" for p in gpu["processes"])
+            if slows or fault["kind"] == "narrow_link":
+                yield problem(fault["kind"], subject, fault["text"], fault["advice"], gpus=uuids)
         for device in (gpu, *gpu["mig"]):
             if gpu["up"] and device["allocated_to"] and not in_use(gpu):
                 holders = ", ".join(filter(None, map(owner, device["allocated_to"])))
@@ -61,15 +58,6 @@ def _is_hidden(gpu: Entry) -> bool:
 def clocks_words(gpu: Entry) -> str:
     """Return why the clocks of a GPU are lowered."""
     return f"clocks lowered: {', '.join(gpu['slowed_by'])}"
-
-
-def narrow_words(gpu: Mapping[str, Any]) -> str:
-    """Return how narrow the PCIe link of a GPU under load is, "" if it is not: idle, some GPUs use fewer lanes."""
-    width, most = gpu["pcie_width"], gpu["pcie_width_max"]
-    known = gpu["up"] and width is not None and most is not None and (gpu["load"], gpu["load_5m"]) != (None, None)
-    if not known or width >= most or _load(gpu) < UNDER_LOAD:
-        return ""
-    return f"its PCIe link has {width:.0f} of {most:.0f} lanes: copies between host and GPU take longer"
 
 
 class _Error(NamedTuple):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 from gpugauge.driver.advice import REMEMBERED, down_advice
-from gpugauge.faults.table import GpuHealth, ailments, slowdowns, xid_advice
+from gpugauge.faults.table import Ailment, slowdowns, xid_advice
 from gpugauge.status.history import History, by_labels
 from gpugauge.status.problem import section_of_xid
 from gpugauge.status.processes import Entry, Families, current, processes_of, rows, workload
@@ -29,13 +28,21 @@ _MIG_FIGURES = {
 }
 
 
-def gpus(found: Families, history: History, processes: Sequence[Entry], now: float) -> list[Entry]:
-    """Return the GPUs by index, without their states. `now` is the Unix time of the snapshot."""
+def gpus(
+    found: Families,
+    history: History,
+    processes: Sequence[Entry],
+    faults: Mapping[str, Sequence[Ailment]],
+    now: float,
+) -> list[Entry]:
+    """Return the GPUs by index, without their states. `now` is the Unix time of the snapshot, whose `faults` are those
+    of the GPUs by uuid.
+    """
     known = {facts["uuid"]: facts for facts in rows(found.get("gpu_info"))}
     figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _FIGURES.items()}
     hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
     down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
-    allocation, health, mig = _Allocation(found), _Health(found, history, now), _mig(found)
+    allocation, health, mig = _Allocation(found), _Health(found, faults, now), _mig(found)
     widths = by_labels(found.get("gpu_pcie_width"), "uuid", "when")
     on_mig: dict[str, dict[str, float]] = {}
     for (label, uuid), used in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid").items():
@@ -98,24 +105,11 @@ class _Allocation:
 
 
 class _Health:
-    """Errors and lowered clocks of the GPUs that answer, and Xid errors of all."""
+    """Faults and lowered clocks of the GPUs that answer, and Xid errors of all."""
 
-    def __init__(self, found: Families, history: History, now: float) -> None:
-        self._now, self._history = now, history
-        self._actions = current(found.get("gpu_recovery_action"), "uuid")
-        self._flags = {
-            name: by_labels(found.get(name), "uuid")
-            for name in ("gpu_remapped_rows_failure", "gpu_remapped_rows_pending", "gpu_retired_pages_pending")
-        }
-        self._pages: dict[str, float] = {}
-        for (uuid, _), count in by_labels(found.get("gpu_retired_pages"), "uuid", "cause").items():
-            self._pages[uuid] = self._pages.get(uuid, 0) + count
-        self._errors = by_labels(found.get("gpu_ecc_errors_total"), "uuid", "type", "scope")
-        self._links: dict[str, dict[str, float]] = {}
-        for (uuid, kind), count in by_labels(found.get("gpu_nvlink_errors_total"), "uuid", "kind").items():
-            self._links.setdefault(uuid, {})[kind] = count
+    def __init__(self, found: Families, faults: Mapping[str, Sequence[Ailment]], now: float) -> None:
+        self._now, self._faults = now, faults
         self._temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
-        self._limits = by_labels(found.get("gpu_temperature_limit_celsius"), "uuid", "limit")
         self._slowed: dict[str, list[str]] = {}
         for (uuid, reason), active in by_labels(found.get("gpu_clocks_event_active"), "uuid", "reason").items():
             if active:
@@ -132,21 +126,15 @@ class _Health:
 
     def of(self, uuid: str, index: object, pids: Sequence[int]) -> Entry:
         """Return the fields of the GPU with an index, which these programs use."""
-        figures = GpuHealth(
-            self._actions.get(uuid, "none"),
-            bool(self._flags["gpu_remapped_rows_failure"].get((uuid,))),
-            bool(self._flags["gpu_remapped_rows_pending"].get((uuid,))),
-            self._pages.get(uuid, 0),
-            bool(self._flags["gpu_retired_pages_pending"].get((uuid,))),
-            self._errors.get((uuid, "uncorrected", "volatile"), 0),
-            self._links.get(uuid, {}),
-            self._history.nvlink_errors_per_second(uuid),
-            self._temperatures.get((uuid, "gpu")),
-            self._limits.get((uuid, "slowdown")),
-        )
+        faults = [
+            {"grave": f.grave, "text": f.text, "advice": f.advised(pids), "runbook": f.runbook, "kind": f.kind}
+            for f in self._faults.get(uuid, ())
+        ]
+        own = ("grave", "text", "advice", "runbook")
         return {
-            "temperature_celsius": figures.temperature,
-            "health": [asdict(ailment) for ailment in ailments(figures, index, pids)],
+            "temperature_celsius": self._temperatures.get((uuid, "gpu")),
+            "faults": faults,
+            "health": [{key: f[key] for key in own} for f in faults if f["kind"] == "gpu_health"],
             "slowed_by": slowdowns(self._slowed.get(uuid, [])),
             "xids": [
                 {

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpugauge.faults.table import NVLINK_CORRECTED
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Snapshot
 
@@ -48,7 +47,6 @@ class _Point:
     processes: Mapping[Key, float]
     steps: Mapping[str, tuple[int, float]]  # steps with a known duration, and their seconds, by process
     counts: Mapping[str, Mapping[str, float]]  # by family of _COUNTS and process
-    nvlink: Mapping[tuple[str, str], float]  # errors that a link corrects, by uuid and kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +107,6 @@ class History:
             },
             _durations(found.get("torch_step_duration_seconds")),
             {name: {p: x for (p,), x in by_labels(found.get(name), "process").items()} for name in _COUNTS},
-            {
-                (uuid, kind): count
-                for (uuid, kind), count in by_labels(found.get("gpu_nvlink_errors_total"), "uuid", "kind").items()
-                if kind in NVLINK_CORRECTED
-            },
         )
         self._last_uses = {**self._last_uses, **_uses(found, snapshot.timestamp)}
         present = by_labels(found.get("torch_process_info"), "process")
@@ -189,22 +182,6 @@ class History:
             return None
         (since, before), (until, after) = known[0], known[-1]
         return (after - before) / (until - since) if after >= before else None
-
-    def nvlink_errors_per_second(self, uuid: str) -> float | None:
-        """Return the rate of the most frequent kind of errors that the NVLinks of a GPU correct, over the last ten
-        minutes or since the start of the daemon; None before 30 s.
-        """
-        with self._lock:
-            points = list(self._points)
-        new = points[-1] if points else None
-        rates = []
-        for kind in NVLINK_CORRECTED:
-            old = next((point for point in points if (uuid, kind) in point.nvlink), None)
-            if new and old and (uuid, kind) in new.nvlink and new.monotonic - old.monotonic >= _MIN_OBSERVED_SECONDS:
-                # A counter that was reset has increased by at least its value.
-                before, after = old.nvlink[uuid, kind], new.nvlink[uuid, kind]
-                rates.append((after - before if after >= before else after) / (new.monotonic - old.monotonic))
-        return max(rates, default=None)
 
     def reporting_seconds(self, process: str) -> float | None:
         """Return for how long a process has reported through the hook, as far as it was observed; None if unknown."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from gpugauge.driver.advice import ADVICE, WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
+from gpugauge.faults.judged import faults_of
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
 from gpugauge.status.gpus import gpus, mark_remembered
@@ -35,7 +36,7 @@ def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool
         "driver": _driver(found, history, may_have_gpu),
         "failing_collectors": _failing(snapshot),
         "hook": _hook(found, snapshot.timestamp),
-        "gpus": gpus(found, history, processes, snapshot.timestamp),
+        "gpus": gpus(found, history, processes, faults_of(snapshot), snapshot.timestamp),
         # Trainings with the hook come first.
         "without_gpu": sorted((p for p in without_gpu if p["ended"] is None), key=lambda p: not p["hook"]),
         "ended": sorted((p for p in without_gpu if p["ended"] is not None), key=lambda p: -p["ended"]),

@@ -317,7 +317,7 @@ def test_unknown_values_are_dashes() -> None:
     process: Entry = dict.fromkeys(facts["without_gpu"][0]) | {"workload": {}}
     bare: Entry = dict.fromkeys(facts["gpus"][0]) | {"uuid": "GPU-x", "up": True, "processes_hidden": 0}
     bare |= {"load_10m": [], "allocated_to": [], "processes": [process], "level": "none"}
-    bare |= {key: [] for key in ("health", "slowed_by", "xids", "mig")} | {"state_words": "in use"}
+    bare |= {key: [] for key in ("faults", "health", "slowed_by", "xids", "mig")} | {"state_words": "in use"}
     process["level"] = "none"
     facts = node_facts(gpus=[bare], without_gpu=[])
     facts["totals"] = dict.fromkeys(facts["totals"]) | {"gpus": 1, "up": 1, "load_gpus": 0, "mig_devices": 0}
@@ -356,7 +356,7 @@ EVERY = [
     *(advice.format(index=3, pids=" (kill 7 8)") for _, advice in RECOVERY.values()),
     *(xid_advice(kind, 3) for kind in ("reset", "workflow", "node")),
     *(down_advice(reason) or "" for reason in ("gpu_is_lost", "not_enumerated", "removed", "hangs", "?")),
-    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1), 3)),
+    *(a.advised() for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1), 3)),
     *(words.RUN_ADVICE, words.HOOK_ADVICE, words.STALLED_ADVICE.format(7), words.IDLE_ADVICE),
 ]
 

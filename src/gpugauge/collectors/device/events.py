@@ -16,6 +16,7 @@ from gpugauge.collectors.kmsg import KernelLog, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
 from gpugauge.driver.xids import XID_CLASSES, xid_class, xid_labels, xid_name
 from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
+from gpugauge.node.node import Xids
 from gpugauge.snapshot import Section
 
 log = logging.getLogger("gpugauge.events")
@@ -170,6 +171,7 @@ class EventsCollector(RegisteredCollector):
             self._sources = sources
             states = families(DEVICE, [((uuid,), state) for uuid, state in self._states.items()])
             self._section = Section(self.name, states + families(SOURCES, [((), sources)]))
+        tick.node.xids = {uuid: Xids(dict(s.last), dict(s.faults)) for uuid, s in self._states.items()}
         return self._section
 
     def _know(self, devices: tuple[Device, ...], now: float) -> bool:

@@ -227,7 +227,8 @@ class UtilizationCollector(RegisteredCollector):
     def busy_seconds(self, uuid: str) -> float | None:
         """Return the busy seconds of a GPU's `gpu` engine so far, None if they are not counted."""
         state = self._states.get(uuid)
-        return next((account.busy for name, account in state.live if name == "gpu"), None) if state else None
+        load = state.load() if state else None
+        return load.busy if load else None
 
     def _subjects(self, tick: Tick) -> list[tuple[tuple[str], _State]]:
         subjects: list[tuple[tuple[str], _State]] = []

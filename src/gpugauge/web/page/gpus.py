@@ -8,7 +8,6 @@ from typing import Any
 
 from gpugauge.driver.advice import down_phrase
 from gpugauge.status.ended import FAILURES
-from gpugauge.status.gpu_problems import narrow_words
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
 from gpugauge.status.words import plural
 from gpugauge.web.page.draw import ABSENT, bar, duration, mark, name, of_sizes, of_watts, percent, sparkline, text
@@ -101,8 +100,8 @@ class _Table:
             yield _note(" ".join(words), "down")
         marks = [self._link("bad" if a["grave"] else "poor", a["text"], a["runbook"]) for a in gpu["health"]]
         marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu["slowed_by"]]
-        narrow = narrow_words(gpu)
-        marks += [self._link("poor", narrow, "GpuPcieDegraded")] if narrow else []
+        narrow = [f for f in gpu["faults"] if f["kind"] == "narrow_link"]
+        marks += [self._link("poor", fault["text"], fault["runbook"]) for fault in narrow]
         marks += [self._xid(xid) for xid in gpu["xids"]]
         if marks:
             yield _note(" ".join(marks), "health")

@@ -1,0 +1,167 @@
+"""The faults of GPUs, each judged once: alerts, dashboards and views show what this collector has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import NamedTuple
+
+from gpugauge.collectors.base import RegisteredCollector, Tick
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, down_reason
+from gpugauge.driver.xids import xid_labels
+from gpugauge.faults.judged import Judged, Track, health_of
+from gpugauge.faults.table import (
+    DEFAULTS,
+    FAULTS,
+    NVLINK_CORRECTED,
+    SLOWDOWNS,
+    Ailment,
+    GpuHealth,
+    Thresholds,
+    ailments,
+    lost,
+    xid_fault,
+)
+from gpugauge.metric import NONE, Metric, Table, by, families
+from gpugauge.node.node import Load, Xids
+from gpugauge.settings.model import Settings
+
+_LINK_SECONDS = 300.0  # over which a GPU is under load, for the width of its link
+_PASSING = {"application", "other"}  # classes of Xid errors that are no fault of the GPU after a while
+_NO_XIDS = Xids({}, {})
+_MAX_STEP_SECONDS = 15.0  # for which the reasons of one reading count, where the driver counts no seconds
+
+
+class _Gpu(NamedTuple):
+    """`judged` is false while the driver is released: only errors from before are known."""
+
+    faults: tuple[Ailment, ...]
+    judged: bool
+
+
+def _names(gpu: _Gpu) -> dict[tuple[str, ...], float]:
+    return {(each.runbook, FAULTS[each.runbook].severity): 1 for each in gpu.faults}
+
+
+def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for each in gpu.faults:  # of several reasons, the gravest
+        fault = FAULTS[each.runbook]
+        summary = f"had {each.text}" if each.kind == "xid" else fault.summary
+        words = (each.reason, fault.word, summary, each.advised(), fault.action)
+        found.setdefault((each.runbook, *each.xid), words)
+    return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
+
+
+_gpu = Table[_Gpu]("uuid")
+METRICS: tuple[Metric, ...] = (
+    _gpu.gauge(
+        "gpu_problem",
+        "1 for each fault of the GPU that is there now, by the name of its alert (docs/runbook.md), with its severity. "
+        "Absent for the other faults.",
+        NONE,
+        _names,
+        *("problem", "severity"),
+    ),
+    _gpu.gauge(
+        "gpu_problem_info",
+        "The words of each series of gpu_problem; always 1. Xid errors have a series for each code. state is at most "
+        "14 characters long, summary follows the name of the GPU, and action is what drains nodes should do: reset, "
+        "drain, or empty.",
+        NONE,
+        _info,
+        *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action"),
+    ),
+    _gpu.gauge(
+        "gpu_problems",
+        "Number of faults of the GPU, 0 without one. Absent while the driver is released.",
+        NONE,
+        lambda g: len({each.runbook for each in g.faults}) if g.judged else None,
+    ),
+)
+
+
+class _State:
+    """Counters of one GPU over time, and whether its link was narrow under load and has not been wide since."""
+
+    def __init__(self) -> None:
+        self.narrow = False
+        self._track, self._now = Track(), 0.0
+        self._slowed = dict.fromkeys(SLOWDOWNS, 0.0)  # seconds, where the driver counts none
+
+    def health(self, reading: DeviceReading, load: Load | None, now: float, limits: Thresholds) -> GpuHealth:
+        """Return the figures of a reading, and those over time; `load` is that of its engine so far."""
+        seconds = by(busy=load.busy, observed=load.observed) if load else {}
+        counters = {**seconds, **self._lowered(reading, now)}
+        counters |= {kind: count for kind, count in (reading.nvlink_errors or {}).items() if kind in NVLINK_CORRECTED}
+        self._track.add(now, counters, max(limits.window_seconds, _LINK_SECONDS))
+        rates = self._track.rates(counters, now, limits.window_seconds)
+        return replace(
+            health_of(reading),
+            nvlink_corrected=max((rates[kind] for kind in NVLINK_CORRECTED if kind in rates), default=None),
+            slowed={reason: rates[reason] for reason in SLOWDOWNS if reason in rates},
+            load=_share(rates),
+            link_load=_share(self._track.rates(seconds, now, _LINK_SECONDS)),
+            was_narrow=self.narrow,
+        )
+
+    def _lowered(self, reading: DeviceReading, now: float) -> dict[str, float]:
+        """Return the seconds with lowered clocks by reason. Drivers before R575 do not count all of them."""
+        passed, self._now = min(now - self._now, _MAX_STEP_SECONDS), now
+        mask, counted = reading.clocks_event_reasons, reading.clocks_event_nanoseconds or {}
+        for reason in SLOWDOWNS:
+            self._slowed[reason] += passed if (mask or 0) & CLOCKS_EVENT_REASONS[reason] else 0.0
+        sampled = {} if mask is None else self._slowed
+        return {**sampled, **{reason: counted[reason] / 1e9 for reason in SLOWDOWNS if reason in counted}}
+
+
+def _share(rates: Mapping[str, float]) -> float | None:
+    """Return the share of the observed time in which a GPU was busy, None without any."""
+    return min(1.0, rates["busy"] / rates["observed"]) if rates.get("observed") else None
+
+
+class FaultsCollector(RegisteredCollector):
+    """Rows by uuid; the same section until a fault comes, changes or goes."""
+
+    name = "faults"
+    metrics = METRICS
+
+    def __init__(self) -> None:
+        self._limits = DEFAULTS
+        self._states: dict[str, _State] = {}
+        self._found: dict[str, _Gpu] = {}
+        self._section = Judged(self.name, (), {})
+
+    def configure(self, settings: Settings) -> None:
+        """Apply the thresholds."""
+        self._limits = type(DEFAULTS)(**asdict(settings.faults))
+
+    def collect(self, tick: Tick) -> Judged:
+        """Judge every GPU. Collectors that do not run contribute nothing."""
+        found = {d.uuid: _Gpu(tuple(self._faults(d, tick)), d.reason != RELEASED) for d in tick.driver.devices}
+        self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
+        if found != self._found:
+            rows = families(METRICS, [((uuid,), gpu) for uuid, gpu in found.items()])
+            self._section = Judged(self.name, rows, {uuid: gpu.faults for uuid, gpu in found.items()})
+            self._found = found
+        return self._section
+
+    def _faults(self, device: Device, tick: Tick) -> Iterator[Ailment]:
+        index = device.reading.index if device.reading.index >= 0 else "?"
+        if device.up:
+            load = tick.node.loads.get(device.uuid)
+            state = self._states.setdefault(device.uuid, _State())
+            health = state.health(device.reading, load, tick.monotonic, self._limits)
+            found = list(ailments(health, index, self._limits))
+            if health.lanes:
+                state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)
+            yield from found
+        elif device.reason != RELEASED:
+            yield lost(down_reason(device.reason))
+        last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
+        recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}
+        for xid in sorted({*recent, *unrepaired}):
+            code, kind, name = xid_labels(xid)
+            fault = xid_fault(code, kind, name, index)
+            if fault and xid in (recent if kind in _PASSING else unrepaired):
+                yield fault
