@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpugauge.faults.table import FAULTS
 from grafana.build.common import JOB_LABELS, alerts
 from grafana.build.queries import COUNT, Expr, keys
 
@@ -21,11 +22,7 @@ class Inhibition(NamedTuple):
 
 # A test compares them with deploy/prometheus/alertmanager.yaml.
 INHIBITIONS = (
-    Inhibition("GpuLost", "GpuThrottled|GpuHot|GpuPcieDegraded|GpuNvlinkErrors|GpuXid.*", _GPU),
-    Inhibition("GpuLost|GpuRowRemapFailed", "GpuNeedsReset|GpuUncorrectedEcc", _GPU),
-    Inhibition("GpuNeedsReset|GpuRowRemapFailed", "GpuXid(Reset|Workflow|Application)", _GPU),
-    Inhibition("GpuNeedsReset", "GpuUncorrectedEcc|GpuNvlinkErrors", _GPU),
-    Inhibition("GpuThrottled", "GpuHot", _GPU),
+    *(Inhibition(fault.name, "|".join(fault.explains), _GPU) for fault in FAULTS.values() if fault.explains),
     Inhibition("TrainingOutOfMemory", f"TrainingStalled|TrainingOnCpu|GpuHeldIdle|{_LOW}", _JOB),
     Inhibition("TrainingStalled", f"TrainingOnCpu|GpuHeldIdle|{_LOW}", _JOB),
     Inhibition("TrainingOnCpu|GpuHeldIdle", _LOW, _JOB),
