@@ -88,7 +88,10 @@ def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:
         ((403, "status is for admins"), "answers 403: status is for admins"),
         ((200, "<html>"), "does not answer as gpugauge does"),
         ((200, "[]"), "does not answer as gpugauge does"),
-        ((200, '{"gpus": [], "timestamp": 1.0}'), "the daemon does not report it any more"),
+        (
+            (200, '{"gpus": [], "timestamp": 1, "problems": [], "answer": "-", "version": "", "driver": {}}'),
+            "the daemon does not report it any more",
+        ),
     ],
 )
 def test_metrics_without_a_status(tmp_path: Path, status: tuple[int, str], problem: str) -> None:

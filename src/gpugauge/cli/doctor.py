@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from gpugauge.cli.common import address_option, of_metrics, wants_colour
+from gpugauge.cli.common import address_option, of_metrics, wants_colour, write_document
 from gpugauge.doctor import report
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.answer import answer as ask
@@ -82,7 +82,7 @@ def command(
     said = ask(case) if pid is not None else None
     if as_json:
         entries += examine(case)
-        click.echo(report.document(case, entries, said))
+        write_document(report.document(case, entries, said) + "\n")
     else:
         for line in _lines(case, said, _collected(examine(case), entries), checks=checks):
             shown = encodable(line, sys.stdout.encoding or "utf-8")

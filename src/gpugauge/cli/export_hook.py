@@ -11,14 +11,18 @@ from gpugauge.hook import launch
 
 
 @click.command("export-hook")
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-def command(folder: Path) -> None:
+@click.argument("folder")
+def command(folder: str) -> None:
     """Copy the hook into FOLDER, for images without gpugauge.
 
     The hook is the part of gpugauge inside a training process. To load it, set PYTHONPATH to the value that this
     command prints.
     """
+    if not folder:
+        raise click.UsageError("the name of the folder is empty")
     try:
-        click.echo(launch.export(folder))
+        click.echo(launch.export(Path(folder)))
+    except launch.LaunchError as error:
+        fail(error.exit_code, error)
     except OSError as error:
         fail(1, f"{folder}: {error.strerror}")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
+import sys
+from typing import Any
 
 import click
 
@@ -22,12 +27,30 @@ _COMMANDS = (
     "status",
     "top",
 )
+# What a write to standard output may fail with; a pipe without a reader is handled by click.
+_OF_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE}
 
 
 class _Commands(click.Group):
     """A group that imports the module of a command only when the command is needed: `gpugauge run` starts a training
     process and must be fast.
     """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, and end it in one sentence if standard output does not take what it writes."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # the locale may lack a character of a text
+        try:
+            try:
+                return super().main(*args, **extra)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.filename is not None or error.errno not in _OF_OUTPUT:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail again at the exit
+            click.echo(f"gpugauge: standard output: {error.strerror}", err=True)
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's)
         return list(_COMMANDS)

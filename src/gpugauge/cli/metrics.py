@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpugauge.artifacts.reference import FORMATS
+from gpugauge.cli.common import write_document
 
 
 @click.command("metrics")
@@ -18,4 +19,4 @@ from gpugauge.artifacts.reference import FORMATS
 )
 def command(form: str) -> None:
     """Print every metric that gpugauge can export."""
-    click.echo(FORMATS[form](), nl=False)
+    write_document(FORMATS[form]())

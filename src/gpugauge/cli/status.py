@@ -11,8 +11,10 @@ from typing import NoReturn, TextIO
 
 import click
 
+from gpugauge import __version__
 from gpugauge.cli.ask import ask
 from gpugauge.cli.common import fail, url_option, wants_colour
+from gpugauge.terminal import reply
 from gpugauge.terminal.table import Status, table
 from gpugauge.web.client import RequestError
 
@@ -85,11 +87,7 @@ def exit_status(facts: Status) -> int:
 def fetch(url: str) -> Status:
     """Return the status as the daemon at `url` sends it. Raises RequestError."""
     body = ask(url, _PATH, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
-    unusable = f"{url} does not answer as gpugauge does"
-    try:
-        facts = json.loads(body)
-    except ValueError as error:
-        raise RequestError(f"{unusable}: {error}") from None
-    if not isinstance(facts, dict) or "gpus" not in facts:
-        raise RequestError(unusable)
+    facts = reply.read(body)
+    if facts is None:
+        raise RequestError(f"{url} does not answer as this version of gpugauge does ({__version__})")
     return facts

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+from typing import NoReturn
 
 import click
 
+from gpugauge.base import extras
 from gpugauge.cli.common import fail, url_option
 
 _INTERVAL_SECONDS = 2.0
@@ -15,15 +17,15 @@ _INTERVAL_SECONDS = 2.0
 
 @click.command("top")
 @url_option
-def command(url: str) -> None:
+def command(url: str) -> NoReturn:
     """Follow the GPUs and processes of a machine, with the cause and share of lost GPU time.
 
     Keys: s sorts by the next column, r reverses, / filters, d or Enter opens details, Tab changes between GPUs and
-    processes, space pauses, q quits. It needs textual: pip install 'gpugauge[top]'. If the daemon does not answer, top
-    says so and tries again every two seconds.
+    processes, space pauses, q quits. It needs the package textual. If the daemon does not answer, top says so and
+    tries again every two seconds.
     """
     if importlib.util.find_spec("textual") is None:
-        fail(2, "gpugauge top needs textual: pip install 'gpugauge[top]'; gpugauge status --watch does not")
+        fail(2, f"gpugauge top needs textual: {extras.advice('textual')}; gpugauge status --watch does not need it")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail(2, "gpugauge top needs a terminal; gpugauge status prints the same once")
     from gpugauge.cli.status import fetch
@@ -31,4 +33,6 @@ def command(url: str) -> None:
     from gpugauge.terminal.top import Top
     from gpugauge.web.client import RequestError
 
-    Top(Feed(functools.partial(fetch, url), RequestError, _INTERVAL_SECONDS)).run()
+    app = Top(Feed(functools.partial(fetch, url), RequestError, _INTERVAL_SECONDS))
+    app.run()
+    sys.exit(app.return_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import urljoin
 from gpugauge.doctor import reported
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.process import not_visible, pid_of, process_label
+from gpugauge.terminal import reply
 from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.screen import Process, processes
@@ -89,13 +89,11 @@ def answer(case: Case) -> StatusReply:
 def _status(url: str) -> tuple[Mapping[str, Any], str]:
     """Return the status of the daemon whose metrics are at `url`, or the problem."""
     try:
-        facts = json.loads(request(urljoin(url, _PATH), timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES))
+        body = request(urljoin(url, _PATH), timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
     except RequestError as error:
         return {}, str(error)
-    except ValueError:
-        facts = None
-    usable = isinstance(facts, dict) and "gpus" in facts
-    return (facts, "") if usable else ({}, f"{urljoin(url, _PATH)} does not answer as gpugauge does")
+    facts = reply.read(body)
+    return (facts, "") if facts else ({}, f"{urljoin(url, _PATH)} does not answer as gpugauge does")
 
 
 def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterator[str]:

@@ -1,0 +1,151 @@
+"""Commands in drawn surroundings: locales, full disks, umasks, folders, and servers that are not gpugauge."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.drawn import seeds
+
+from gpugauge.cli.main import main
+from gpugauge.cli.top import command as top
+from gpugauge.terminal import reply
+from qa.worlds.nodes import world
+
+DOCUMENTS = (
+    "rules",
+    "rules --explain",
+    "dashboards node",
+    "dashboards --inputs job",
+    "metrics",
+    "metrics --format json",
+)
+LOCALES = (
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    {"LC_ALL": "POSIX", "PYTHONIOENCODING": "ascii"},
+    {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "latin-1"},
+    {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-16"},
+    {"LANG": "de_DE.ISO-8859-1", "PYTHONIOENCODING": "cp1252"},
+)
+
+
+def gpugauge(command: str, out: int, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    words = [sys.executable, "-m", "gpugauge", *command.split()]
+    # The same interpreter, and no locale of the machine.
+    plain = {"PATH": os.environ["PATH"], "COLUMNS": "120"}
+    return subprocess.run(
+        words, env=plain | (environ or {}), stdout=out, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+
+
+@seeds(range(10))
+def test_a_document_is_in_utf_8_under_every_locale(seed: int) -> None:
+    command, environ = DOCUMENTS[seed % len(DOCUMENTS)], LOCALES[seed % len(LOCALES)]
+    usual = gpugauge(command, subprocess.PIPE, {"LC_ALL": "C.UTF-8"})
+    found = gpugauge(command, subprocess.PIPE, environ)
+
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert found.stdout == usual.stdout
+    assert found.stdout.decode()
+
+
+@seeds(range(10))
+def test_a_full_disk_ends_a_command_in_one_sentence(seed: int) -> None:
+    command = (*DOCUMENTS, "scenarios", "--help", "--version", "serve --help")[seed]
+    with Path("/dev/full").open("wb") as full:
+        found = gpugauge(command, full.fileno())
+
+    assert found.stderr == b"gpugauge: standard output: No space left on device\n"
+    assert found.returncode == 1
+
+
+@seeds(range(100))
+def test_the_exported_hook_can_be_read_by_all(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    here = tmp_path / "p" / "q" / "r"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    name = "/".join(draw.choices(("a", "b c", "ü", ".", "..", "x:y"), weights=(4, 2, 2, 1, 1, 1), k=draw.randint(1, 3)))
+    folder = draw.choice((name, f"{here}/{name}", "" if draw.random() < 0.2 else name))
+    os.umask(before := os.umask(0))
+    try:
+        os.umask(draw.choice((0, 0o002, 0o022, 0o027, 0o077)))
+        if draw.random() < 0.3:
+            Path("a").mkdir(mode=0o750)
+        known = {path: path.stat().st_mode for path in (tmp_path, *tmp_path.rglob("*"))}
+        done = CliRunner().invoke(main, ["export-hook", folder])
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path not in known]
+
+    assert {path: path.stat().st_mode for path in known} == known
+    if not folder or ":" in folder:
+        assert (done.exit_code, made, done.stdout) == (2, [], "")
+        return
+    assert done.exit_code == 0, done.output
+    printed = Path(done.stdout.rstrip("\n"))
+    assert printed.is_absolute()
+    assert printed == Path(folder).resolve() / "gpugauge" / "hook" / "bootstrap"
+    assert (printed / "sitecustomize.py").is_file()
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o755, 0o644}
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    """Return a document with one part left out, or of another type."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice(sorted(value))
+        if draw.random() < 0.3:
+            return {name: part for name, part in value.items() if name != key}
+        return value | {key: changed(value[key], draw)}
+    if isinstance(value, list) and value and draw.random() < 0.9:
+        place = draw.randrange(len(value))
+        return [*value[:place], changed(value[place], draw), *value[place + 1 :]]
+    return draw.choice([None, "", "x", 0, -1, 1e300, [], {}, [None], {"a": 1}, True])
+
+
+@seeds(range(500))
+def test_no_answer_leads_to_a_traceback(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(seed)
+    _, facts = world(draw.randrange(12))
+    for _ in range(draw.choice((0, 1, 1, 1, 5))):
+        facts = changed(facts, draw)
+    body = draw.choice(
+        [b"", b"[" * 100_000, b"\xff", b'{"gpus": []}', b'{"gpus": [{"index": 0}]}', *[json.dumps(facts).encode()] * 20]
+    )
+    monkeypatch.setattr("gpugauge.cli.status.ask", lambda *_, **__: body)
+    for arguments in (["status"], ["status", "--json"]):
+        done = CliRunner().invoke(main, arguments)
+
+        assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
+        assert (done.exit_code == 2) is (reply.read(body) is None)
+        assert done.exit_code != 2 or "does not answer as this version of gpugauge does" in done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_top_ends_with_the_status_of_its_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of textual that lacks what top needs ends the application with 1, and no exception."""
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setattr("gpugauge.terminal.top.Top.run", lambda self: setattr(self, "_return_code", 1))
+    assert top.callback is not None
+    with pytest.raises(SystemExit, match="1"):
+        top.callback(url="http://127.0.0.1:1")
+
+
+@seeds(range(12))
+def test_an_answer_of_this_version_is_read(seed: int) -> None:
+    facts = json.loads(json.dumps(world(seed)[1]))
+
+    assert reply.read(json.dumps(facts).encode()) == facts
