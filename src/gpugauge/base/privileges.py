@@ -23,8 +23,9 @@ def clear_ambient() -> None:
 
 
 def give_up() -> None:
-    """Give up all capabilities for good, also for every program that is started later. Raises OSError if some remain:
-    a filter of system calls does not allow it.
+    """Give up all capabilities for good, also for every program that is started later. Raises OSError if this process
+    keeps some: a filter of system calls does not allow it. Those that are only inheritable give nothing, because with
+    no_new_privs no program gets capabilities from its file.
     """
     number = 0
     while _prctl(_PR_CAPBSET_READ, number) >= 0:
@@ -36,7 +37,7 @@ def give_up() -> None:
     libc, header, words = _libc(), (ctypes.c_uint32 * 2)(_VERSION_3, 0), _Words()
     if libc.capget(header, words) == 0 and not any(words):
         return
-    if libc.capset(header, _Words()) != 0:
+    if libc.capset(header, _Words()) != 0 and any((*words[0:2], *words[3:5])):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), "capset")
 
