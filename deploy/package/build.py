@@ -4,8 +4,8 @@
 
 A package has a virtual environment at /opt/gpugauge, where the unit expects it, made with the Python that runs this
 script. Its packages are those of the image, by hash. It needs the machine's Python of the same minor version, because
-the compiled modules are for that one. dpkg-deb and rpmbuild do the rest: both are in Debian, and neither needs a tool
-beyond the distribution's.
+the compiled modules are for that one. The .deb is written here, because dpkg-deb would make it own /opt; dpkg and
+rpmbuild do the rest: both are in Debian, and neither needs a tool beyond the distribution's.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import compileall
 import gzip
+import os
 import platform
 import py_compile
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
@@ -38,10 +40,18 @@ _FILES = {
     "LICENSE": "usr/share/doc/gpugauge/copyright",
     "CHANGELOG.md": "usr/share/doc/gpugauge/CHANGELOG.md",
 }
+# A removed package keeps its configuration, and dpkg gives its version as that before. A removal that is given up
+# starts the units again.
+_CONFIGURE = """case $1 in
+configure) old=$2 again=; test ! -e /run/gpugauge.again || again=yes; rm -f /run/gpugauge.again ;;
+abort-remove) old=yes again=yes ;;
+*) exit 0 ;;
+esac"""
 # scripts/NAME.sh in both formats: name and first lines for dpkg, section and first lines for rpm.
 _MAINTAINER = {
-    "installed": ("postinst", 'test "$1" = configure || exit 0\nold=$2', "post", 'old=; test "$1" = 1 || old=yes'),
-    "removing": ("prerm", 'test "$1" = remove || exit 0', "preun", 'test "$1" = 0 || exit 0'),
+    "installing": ("preinst", 'again=; test "$1" != install || again=$2', "pre", "again="),
+    "installed": ("postinst", _CONFIGURE, "post", 'old= again=; test "$1" = 1 || old=yes'),
+    "removing": ("prerm", 'test "$1" = remove || exit 0\nkeep=yes', "preun", 'test "$1" = 0 || exit 0\nkeep='),
     "removed": ("postrm", 'purge=; test "$1" != purge || purge=yes', "postun", "purge="),
 }
 
@@ -120,24 +130,49 @@ def deb(tree: Path, version: str, revision: str, dist: Path) -> Path:
     architecture = run("dpkg", "--print-architecture")
     after = f"{_PYTHON.major}.{_PYTHON.minor + 1}"
     size = sum(path.lstat().st_size for path in tree.rglob("*") if not path.is_dir()) // 1024
-    control = tree / "DEBIAN"
-    control.mkdir()
-    (control / "control").write_text(
+    control = (
         f"Package: gpugauge\nVersion: {version}-{revision}\nArchitecture: {architecture}\nInstalled-Size: {size}\n"
         "Maintainer: gpugauge contributors\nSection: admin\nPriority: optional\n"
         "Homepage: https://github.com/gpugauge/gpugauge\n"
         f"Depends: python3 (>= {_PYTHON.major}.{_PYTHON.minor}), python3 (<< {after}), libc6, systemd (>= 247)\n"
         f"Description: {_SUMMARY}\n Per training process: how well the GPU is used, and if not well, why.\n"
     )
-    (control / "conffiles").write_text("/etc/default/gpugauge\n")
-    for name, body in scripts().items():
-        script, begin, _, _ = _MAINTAINER[name]
-        (control / script).write_text(f"#!/bin/sh\nset -e\n{begin}\n{body}")
-        (control / script).chmod(0o755)
     path = dist / f"gpugauge_{version}-{revision}_{architecture}.deb"
-    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, path)
-    shutil.rmtree(control)
+    with tempfile.TemporaryDirectory() as folder:
+        about, parts = Path(folder) / "control", [Path(folder) / name for name in ("control.tar.xz", "data.tar.xz")]
+        about.mkdir()
+        (about / "control").write_text(control)
+        (about / "conffiles").write_text("/etc/default/gpugauge\n")
+        for name, body in scripts().items():
+            script, begin, _, _ = _MAINTAINER[name]
+            (about / script).write_text(f"#!/bin/sh\nset -e\n{begin}\n{body}")
+            (about / script).chmod(0o755)
+        _tar(parts[0], about, about.iterdir())
+        _tar(parts[1], tree, (each for each in tree.rglob("*") if each != tree / "opt"))
+        _ar(path, {"debian-binary": b"2.0\n", **{part.name: part.read_bytes() for part in parts}})
     return path
+
+
+def _tar(path: Path, root: Path, members: Iterable[Path]) -> None:
+    """Write a tar file of these members of a folder, as root's."""
+
+    def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = "root"
+        return info
+
+    with tarfile.open(path, "w:xz", format=tarfile.GNU_FORMAT) as archive:
+        for member in sorted(members):
+            archive.add(member, f"./{member.relative_to(root)}", recursive=False, filter=owned)
+
+
+def _ar(path: Path, members: dict[str, bytes]) -> None:
+    """Write the archive that a Debian package is."""
+    with path.open("wb") as file:
+        file.write(b"!<arch>\n")
+        for name, data in members.items():
+            file.write(f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n".encode())
+            file.write(data + b"\n" * (len(data) % 2))
 
 
 def rpm(tree: Path, version: str, revision: str, dist: Path) -> Path:
@@ -176,6 +211,7 @@ def main() -> int:
     parser.add_argument("--revision", default="1", help="number of the package of the same version")
     parser.add_argument("--dist", type=Path, default=_ROOT / "dist", help="folder of the wheel and the packages")
     options = parser.parse_args()
+    os.umask(0o022)  # the files of a package are for all users, whatever the umask of who builds it
     (version,) = re.findall(r'^__version__ = "(.+)"$', (_ROOT / "src/gpugauge/__init__.py").read_text(), re.MULTILINE)
     try:
         with tempfile.TemporaryDirectory() as folder:

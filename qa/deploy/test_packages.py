@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ SERVICE, SOCKET = "gpugauge.service", "gpugauge.socket"
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the packages, and one with a higher version, as `make packages` writes them."""
+    """Return the packages, and one with a higher version, as `make packages` writes them under a strict umask."""
     folder = tmp_path_factory.mktemp("packages")
     need("rpmbuild")
     out = subprocess.run(
@@ -32,14 +34,12 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
+        umask=0o077,
     ).stdout
     found = {Path(line).suffix: Path(line) for line in out.splitlines() if line.endswith((".deb", ".rpm"))}
     tree = folder / "next"
-    subprocess.run(["dpkg-deb", "--raw-extract", str(found[".deb"]), str(tree)], check=True)
-    control = tree / "DEBIAN" / "control"
-    control.write_text(control.read_text().replace(f"Version: {__version__}-1\n", f"Version: {__version__}-2\n"))
-    found["next"] = folder / "next.deb"
-    subprocess.run(["dpkg-deb", "-Znone", "--build", str(tree), str(found["next"])], check=True)
+    subprocess.run(["dpkg-deb", "--extract", str(found[".deb"]), str(tree)], check=True)
+    found["next"] = runpy.run_path(str(ROOT / "deploy/package/build.py"))["deb"](tree, __version__, "2", folder)
     return found
 
 
@@ -48,12 +48,12 @@ def machine(tmp_path_factory: pytest.TempPathFactory, packages: dict[str, Path])
     """Return a machine that has the packages as files."""
     with boot(tmp_path_factory.mktemp("machine")) as booted:
         for name in (".deb", "next"):
-            os.link(packages[name], booted.root / "opt" / f"{name.strip('.')}.pkg")
+            os.link(packages[name], booted.root / "srv" / f"{name.strip('.')}.pkg")
         yield booted
 
 
 def install(machine: Machine, name: str) -> None:
-    machine.run(f"DEBIAN_FRONTEND=noninteractive dpkg --install /opt/{name}.pkg </dev/null")
+    machine.run(f"DEBIAN_FRONTEND=noninteractive dpkg --install /srv/{name}.pkg </dev/null")
 
 
 def states(machine: Machine) -> list[str]:
@@ -72,6 +72,9 @@ def test_it_is_installed_upgraded_and_removed(machine: Machine) -> None:
     process, listening = machine.show(SERVICE, "MainPID"), machine.show(SOCKET, "ActiveEnterTimestampMonotonic")
     assert machine.run(f"ps -o user= -p {process}").strip() == "gpugauge"
     assert not (machine.root / "opt/gpugauge/bin/pip").exists()
+    # A minimal machine has no procps.
+    machine.run(f"rm /bin/kill; systemctl reload {SERVICE}")
+    assert "capabilities" not in machine.run(f"journalctl --unit={SERVICE} --no-pager")
 
     machine.run("echo 'GPUGAUGE_LOG_LEVEL=debug' >> /etc/default/gpugauge")
     install(machine, "next")
@@ -90,10 +93,47 @@ def test_it_is_installed_upgraded_and_removed(machine: Machine) -> None:
     assert "/opt/gpugauge/" not in machine.run("ps -eo args")
     left = [name for name in ("etc/default", "opt", "var/lib") if (machine.root / name / "gpugauge").exists()]
     assert left == ["etc/default", "var/lib"]
+    assert list((machine.root / "opt").iterdir()) == []
     machine.run("dpkg --purge gpugauge")
     found = machine.run("find / -xdev -name '*gpugauge*'").splitlines()
     ours = ("/source/", "/wheels/", f"{sys.prefix}/", "/proc", "/sys", "/tmp")  # what boot() shows to the machine
     assert [path for path in found if not path.startswith(ours)] == []
+
+
+def test_every_order_of_installations_and_removals(machine: Machine) -> None:
+    """A new installation enables and starts the units. After that their state is the administrator's, also after the
+    package was removed and installed again; only a purge forgets it.
+    """
+    draw = random.Random(random.randrange(1 << 30))
+    orders = ("deb", "next", "remove", "purge", "stop", "disable", "enable")
+    weights = (4, 4, 4, 2, 1, 1, 1)
+    # The first ones were reported, the others are drawn.
+    walk = ["deb", "remove", "deb", "next", "deb", "remove", "next", "disable", "remove", "deb", "purge", "deb"]
+    walk += ["remove", "purge", "next", *draw.choices(orders, weights, k=20)]
+    installed = configured = enabled = active = False
+    for number, order in enumerate(walk):
+        match order:
+            case "deb" | "next":
+                install(machine, order)
+                enabled |= not configured
+                active = active if installed else enabled
+                installed = configured = True
+            case "remove" | "purge":
+                machine.run(f"dpkg --{order} gpugauge" if configured else "true")
+                installed = active = False
+                configured &= order == "remove"
+                enabled &= order == "remove"
+            case "stop" | "disable" | "enable" if installed:
+                machine.run(f"systemctl {order} --quiet {SOCKET} {SERVICE}".replace("stop --quiet", "stop"))
+                active &= order != "stop"
+                enabled = enabled if order == "stop" else order == "enable"
+        done = " ".join(walk[: number + 1])
+        assert (machine.root / "opt").is_dir(), done
+        assert (states(machine) == ["active", "active"]) is active, done
+        if installed:
+            shown = machine.run(f"systemctl is-enabled {SERVICE} {SOCKET} || true").split()
+            assert shown == ["enabled" if enabled else "disabled"] * 2, done
+    machine.run("dpkg --purge gpugauge || true")
 
 
 def test_both_formats_have_the_same_files(packages: dict[str, Path]) -> None:

@@ -31,7 +31,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         # On some machines the interpreter with torch is below /root.
         booted.run("useradd -m anna; useradd -m ben; chmod 755 /root")
         for block in blocks(DOCUMENT, "Install"):
-            booted.run(f"cd /source\n{block}")
+            booted.run(f"umask 077; cd /source\n{block}")
         yield booted
 
 
@@ -158,7 +158,7 @@ def test_prometheus_scrapes_it_through_reload_restart_and_stop(running: Machine,
 def test_update(running: Machine) -> None:
     first = running.show("gpugauge", "MainPID")
     for block in blocks(DOCUMENT, "Change settings, update"):
-        running.run(f"cd /source\n{block}")
+        running.run(f"umask 077; cd /source\n{block}")
 
     assert running.show("gpugauge", "MainPID") != first
     assert running.show("gpugauge", "ActiveState") == "active"
