@@ -10,13 +10,15 @@
 {{- if .Values.kernelLog }}{{ $components = append $components "kmsg" }}{{ end -}}
 {{- if .Values.hookInjection }}{{ $components = append $components "device-plugin" }}{{ end -}}
 {{- if .Values.gpuOperator }}{{ $components = append $components "gpu-operator" }}{{ end -}}
-{{- if eq .Values.priorityClassName "gpugauge" }}{{ $components = append $components "priority" }}{{ end -}}
-{{- if eq .Values.priorityClassName "system-node-critical" }}{{ $components = append $components "critical" }}{{ end -}}
-{{- if .Values.networkPolicy.enabled }}{{ $components = append $components "networkpolicy" }}{{ end -}}
-{{- if eq .Values.monitor.kind "annotations" }}{{ $components = append $components "annotations" }}{{ end -}}
-{{- if eq .Values.monitor.kind "podMonitor" }}{{ $components = append $components "podmonitor" }}{{ end -}}
-{{- if eq .Values.monitor.kind "serviceMonitor" }}{{ $components = append $components "servicemonitor" }}{{ end -}}
-{{- if .Values.tls.secretName }}{{ $components = append $components "tls" }}{{ end -}}
+{{- $priority := default "" .Values.priorityClassName -}}
+{{- if eq $priority "gpugauge" }}{{ $components = append $components "priority" }}{{ end -}}
+{{- if eq $priority "system-node-critical" }}{{ $components = append $components "critical" }}{{ end -}}
+{{- if (.Values.networkPolicy).enabled }}{{ $components = append $components "networkpolicy" }}{{ end -}}
+{{- $monitor := default "none" (.Values.monitor).kind -}}
+{{- if eq $monitor "annotations" }}{{ $components = append $components "annotations" }}{{ end -}}
+{{- if eq $monitor "podMonitor" }}{{ $components = append $components "podmonitor" }}{{ end -}}
+{{- if eq $monitor "serviceMonitor" }}{{ $components = append $components "servicemonitor" }}{{ end -}}
+{{- if (.Values.tls).secretName }}{{ $components = append $components "tls" }}{{ end -}}
 {{- toYaml $components -}}
 {{- end }}
 
@@ -61,7 +63,27 @@
 
 {{/* The name of the image. */}}
 {{- define "gpugauge.image" -}}
-{{- with .Values.image }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}{{ end -}}
+{{- $image := default (dict) .Values.image -}}
+{{- default "gpugauge" $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default .Chart.AppVersion $image.tag }}{{ end -}}
+{{- end }}
+
+{{/* The port of the daemon: of its first address that is no loopback, which neither the kubelet nor Prometheus reaches. */}}
+{{- define "gpugauge.port" -}}
+{{- $setting := get (default (dict) .Values.settings) "web.listen_address" | default ":10478" | toString -}}
+{{- $port := "" -}}
+{{- range splitList "," $setting -}}
+{{- $address := trim . -}}
+{{- if not (or $port (eq $address "") (regexMatch "^(127[.]|localhost|\\[::1\\]|::1)" $address)) -}}
+{{- $port = regexFind ":[0-9]+$" $address | trimPrefix ":" | default "10478" -}}
+{{- end -}}
+{{- end -}}
+{{- if or (eq $port "") (eq $port "0") }}{{ fail (printf "settings: web.listen_address %q: the probes and Prometheus connect over the network, to a fixed port" $setting) }}{{ end -}}
+{{- $port -}}
+{{- end }}
+
+{{/* The path of the metrics. */}}
+{{- define "gpugauge.path" -}}
+{{- get (default (dict) .Values.settings) "web.telemetry_path" | default "/metrics" -}}
 {{- end }}
 
 {{/* A value as text: a number of YAML is a float, and would be written with an exponent from 1e+06 on. */}}
