@@ -147,8 +147,10 @@ class Parts:
             self.exposition, web.telemetry_path, self._not_ready, forecast, self._note, self._refresh
         )
         if web.enable_dcgm:
+            # In a pod, the name of the host is that of the pod.
+            node = self.settings.kubernetes.node_name or socket.gethostname()
             routes[f"{web.telemetry_path}/dcgm"] = dcgm_route(
-                lambda: self._snapshot, self._not_ready, socket.gethostname(), forecast, self._refresh
+                lambda: self._snapshot, self._not_ready, node, forecast, self._refresh
             )
         routes |= for_people(people, forecast)
         return Server(

@@ -19,6 +19,8 @@ from gpugauge.snapshot import Snapshot
 
 # Rates are over the time between two scrapes of these metrics, but not over less.
 _MIN_RATE_SECONDS = 1.0
+# An Xid error without a lasting fault is shown for as long as dcgm-exporter counts one by default.
+_XID_SECONDS = 300.0
 _MIB = 1 << 20
 
 Labels: TypeAlias = "dict[str, str]"
@@ -28,7 +30,7 @@ class _Values:
     """Numbers of a snapshot by metric, uuid and further label values, and the label sets of info metrics by metric."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.at = snapshot.monotonic
+        self.at, self.timestamp = snapshot.monotonic, snapshot.timestamp
         self._numbers: dict[str, dict[tuple[str, ...], float]] = {}
         self.infos: dict[str, list[Labels]] = defaultdict(list)
         for family in itertools.chain.from_iterable(section.families for section in snapshot.sections):
@@ -100,10 +102,12 @@ def _busy_percent(engine: str) -> _Read:
 
 
 def _last_xid(device: _Device) -> float | None:
-    """Return the code of the last Xid error, 0 without one."""
+    """Return the code of the last Xid error that is recent or whose fault is not repaired, 0 without one."""
     if not device.now.of("gpu_xid_errors_total", device.uuid):
         return None
-    times = device.now.of("gpu_xid_last_timestamp_seconds", device.uuid)
+    last = device.now.of("gpu_xid_last_timestamp_seconds", device.uuid)
+    times = device.now.of("gpu_xid_unrepaired_timestamp_seconds", device.uuid)
+    times |= {key: at for key, at in last.items() if key in times or at > device.now.timestamp - _XID_SECONDS}
     return float(max(times, key=lambda key: times[key])[0]) if times else 0.0
 
 
@@ -135,7 +139,7 @@ ROWS: tuple[tuple[str, Kind, str, _Read], ...] = (
     ),
     ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Load of the encoder in percent.", _busy_percent("encoder")),
     ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Load of the decoder in percent.", _busy_percent("decoder")),
-    ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Code of the last Xid error, 0 without one.", _last_xid),
+    ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Code of the last Xid error in five minutes, or until its repair.", _last_xid),
     ("DCGM_FI_DEV_FB_TOTAL", "gauge", "Device memory in MiB.", _scaled("memory_total_bytes", 1 / _MIB)),
     ("DCGM_FI_DEV_FB_FREE", "gauge", "Free device memory in MiB.", _scaled("memory_free_bytes", 1 / _MIB)),
     ("DCGM_FI_DEV_FB_USED", "gauge", "Used device memory in MiB.", _scaled("memory_used_bytes", 1 / _MIB)),

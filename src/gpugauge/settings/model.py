@@ -299,7 +299,9 @@ class Kubernetes(Section):
     )
     node_address: str | None = setting(default=None, description="Address of the node, for `pods: kubelet`.")
     node_name: str | None = setting(
-        default=None, description="Name of the node, for `pods: api` and for the kubelet's certificate."
+        default=None,
+        description="Name of the node, for `pods: api`, for the kubelet's certificate and for `Hostname` of "
+        "`/metrics/dcgm`, which is the name of the host if it is not set.",
     )
     service_account: Path = setting(
         default=Path("/var/run/secrets/kubernetes.io/serviceaccount"),
