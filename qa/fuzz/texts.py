@@ -81,7 +81,7 @@ def _jobs(folder: Path, _: ExitStack) -> Attempt:
 
     def attempt(data: bytes) -> None:
         file.write_bytes(data)
-        for jobs in read_jobs(folder, users.name).values():
+        for jobs in read_jobs(folder, users.name).devices.values():
             assert all(job.job_id.isprintable() and len(job.job_id) <= 1000 for job in jobs)
 
     return attempt

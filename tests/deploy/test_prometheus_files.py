@@ -11,7 +11,6 @@ import yaml
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.workload.orchestrators import read_jobs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SLURM = DEPLOY / "prometheus" / "slurm"
@@ -63,22 +62,6 @@ def test_instance_is_the_name_of_the_machine(name: str) -> None:
 def run(script: str, folder: Path, job: str, devices: str = "") -> None:
     variables = {"GPUGAUGE_JOBS": str(folder), "SLURM_JOB_ID": job, "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": devices}
     subprocess.run([SLURM / script], env={"PATH": os.environ["PATH"], **variables}, check=True)
-
-
-def test_slurm_scripts_write_what_the_daemon_reads(tmp_path: Path) -> None:
-    folder = tmp_path / "jobs"
-    run("prolog.sh", folder, "41", "0,2")
-    run("prolog.sh", folder, "42", "1")
-    both = read_jobs(folder, str)
-    run("epilog.sh", folder, "41")
-    one = read_jobs(folder, str)
-
-    assert {device: [(job.job_id, job.user) for job in jobs] for device, jobs in both.items()} == {
-        "index:0": [("41", "1000")],
-        "index:1": [("42", "1000")],
-        "index:2": [("41", "1000")],
-    }
-    assert set(one) == {"index:1"}
 
 
 def test_slurm_prolog_never_fails_a_job(tmp_path: Path) -> None:

@@ -60,6 +60,6 @@ def test_job_labels_are_in_the_order_of_their_names() -> None:
 
 
 def test_names_of_devices() -> None:
-    assert device_names("GPU-1", index=3, minor=5) == ("GPU-1", "nvidia5", "index:3")
-    assert device_names("MIG-1", index=3, minor=5, gpu_instance=2) == ("MIG-1", "nvidia5/gi2", "index:3.2")
+    assert device_names("GPU-1", minor=5, bus_id="00000000:07:00.0") == ("GPU-1", "nvidia5", "pci:0000:07:00.0")
+    assert device_names("MIG-1", minor=5, gpu_instance=2) == ("MIG-1", "nvidia5/gi2")
     assert device_names("GPU-1") == ("GPU-1",)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -111,7 +111,7 @@ def test_job_files(tmp_path: Path) -> None:
     (jobs / "0").write_text("4711\n")
     made.refresh()
     assert ups(made)["slurm"] is True
-    assert made.view.jobs == {"index:0": (Workload("slurm", job_id="4711"),)}
+    assert made.view.jobs.devices == {"index:0": (Workload("slurm", job_id="4711"),)}
 
 
 def test_thread_refreshes_at_once_for_a_new_pod_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def read(folder: Path) -> dict[str, tuple[Workload, ...]]:
-    return read_jobs(folder, lambda uid: {1000: "alice"}.get(uid, str(uid)))
+def read(folder: Path) -> Mapping[str, tuple[Workload, ...]]:
+    return read_jobs(folder, lambda uid: {1000: "alice"}.get(uid, str(uid))).devices
 
 
 def test_jobs_by_index_instance_and_uuid(tmp_path: Path) -> None:

@@ -290,4 +290,11 @@ class Inventory:
                 if group in device.values and now - device.times[group] > limit:
                     device.set(group, None, device.times[group])
         shown = [entry for entry in self._devices.values() if entry.reason != _UNREAD and not entry.elsewhere]
+        for entry in shown:
+            # After a GPU is lost, the driver may give its index to another one.
+            if (
+                self._by_index.get(entry.index, entry) is not entry
+                and entry.values.get("static", {}).get("index", -1) >= 0
+            ):
+                entry.values["static"]["index"], entry.view = -1, None
         return tuple(entry.device() for entry in sorted(shown, key=lambda entry: (entry.index, entry.uuid)))

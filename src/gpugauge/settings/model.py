@@ -327,7 +327,7 @@ class Slurm(Section):
 
     job_mapping_dir: Path | None = setting(
         default=None,
-        description="Folder in which Slurm's prolog writes one file per GPU with its job, as for dcgm-exporter.",
+        description="Folder in which Slurm's prolog writes one file per GPU with its jobs.",
     )
 
 

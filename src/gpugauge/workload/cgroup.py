@@ -15,7 +15,11 @@ _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0
 # Podman's pods have an id, too: `/libpod_parent/<id>/libpod-<id>`.
 _CONTAINER = re.compile(r"(?<!/libpod_parent)[/:-]([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 # Slurm job: `/system.slice/[<node>_]slurmstepd.scope/job_<id>` with v2, `/slurm[_<node>]/uid_<uid>/job_<id>` with v1.
-_SLURM = re.compile(r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/job_([0-9]{1,20})(?=/|$)")
+# Slurm 26.05 names it by its SLUID, `…/slurmstepd.scope/s5K1KKYAYG5D00`, unless CgroupJobIdPaths=yes.
+_SLURM = re.compile(
+    r"/(?:(?:[^/]+_)?slurmstepd\.scope|slurm[^/]*/uid_\d+)/(?:job_([0-9]{1,20})|(s[0-9A-Z]{13}))(?=/|$)"
+)
+_SLURM_SCOPE = re.compile(r"(?:.+_)?slurmstepd\.scope")  # of the jobs of all users
 # The system in a container of LXC (LXD, Incus, Proxmox) or systemd-nspawn has users and services of its own.
 _SYSTEM = re.compile(
     r"^(?:/lxc\.payload\.|/lxc/|/machine\.slice/(?:systemd-nspawn@|machine-)(?=[^/]+/payload(?:/|$)))([^/]+?)(?:\.service|\.scope)?(?=/|$)"
@@ -32,7 +36,7 @@ class Cgroup:
 
     pod_uid: str = ""
     container_id: str = ""  # 64 hex digits
-    slurm_job: str = ""
+    slurm_job: str = ""  # its number, or its SLUID
     unit: str = ""  # systemd unit, except those of containers, sessions and desktop programs
     owner: int | None = None  # uid of the user whose slice it is in
     system: str = ""  # name of the container with a system of its own
@@ -99,14 +103,14 @@ def _parse_path(path: str) -> Cgroup:
     return Cgroup(
         pod_uid=pod[1].replace("_", "-") if pod else "",
         container_id=container[1] if container else "",
-        slurm_job=job[1] if job else "",
+        slurm_job=job[1] or job[2] if job else "",
         unit="" if container or job else _unit(path, bool(owner)),
         owner=int(owner[1]) if owner else None,
     )
 
 
 def _unit(path: str, in_user_slice: bool) -> str:
-    units = [u for u in _UNIT.findall(path) if u != "init.scope"]
+    units = [u for u in _UNIT.findall(path) if u != "init.scope" and not _SLURM_SCOPE.fullmatch(u)]
     if in_user_slice:
         # user@1000.service is the user's manager. Scopes are sessions, terminals and desktop programs. Desktops start
         # programs as services, too: `app-<launcher>-<id>@<random>.service`, and terminals over D-Bus.

@@ -44,7 +44,15 @@ def run_identity(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def slurm_job(environ: Mapping[str, str]) -> str:
-    """Return the id of the Slurm job; empty if there is none or it is not a number."""
+def slurm_job(environ: Mapping[str, str], cgroup: str = "", *, in_pod: bool = False) -> str:
+    """Return the number of the Slurm job that the cgroup names by its number or SLUID; the SLUID where the number is
+    not known. Without a cgroup that of the environment, but not in a pod. Empty if there is none.
+    """
     value = environ.get("SLURM_JOB_ID", "")
-    return value if value.isascii() and value.isdigit() and len(value) <= 20 else ""
+    claimed = value if is_number(value) and (cgroup or not in_pod) else ""
+    return cgroup if is_number(cgroup) else claimed or cgroup
+
+
+def is_number(value: str) -> bool:
+    """Return whether the value can be the number of a job."""
+    return value.isascii() and value.isdigit() and len(value) <= 20

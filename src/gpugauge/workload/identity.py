@@ -45,19 +45,23 @@ _VALUES = attrgetter(*Workload.__slots__)
 
 
 def device_names(
-    uuid: str, index: int | None = None, minor: int | None = None, gpu_instance: int | None = None
+    uuid: str, minor: int | None = None, gpu_instance: int | None = None, bus_id: str | None = None
 ) -> tuple[str, ...]:
-    """Return the names of a device in orchestrators. `index` and `minor` are those of the GPU, also for a MIG device.
-
-    The kubelet uses uuid or minor number (`nvidia0`, `nvidia0/gi2`), job files use index (`index:0`, `index:0.2`) or
-    uuid.
+    """Return the names of a device in orchestrators: its uuid, device file (`nvidia0`, `nvidia0/gi2`) and address.
+    `minor` is that of the GPU, also for a MIG device. The indexes in job files are replaced by uuids.
     """
     names = [uuid]
     if minor is not None:
         names.append(f"nvidia{minor}" if gpu_instance is None else f"nvidia{minor}/gi{gpu_instance}")
-    if index is not None:
-        names.append(f"index:{index}" if gpu_instance is None else f"index:{index}.{gpu_instance}")
+    if bus_id:
+        names.append(address_name(bus_id))
     return tuple(names)
+
+
+def address_name(bus_id: str) -> str:
+    """Return the name of a device by its PCI bus id, whose domain has four digits or eight."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"pci:{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
 
 def clean(text: str | bytes) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpugauge.base.text import printable
 from gpugauge.workload import environ
@@ -58,7 +58,7 @@ class JobFacts:
     claimed: bool = False  # the environment was sent by the hook, since /proc does not show the process
     user: str = ""
     host: str = ""  # a name that no other machine has
-    slurm_job: str = ""  # the id in the cgroup
+    slurm_job: str = ""  # the number or the SLUID in the cgroup
     pod_uid: str = ""
     pod: Pod | None = None
     container_id: str = ""
@@ -90,6 +90,15 @@ def resolve(facts: JobFacts) -> Job:
     )
 
 
+def numbered(facts: JobFacts, number: str, *, proven: bool) -> JobFacts:
+    """Return the facts about a process whose cgroup has a SLUID, with the number of its job; `number` is the SLUID if
+    that is not known. What is not proven counts as if the environment had stated it.
+    """
+    if proven or number == facts.slurm_job:
+        return replace(facts, slurm_job=number)
+    return replace(facts, environment={**facts.environment, "SLURM_JOB_ID": number})
+
+
 def bounded(name: str) -> str:
     """Return a name of at most MAX_NAME_BYTES; names with the same beginning stay different."""
     if len(name.encode(errors="replace")) <= MAX_NAME_BYTES:
@@ -106,23 +115,18 @@ def _leader(environment: Mapping[str, str]) -> str:
     return job if job in {environment.get(name) for name in _HET_LEADERS} else ""
 
 
-def _is_id(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= 20
-
-
 def _declared(f: JobFacts) -> Job | None:
     name = f.environment.get("GPUGAUGE_JOB", "").strip()
     return Job("declared", f"{f.user}/{name}", source="declared") if name else None
 
 
 def _slurm(f: JobFacts) -> Job | None:
-    in_pod = bool(f.pod_uid or f.pod)
-    job_id = f.slurm_job or ("" if in_pod else environ.slurm_job(f.environment))
+    job_id = environ.slurm_job(f.environment, f.slurm_job, in_pod=bool(f.pod_uid or f.pod))
     if not job_id:
         return None
     # What only the environment says may be the id of another user's job. The number of an array and of its task are not
     # used: a job that is submitted from within the task inherits them.
-    claimed = _leader(f.environment) or ("" if f.slurm_job else job_id)
+    claimed = _leader(f.environment) or ("" if f.slurm_job == job_id else job_id)
     return Job("slurm", f"{f.user}/{claimed}" if claimed else job_id, source="slurm" if f.slurm_job else "environment")
 
 
@@ -141,7 +145,7 @@ def _distributed(f: JobFacts) -> Job | None:
     """Return the job of the ranks that meet at one address: torchrun, accelerate, DeepSpeed, Lightning, or by hand."""
     address = f.environment.get("MASTER_ADDR", "").strip().lower().rstrip(".")
     port = f.environment.get("MASTER_PORT", "").strip()
-    if _LOOPBACK.fullmatch(address) or not _is_id(port) or not spans_hosts(f.environment):
+    if _LOOPBACK.fullmatch(address) or not environ.is_number(port) or not spans_hosts(f.environment):
         return None
     run = f.environment.get("TORCHELASTIC_RUN_ID", "").strip()
     name = f"{run}@{address}:{port}" if run and run != "none" else f"{address}:{port}"

@@ -2,8 +2,8 @@
 
 Jobs by device, from the files of a scheduler's prolog, in the layout of dcgm-exporter's `--hpc-job-mapping-dir`.
 
-There is one file per device, named by its index (`0`; `0.2` for GPU instance 2 of GPU 0) or uuid, with a job id on each
-line. Some prologs write the uid as a second word.
+There is one file per device, named by its uuid, PCI address, device file (`nvidia0`) or index (`0`; `0.2` for GPU
+instance 2 of GPU 0), with a job on each line: its number, and perhaps the uid of its user and its SLUID.
 """
 
 from __future__ import annotations
@@ -22,30 +22,49 @@ from pathlib import Path
 from typing import Protocol
 
 from gpugauge.workload.controllers import Pod
-from gpugauge.workload.identity import Workload, clean
+from gpugauge.workload.environ import is_number
+from gpugauge.workload.identity import Workload, address_name, clean
 from gpugauge.workload.kubelet import Kubelet, KubeletError
 from gpugauge.workload.podinfo import Place, PodNames, read_names
 from gpugauge.workload.sources import Source
 
 _INDEX = re.compile(r"\d{1,4}(?:\.\d{1,4})?")
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}")
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}|nvidia\d{1,4}")
+_ADDRESS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+_SLUID = re.compile(rb"s[0-9A-Z]{13}")
 _MAX_FILES, _MAX_BYTES, _MAX_JOBS = 1024, 65536, 64
 
 
-def read_jobs(folder: Path, user_name: Callable[[int], str]) -> dict[str, tuple[Workload, ...]]:
-    """Return the jobs by `index:0`, `index:0.2` or uuid. A file that cannot be read has no jobs. Raises OSError if the
-    folder cannot be listed.
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """The jobs by device: `index:0`, `index:0.2`, `nvidia0`, `pci:…` or uuid; the Unix times at which files named by an
+    index were written; the numbers of jobs by SLUID.
     """
+
+    devices: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    written: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_jobs(folder: Path, user_name: Callable[[int], str]) -> JobFiles:
+    """Return what the files state. One that cannot be read has none. Raises OSError if the folder cannot be listed."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, _MAX_FILES)]
-    devices = {}
-    for name in names:
-        if _INDEX.fullmatch(name) or _UUID.fullmatch(name):
-            lines = _read(folder / name).splitlines()
-            jobs = dict.fromkeys(_job(line.split(), user_name) for line in lines if line.strip())
+    devices: dict[str, tuple[Workload, ...]] = {}
+    written, numbers = {}, {}
+    for file in names:
+        name = f"index:{file}" if _INDEX.fullmatch(file) else address_name(file) if _ADDRESS.fullmatch(file) else file
+        if name != file or _UUID.fullmatch(file):
+            content, at = _read(folder / file)
+            lines = [words for line in content.splitlines() if (words := line.split())]
+            jobs = dict.fromkeys(_job(words, user_name) for words in lines)
             if jobs:
-                devices[f"index:{name}" if name[0].isdigit() else name] = tuple(islice(jobs, _MAX_JOBS))
-    return devices
+                devices[name] = (*devices.get(name, ()), *islice(jobs, _MAX_JOBS))
+            if jobs and name.startswith("index:"):
+                written[name] = at
+            named = ((word.decode(), words) for words in lines for word in words[1:3] if _SLUID.fullmatch(word))
+            numbers |= {sluid: clean(words[0]) for sluid, words in named if is_number(clean(words[0]))}
+    return JobFiles(devices, written, numbers)
 
 
 def _job(words: list[bytes], user_name: Callable[[int], str]) -> Workload:
@@ -53,16 +72,19 @@ def _job(words: list[bytes], user_name: Callable[[int], str]) -> Workload:
     return Workload("slurm", job_id=clean(words[0]), user=clean(user_name(int(user))) if user else "")
 
 
-def _read(path: Path) -> bytes:
-    """Return the content of a regular file, otherwise nothing: reading a pipe could block."""
+def _read(path: Path) -> tuple[bytes, float]:
+    """Return the content of a regular file and the time of its last change, otherwise nothing: reading a pipe could
+    block.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return b""
+        return b"", 0.0
     try:
-        return os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        status = os.fstat(descriptor)
+        return os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(status.st_mode) else b"", status.st_mtime
     except OSError:
-        return b""
+        return b"", 0.0
     finally:
         os.close(descriptor)
 
@@ -80,7 +102,7 @@ class View:
     """Data of all sources at one time. It is replaced as a whole, and only if it changed."""
 
     kubelet: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
-    jobs: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    jobs: JobFiles = field(default_factory=JobFiles)
     names: PodNames = field(default_factory=PodNames)
     pods: Mapping[str, Pod] = field(default_factory=dict)
 
@@ -145,6 +167,8 @@ class Orchestrators:
         self._kubelet, self._job_mapping_dir, self._pod_logs = kubelet, job_mapping_dir, pod_logs
         self._user_name, self._poll_seconds, self._clock = user_name, poll_seconds, clock
         self._answered: float | None = None
+        self.jobs_read_at: float | None = None  # when the last reading of the job files began; None if it failed
+        self.reads_jobs = job_mapping_dir is not None
         self.ignored = 0  # devices in the last reply of the kubelet
         self._pods_seen = False
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -166,6 +190,10 @@ class Orchestrators:
     def asks_cluster(self) -> bool:
         """Whether the pods of the view come from the cluster, and a pod that is not there yet may come later."""
         return self._metadata is not None
+
+    def wake(self) -> None:
+        """Refresh soon."""
+        self._wake.set()
 
     def request_pod_names(self, uid: str) -> None:
         """Refresh soon, since a process of an unnamed pod was found. From now on, missing sources are reported."""
@@ -208,16 +236,18 @@ class Orchestrators:
         self.ignored = allocations.ignored
         return allocations.devices
 
-    def _read_jobs(self) -> Mapping[str, tuple[Workload, ...]]:
+    def _read_jobs(self) -> JobFiles:
         if self._job_mapping_dir is None:
-            return {}
+            return JobFiles()
+        begin, self.jobs_read_at = self._clock(), None
         try:
             jobs = read_jobs(self._job_mapping_dir, self._user_name)
         except OSError as error:
             sentence = "the folder of job mapping files cannot be read, jobs of devices are missing"
             self.sources["slurm"].set_down(sentence, path=self._job_mapping_dir, error=error.strerror)
-            return {}
+            return JobFiles()
         self.sources["slurm"].set_up()
+        self.jobs_read_at = begin
         return jobs
 
     def _read_names(self) -> PodNames:

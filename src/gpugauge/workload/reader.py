@@ -60,7 +60,7 @@ class Reader:
         groups = self._cgroup(pid)
         environment = self._environ(pid, status.uid)
         command = self._command(pid, status)
-        job = groups.slurm_job or ("" if groups.pod_uid else environ.slurm_job(environment))
+        job = environ.slurm_job(environment, groups.slurm_job, in_pod=bool(groups.pod_uid))
         contained = bool(groups.pod_uid or groups.container_id or groups.system)
         owner = groups.owner if contained and groups.owner is not None else status.uid
         numbered = contained and groups.owner is None  # containers have their own users

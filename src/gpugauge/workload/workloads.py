@@ -17,7 +17,8 @@ from gpugauge.workload import cgroup, environ
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.holders import Holders, Key, pod_key, slurm_key
 from gpugauge.workload.identity import Workload, clean
-from gpugauge.workload.job import Job, JobFacts, resolve
+from gpugauge.workload.indexes import Indexes
+from gpugauge.workload.job import Job, JobFacts, numbered, resolve
 from gpugauge.workload.kubelet import Kubelet
 from gpugauge.workload.orchestrators import Metadata, Orchestrators, View
 from gpugauge.workload.podinfo import Place
@@ -91,8 +92,10 @@ class Workloads:
         self._own_pod, self._host = own_pod, procfs.host()
         self._holders = Holders(clock)
         self._agents: OrderedDict[str, Job] = OrderedDict()  # by the `process` label of a torchrun
+        self._numbers: OrderedDict[str, tuple[str, bool]] = OrderedDict()  # by SLUID; whether the number is proven
+        self.indexes = Indexes()
         self._allocations: Mapping[str, tuple[Workload, ...]] = MappingProxyType({})
-        self._allocated_at = (View(), 0)  # their input: the view, and the number of changes
+        self._allocated_at = (View(), 0, 0)  # their input: the view, and the numbers of changes
 
     def start(self) -> None:
         """Start to read the orchestrators, in a thread."""
@@ -118,7 +121,8 @@ class Workloads:
             known = self._known(pid, start)
             if known is None:
                 return _UNKNOWN
-            self._name(known, devices)
+            known.devices = devices or known.devices
+            self._name(known)
             if not known.settled:
                 self._settle(known)
             for key, job in known.held:
@@ -166,13 +170,16 @@ class Workloads:
         The keys are names as in `identity.device_names`; each orchestrator uses one of them.
         """
         view = self._orchestrators.view
-        if self._allocated_at != (view, self._holders.changes):
+        if self._allocated_at != (view, self._holders.changes, self.indexes.changes):
             if self._allocated_at[0] is not view:
                 with self._lock:
                     self._holders.forget(view)
-            self._allocated_at = (view, self._holders.changes)
-            names = dict.fromkeys([*view.kubelet, *view.jobs])
-            merged = {name: (*view.kubelet.get(name, ()), *view.jobs.get(name, ())) for name in names}
+            self._allocated_at = (view, self._holders.changes, self.indexes.changes)
+            merged = dict(view.kubelet)
+            for name, jobs in view.jobs.devices.items():
+                device = self.indexes.name(name, at) if (at := view.jobs.written.get(name)) else name
+                if device:
+                    merged[device] = tuple(dict.fromkeys((*merged.get(device, ()), *jobs)))
             self._allocations = MappingProxyType({k: tuple(map(self._allocated, v)) for k, v in merged.items()})
         return self._allocations
 
@@ -229,11 +236,10 @@ class Workloads:
             return facts.workload
         return replace(facts.workload, kind="pod", namespace=own.namespace, pod=own.name, container="", job_id=own.uid)
 
-    def _name(self, known: _Known, devices: DeviceNames) -> None:
+    def _name(self, known: _Known) -> None:
         """Add the names of pod and container, as far as they are known."""
         if not known.facts.job.pod_uid or (known.workload.pod and known.workload.container):
             return
-        known.devices = devices or known.devices
         view = self._orchestrators.view
         tried, known.tried = known.tried, (view, known.devices)
         if tried is None or tried[0] is not view or tried[1] != known.devices:
@@ -252,8 +258,11 @@ class Workloads:
         waits = self._clock() - known.found < _NAMES_WAIT_SECONDS
         facts, workload = known.facts.job, known.workload
         pod = self._pod(known)
-        if waits and facts.pod_uid and (pod is None or self._awaits_metadata(known)):
+        number, proven = self._number(known)
+        if number is None or (waits and facts.pod_uid and (pod is None or self._awaits_metadata(known))):
             return
+        if number:
+            workload, facts = replace(workload, job_id=number), numbered(facts, number, proven=proven)
         agent = known.facts.parent if "TORCHELASTIC_RUN_ID" in facts.environment else ""
         # torchrun starts its ranks again with another port.
         job, user = self._agents.get(agent), facts.user
@@ -273,8 +282,40 @@ class Workloads:
         if job.kind:
             keys = [pod_key(pod.namespace, pod.name)] if pod else []
             if job.kind == "slurm":
-                keys.append(slurm_key(workload.job_id, "" if job.source == "slurm" else user))
+                keys.append(slurm_key(workload.job_id, "" if workload.job_id == facts.slurm_job else user))
             known.held = tuple((key, job) for key in keys)
+
+    def _number(self, known: _Known) -> tuple[str | None, bool]:
+        """Return the number of the Slurm job that the kernel names by its SLUID, and whether its prolog has stated it;
+        the SLUID if it is not known, None while it may come, empty if the kernel names no SLUID. All processes of the
+        job have what was found first.
+        """
+        facts, files = known.facts.job, self._orchestrators
+        sluid = facts.slurm_job
+        if not sluid or environ.is_number(sluid):
+            return "", False
+        if sluid not in self._numbers:
+            waits = files.reads_jobs and self._clock() - known.found < _NAMES_WAIT_SECONDS
+            number = files.view.jobs.numbers.get(sluid, "")
+            if not number and waits and (files.jobs_read_at is None or files.jobs_read_at < known.found):
+                files.wake()  # the prolog has written its file before the job began
+                return None, False
+            claimed = environ.slurm_job(facts.environment, sluid)
+            found = number or (claimed if claimed != sluid else self._number_of_devices(known))
+            if not found and waits:
+                return None, False
+            self._numbers[sluid] = found or sluid, bool(number)
+            if len(self._numbers) > _MAX_PROCESSES:
+                self._numbers.popitem(last=False)
+        return self._numbers[sluid]
+
+    def _number_of_devices(self, known: _Known) -> str:
+        """Return the number of the only job of the user to which the devices of a process are allocated."""
+        users = {"", known.workload.user}
+        holders = [[w for name in names for w in self._allocations.get(name, ())] for names in known.devices]
+        jobs = [{w.job_id for w in found if w.kind == "slurm" and w.user in users} for found in holders]
+        common = set.intersection(*jobs) if jobs else set()
+        return common.pop() if len(common) == 1 else ""
 
     def _pod(self, known: _Known) -> Pod | None:
         """Return the pod of a process if its name is known."""

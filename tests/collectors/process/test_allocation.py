@@ -48,7 +48,7 @@ def states(found: dict[str, dict[tuple[str, ...], object]]) -> dict[str, str]:
 
 
 def test_states() -> None:
-    given = {"GPU-0": (TRAINER,), "nvidia1": (TRAINER, SERVER), "index:2": (Workload("slurm", job_id="77"),)}
+    given = {"GPU-0": (TRAINER,), "nvidia1": (TRAINER, SERVER), "GPU-2": (Workload("slurm", job_id="77"),)}
 
     found = exported(
         AllocationCollector(FixedWorkloads(given, {"kubelet": True})), device(0), device(1), device(2), device(3)

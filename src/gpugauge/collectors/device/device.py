@@ -66,7 +66,8 @@ IDENTITY: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_info",
-        "Identity of the GPU; always 1. The index can change when another GPU is lost, the uuid cannot.",
+        "Identity of the GPU; always 1. The index can change when another GPU is lost, the uuid cannot; a lost "
+        "GPU whose index another one has now has none.",
         NONE,
         lambda d: _info(d.reading),
         *("index", "minor_number", "name", "pci_bus_id", "compute_capability", "vbios_version", "serial"),

@@ -94,9 +94,12 @@ class AllocationCollector(RegisteredCollector):
 
     def collect(self, tick: Tick) -> Section:
         """Return the assignment of each device; the same section until it changes."""
+        devices = tick.driver.devices
+        self._workloads.indexes.note(
+            tick.timestamp, _indexes(devices), whole=all(d.reading.index >= 0 for d in devices)
+        )
         allocations = self._workloads.allocations()
         sources, counters, complete = self._workloads.sources(), self._workloads.counters(), self._workloads.lists_all()
-        devices = tick.driver.devices
         inventory = [(d.uuid, d.up, d.generations.get("static", 0), d.generations.get("mig", 0)) for d in devices]
         seen = (dict(allocations), dict(sources), dict(counters), complete, inventory)
         if seen != self._seen:
@@ -111,15 +114,22 @@ class AllocationCollector(RegisteredCollector):
     ) -> Iterator[tuple[LabelValues, _Assignment]]:
         for device in devices:
             reading = device.reading
-            names = device_names(device.uuid, reading.index, reading.minor_number)
+            names = device_names(device.uuid, reading.minor_number, bus_id=reading.pci_bus_id)
             instances = reading.mig_instances or ()
             workloads = _workloads(names, allocations)
             # Of a GPU in MIG mode, the MIG devices are assigned.
             yield (device.uuid,), _Assignment(workloads, complete and not instances and not reading.mig_mode)
             for mig in instances:
                 instance = mig.gpu_instance_id
-                ids = (reading.index, reading.minor_number, instance) if instance is not None else ()
+                ids = (reading.minor_number, instance) if instance is not None else ()
                 yield (mig.uuid,), _Assignment(_workloads(device_names(mig.uuid, *ids), allocations), complete)
+
+
+def _indexes(devices: Sequence[Device]) -> dict[str, str]:
+    """Return the uuids of GPUs and MIG devices by the names of indexes in job files."""
+    known = [(device, f"index:{device.reading.index}") for device in devices if device.reading.index >= 0]
+    of_mig = {f"{name}.{mig.gpu_instance_id}": mig.uuid for d, name in known for mig in d.reading.mig_instances or ()}
+    return {name: device.uuid for device, name in known} | of_mig
 
 
 def _workloads(names: Sequence[str], allocations: Mapping[str, tuple[Workload, ...]]) -> tuple[Workload, ...]:

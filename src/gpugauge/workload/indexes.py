@@ -1,0 +1,42 @@
+"""The device that an index meant at a time: after a GPU is lost, the others may have other indexes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_MAX_CHANGES = 64
+
+
+class _Change(NamedTuple):
+    since: float  # Unix time
+    uuids: Mapping[str, str]
+
+
+class Indexes:
+    """What is known of the indexes, by names such as `index:0`, or `index:0.2` for an instance of its GPU."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._whole = False  # whether the first indexes are those from before, too
+        self._known: deque[_Change] = deque(maxlen=_MAX_CHANGES)
+
+    def note(self, now: float, uuids: Mapping[str, str], *, whole: bool) -> None:
+        """Note the uuids of all devices that have an index. `whole` is false if a lost GPU has none."""
+        if uuids and (not self._known or self._known[-1].uuids != uuids):
+            if not self._known:
+                self._whole = whole
+            self._known.append(_Change(now, dict(uuids)))
+            self.changes += 1
+
+    def name(self, name: str, at: float) -> str:
+        """Return the uuid of the device that had the index at a time; empty if that is not known, the name itself
+        before any device is known.
+        """
+        if not self._known:
+            return name
+        earlier = [change for change in self._known if change.since <= at]
+        if not earlier and not self._whole:
+            return ""
+        return (earlier[-1] if earlier else self._known[0]).uuids.get(name, "")
