@@ -37,12 +37,14 @@ _RESULT = "mutants"  # of qa/bench/results
 _GROUP_SECONDS, _IMPORT_SECONDS = 3600.0, 60.0
 
 
-def mutants_of(patterns: list[str]) -> Iterator[Mutant]:
-    """Yield the mutants of the modules, in a fixed order."""
-    for pattern in patterns:
+def mutants_of(group: Mapping[str, Any]) -> Iterator[Mutant]:
+    """Yield the mutants of the modules of a group, in a fixed order."""
+    elements = bool(group.get("elements"))
+    for pattern in group["modules"]:
         for path in sorted(ROOT.glob(pattern)):
             source = path.read_text(encoding="utf-8")
-            yield from (Mutant(str(path.relative_to(ROOT)), site, source) for site in sites(ast.parse(source)))
+            found = sites(ast.parse(source), elements=elements)
+            yield from (Mutant(str(path.relative_to(ROOT)), site, source) for site in found)
 
 
 def sample(mutants: list[Mutant], number: int, seed: int) -> list[Mutant]:
@@ -108,7 +110,7 @@ def run_group(drawn: list[Mutant], tests: list[str], jobs: int, show: bool) -> l
 
 def main() -> int:
     """Run the groups, print the survivors; 1 if the floor, or the list of survivors, is not kept."""
-    groups: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(GROUPS.read_text(encoding="utf-8"))
+    groups: Mapping[str, Mapping[str, Any]] = yaml.safe_load(GROUPS.read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(prog="python -m qa.mutants", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}; all without")
     parser.add_argument("--sample", type=int, default=100, help="mutants of each group, at most")
@@ -121,7 +123,7 @@ def main() -> int:
     os.chdir(ROOT)
     for name in _PRELOADED:
         importlib.import_module(name)
-    every = {name: list(mutants_of(group["modules"])) for name, group in groups.items()}
+    every = {name: list(mutants_of(group)) for name, group in groups.items()}
     known, results = report.known_survivors(), []
     for name in options.groups or groups:
         began = time.monotonic()

@@ -14,7 +14,7 @@ def compiled(source: str, filename: str, name: str | None = None) -> CodeType:
     """Return the code of a module, with the mutant of that name. Raises KeyError if the module has none."""
     tree = ast.parse(source, filename)
     if name is not None:
-        {site.name: site for site in sites(tree)}[name].apply()
+        {site.name: site for site in sites(tree, elements="-> deleted" in name)}[name].apply()
         ast.fix_missing_locations(tree)
     return compile(tree, filename, "exec", dont_inherit=True)
 

@@ -7,6 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -66,16 +67,22 @@ def _text(node: ast.AST) -> str:
     return " ".join(ast.unparse(node).split())
 
 
-class _Finder:
-    """Collects the mutants of a tree in a fixed order."""
+_LEAST_ELEMENTS = 3  # of a list or table
 
-    def __init__(self) -> None:
+
+class _Finder:
+    """Collects the mutants of a tree in a fixed order: deletions of an element of a list or table, or all others."""
+
+    def __init__(self, elements: bool) -> None:
+        self._elements = elements
         self.found: list[Site] = []
         self._names: Counter[str] = Counter()
 
     def _add(
         self, place: _Place, node: ast.stmt | ast.expr, before: str, after: str, apply: Callable[[], None]
     ) -> None:
+        if self._elements != (after == _DELETED):
+            return
         name = f"{'.'.join(place.qualified) or 'module'}: {before} -> {after}"
         self._names[name] += 1
         if self._names[name] > 1:
@@ -160,7 +167,16 @@ class _Finder:
         if isinstance(node, ast.Lambda):
             place = _Place(place.qualified, node.lineno, place.parent)
         self._operations(node, put, place)
+        self._deletions(node, place)
         self._inside(node, place)
+
+    def _deletions(self, node: ast.expr, place: _Place) -> None:
+        """Collect the deletions of each element of a literal tuple, list, set or dictionary."""
+        shown = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+        for index, element in enumerate(shown if len(shown) >= _LEAST_ELEMENTS else []):
+            if element is not None:
+                text = _text(element)[:_LONGEST_CONTEXT]
+                self._add(place, element, text, _DELETED, partial(_delete, node, index))
 
     def _operations(self, node: ast.expr, put: Callable[[ast.expr], None], place: _Place) -> None:
         def replace(other: ast.expr) -> None:
@@ -220,6 +236,15 @@ def _setter(node: ast.AST, field: str, index: int) -> Callable[[ast.expr], None]
     return put
 
 
+_DELETED = "deleted"
+
+
+def _delete(node: Any, index: int) -> None:
+    for field in ("elts", "keys", "values"):
+        if hasattr(node, field):
+            del getattr(node, field)[index]
+
+
 def _is_none(node: ast.expr | None) -> bool:
     return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
@@ -241,9 +266,11 @@ def _declares(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and _for_types(node)
 
 
-def sites(tree: ast.Module) -> list[Site]:
-    """Return the mutants of a module in a fixed order. Only one of them may be applied to a tree."""
-    finder = _Finder()
+def sites(tree: ast.Module, *, elements: bool = False) -> list[Site]:
+    """Return the mutants of a module in a fixed order. Only one of them may be applied to a tree. With `elements` each
+    deletes one element of a list or table: a name, a row, a key.
+    """
+    finder = _Finder(elements)
     finder.statements(tree.body, _Place())
     return finder.found
 

@@ -83,7 +83,8 @@ def test_the_committed_result_has_each_group_above_the_floor_and_a_reason_for_ea
     result, known = figures.read("mutants"), known_survivors()
     rows = {row["group"]: row for row in result["tables"][0]["rows"]}
 
-    assert rows.keys() == yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text()).keys()
+    groups = yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text())
+    assert rows.keys() == {name for name, group in groups.items() if not group.get("unpublished")}
     for row in rows.values():
         assert row["killed"] >= FLOOR * (row["drawn"] - row["equivalent"]), row["group"]
     assert [name for names in result["survivors"].values() for name in names if name not in known] == []

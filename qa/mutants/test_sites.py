@@ -50,6 +50,19 @@ def test_a_mutant_is_found(source: str, mutant: str) -> None:
     assert mutant in names(source)
 
 
+def test_an_element_of_a_list_or_table_is_deleted() -> None:
+    source = "a = ('b', c, 3)\nd = {'e': 1, 'f': 2, **g}\nh = [1, 2]\nfor i in {j(), k, l}: pass"
+    found = sites(ast.parse(source), elements=True)
+
+    assert [site.name for site in found] == [
+        f"module: {element} -> deleted" for element in ("'b'", "c", "3", "'e'", "'f'", "j()", "k", "l")
+    ]
+    assert not any("deleted" in site.name for site in sites(ast.parse(source)))
+    made: dict[str, Any] = {"c": 2, "g": {}, "j": int, "k": 1, "l": 2}
+    exec(compiled(source, "x", "module: 'e' -> deleted"), made)
+    assert made["d"] == {"f": 2}
+
+
 @pytest.mark.parametrize(
     "source",
     [
