@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpugauge.driver.api import DeviceReading
@@ -64,8 +64,12 @@ class Track:
         while now - self._points[0][0] > seconds + _POINT_SECONDS:
             self._points.popleft()
 
-    def rates(self, names: Iterable[str], now: float, seconds: float) -> dict[str, float]:
+    def rates(self, names: Collection[str], now: float, seconds: float) -> dict[str, float]:
         """Return the rise per second of counters over the last seconds, or since they are known if that is 30 s."""
-        window = [(now - at, risen) for at, risen in self._points if _LEAST_SECONDS <= now - at <= seconds]
-        oldest = {name: next(((age, risen[name]) for age, risen in window if name in risen), None) for name in names}
-        return {name: (self._risen[name] - known[1]) / known[0] for name, known in oldest.items() if known}
+        found: dict[str, float] = {}
+        for age, then in ((now - at, risen) for at, risen in self._points):
+            if age < _LEAST_SECONDS or len(found) == len(names):
+                break
+            known = then.keys() - found.keys() if age <= seconds else ()
+            found |= {name: (self._risen[name] - then[name]) / age for name in names if name in known}
+        return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpugauge.driver.advice import down_advice, down_phrase
+from gpugauge.settings.model import Faults as Thresholds
 
 Severity = Literal["info", "warning", "critical"]
 Action = Literal["", "reset", "drain"]
@@ -50,21 +51,8 @@ _ROWS = (
     Fault("GpuXidOther", "info", "errors", "had an Xid error"),
 )
 FAULTS = {fault.name: fault for fault in _ROWS}
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """From which values on a figure is a fault: the settings `faults`, and their defaults."""
-
-    window_seconds: float = 900.0
-    under_load_ratio: float = 0.2  # some GPUs use fewer lanes below it
-    slowed_ratio: float = 0.2
-    near_slowdown_celsius: float = 5.0
-    nvlink_errors_per_second: float = 100.0  # from which DCGM reports a failure
-    retired_pages: int = 60  # of 64. https://docs.nvidia.com/deploy/dynamic-page-retirement
-
-
 DEFAULTS = Thresholds()
+"""The thresholds without settings."""
 NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")
 """Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
 NVLINK_CORRECTED = ("crc_flit", "crc_data", "receive")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugauge.base import registry
-from gpugauge.faults.table import DEFAULTS
 from gpugauge.settings.kinds import (
     DEFAULT_PORT,
     RUNBOOK_URL,
@@ -212,38 +211,38 @@ class Faults(Section):
     """From which values on something is a fault of a GPU, for alerts, dashboards and views (docs/runbook.md)."""
 
     window_seconds: float = setting(
-        default=DEFAULTS.window_seconds,
+        default=900.0,
         ge=60,
         le=3600,
         description="Time over which rates of errors and shares are judged, and for which an Xid error of a program "
         "is shown as a fault.",
     )
     under_load_ratio: float = setting(
-        default=DEFAULTS.under_load_ratio,
+        default=0.2,
         gt=0,
         le=1,
         description="Share of the time in which a kernel runs from which a GPU is under load. The width of its PCIe "
         "link and its clocks are judged under load only.",
     )
     slowed_ratio: float = setting(
-        default=DEFAULTS.slowed_ratio,
+        default=0.2,
         gt=0,
         le=1,
         description="Share of the time from which clocks lowered by heat or a power brake are a fault.",
     )
     near_slowdown_celsius: float = setting(
-        default=DEFAULTS.near_slowdown_celsius,
+        default=5.0,
         ge=0,
         le=50,
         description="A GPU is too hot from so many degrees below the temperature at which it lowers its clocks.",
     )
     nvlink_errors_per_second: float = setting(
-        default=DEFAULTS.nvlink_errors_per_second,
+        default=100.0,
         gt=0,
         description="Errors of one kind, corrected by the NVLinks of a GPU in a second, from which they are a fault.",
     )
     retired_pages: int = setting(
-        default=DEFAULTS.retired_pages,
+        default=60,
         ge=1,
         le=64,
         description="Retired memory pages, of at most 64, from which a GPU should be replaced.",

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
-from gpugauge.collectors.device.healthlog import HealthLog
 from gpugauge.collectors.device.kernelxids import KernelXids, Placed
 from gpugauge.collectors.kmsg import KernelLog, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
@@ -139,7 +138,6 @@ class EventsCollector(RegisteredCollector):
         self._unnamed: dict[str, Device] = {}  # GPUs whose uuid was not known at the last tick
         self._gone: dict[str, float] = {}  # GPUs that are known no more, since when (monotonic)
         self._waiting: list[_Event] = []  # for their GPU to be known
-        self._health_log = HealthLog(lambda uuid: self._states[uuid].last if uuid in self._states else {})
         self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
         self._sources: dict[str, int] = {}
         self._section = Section(self.name, ())
@@ -162,7 +160,6 @@ class EventsCollector(RegisteredCollector):
             changed |= self._apply(placed, tick)
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
-        self._health_log.record(devices, tick.monotonic, tick.timestamp)
         masks = {d.reading.event_types for d in devices if d.up} - {None}
         sources = {"nvml": int(0 not in masks and any((mask or 0) & XID_EVENT for mask in masks))}
         if self._kernel:

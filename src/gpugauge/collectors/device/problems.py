@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
+from gpugauge.base.logline import fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, down_reason
 from gpugauge.driver.xids import xid_labels
@@ -17,15 +19,18 @@ from gpugauge.faults.table import (
     SLOWDOWNS,
     Ailment,
     GpuHealth,
-    Thresholds,
     ailments,
     lost,
     xid_fault,
 )
 from gpugauge.metric import NONE, Metric, Table, by, families
 from gpugauge.node.node import Load, Xids
+from gpugauge.settings.model import Faults as Thresholds
 from gpugauge.settings.model import Settings
 
+log = logging.getLogger("gpugauge.events")
+
+_OVER_SECONDS = 60.0
 _LINK_SECONDS = 300.0  # over which a GPU is under load, for the width of its link
 _PASSING = {"application", "other"}  # classes of Xid errors that are no fault of the GPU after a while
 _NO_XIDS = Xids({}, {})
@@ -86,6 +91,8 @@ class _State:
 
     def __init__(self) -> None:
         self.narrow = False
+        self.seen: object = None  # what the last judgement depends on
+        self.logged: dict[str, float] = {}  # when each fault that was logged was last there
         self._track, self._now = Track(), 0.0
         self._slowed = dict.fromkeys(SLOWDOWNS, 0.0)  # seconds, where the driver counts none
 
@@ -120,6 +127,18 @@ def _share(rates: Mapping[str, float]) -> float | None:
     return min(1.0, rates["busy"] / rates["observed"]) if rates.get("observed") else None
 
 
+def _log(device: Device, faults: Iterable[Ailment], logged: dict[str, float], now: float) -> None:
+    """Log when a fault begins, and when it has not been there for a minute: a temperature may waver."""
+    where = fields(index=device.reading.index, uuid=device.uuid)
+    for each in faults:
+        if each.runbook not in logged:
+            log.warning("GPU fault %s: %s", each.runbook, each.text, extra=where)
+        logged[each.runbook] = now
+    for name in [name for name, at in logged.items() if now - at > _OVER_SECONDS]:
+        del logged[name]
+        log.info("GPU fault %s is over", name, extra=where)
+
+
 class FaultsCollector(RegisteredCollector):
     """Rows by uuid; the same section until a fault comes, changes or goes."""
 
@@ -134,11 +153,20 @@ class FaultsCollector(RegisteredCollector):
 
     def configure(self, settings: Settings) -> None:
         """Apply the thresholds."""
-        self._limits = type(DEFAULTS)(**asdict(settings.faults))
+        self._limits = settings.faults
 
     def collect(self, tick: Tick) -> Judged:
-        """Judge every GPU. Collectors that do not run contribute nothing."""
-        found = {d.uuid: _Gpu(tuple(self._faults(d, tick)), d.reason != RELEASED) for d in tick.driver.devices}
+        """Judge every GPU that has a new reading or event. Collectors that do not run contribute nothing."""
+        minute = tick.monotonic // 60
+        found: dict[str, _Gpu] = {}
+        for d in tick.driver.devices:
+            state = self._states.setdefault(d.uuid, _State())
+            readings = (d.generations.get("normal"), d.generations.get("slow"))
+            seen = (d.up, d.reason, readings, tick.node.xids.get(d.uuid), minute)
+            known = d.uuid in self._found and seen == state.seen
+            state.seen = seen
+            judged = d.reason != RELEASED
+            found[d.uuid] = self._found[d.uuid] if known else _Gpu(tuple(self._faults(d, tick)), judged)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
             rows = families(METRICS, [((uuid,), gpu) for uuid, gpu in found.items()])
@@ -150,11 +178,12 @@ class FaultsCollector(RegisteredCollector):
         index = device.reading.index if device.reading.index >= 0 else "?"
         if device.up:
             load = tick.node.loads.get(device.uuid)
-            state = self._states.setdefault(device.uuid, _State())
+            state = self._states[device.uuid]
             health = state.health(device.reading, load, tick.monotonic, self._limits)
             found = list(ailments(health, index, self._limits))
             if health.lanes:
                 state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)
+            _log(device, found, state.logged, tick.monotonic)
             yield from found
         elif device.reason != RELEASED:
             yield lost(down_reason(device.reason))

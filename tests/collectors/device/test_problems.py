@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.device.events import EventsCollector
+from gpugauge.collectors.device.problems import FaultsCollector
+from gpugauge.collectors.device.utilization import UtilizationCollector
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView
+from gpugauge.faults.judged import Judged
+from gpugauge.settings.model import Faults, Settings
+from gpugauge.snapshot import Section
+
+
+class Loaded(UtilizationCollector):
+    """A GPU with a load; `share` changes."""
+
+    busy = observed = share = 0.0
+
+    def gpu_seconds(self, uuid: str) -> dict[str, float]:
+        return {"busy": self.busy, "observed": self.observed}
+
+
+class Run:
+    """The collector, tick by tick."""
+
+    def __init__(self, load: float = 0.0) -> None:
+        self.load, self.now = Loaded(), 0.0
+        self.load.share = load
+        self.collector = FaultsCollector(EventsCollector(None), self.load)
+
+    def tick(self, reason: str = "ok", **reading: Any) -> Judged:
+        self.now += 5
+        self.load.observed += 5
+        self.load.busy += 5 * self.load.share
+        device = Device("GPU-a", reason == "ok", reason, DeviceReading(index=3, **reading), {"normal": int(self.now)})
+        ran = [Section("utilization", ()), Section("events", ())]
+        return self.collector.collect(
+            Tick(1e9 + self.now, self.now, DriverView(True, "ok", devices=(device,)), sections=ran)
+        )
+
+    def names(self, ticks: int = 1, **reading: Any) -> set[str]:
+        return {each.runbook for each in [self.tick(**reading) for _ in range(ticks)][-1].faults["GPU-a"]}
+
+
+def values(section: Judged) -> dict[str, dict[tuple[str, ...], Any]]:
+    return {family.metric.name: dict(family.samples) for family in section.families}
+
+
+def test_a_fault_is_exported_while_it_is_there() -> None:
+    run = Run()
+    assert values(run.tick()) == {"gpu_problems": {("GPU-a",): 0}}
+
+    hot: dict[str, Any] = {"temperature_celsius": 88, "temperature_slowdown_celsius": 90, "remapped_rows_pending": True}
+    found = values(run.tick(**hot, recovery_action=1))
+    assert found["gpu_problem"] == {("GPU-a", "GpuNeedsReset", "warning"): 1, ("GPU-a", "GpuHot", "warning"): 1}
+    assert found["gpu_problems"] == {("GPU-a",): 2}
+    assert [labels[1:6] for labels in found["gpu_problem_info"]] == [
+        ("GpuNeedsReset", "", "", "gpu_reset", "errors"),  # a pending row is no second one
+        ("GpuHot", "", "", "", "hot"),
+    ]
+    assert run.tick(**hot) is run.tick(**hot)
+
+    assert values(run.tick(reason="gpu_is_lost"))["gpu_problem"] == {("GPU-a", "GpuLost", "critical"): 1}
+    assert values(run.tick(reason=RELEASED)) == {}
+
+
+def test_settings_are_the_thresholds() -> None:
+    run = Run()
+    run.collector.configure(Settings(faults=Faults(near_slowdown_celsius=1.0)))
+
+    assert run.names(temperature_celsius=88, temperature_slowdown_celsius=90) == set()
+    assert run.names(temperature_celsius=89, temperature_slowdown_celsius=90) == {"GpuHot"}
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_clocks_are_judged_over_the_window_and_under_load(counted: bool) -> None:
+    for load, active, expected in ((0.5, 3, True), (0.1, 3, False), (0.5, 1, False)):
+        run, seconds = Run(load), 0.0
+        for tick in range(60):
+            lowered = tick % 10 < active
+            seconds += 5 * lowered
+            mask = CLOCKS_EVENT_REASONS["sw_thermal_slowdown"] * lowered
+            nanoseconds = {"sw_thermal_slowdown": int(seconds * 1e9)} if counted else {}
+            found = run.names(clocks_event_reasons=mask, clocks_event_nanoseconds=nanoseconds)
+        assert found == ({"GpuThrottled"} if expected else set())
+
+
+def test_a_link_that_was_narrow_under_load_stays_so_until_it_is_wide() -> None:
+    run = Run(0.0)
+    narrow = {"pcie_width": 8, "pcie_width_max": 16}
+    assert run.names(70, **narrow) == set()
+    run.load.share = 0.9
+    assert run.names(70, **narrow) == {"GpuPcieDegraded"}
+    run.load.share = 0.0
+    assert run.names(140, **narrow) == {"GpuPcieDegraded"}
+    assert run.names(pcie_width=16, pcie_width_max=16) == run.names(**narrow) == set()
+
+
+def test_a_fault_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    run = Run()
+    for celsius in (85, 84, 85, 85, *[84] * 15):
+        run.tick(temperature_celsius=celsius, temperature_slowdown_celsius=90)
+
+    text = "its temperature is 85 °C, at 90 °C it lowers its clocks"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"GPU fault GpuHot: {text}",
+        "GPU fault GpuHot is over",
+    ]
