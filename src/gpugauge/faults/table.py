@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpugauge.driver.advice import down_advice, down_phrase
-from gpugauge.settings.model import Faults as Thresholds
+from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
 Action = Literal["", "reset", "drain"]
@@ -51,7 +51,7 @@ _ROWS = (
     Fault("GpuXidOther", "info", "errors", "had an Xid error"),
 )
 FAULTS = {fault.name: fault for fault in _ROWS}
-DEFAULTS = Thresholds()
+DEFAULTS = Faults()
 """The thresholds without settings."""
 NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")
 """Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
@@ -146,7 +146,7 @@ class GpuHealth:
     slowed: Mapping[str, float] = field(default_factory=dict)  # the share of the time by reason of SLOWDOWNS
 
 
-def ailments(health: GpuHealth, index: object, limits: Thresholds = DEFAULTS) -> Iterator[Ailment]:
+def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
     """Yield what is wrong with the GPU with an index that answers, the gravest first."""
     reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
     if (action := health.recovery_action) != "none":
@@ -177,7 +177,7 @@ def ailments(health: GpuHealth, index: object, limits: Thresholds = DEFAULTS) ->
     yield from _under_load(health, limits)
 
 
-def _under_load(health: GpuHealth, limits: Thresholds) -> Iterator[Ailment]:
+def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     slowed = [reason for reason, share in health.slowed.items() if share >= limits.slowed_ratio]
     if slowed and (health.load or 0.0) >= limits.under_load_ratio:
         text, advice = f"clocks lowered: {', '.join(slowdowns(slowed))}", "check cooling and power supply"
@@ -203,7 +203,7 @@ def xid_fault(code: str, kind: str, name: str, index: object) -> Ailment | None:
     return Ailment(False, text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
 
 
-def _nvlink_words(health: GpuHealth, limits: Thresholds) -> str:
+def _nvlink_words(health: GpuHealth, limits: Faults) -> str:
     """Return which errors of its NVLinks are a fault of a GPU, "" if none is."""
     never = [(kind, health.nvlink_errors.get(kind) or 0) for kind in NVLINK_NEVER]
     if counted := [f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never if count > 0]:

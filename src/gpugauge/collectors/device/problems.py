@@ -25,8 +25,7 @@ from gpugauge.faults.table import (
 )
 from gpugauge.metric import NONE, Metric, Table, by, families
 from gpugauge.node.node import Load, Xids
-from gpugauge.settings.model import Faults as Thresholds
-from gpugauge.settings.model import Settings
+from gpugauge.settings.model import Faults, Settings
 
 log = logging.getLogger("gpugauge.events")
 
@@ -96,7 +95,7 @@ class _State:
         self._track, self._now = Track(), 0.0
         self._slowed = dict.fromkeys(SLOWDOWNS, 0.0)  # seconds, where the driver counts none
 
-    def health(self, reading: DeviceReading, load: Load | None, now: float, limits: Thresholds) -> GpuHealth:
+    def health(self, reading: DeviceReading, load: Load | None, now: float, limits: Faults) -> GpuHealth:
         """Return the figures of a reading, and those over time; `load` is that of its engine so far."""
         seconds = by(busy=load.busy, observed=load.observed) if load else {}
         counters = {**seconds, **self._lowered(reading, now)}
