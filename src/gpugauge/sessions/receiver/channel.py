@@ -27,6 +27,11 @@ class Channel:
         self.running = True
 
     @property
+    def waiting(self) -> int:
+        """The number of datagrams that the daemon has not yet room for."""
+        return len(self._outbox)
+
+    @property
     def full(self) -> bool:
         """Whether the daemon has not yet taken what was sent. Messages then stay in the sockets of the hooks."""
         return bool(self._outbox)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpugauge.sessions.receiver.peer import CgroupUser
+from gpugauge.sessions.receiver.peer import PASSED_ON, CgroupUser
 from gpugauge.sessions.receiver.protocol import Options
 
 _MAX_BUCKETS = 4096  # more groups than that are forgotten: an attacker may have many users
@@ -12,6 +12,7 @@ _RESERVED = 1 / 8  # of the connections in all, for groups with few: with less t
 _FEW = 1 / 64  # of them
 _MIN_CONNECTS = 256  # at once, also where fewer connections are allowed
 _ALL = "all"
+_PASSED_ON = "cgroup", PASSED_ON
 
 
 class Bucket:
@@ -71,7 +72,18 @@ class Limits:
         few = max(used.values()) < limit * _FEW
         if self._connections.get((_ALL, ""), 0) >= limit * (1 if few else 1 - _RESERVED):
             return _ALL
-        return next((group[0] for group, count in used.items() if count >= self._by_kind[group[0]]), "")
+        return next((group[0] for group in used if self._held(group) >= self._by_kind[group[0]]), "")
+
+    def _held(self, group: Group) -> int:
+        """Return how many connections count for a group. Those passed on may be of any cgroup, and are few."""
+        held, passed = self._connections.get(group, 0), self._connections.get(_PASSED_ON, 0)
+        if group[0] != "cgroup":
+            return held
+        if group != _PASSED_ON:
+            return held + passed
+        if passed >= self._options.connections * _FEW:
+            return self._options.connections
+        return passed + max((n for g, n in self._connections.items() if g[0] == "cgroup" and g != group), default=0)
 
     def add(self, owner: CgroupUser, count: int) -> None:
         """Count connections of an owner; -1 for one that has ended."""

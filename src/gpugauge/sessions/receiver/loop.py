@@ -37,7 +37,9 @@ class Refusals:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def report(self, channel: Channel) -> None:
-        """Send the counts, and begin again with none."""
+        """Send the counts, and begin again with none: also while messages wait, unless the daemon reads nothing."""
+        if channel.waiting >= _MAX_REPORTED:
+            return
         counts, self._counts = self._counts, {}
         for (uid, reason, detail), count in counts.items():
             channel.send(p.REJECTED, 0, p.REFUSED.pack(uid, count) + reason.encode() + b"\0" + detail.encode())
@@ -115,12 +117,20 @@ class Receiver:
         events = self._epoll.poll(seconds)
         if events and self._resting:
             self._beat(time.monotonic(), resting=False)
+        peers = []
         for descriptor, _ in events:
             if descriptor == self._file.socket.fileno():
                 arrived = True
             elif descriptor == self._channel.descriptor:
                 self._run_commands()
-            elif (peer := self._peers.get(descriptor)) is not None and not self._channel.full:
+            elif (peer := self._peers.get(descriptor)) is not None:
+                peers.append(peer)
+        # The daemon may have room for a few only: newcomers first, then those that have waited for longest.
+        peers.sort(key=lambda peer: (peer.messages >= _FIRST_MESSAGES, peer.read_at))
+        for peer in peers:
+            if self._channel.full:
+                break
+            if peer.number in self._numbers:  # no command has ended it
                 self._serve(peer)
         if arrived:
             self._accept()
@@ -292,7 +302,7 @@ class Receiver:
             if stopped or self._closer.total > self._capacity // 2:
                 self._channel.send(p.REPLACE)
             self._channel.send(p.ALIVE, 0, p.STATE.pack(len(self._peers), len(blocked), bans, time.process_time()))
-            self._refusals.report(self._channel)
+        self._refusals.report(self._channel)
         self._rest(now, resting and not bans)
 
     def _rest(self, now: float, allowed: bool) -> None:

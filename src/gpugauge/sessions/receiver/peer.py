@@ -11,7 +11,9 @@ import time
 _SO_PEERPIDFD = 77  # Linux 6.5
 _ENOPROTOOPT = 92
 _MAX_CGROUP_BYTES = 1024
-GONE = "gone"  # in the place of the cgroup of a process that has ended: a limit holds for all of them together
+# In the place of a cgroup: of a process that has ended or is hidden, where a limit holds for all of them together; and
+# of one that has ended while another process holds its connection, in a cgroup that is not known.
+GONE, PASSED_ON = "gone", "passed on"
 
 
 class CgroupUser:
@@ -65,7 +67,8 @@ def identify(sock: _socket.socket, empty_since: float) -> Identity:
         alive = _alive(sock)
         proven = start > 0 and (start / posix.sysconf("SC_CLK_TCK") < empty_since if alive is None else alive)
         if not proven:
-            return Identity(0, 0, CgroupUser(uid, GONE), accepted, pid)
+            ended = alive is False or (alive is None and not _exists(pid))
+            return Identity(0, 0, CgroupUser(uid, PASSED_ON if ended and not _hung_up(sock) else GONE), accepted, pid)
     return Identity(max(pid, 0), start, CgroupUser(uid, cgroup), accepted, pid)
 
 
@@ -89,6 +92,24 @@ def _alive(sock: _socket.socket) -> bool | None:
     ended = poll.poll(0)
     posix.close(descriptor)
     return not ended
+
+
+def _exists(pid: int) -> bool:
+    """Return whether there is a process with this pid, also where /proc hides those of other users."""
+    try:
+        posix.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _hung_up(sock: _socket.socket) -> bool:
+    """Return whether nobody holds the other end: the connection ends when its messages are read."""
+    poll = select.poll()
+    poll.register(sock.fileno(), 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _start(pid: int) -> int:
