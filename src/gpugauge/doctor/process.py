@@ -17,6 +17,8 @@ _HANGS = "it waits inside the kernel, for example for a file system that does no
 def existence(case: Case) -> Finding:
     """Check that the process exists."""
     title, pid = "Process", pid_of(case)
+    if reason := _no_program(case):
+        return failure(title, f"{pid}: {reason}", "give the pid of the training process: gpugauge status lists them")
     try:
         words = case.procfs.read(pid, "cmdline", 4096).split(b"\0")
     except TimeoutError as error:
@@ -45,7 +47,22 @@ def _exists(pid: int) -> bool:
 
 def not_visible(case: Case) -> str:
     """Return why the process is not visible from outside, or ""."""
-    return "" if case.procfs.start_time(pid_of(case)) is not None else "there is no such process here"
+    return _no_program(case) if case.procfs.start_time(pid_of(case)) is not None else "there is no such process here"
+
+
+def _no_program(case: Case) -> str:
+    """Return why no program runs under the pid, "" if one does or may."""
+    pid = pid_of(case)
+    try:
+        text = case.procfs.read(pid, "status", 4096).decode(errors="replace")
+    except OSError:  # also TimeoutError
+        return ""
+    found = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    if found.get("Tgid", str(pid)) != str(pid):
+        return f"a thread of the process {found['Tgid']}"
+    if found.get("State", "").startswith(("Z", "X")):
+        return f"it has ended, and its parent {found.get('PPid', '')} has not taken its exit status (a zombie)"
+    return "" if "VmSize" in found or "State" not in found else "a thread of the kernel"
 
 
 def mapped_torch(case: Case) -> Finding:
