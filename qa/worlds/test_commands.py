@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,7 @@ def changed(value: Any, draw: random.Random) -> Any:
     return draw.choice([None, "", "x", 0, -1, 1e300, [], {}, [None], {"a": 1}, True])
 
 
-@seeds(range(500))
+@seeds(range(200))
 def test_no_answer_leads_to_a_traceback(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     _, facts = world(draw.randrange(12))
@@ -149,3 +150,16 @@ def test_an_answer_of_this_version_is_read(seed: int) -> None:
     facts = json.loads(json.dumps(world(seed)[1]))
 
     assert reply.read(json.dumps(facts).encode()) == facts
+
+
+@seeds(range(30))
+def test_each_name_of_rules_that_is_accepted_is_that_of_an_object(seed: int) -> None:
+    draw = random.Random(seed)
+    name = "".join(draw.choices("ab_Z9-.", weights=(5, 3, 3, 2, 2, 0.3, 0.3), k=draw.choice((1, 2, 5, 300))))
+    done = CliRunner().invoke(main, ["rules", "--format", "kubernetes", "--name", name])
+
+    assert done.exit_code in {0, 2}
+    if done.exit_code == 0:
+        (shown,) = re.findall(r"^  name: (\S+)$", done.stdout, re.MULTILINE)
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,251}[a-z0-9])?", shown.strip("'"))
+    assert done.exit_code == 0 or not re.fullmatch(r"[a-zA-Z]([a-zA-Z0-9_]{0,100}[a-zA-Z0-9])?", name)

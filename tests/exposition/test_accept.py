@@ -82,6 +82,8 @@ IS_ZIPPED = [
     ("gzip;q=0, *", False),
     ("*", True),
     ("identity", False),
+    ("identity;q=0", True),
+    ("identity;q=0, gzip;q=0", False),
     ("identity;q=0.9, gzip;q=0.5", False),
     ("br", False),
     ("gzip;q=nan", False),

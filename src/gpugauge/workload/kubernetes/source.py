@@ -151,8 +151,9 @@ class PodSource:
             raise PodSourceError(
                 f"{self.token} is not readable: the pod needs the token of its ServiceAccount"
             ) from None
+        host = f"[{self.host}]" if ":" in self.host else self.host
         request = (
-            f"GET {self.path} HTTP/1.0\r\nHost: {self.host}\r\nAccept: {self.accept}\r\n"
+            f"GET {self.path} HTTP/1.0\r\nHost: {host}:{self.port}\r\nAccept: {self.accept}\r\n"
             f"Authorization: Bearer {token}\r\n\r\n"
         )
         content = bytearray()
@@ -170,6 +171,8 @@ class PodSource:
                 if not part:
                     break
                 content += part
+                if _complete(content):  # a server may keep the connection open
+                    break
                 if len(content) > self.max_bytes:
                     raise PodSourceError(f"the answer of {self.server} has more than {self.max_bytes} bytes")
         head, _, body = content.partition(b"\r\n\r\n")
@@ -188,6 +191,13 @@ class PodSource:
         except OSError as error:  # also ssl.SSLError
             reason = error.strerror or error
             raise PodSourceError(f"the certificates in {self.authority} cannot be used: {reason}") from None
+
+
+def _complete(content: bytearray) -> bool:
+    """Return whether an answer has all bytes that its head announces."""
+    end = content.find(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", content[: end + 2], re.IGNORECASE)
+    return end >= 0 and length is not None and len(content) - end - 4 >= int(length[1])
 
 
 def of_kubelet(address: str, name: str, account: Path, authority: Path | None, *, verify: bool) -> PodSource:
