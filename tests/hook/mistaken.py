@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Callable, Mapping
 
@@ -37,6 +38,15 @@ def within(context: Callable[[], contextlib.AbstractContextManager[object]], ste
         step()
 
 
+def _enter() -> None:
+    with detect_anomaly(check_nan=False):
+        pass
+
+
+# As torch.compile does for each graph, without a compilation, which leaves autocast unknown.
+traced = types.FunctionType(_enter.__code__, {"__name__": "torch._functorch", "detect_anomaly": detect_anomaly})
+
+
 class Training:
     """A training with some mistakes, each entered in a drawn way. `truth` are the names of those that it makes, and
     `settings` the facts that are not mistakes.
@@ -47,7 +57,9 @@ class Training:
         self.around = contextlib.ExitStack()
         self.backward: Callable[[Callable[[], None]], None] = lambda run: run()
         self.each: list[Callable[[int], object]] = []
-        anomaly = draw.choice(["none", "none", "set", "around", "backward", "flag", "thread", "once", "disabled"])
+        anomaly = draw.choice(
+            ["none", "none", "set", "around", "backward", "flag", "thread", "once", "disabled", "traced"]
+        )
         profiler = draw.choice(["none", "none", "torch", "legacy", "schedule"])
         cache = draw.choice(["none", "none", "each", "memory", "often", "rare"])
         autocast = draw.choice(["none", "forward", "around", "decorator", "evaluation", "disabled", "once"])
@@ -82,7 +94,9 @@ class Training:
         elif anomaly == "once":
             once = draw.randrange(STEPS)
             self.each.append(lambda step: within(detect_anomaly, lambda: None) if step == once else None)
-        if anomaly not in ("none", "once", "disabled"):
+        elif anomaly == "traced":
+            self.each.append(lambda step: traced() if step % 2 else None)
+        if anomaly not in ("none", "once", "disabled", "traced"):
             self.truth.add("anomaly_detection")
 
     def _profile(self, profiler: str) -> None:
@@ -150,7 +164,7 @@ class Training:
         with self.around:
             for step in range(STEPS):
                 if step % 3 == 2:
-                    state.take_batch(self.batch, step * SECOND // 3)
+                    state.take_batch(self.batch)
                 self.forward(lambda: losses.append(model(torch.ones(1, 4)).sum()))
                 self.backward(losses.pop().backward)
                 optimizer.step()

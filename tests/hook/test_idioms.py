@@ -97,6 +97,16 @@ def counts(found: Session) -> tuple[int | None, int | None]:
             """,
             8,
         ),
+        # Updates by hand, without a loader: the backward passes show a training.
+        (
+            """
+            weight = torch.ones(4, requires_grad=True)
+            for _ in range(4):
+                (weight.sum() ** 2).backward()
+                weight = (weight - 0.1 * weight.grad).detach().requires_grad_()
+            """,
+            None,
+        ),
         # Updates by hand.
         (
             """

@@ -104,16 +104,16 @@ def test_compilations_are_unknown_without_dynamo_callbacks(
     assert [s.snap.compilations for s in listener.view() if s.snap] == [expected]
 
 
-def test_watch_opens_the_session_before_the_first_step(listener: Sessions, run: Run, site: str) -> None:
-    program = """
-        import gpugauge.hook
-        gpugauge.hook.watch()
-        import torch
-        gpugauge.hook.watch()
-        print("watched", flush=True)
-        input()
-    """
-    process = run(program, PYTHONPATH=site)
+@pytest.mark.parametrize(
+    "program",
+    [
+        "gpugauge.hook.watch(); import torch; gpugauge.hook.watch(); input()",
+        "import torch; torch.Optimizer(); input()",
+        "import torch; torch.DataLoader.starts = 1e9; torch.time.sleep = lambda _: input(); iter(torch.DataLoader())",
+    ],
+)
+def test_a_session_begins_before_the_first_step(program: str, listener: Sessions, run: Run, site: str) -> None:
+    process = run(f"import gpugauge.hook; {program}", PYTHONPATH=site)
     until(lambda: [s.connected for s in listener.view()] == [True])
     process.communicate("\n", timeout=60)
     assert process.returncode == 0
@@ -292,7 +292,8 @@ def test_the_next_step_ends_a_wait_left_open_by_an_error(run: Run, site: str) ->
         from gpugauge.hook import install
         from gpugauge.hook.counts import phases
         optimizer, batches = torch.Optimizer(), torch.Iterator()
-        next(batches), optimizer.step()
+        for _ in range(2):
+            next(batches), optimizer.step()
         ours = install.observer
         ours.live.batch_due = None  # cannot be compared
         next(batches)
@@ -310,7 +311,8 @@ def test_a_step_and_a_batch_cost_a_few_calls(listener: Sessions, run: Run, site:
         import gpugauge, os, sys, torch
         from gpugauge.hook import install
         optimizer, batches = torch.Optimizer(), torch.Iterator()
-        next(batches), optimizer.step()
+        for _ in range(2):
+            next(batches), optimizer.step()
         home, ours = os.path.dirname(gpugauge.__file__), install.observer
         # Nothing is published, also on a slow machine.
         ours.live.step_due = ours.live.batch_due = ours.publish_due = 1 << 62

@@ -38,7 +38,7 @@ def test_durations_are_times_between_rounds(recorder: Recorder) -> None:
 def test_draining_in_parts_gives_the_same_counts(recorder: Recorder) -> None:
     for number in range(10):
         recorder.optimizer_step(7, number * MS)
-        recorder.add_batch((number * MS, number * MS + 3, TRAINING))
+        recorder.add_batch(3, number * MS + 3)
         recorder.drain()
     assert (steps(recorder), recorder.step_tally.nanoseconds) == (10, 9 * MS)
     assert (recorder.batch_tally.count, recorder.batch_tally.nanoseconds) == (10, 30)
@@ -48,7 +48,7 @@ def test_draining_in_parts_gives_the_same_counts(recorder: Recorder) -> None:
 def test_the_time_of_the_last_event_is_unix_time(recorder: Recorder) -> None:
     before, now = time.time(), time.perf_counter_ns()
     recorder.optimizer_step(1, now)
-    recorder.add_batch((now, now, TRAINING))
+    recorder.add_batch(0, now)
     recorder.drain()
     assert recorder.step_tally.last == pytest.approx(before, abs=60)
     assert recorder.step_tally.last == recorder.batch_tally.last
@@ -93,30 +93,28 @@ def waited(recorder: Recorder) -> dict[int, int]:
 
 def test_waits_add_up_by_the_phase_that_they_serve(recorder: Recorder) -> None:
     recorder.add_wait(5, None)
-    recorder.add_batch((5, 7, TRAINING))
+    recorder.add_wait(2, TRAINING)
     recorder.add_wait(1, TRAINING)
-    recorder.add_batch((8, 10, EVALUATING))
+    recorder.add_wait(2, EVALUATING)
     recorder.add_wait(-3, TRAINING)  # a clock that goes back
     recorder.drain()
     assert waited(recorder) == {TRAINING: 8, EVALUATING: 2}
-    assert recorder.batch_tally.count == 2
 
 
 def test_waits_of_another_thread_count_once_it_trains(recorder: Recorder) -> None:
-    recorder.add_wait_elsewhere(7, (0, 5, TRAINING))
-    recorder.add_wait_elsewhere(8, (0, 50, TRAINING))
+    recorder.taken_by(7).waited[TRAINING] += 5
+    recorder.taken_by(7).batches += 1
+    recorder.taken_by(8).waited[TRAINING] += 50
     assert waited(recorder) == {}
-    recorder.count_waits_of(7)
+    recorder.count_taken_by(7)
     assert waited(recorder) == {TRAINING: 5}
     assert recorder._record.words[wire_record.BATCHES] == 1
 
 
 def test_the_waits_of_other_threads_are_bounded(recorder: Recorder) -> None:
-    for number in range(5000):
-        recorder.add_wait_elsewhere(number % 100, (0, 5, TRAINING))
-        recorder.add_wait_elsewhere(99, (0, 5, TRAINING))
-    assert max(len(waits) for waits in recorder._elsewhere.values()) <= 1000
-    assert len(recorder._elsewhere) <= 64
+    for number in range(100):
+        recorder.taken_by(number)
+    assert len(recorder._taken) <= 64
 
 
 def counted(optimizers: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ torch = needs.torch()
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402 - after the skip
 
 from gpugauge.hook.counts.record import RecordMemory  # noqa: E402 - after the skip
-from gpugauge.hook.counts.sizes import Work, learn  # noqa: E402 - after the skip
+from gpugauge.hook.counts.sizes import Work, reader  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
 from gpugauge.wire.record import SAMPLES, STEPS, TOKENS  # noqa: E402 - after the skip
 from tests.drawn import seeds  # noqa: E402 - after the skip
@@ -56,10 +56,10 @@ ROWS = {
 
 def taken(loader: Any, work: Work | None = None) -> Work:
     """Read all batches of a loader as the hook does."""
-    work, iterator = work or Work(RecordMemory()), iter(loader)
+    work, iterator, read = work or Work(RecordMemory()), iter(loader), None
     for batch in iterator:
-        read = vars(iterator).get("gpugauge_size")
-        read(batch, work) if read else learn(iterator, batch, work)
+        read = read or reader(iterator, batch, work)
+        read(batch, work)
     return work
 
 
@@ -117,9 +117,10 @@ def test_a_size_that_is_not_known_is_absent(
 def test_a_batch_larger_than_the_loader_makes_leaves_the_sum_unknown() -> None:
     work = Work(RecordMemory())
     iterator = iter(DataLoader(Rows(ROWS["tensor"], 8), batch_size=2, collate_fn=own_collate))
-    learn(iterator, next(iterator), work)
+    read = reader(iterator, batch := next(iterator), work)
+    read(batch, work)
     assert stepped(work) == (2, None)
-    iterator.gpugauge_size(torch.zeros(3, 3), work)
+    read(torch.zeros(3, 3), work)
     assert stepped(work) == (None, None)
 
 

@@ -27,7 +27,7 @@ def watch(verbose: bool = False) -> Watch:
     """Watch this process, and open its session at once, or as soon as the program imports torch. Idempotent.
 
     Return an object that is true if a daemon was found. `verbose` prints one line about that on stderr. Without this
-    call, under `gpugauge run`, the first optimizer step or batch opens the session.
+    call, under `gpugauge run`, the first model, optimizer, loader or backward pass opens the session.
     """
     from gpugauge.hook.watching import Watch  # noqa: PLC0415 - not loaded under `gpugauge run`
 

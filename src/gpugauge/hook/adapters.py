@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from threading import get_ident
 from types import CodeType
 from typing import Any
@@ -18,7 +18,7 @@ from gpugauge.hook.counts.recorder import DEEPSPEED
 from gpugauge.hook.finder import Finder
 from gpugauge.hook.listeners import evaluating
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.wrappers import after, is_compiling, replace, within
+from gpugauge.hook.wrappers import after, functions, is_compiling, replace, within
 
 
 def wrap_collectives(observer: Observer) -> None:
@@ -123,6 +123,7 @@ def _dynamo(observer: Observer, module: Any) -> None:
         state.compilations = (state.compilations or 0) + 1
         state.set_facts(compiled="yes")
         entered.append(observer.enter_phase(phases.COMPILING))
+        observer.begin()
 
     def end(_: Any = None) -> None:
         if entered and entered.pop():
@@ -144,23 +145,11 @@ def _skip(module: Any) -> None:
     """
     for name, loaded in tuple(sys.modules.items()):
         if name.startswith("gpugauge."):
-            codes = [code for value in vars(loaded).values() for code in _codes(value, name)]
+            codes = [function.__code__ for value in vars(loaded).values() for function in functions(value, name)]
             while codes:
                 code = codes.pop()
                 module.skip_code(code)
                 codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-
-
-def _codes(value: Any, module: str) -> Iterator[CodeType]:
-    """Yield the code of a function, or of the methods of a class, that a module defines."""
-    if getattr(value, "__module__", None) != module:
-        return
-    members = vars(value).values() if isinstance(value, type) else (value,)
-    for member in members:
-        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-        code = getattr(function, "__code__", None)
-        if isinstance(code, CodeType):
-            yield code
 
 
 def _checkpoint(observer: Observer, module: Any) -> None:
@@ -176,7 +165,12 @@ def _pretrained(observer: Observer, module: Any) -> None:
     model = getattr(module, "PreTrainedModel", object)
     if "eval" in vars(model):  # since version 5 the class has its own method, which does not call that of torch
         replace(model, "eval", lambda f: evaluating(observer, f))
-    replace(model, "__init__", lambda f: after(observer, f, observer.state.models.add))
+
+    def created(made: Any) -> None:
+        observer.state.models.add(made)
+        observer.begin()
+
+    replace(model, "__init__", lambda f: after(observer, f, created))
 
 
 def _generation(observer: Observer, module: Any) -> None:

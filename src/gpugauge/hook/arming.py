@@ -36,7 +36,7 @@ def switched_off() -> bool:
 
 def arm(announce: bool = False) -> None:
     """Start the hook when the program imports torch, or now if it has. `announce` opens the session at once instead of
-    with the first step or batch. Idempotent.
+    with the first model, optimizer or loader. Idempotent.
     """
     global _announce  # noqa: PLW0603 - there is one hook in a process
     if switched_off():

@@ -79,11 +79,11 @@ class _CountedIterator:
     of the iterator, and are not counted.
     """
 
-    __slots__ = ("__weakref__", "_gpugauge_iterator", "_gpugauge_read")
+    __slots__ = ("__weakref__", "_gpugauge_iterator", "gpugauge_run")
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         object.__setattr__(self, "_gpugauge_iterator", iterator)
-        object.__setattr__(self, "_gpugauge_read", None)  # the reader of the size of its batches
+        object.__setattr__(self, "gpugauge_run", None)
 
     @property  # type: ignore[misc]  # for isinstance()
     def __class__(self) -> type:
@@ -120,27 +120,19 @@ class _CountedIterator:
         observer = current_observer()
         begun = observer.begin_wait() if observer is not None else None
         if observer is None or begun is None:
-            return self._next_elsewhere(observer)
-        observer.inner_reader = None
+            source = self._gpugauge_iterator
+            return next(source) if observer is None else observer.take_elsewhere(next, source)
+        observer.inner = observer.inner_reader = None
         loads = observer.state.loads
         loads.begin_own(begun[1])
         try:
             batch = next(self._gpugauge_iterator)
         except BaseException:
-            observer.end_wait(*begun, ended=True)
+            observer.end_wait(*begun, self)
             raise
         loads.end_own(begun[1], observer.live.base)
-        # The batches of an iterator around a DataLoader are made of those of the loader.
-        read = observer.inner_reader or self._gpugauge_read
-        object.__setattr__(self, "_gpugauge_read", read)
-        observer.end_wait_with_batch(*begun, batch, read)
+        observer.end_wait_with_batch(*begun, None, self, batch)
         return batch
-
-    def _next_elsewhere(self, observer: Observer | None) -> Any:
-        """Return the next batch on a thread that does not train, inside another wait, or in an unwatched process."""
-        if observer is None:
-            return next(self._gpugauge_iterator)
-        return observer.take_elsewhere(next, self._gpugauge_iterator)
 
 
 class _CountedSizedIterator(_CountedIterator):

@@ -71,13 +71,14 @@ def recap(state: TrainingState) -> str | None:
     recorder = state.recorder
     recorder.drain()
     tally, batches = recorder.step_tally, recorder.batch_tally
-    if not tally.count and not batches.count:
+    if not tally.count and not batches.count and not state.backward_passes:
         return None
     if tally.count:
         mean = f", {_time(tally.nanoseconds / tally.durations / 1e9)} each" if tally.durations else ""
         done = f"{tally.count:,} step{'' if tally.count == 1 else 's'}{mean}"
     else:
-        done = f"{batches.count:,} batches"
+        done = f"{batches.count:,} batches" if batches.count else f"{state.backward_passes:,} backward passes"
+        done += ", steps not known (gpugauge.hook.step() counts them)" if state.backward_passes else ""
     phases, waits = _seconds(state)
     data = waits.get("training", 0.0) if any(waits.values()) else None
     starting = phases.get("starting", 0.0)

@@ -9,6 +9,7 @@ from gpugauge.hook.client import Client
 from gpugauge.hook.counts.clock import CLOCKS
 from gpugauge.hook.ends import Ends
 from gpugauge.hook.observer import Observer
+from gpugauge.hook.wrappers import be_unnoticed
 from gpugauge.wire import messages as wire
 
 observer: Observer | None = None
@@ -18,6 +19,7 @@ def install(announce: bool = False) -> None:
     """Install the hook in this process, once; `announce` opens the session now."""
     global observer  # noqa: PLW0603 - torch's hooks are global to the process, so is this
     if observer is None:
+        be_unnoticed()
         observer = Observer(Client(wire.client_paths()))
         listeners.install(observer)
         adapters.install(observer)

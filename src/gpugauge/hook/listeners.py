@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,17 +17,28 @@ from gpugauge.hook.counts.phases import CHECKPOINTING
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.wrappers import after, is_compiling, replace, within
 
+_COMPILERS = ("torch._functorch", "torch._dynamo", "torch._inductor")
+
 
 def install(observer: Observer) -> None:
     """Register with torch, once in a process."""
     register_optimizer_step_post_hook(hot.step_hook(observer, is_compiling))
     loaders.install(observer)
-    register, module = observer.state.register_optimizer, getattr(getattr(torch, "nn", None), "Module", None)
+    module = getattr(getattr(torch, "nn", None), "Module", None)
+
+    def created(optimizer: Any) -> None:
+        observer.state.register_optimizer(optimizer)
+        observer.begin()
+
+    def moved(model: Any) -> None:
+        observer.state.models.add(model)
+        observer.begin()
+
     optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
-        (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, register)),
+        (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, created)),
         (module, "eval", lambda f: evaluating(observer, f)),
-        (module, "to", lambda f: after(observer, f, observer.state.models.add)),
-        (module, "cuda", lambda f: after(observer, f, observer.state.models.add)),
+        (module, "to", lambda f: after(observer, f, moved)),
+        (module, "cuda", lambda f: after(observer, f, moved)),
         (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
         (getattr(torch, "serialization", None), "save", lambda _: torch.save),
     )
@@ -74,6 +86,14 @@ def _listen_to_wrappers(observer: Observer) -> None:
         replace(getattr(parallel, name, None), "__init__", lambda f, callback=callback: after(observer, f, callback))  # type: ignore[misc]  # the lambda has a default
 
 
+def _compiles() -> bool:
+    """Return whether torch.compile has called: it detects anomalies once in each graph that it traces."""
+    frame = sys._getframe(3)  # noqa: SLF001 - the caller of torch.set_anomaly_enabled()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("torch.autograd"):
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_COMPILERS)
+
+
 def count_modes(observer: Observer) -> None:
     """Count the calls. All ways into anomaly detection call torch.set_anomaly_enabled()."""
     modes = observer.state.modes
@@ -88,7 +108,7 @@ def count_modes(observer: Observer) -> None:
         return wrapper
 
     def enables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[0] if args else kwargs.get("enabled")
+        return (args[0] if args else kwargs.get("enabled")) and not _compiles()
 
     def trains(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001 - __enter__ has no others
         # A context for evaluation does not count.

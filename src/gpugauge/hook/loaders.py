@@ -23,7 +23,8 @@ from gpugauge.hook.wrappers import after, is_compiling, replace
 
 def install(observer: Observer) -> None:
     """Wrap the calls of DataLoader and of its iterators, once in a process."""
-    _BaseDataLoaderIter.gpugauge_size = None  # an iterator has its own reader from its first batch on
+    # An iterator has a run of its own from its first batch on, and the reader of its batches while they train.
+    _BaseDataLoaderIter.gpugauge_run = _BaseDataLoaderIter.gpugauge_size = None
     _BaseDataLoaderIter.__next__ = hot.batch_wrapper(observer, _BaseDataLoaderIter.__next__, is_compiling)
     _listen_to_iterators(observer)
     _listen_to_subclasses(observer)
@@ -40,7 +41,7 @@ def _listen_to_iterators(observer: Observer) -> None:
             return iterate(self)
         begun = observer.begin_wait()
         if begun is None:
-            return elsewhere.start(observer, iterate, self)
+            return elsewhere.take(observer, iterate, self, is_loader=True)
         try:
             return iterate(self)
         finally:

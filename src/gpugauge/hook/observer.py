@@ -19,9 +19,11 @@ from gpugauge.hook.client import Client, Publisher
 from gpugauge.hook.counts import phases
 from gpugauge.hook.counts.clock import CLOCKS, NS_PER_SECOND
 from gpugauge.hook.counts.handlers import raised_by_handler
+from gpugauge.hook.counts.purposes import Run
 from gpugauge.hook.counts.recorder import DEEPSPEED, TICK, inside_another_step
-from gpugauge.hook.counts.sizes import Reader, unknown_size
+from gpugauge.hook.counts.sizes import Reader, reader, unknown_size
 from gpugauge.hook.state import TrainingState
+from gpugauge.hook.wrappers import Backward
 
 if TYPE_CHECKING:
     from gpugauge.hook.counts.flopcount import StepCounter
@@ -42,6 +44,7 @@ class Observer:
         self._clock = CLOCKS[0]
         self.state = TrainingState()
         self.recorder, self.phases, self.live = self.state.recorder, self.state.phases, self.state.live
+        self.purposes, self.backward = self.state.purposes, Backward(self.on_backward)
         self.errors = 0
         self.off = False
         self.evaluated: weakref.ref[Any] | None = None  # the module of the last eval() that counts
@@ -56,9 +59,13 @@ class Observer:
         self.publisher = Publisher(self.client, self.state)
         self.publish_soon()
         self._publishing = threading.Lock()
-        self._loader: weakref.ref[Any] | None = None
+        self._loader: Callable[[], Any] = lambda: None  # later a weak reference to an iterator
         self.waiting_elsewhere: set[int] = set()  # threads that do not train and wait for a batch
-        self.inner_reader: Reader | None = None  # of the DataLoader that was read last inside another wait
+        # Of the DataLoader that was read last inside another wait: a weak reference to the iterator, and its reader.
+        self.inner: weakref.ref[Any] | None = None
+        self.inner_reader: Reader | None = None
+        self.backward.listen()
+        self.declared = self.purposes.start()  # the waits that the program declares
         if self.off:
             self._switch_off()
 
@@ -99,38 +106,18 @@ class Observer:
             if self.phases.on_training_thread() and self.live.base == phases.EVALUATING:
                 self.phases.set_base(phases.TRAINING, self._clock())
 
-    def is_training_batch(self, iterator: Any = None) -> bool:
-        """Return whether the program probably trains on a batch, and record the loader of an iterator of DataLoader."""
-        module = self.evaluated() if self.evaluated is not None else None
-        # Programs call eval() on frozen parts of a model before the step: only a module still in that mode counts.
-        training = torch.is_grad_enabled() and (module is None or module.training or not self.state.trains(module))
-        loader = self._loader() if self._loader is not None else None
-        if training and iterator is not loader and hasattr(iterator, "_num_workers"):
-            self._loader = weakref.ref(iterator)
-            self.state.use_loader(iterator)
-        if self.evaluated is None and not self.state.may_step_unreported:
-            self.live.batch_due = self.publish_due
-        return training
-
-    def on_batch(self, phase: int, now: int, batch: Any = None) -> None:
-        """Handle a counted batch that is not for training, or that came at `batch_due` or later."""
-        self.recorder.add_wait(0, phase)
-        if phase == phases.TRAINING:
-            self.state.take_batch(batch, now)
-        else:
-            self._interrupt()
-            self.live.step_due = 0  # the next step sets the phase back to training
-        if now >= self.publish_due:
-            self.publish(now)
-
     def take_elsewhere(self, take: Callable[[Any], Any], iterator: Any) -> Any:
         """Return the next batch of an iterator on a thread that does not train, or inside another wait."""
         return elsewhere.take(self, take, iterator)
 
-    def note_inner(self, iterator: Any) -> None:
-        """Record the loader of an iterator inside another wait, if no loader is known or the known one is gone."""
-        if self._loader is None or self._loader() is None:
-            self.is_training_batch(iterator)
+    def begin(self) -> None:
+        """Open the session before the first step or batch: the program has a model, an optimizer or a loader."""
+        try:
+            now = self._clock()
+            if not (self.off or self.publisher.sequence or now < self.publish_due) and not _loads():
+                self.publish(now)
+        except Exception:
+            self.count_error()
 
     def begin_wait(self) -> tuple[int, int] | None:
         """Begin a wait for a batch; return the phase before it and the time. None if it does not count."""
@@ -144,41 +131,125 @@ class Observer:
         except Exception:
             self.count_error()
             return None
+        self.begin()
         return before, now
 
-    def end_wait(self, before: int, start: int, ended: bool = False) -> None:
-        """End a wait that brought no batch: for an iterator, or for the end of one that has `ended`."""
+    def end_wait(self, before: int, start: int, iterator: Any = None) -> None:
+        """End a wait that brought no batch: for an iterator, or for the end of the given one."""
         try:
             now = self._clock()
             self.phases.switch(before, now)
-            if ended:
+            if iterator is not None:
                 self._interrupt()
                 self.state.count_unreported_step(now)
             if before != phases.LOADING:  # a wait that the program declares covers this one
-                self.recorder.add_wait(now - start, self._served_phase() if ended else None)
-                self.live.batch_due = 0  # the next batch shows the phase
+                run = self._run_of(iterator) if iterator is not None else None
+                if run is not None:
+                    self.purposes.end(run, start, now)
+                self._book(run, now - start)
+            self.live.batch_due = 0  # the next batch shows the phase
         except Exception:
             self.count_error()
 
-    def end_wait_with_batch(self, before: int, start: int, batch: Any, read: Reader | None) -> None:
-        """End a wait for a batch of an iterator that the program declares. `read` reads its size, if that is known."""
+    def end_wait_with_batch(self, before: int, start: int, now: int | None, iterator: Any, batch: Any) -> None:
+        """End a wait for a batch which does not take the short way of hot.py; `now` is the time if that is known."""
         try:
-            now = self._clock()
-            base = phases.TRAINING if self.is_training_batch() else phases.EVALUATING
-            phase = self.phases.end_wait(base, before, now)
-            self.recorder.add_batch((start if before != phases.LOADING else now, now, phase))
-            self.on_batch(phase, now)
+            now = self._clock() if now is None else now
+            run = self._run_of(iterator)
+            self._arrive(run, start, now)
+            phase = self.phases.end_wait(self.purposes.phase(run), before, now)
+            waited = 0 if before == phases.LOADING else now - start
+            self.recorder.add_batch(waited, now)
+            run.read = self._reader(run, iterator, batch)
+            self._book(run, waited, batch, run.read)
             if phase == phases.TRAINING:
-                (read or unknown_size)(batch, self.recorder.work)
+                self.state.take_batch(batch)
+            else:
+                self._interrupt()
+            if run.purpose == phases.TRAINING:
+                self._train_on(run, iterator)
+            if phase != phases.TRAINING or self.purposes.pending:
+                # The next step sets the phase back to training, and decides.
+                self.live.step_due = self.live.batch_due = 0
+            elif self.evaluated is None and not self.state.may_step_unreported:
+                self.live.batch_due = self.publish_due
+            if now >= self.publish_due:
+                self.publish(now)
         except Exception:
             self.count_error()
 
-    def _served_phase(self) -> int | None:
-        """Return the phase that a wait without a batch serves; None if the next wait shows it."""
-        if not torch.is_grad_enabled():
-            return self.phases.serving(phases.EVALUATING)
-        served = self.phases.serving(self.live.base)
-        return None if served == phases.STARTING else served
+    def _run_of(self, iterator: Any) -> Run:
+        run: Run | None = iterator.gpugauge_run
+        if run is None:
+            run = self.purposes.start()
+            object.__setattr__(iterator, "gpugauge_run", run)
+            self.backward.listen()
+        return run
+
+    def _arrive(self, run: Run, start: int, now: int) -> None:
+        """Note a batch of a run, or a wait that the program declares."""
+        without_grad, module = not torch.is_grad_enabled(), self._in_eval_mode()
+        expected = run.purpose == phases.TRAINING or not (without_grad or module)
+        if self.state.may_step_unreported:
+            self.state.count_unreported_step(now, training=expected)
+        self.purposes.take(run, start, now, module, without_grad)
+
+    def _in_eval_mode(self) -> bool:
+        """Return whether the model that is trained is in evaluation mode. Frozen parts of it can be so all the time."""
+        module = self.evaluated() if self.evaluated is not None else None
+        return module is not None and not module.training and self.state.trains(module)
+
+    def _reader(self, run: Run, iterator: Any, batch: Any) -> Reader:
+        """Return the reader of the sizes of batches. Those of an iterator around a DataLoader are made of its own."""
+        if not hasattr(type(iterator), "gpugauge_size"):
+            if self.inner is not None:
+                run.inner = self.inner
+            return self.inner_reader or run.read or unknown_size
+        return run.read or reader(iterator, batch, run.work if run.purpose is None else self.recorder.work)
+
+    def _train_on(self, run: Run, iterator: Any) -> None:
+        """Record the loader of an iterator whose batches are for the training, which take the short way from now on."""
+        if hasattr(type(iterator), "gpugauge_size"):
+            iterator.gpugauge_size = run.read
+        else:
+            iterator = run.inner()
+        if iterator is not None and self._loader() is not iterator:
+            self._loader = weakref.ref(iterator)
+            self.state.use_loader(iterator)
+
+    def _book(self, run: Run | None, waited: int, batch: Any = None, read: Reader | None = None) -> None:
+        """Book a wait on a run, or on a phase that the program has entered. Without a run the next wait shows it."""
+        named = self.phases.named
+        if named is not None:
+            self.recorder.add_wait(waited, named)
+        elif run is not None:
+            self.purposes.book(run, waited, batch, read)
+        else:
+            self.recorder.add_wait(waited, None)
+
+    def _effect(self) -> None:
+        """Decide what the batches were for that are followed by a step of the calling thread."""
+        if self.phases.on_training_thread():
+            self.purposes.effect()
+
+    def on_backward(self) -> None:
+        """Handle the end of a backward pass."""
+        if self.off:
+            return
+        try:
+            now, trains = self._clock(), self.phases.on_training_thread()
+            self.state.backward_passes += 1
+            if not trains and self.recorder.source is None:
+                trains = self.state.follow_caller()
+            # Some evaluations make backward passes: attacks, forces. A step would show that they train.
+            if trains and not self._in_eval_mode():
+                self.purposes.effect()
+                if self.live.base != phases.TRAINING:
+                    self.phases.set_base(phases.TRAINING, now)
+            if now >= self.publish_due:
+                self.publish(now)
+        except Exception:
+            self.count_error()
 
     def on_step(self, optimizer: Any, now: int) -> None:
         """Count a step of an optimizer that is not the sole one, or that came at `step_due` or later."""
@@ -189,8 +260,9 @@ class Observer:
                 return
             if id(optimizer) not in self.state.stepping:
                 self.state.add_stepping_optimizer(optimizer)
-                if self.publisher.sequence < 2:
+                if self.recorder.source is None or self.publisher.sequence < 2:
                     self.publish_soon()  # the first step follows the first batch closely and has the parameters
+            self._effect()
             self.recorder.optimizer_step(id(optimizer), now)
             self.state.find_sole_optimizer(optimizer)
             self._set_training(now, id(optimizer))
@@ -227,6 +299,7 @@ class Observer:
             self.live.sole = None
             if self.recorder.source != TICK:
                 self.state.follow_caller()
+            self._effect()
             self.recorder.tick(now)
             self._set_training(now, TICK)
         except Exception:
@@ -236,6 +309,7 @@ class Observer:
         """Count a step of an engine that steps its optimizers itself."""
         try:
             now = self._clock()
+            self._effect()
             self.recorder.add_steps(1, now)
             self._set_training(now, DEEPSPEED)
         except Exception:
@@ -262,9 +336,12 @@ class Observer:
         """Leave a phase that was entered."""
         try:
             now = self._clock()
-            if self.live.phase == phase == phases.LOADING:
-                self.recorder.add_wait(now - self.live.since, self._served_phase())
+            start, declared = self.live.since, self.live.phase == phase == phases.LOADING
             self.phases.leave(phase, now)
+            if declared:
+                self._arrive(self.declared, start, now)
+                self._book(self.declared, now - start)
+                self.live.step_due = 0
         except Exception:
             self.count_error()
 
@@ -277,6 +354,8 @@ class Observer:
             if self.live.step_due:
                 self.live.step_due = 0 if self.state.memory_is_due(now) else self.publish_due
             self.live.batch_due = 0  # the next batch shows whether it is from another loader
+            if self.recorder.source is not None and not self.purposes.pending:
+                self.backward.ignore()
             self.state.update(now)
             self.publisher.publish(now, self.errors)
         finally:
@@ -287,6 +366,7 @@ class Observer:
         try:
             if self.client.connected and not self.off:
                 now = self._clock()
+                self.purposes.close()
                 self.publish(now)
                 self.publisher.send_end(now, reason)
         except Exception:
@@ -296,3 +376,9 @@ class Observer:
         """Report nothing more. The connection stays open until the process has ended, and its exit status is known."""
         self.client.leave()
         self._switch_off()
+
+
+def _loads() -> bool:
+    """Return whether this is the process of a loader."""
+    find = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return find is not None and find() is not None

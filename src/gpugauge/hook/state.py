@@ -13,6 +13,7 @@ from gpugauge.hook.counts.handlers import attempt
 from gpugauge.hook.counts.modes import AUTOCAST, Modes
 from gpugauge.hook.counts.peers import LocalWork
 from gpugauge.hook.counts.phases import Phases
+from gpugauge.hook.counts.purposes import Purposes
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.counts.waits import ExposedWaits
@@ -40,6 +41,7 @@ class TrainingState:
         self.live = self.record.live
         self.recorder = Recorder(self.record)
         self.phases = Phases(self.record)
+        self.purposes = Purposes(self.recorder, lambda: bool(self._optimizers))
         self.waits = ExposedWaits()
         self.loads = Loads()
         self.local_work = LocalWork()
@@ -48,6 +50,7 @@ class TrainingState:
         self.models = models.Models()
         self.memory = StepMemory(allocated)
         self.stepping: set[int] = set()  # identities of the optimizers that have stepped
+        self.backward_passes = 0  # while no step has been seen
         self.compilations: int | None = 0  # None: this version of dynamo does not report them
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._seen_facts: dict[str, str | None] = {}
@@ -58,6 +61,7 @@ class TrainingState:
         """Start from zero, with the optimizers and facts kept: at the start, and in a forked child."""
         self.record.close()
         self.recorder.clear()
+        self.purposes.clear()
         self.phases.clear()
         self.waits.clear()
         self.live.exposed = False
@@ -90,10 +94,16 @@ class TrainingState:
         self._scan_due = 0
         self.follow_caller()
 
-    def follow_caller(self) -> None:
-        """Take the calling thread as the one that trains, with the waits that it had before."""
-        if self.phases.follow_caller():
-            self.recorder.count_waits_of(self.live.thread)
+    def follow_caller(self) -> bool:
+        """Take the calling thread as the one that trains, with the waits that it had before; return whether it is a new
+        one.
+        """
+        if followed := self.phases.follow_caller():
+            self.purposes.close()
+            self.recorder.count_taken_by(self.live.thread)
+            if self.record.words[STEPS]:  # several threads train: the batches of each are not known
+                self.recorder.work.unknown |= {SAMPLES, TOKENS}
+        return followed
 
     def find_sole_optimizer(self, optimizer: Any) -> None:
         """Set `live.sole` if this optimizer is the only one, and none of its steps can contain another one."""
@@ -154,8 +164,8 @@ class TrainingState:
         return bool(self._optimizers) and self.recorder.source in (None, BATCHES)
 
     def count_unreported_step(self, now: int, training: bool = False) -> None:
-        """Count a step if the parameters have changed since the last call, and no optimizer reports its steps. For the
-        training thread. Batches for `training` show that steps go unreported; then other moments count as well.
+        """Count a step if the parameters have changed since the last call, and no optimizer reports its steps. Batches
+        for `training` show that steps go unreported; then other moments count as well.
         """
         if not self.may_step_unreported or not (training or self.recorder.source == BATCHES):
             return
@@ -163,6 +173,8 @@ class TrainingState:
         before, self._version = self._version, None if parameter is None else models.version(parameter)
         if before is None or self._version is None or self._version == before or self._version[0] != before[0]:
             return
+        if self.phases.on_training_thread():
+            self.purposes.effect()
         if self.recorder.source == BATCHES:
             self.recorder.add_steps(1, now)
             if training and self.phases.on_training_thread():
@@ -199,11 +211,10 @@ class TrainingState:
             device = attempt(None, torch.cuda.current_device)
             self.set_facts(current_device=None if device is None else str(device))
 
-    def take_batch(self, batch: Any, now: int) -> None:
-        """Record the device of a batch for training, and count the step before it if nothing else reports it."""
+    def take_batch(self, batch: Any) -> None:
+        """Record the device of a batch for the training."""
         if (device := models.device_of(batch)) is not None:
             self.set_facts(batch_device=device)
-        self.count_unreported_step(now, training=True)
 
     def trains(self, module: Any) -> bool:
         """Return whether a module contains the first parameter that is trained; false while none is known."""
@@ -263,7 +274,7 @@ class TrainingState:
             samples=recorder.counted(SAMPLES),
             tokens=recorder.counted(TOKENS),
             flops=dict(self.flops.sums) or None,
-            loader=self.loads.message(declared="loader_workers" not in self._seen_facts),
+            loader=self.loads.message("loader_workers" not in self._seen_facts, self.phases.on_training_thread()),
         )
 
     def _scan_model(self, optimizers: list[Any]) -> None:

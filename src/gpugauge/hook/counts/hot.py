@@ -12,11 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.phases import EVALUATING, LOADING, TRAINING
-from gpugauge.hook.counts.sizes import learn
+from gpugauge.hook.counts.phases import LOADING, TRAINING
 from gpugauge.wire.record import (
     BATCHES,
     LAST_STEP,
@@ -56,17 +53,17 @@ def step_hook(observer: Observer, is_compiling: Callable[[], bool]) -> Callable[
     return after_step
 
 
-def batch_wrapper(  # noqa: C901, PLR0915 - with the function in it
+def batch_wrapper(  # noqa: C901 - with the function in it
     observer: Observer, wait: Callable[[Any], Any], is_compiling: Callable[[], bool]
 ) -> Callable[[Any], Any]:
     """Return a wrapper of the method that waits for the next batch of an iterator of DataLoader. `is_compiling` is that
     of torch.
     """
-    (clock, _), live, thread, grad_enabled = CLOCKS, observer.live, threading.get_ident, torch.is_grad_enabled
+    (clock, _), live, thread = CLOCKS, observer.live, threading.get_ident
     ended, work = observer.recorder.waits.append, observer.recorder.work
 
     @functools.wraps(wait)
-    def next_batch(self: Any) -> Any:  # noqa: C901, PLR0912 - one function: each call would cost
+    def next_batch(self: Any) -> Any:  # noqa: C901 - one function: each call would cost
         if is_compiling():
             return wait(self)  # dynamo finds nothing to trace
         before, exposed = live.phase, live.exposed
@@ -88,34 +85,25 @@ def batch_wrapper(  # noqa: C901, PLR0915 - with the function in it
         try:
             batch = wait(self)
         except BaseException:
-            observer.end_wait(before, start, ended=True)
+            observer.end_wait(before, start, self)
             raise
         try:
-            now = clock()
-            waited = now - start
-            due = now >= live.batch_due
-            phase = TRAINING if (observer.is_training_batch(self) if due else grad_enabled()) else EVALUATING
-            words = live.words
-            if live.since is not start or live.within:  # the phase changed in the wait, or goes back to one entered
-                phase = observer.phases.end_wait(phase, before, now)
-                if before == LOADING:
-                    waited = 0  # a wait that the program declares covers this one
-            else:
+            now, read = clock(), self.gpugauge_size
+            if read is None or now >= live.batch_due or live.since is not start or live.within:
+                observer.end_wait_with_batch(before, start, now, self, batch)
+            else:  # a batch for the training, after a batch or a step
+                words, waited = live.words, now - start
                 words[SEQUENCE] = now
                 words[SPENT + LOADING] += waited
-                words[PHASE] = live.phase = live.base = phase
+                words[PHASE] = live.phase = live.base = TRAINING
                 words[SINCE] = words[SEQUENCE_COPY] = live.since = now
-            ended(waited)
-            live.last_batch = now
-            words[BATCHES] += 1
-            words[WAITED + phase] += waited
+                ended(waited)
+                live.last_batch = now
+                words[BATCHES] += 1
+                words[WAITED + TRAINING] += waited
+                read(batch, work)
             if exposed:
-                observer.state.waits.end(now, waited)
-            if due or phase != TRAINING:
-                observer.on_batch(phase, now, batch)
-            if phase == TRAINING:  # after on_batch(), which can count a step that came before this batch
-                read = self.gpugauge_size
-                learn(self, batch, work) if read is None else read(batch, work)
+                observer.state.waits.end(now, now - start)
         except Exception:
             observer.count_error()
         return batch

@@ -73,10 +73,11 @@ class Phases:
         entered = self.live.entered
         return bool(entered) and entered[-1] == LOADING
 
-    def serving(self, base: int) -> int:
-        """Return the phase that a wait for a batch serves: one that the program has entered, else `base`."""
+    @property
+    def named(self) -> int | None:
+        """The phase that a wait for a batch serves by the program's own word, None if that is not known."""
         # An evaluation inside of a phase "train" is known by its batches.
-        return next((phase for phase in reversed(self.live.entered) if phase not in _NO_OWN_WAITS), base)
+        return next((phase for phase in reversed(self.live.entered) if phase not in _NO_OWN_WAITS), None)
 
     def enter(self, phase: int, now: int) -> None:
         """Enter a phase until leave()."""
@@ -107,4 +108,5 @@ class Phases:
             self.switch(base, now)
             return base
         self.switch(before, now)
-        return self.serving(base)
+        named = self.named
+        return base if named is None else named

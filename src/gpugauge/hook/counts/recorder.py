@@ -17,10 +17,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from typing import Tuple
 
 from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.phases import TRAINING
 from gpugauge.hook.counts.record import RecordMemory
 from gpugauge.hook.counts.sizes import Work
 from gpugauge.wire import messages as wire
@@ -172,12 +170,19 @@ def inside_another_step() -> bool:
 
 OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 
-_MAX_THREADS, _MAX_WAITS = 64, 1000  # of threads that do not train, or do not train yet
+_MAX_THREADS = 64  # that do not train, or do not train yet
 
-# Start and end of a wait for a batch in perf_counter_ns, and the index of the phase that it served. In place of the
-# phase, NO_BATCH means that another thread waited for an iterator or for the end of one.
-Wait = Tuple[int, int, int]
-NO_BATCH = -1
+
+class Taken:
+    """What a thread that does not train has taken from loaders: `batches`, the last one at `last`, nanoseconds of waits
+    by phase, and the sizes of those to train on. It counts if that thread turns out to be the one that trains.
+    """
+
+    def __init__(self, record: RecordMemory) -> None:
+        self.batches = self.last = 0
+        self.trains = False
+        self.waited: Counter[int] = Counter()
+        self.work = Work(record)
 
 
 class Tally:
@@ -228,8 +233,7 @@ class Recorder:
         self.step_tally = Tally()
         self.batch_tally = Tally()
         self._unserved = 0  # nanoseconds of waits whose phase is that of the next batch
-        self._elsewhere: dict[int, deque[Wait]] = {}  # by thread
-        self._work_elsewhere: dict[int, Work] = {}  # of threads that have taken batches to train on
+        self._taken: dict[int, Taken] = {}  # by thread
         self._step_end: int | None = None
         self._steps_before_ticks: int | None = None
         self._rounds_of_tick = 0
@@ -294,52 +298,54 @@ class Recorder:
             words[LAST_STEP] = now
             self.work.count()
 
-    def add_batch(self, wait: Wait) -> None:
-        """Count a batch of the training thread, and the wait for it."""
-        start, end, phase = wait
-        self.waits.append(end - start)
+    def new_work(self) -> Work:
+        """Return an empty work."""
+        return Work(self._record)
+
+    def add_batch(self, waited: int, end: int) -> None:
+        """Count a batch of the training thread. Its wait counts when its purpose is known."""
+        self.waits.append(waited)
         self._record.live.last_batch = end
         self._record.words[BATCHES_WORD] += 1
-        self.add_wait(end - start, phase)
 
     def add_wait(self, nanoseconds: int, phase: int | None) -> None:
         """Count a wait of the training thread. Without a phase it serves the same phase as the next one."""
         if phase is None:
             self._unserved += max(0, nanoseconds)
         else:
-            self._record.words[WAITED + phase] += max(0, nanoseconds) + self._unserved
-            self._unserved = 0
+            self.serve(self.with_unserved(nanoseconds), phase)
 
-    def add_wait_elsewhere(self, thread: int, wait: Wait) -> Work:
-        """Record a wait of another thread. It counts if that thread turns out to be the one that trains. Return the
-        work to which the size of the batch is added.
-        """
-        if thread not in self._elsewhere and len(self._elsewhere) >= _MAX_THREADS:
-            del self._elsewhere[next(iter(self._elsewhere))]
-        self._elsewhere.setdefault(thread, deque(maxlen=_MAX_WAITS)).append(wait)
-        known = self._work_elsewhere.get(thread)
-        if known is None:
-            known = Work(self._record)
-            if wait[2] == TRAINING and len(self._work_elsewhere) < _MAX_THREADS:
-                self._work_elsewhere[thread] = known
-        return known
+    def serve(self, nanoseconds: int, phase: int) -> None:
+        """Count nanoseconds of waits that served a phase."""
+        self._record.words[WAITED + phase] += nanoseconds
 
-    def count_waits_of(self, thread: int) -> None:
-        """Count the waits of a thread that has begun to train."""
-        for wait in self._elsewhere.pop(thread, ()):
-            if wait[2] == NO_BATCH:
-                self.add_wait(wait[1] - wait[0], None)
-            else:
-                self.add_batch(wait)
-        work = self._work_elsewhere.pop(thread, None)
-        if work is not None:
-            self.work.add(work)
+    def with_unserved(self, nanoseconds: int) -> int:
+        """Return a wait with those before it that had no phase."""
+        found, self._unserved = max(0, nanoseconds) + self._unserved, 0
+        return found
+
+    def taken_by(self, thread: int) -> Taken:
+        """Return what a thread has taken that does not train."""
+        if thread not in self._taken and len(self._taken) >= _MAX_THREADS:
+            del self._taken[next(iter(self._taken))]
+        return self._taken.setdefault(thread, Taken(self._record))
+
+    def count_taken_by(self, thread: int) -> None:
+        """Count what a thread has taken that has begun to train."""
+        taken = self._taken.pop(thread, None)
+        if taken is not None:
+            for _ in range(taken.batches):
+                self.add_batch(sum(taken.waited.values()) // taken.batches, taken.last)
+            for phase, waited in taken.waited.items():
+                self.add_wait(waited, phase)
+            self.work.add(taken.work)
 
     def counted(self, word: int) -> int | None:
         """Return the samples or tokens of the training. They are not known if a thread takes batches that another one
         trains on.
         """
-        return None if self._work_elsewhere and not self.work.reports(word) else self.work.counted(word)
+        others = any(taken.trains for taken in tuple(self._taken.values()))
+        return None if others and not self.work.reports(word) else self.work.counted(word)
 
     def drain(self) -> None:
         """Count the events since the last call. Only one thread at a time may call it."""

@@ -53,14 +53,19 @@ class Work:
                 return
         words[word] += count
 
+    def take(self, other: Work) -> None:
+        """Add batches that have turned out to be for the training."""
+        self.samples += other.samples
+        self.tokens += other.tokens
+        self.unknown |= other.unknown
+
     def add(self, other: Work) -> None:
         """Add the batches of a thread that has turned out to be the one that trains, in place of those that the thread
         before has taken since the last step.
         """
         words = self._record.words
-        self.samples = min(self.samples, words[SAMPLES]) + other.samples
-        self.tokens = min(self.tokens, words[TOKENS]) + other.tokens
-        self.unknown |= other.unknown
+        self.samples, self.tokens = min(self.samples, words[SAMPLES]), min(self.tokens, words[TOKENS])
+        self.take(other)
 
     def reports(self, word: int) -> bool:
         """Return whether the program reports a count itself."""
@@ -83,15 +88,14 @@ _default_collate = getattr(data, "default_collate", object())
 _length = getattr(torch.Tensor.__base__, "__len__", len)
 
 
-def learn(iterator: Any, batch: Any, work: Work) -> None:
-    """Add the size of the first batch of an iterator, and store the reader of those that follow."""
-    read: Reader = unknown_size
-    with contextlib.suppress(Exception):  # an iterator without attributes of its own: each batch is the first one
-        read = _reader(batch, *_expected(iterator))
+def reader(iterator: Any, batch: Any, work: Work) -> Reader:
+    """Return the reader of the batches of an iterator, from the first one. `work` is that of these batches."""
+    try:
         if not (isinstance(batch, Mapping) and _INPUT_IDS in batch):
             work.unknown.add(TOKENS)
-        iterator.gpugauge_size = read
-    read(batch, work)
+        return _reader(batch, *_expected(iterator))
+    except Exception:
+        return unknown_size
 
 
 def unknown_size(_: Any, work: Work) -> None:

@@ -286,7 +286,7 @@ class Loads:
         self._epochs = self._starts = self._start_ns = self._starting = 0
         self._own = Meter([0] * SLOT_WORDS)
         self._cpu = time.process_time_ns()
-        self._queued = queued_nanoseconds() or 0
+        self._thread, self._before, self._queued = get_ident(), queued_nanoseconds() or 0, 0
         self._folding = threading.Lock()
 
     def open(self, now: int) -> None:
@@ -361,9 +361,10 @@ class Loads:
                 if known.memory is not None:
                     known.memory.release(known.slots)
 
-    def message(self, declared: bool) -> wire.Loader | None:
+    def message(self, declared: bool, trains: bool = True) -> wire.Loader | None:
         """Return the totals for a message; None before a batch is loaded, and while several loaders are in use, also by
-        turns: a number of workers would not be that of one of them. `declared` allows a loader that is not torch's.
+        turns: a number of workers would not be that of one of them. `declared` allows a loader that is not torch's;
+        `trains` is whether the training thread calls.
         """
         self._fold()
         trained = [known for known in self._iterators if known.trains and any(known.sums())]
@@ -377,7 +378,7 @@ class Loads:
         batches, measured, *nanoseconds = sums
         cpu, threads, queued, storage, blocked = (value / 1e9 for value in nanoseconds)
         last = trained[0] if trained else None
-        waited = queued_nanoseconds()
+        waited = self._queued_until_now(trains)
         return wire.Loader(
             batches=batches,
             measured=measured,
@@ -392,8 +393,17 @@ class Loads:
             slowest=last.slowest() if last else None,
             worker_bytes=max((last.words[at + PRIVATE] for at in last.slots), default=0) or None if last else None,
             process_cpu_seconds=(time.process_time_ns() - self._cpu) / 1e9,
-            thread_queued_seconds=None if waited is None else max(0, waited - self._queued) / 1e9,
+            thread_queued_seconds=None if waited is None else self._queued / 1e9,
         )
+
+    def _queued_until_now(self, trains: bool) -> int | None:
+        """Return for how long the training thread has waited for a CPU; other threads return what it has read last."""
+        waited, thread = queued_nanoseconds(), get_ident()
+        if waited is not None and trains:
+            if thread != self._thread:
+                self._thread, self._before = thread, waited - self._queued
+            self._queued = max(self._queued, waited - self._before)
+        return waited
 
 
 def _total(sums: Sequence[Sequence[int]]) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.drawn import seeds
+from tests.hook.conftest import RunFork, fork, forks
 
-from .conftest import RunFork
+__all__ = ["fork", "forks"]  # fixtures
 
 pytestmark = pytest.mark.torch
 

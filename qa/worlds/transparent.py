@@ -11,8 +11,10 @@ import random
 import signal
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -243,6 +245,77 @@ def errors_of_signal_handlers_arrive() -> None:
     print("all errors arrived:", raised == caught == 200)
 
 
+def warned(*_: object) -> None:
+    """Warn at each level of the stack."""
+    for level in range(1, 14):
+        warnings.warn("planted", stacklevel=level)
+
+
+class Warned(Held):
+    def __getitem__(self, index: int) -> Any:
+        warned()
+        return torch.ones(2)
+
+    def __reduce__(self) -> Any:
+        warned()
+        return Held, ()
+
+
+class Sampled:
+    def __iter__(self) -> Iterator[Any]:
+        warned()
+        return iter([[0]])
+
+
+class Iterated(DataLoader):  # type: ignore[misc]  # torch has no types here
+    def __iter__(self) -> Any:
+        warned()
+        return Counter(2)
+
+
+class Switched(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+    train = _apply = lambda self, *_: warned()
+
+
+class Tuned(torch.optim.SGD):  # type: ignore[misc]  # torch has no types here
+    def add_param_group(self, group: Any) -> None:
+        warned()
+        super().add_param_group(group)
+
+
+class Passed(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
+    @staticmethod
+    def forward(_: Any, value: Any) -> Any:
+        return value.clone()
+
+    @staticmethod
+    def backward(_: Any, grad: Any) -> Any:
+        warned()
+        return grad
+
+
+def warnings_keep_their_place() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    ways: list[Callable[[], object]] = [
+        lambda: next(iter(DataLoader(Warned(), batch_size=1))),
+        lambda: iter(DataLoader(Held(), batch_sampler=Sampled())),
+        lambda: next(iter(Iterated(Held()))),
+        lambda: torch.save(Warned(), io.BytesIO()),
+        lambda: Switched().eval(),
+        lambda: Switched().to("cpu"),
+        lambda: Switched().cuda(),
+        lambda: Tuned([weight], lr=0.1),
+        lambda: Passed.apply(weight).sum().backward(),
+        lambda: torch.autograd.backward(Passed.apply(weight).sum()),
+    ]
+    DICE.shuffle(ways)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for way in ways:
+            way()
+    print([(Path(warning.filename).name, warning.lineno) for warning in found])
+
+
 def main() -> None:
     parts = [
         iterators_end_with_their_loop,
@@ -251,6 +324,7 @@ def main() -> None:
         iterators_of_the_program_stay,
         generators_as_phases_are_generators,
         errors_of_signal_handlers_arrive,
+        warnings_keep_their_place,
     ]
     DICE.shuffle(parts)
     for part in parts:

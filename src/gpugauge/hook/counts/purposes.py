@@ -1,0 +1,174 @@
+"""What the batches of each iterator are for, to train or to evaluate: decided by what follows them.
+
+docs/hook.md draws the states. A backward pass or a step after a batch shows that its iterator is for the training.
+Until then the batches, their waits and their samples are pending. Only the phase that is shown meanwhile is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpugauge.hook.counts.phases import EVALUATING, TRAINING
+from gpugauge.hook.counts.recorder import Recorder
+from gpugauge.hook.counts.sizes import Reader, Work
+
+# So many batches without an effect decide. Of a program in which nothing can show an effect, the second one does.
+MOST_PENDING, _MOST_BLIND = 64, 2
+_MOST_RUNS = 16
+# A batch that is followed by another one within this time was only fetched: programs fetch several before a step.
+_USED_NS = 2_000_000
+
+
+class Run:
+    """The batches of one iterator. `purpose` is None while they are pending, in `work` and `waited`.
+
+    `in_eval_mode` and `without_grad` are how the last batch was fetched: the model in evaluation mode, gradients off.
+    `in_a_row` is whether two of them came without one of another iterator in between.
+    `trained_so` is whether batches that were fetched without gradients have turned out to be for the training.
+    """
+
+    __slots__ = (
+        "count",
+        "effects",
+        "ended",
+        "in_a_row",
+        "in_eval_mode",
+        "inner",
+        "purpose",
+        "read",
+        "trained_so",
+        "used",
+        "waited",
+        "without_grad",
+        "work",
+    )
+
+    def __init__(self, work: Work) -> None:
+        self.purpose: int | None = None
+        self.read: Reader | None = None  # of the sizes of its batches
+        self.inner: Callable[[], Any] = lambda: None  # the iterator of DataLoader from which its batches come
+        self.count = self.waited = self.used = 0
+        self.effects = 0  # that the program had made when the purpose was decided
+        self.in_eval_mode = self.without_grad = self.in_a_row = self.ended = self.trained_so = False
+        self.work = work
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the program has used most batches before it fetched the next one."""
+        return 2 * self.used >= self.count > 0
+
+
+class Purposes:
+    """The iterators whose batches are pending, and the one that was read last. For the training thread."""
+
+    def __init__(self, recorder: Recorder, has_optimizer: Callable[[], bool]) -> None:
+        self._recorder, self._has_optimizer = recorder, has_optimizer
+        self._trains_without_grad = False  # the last batches that were fetched without gradients were for the training
+        self._effects = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Start from zero, in a forked child."""
+        self._pending: list[Run] = []
+        self._current: Run | None = None
+        self._arrived = 0  # when the last batch came, of any iterator
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next effect decides something."""
+        current = self._current
+        return bool(self._pending) or (current is not None and current.purpose == EVALUATING)
+
+    @property
+    def _blind(self) -> bool:
+        """Whether nothing can show an effect, as far as is known."""
+        return not self._effects and not self._has_optimizer()
+
+    def start(self) -> Run:
+        """Return the run of a new iterator."""
+        return Run(self._recorder.new_work())
+
+    def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
+        """Note a batch for which the program has waited from `start` to `now`."""
+        self._fetch(run, start, now)
+        run.count += 1
+        run.in_a_row = run.in_a_row or self._current is run
+        run.in_eval_mode, run.without_grad = in_eval_mode, without_grad
+        self._current = run
+        unsure = in_eval_mode or (without_grad and not run.trained_so)
+        if (run.purpose == TRAINING and unsure) or (run.purpose == EVALUATING and run.effects != self._effects):
+            run.purpose, run.count, run.used, run.in_a_row = None, 1, 0, False
+        if run.purpose is None and run not in self._pending:
+            if len(self._pending) >= _MOST_RUNS:
+                self._decide(self._pending[0], EVALUATING)
+            self._pending.append(run)
+        if run.purpose is None and run.count >= (_MOST_BLIND if self._blind else MOST_PENDING):
+            self._decide_by_use(run)
+
+    def book(self, run: Run, waited: int, batch: Any = None, read: Reader | None = None) -> None:
+        """Book a wait, and the size of the batch that it brought."""
+        if run.purpose is None:
+            run.waited += self._recorder.with_unserved(waited)
+        else:
+            self._recorder.add_wait(waited, run.purpose)
+        if read is not None and run.purpose != EVALUATING:
+            read(batch, self._recorder.work if run.purpose == TRAINING else run.work)
+
+    def end(self, run: Run, start: int, now: int) -> None:
+        """Note the end of an iterator, for which the program has waited from `start` to `now`."""
+        self._fetch(run, start, now)
+        run.ended = True
+        if run.purpose is None and run.count:
+            self._decide_by_use(run)
+
+    def _fetch(self, run: Run, start: int, now: int) -> None:
+        """Note whether the program has used the batch before."""
+        run.used += bool(run.count) and start - self._arrived >= _USED_NS
+        self._arrived = now
+
+    def phase(self, run: Run) -> int:
+        """Return the phase to show after a batch."""
+        if run.purpose is not None:
+            return run.purpose
+        guessed = run.in_eval_mode or (run.without_grad and not self._trains_without_grad)
+        return EVALUATING if guessed or (run.count > 1 and run.in_use and not self._blind) else TRAINING
+
+    def effect(self) -> None:
+        """Decide what is pending: the program has made a backward pass or a step."""
+        self._effects += 1
+        current = self._current
+        if current is not None and current.purpose != TRAINING:
+            self._trains_without_grad = self._trains_without_grad or current.without_grad
+            self._decide(current, TRAINING)
+        for run in tuple(self._pending):
+            # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
+            several = run.in_a_row or (run.in_eval_mode and run.count == 1)
+            evaluated = run.ended or (several and (run.in_eval_mode or run.without_grad or run.in_use))
+            self._decide(run, EVALUATING if evaluated else TRAINING)
+
+    def close(self) -> None:
+        """Decide what is pending by its use: the program ends, or another thread trains."""
+        for run in tuple(self._pending):
+            self._decide(run, EVALUATING if run.in_eval_mode or run.without_grad or run.in_use else TRAINING)
+
+    def _decide_by_use(self, run: Run) -> None:
+        """Decide without an effect, where the mode says what the use says."""
+        if run.in_eval_mode or run.without_grad:
+            if run.in_use:
+                self._decide(run, EVALUATING)
+        elif self._blind:
+            self._decide(run, TRAINING)
+
+    def _decide(self, run: Run, purpose: int) -> None:
+        if run in self._pending:
+            self._pending.remove(run)
+        if purpose == EVALUATING and run.without_grad and not run.in_eval_mode:
+            self._trains_without_grad = False
+        run.effects = self._effects
+        run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
+        self._recorder.serve(run.waited, purpose)
+        if purpose == TRAINING:
+            self._recorder.work.take(run.work)
+        run.waited = 0
+        run.work.clear()
