@@ -35,6 +35,7 @@ for epoch in range(@epochs@):
     @loop@
 """
 BODY = """
+@begin@
 @pause@
 @update@
 n += 1
@@ -122,13 +123,13 @@ def _composed(seed: int, random: Random) -> Program:
         parts = [loader.setup, setup, phase.before]
     if loader.unknown:
         parts.append(f"truth.unknown({', '.join(map(repr, loader.unknown.split()))})")
-    body = fill(BODY, pause=frame.pause, update=update, after=phase.after, extra=frame.extra)
+    body = fill(BODY, begin=phase.begin, pause=frame.pause, update=update, after=phase.after, extra=frame.extra)
     code = fill(CODE, setup=lines(*parts), loop=fill(loader.loop, body=body))
     source = fill(frame.text, early=feature.early, prelude=feature.prelude, code=code, ending=ending.source())
     long = random.choice((0.1, 0.6, 1.5))
     each = max(2, count * epochs // 3)
     values = {"count": count, "epochs": epochs, "item": f"{item:.4f}", "compute": f"{compute:.4f}", "seed": seed}
-    values |= {"long": long, "each": each, "start": random.choice((2.0, 6.5))}
+    values |= {"long": long, "each": each, "start": random.choice((2.0, 6.5)), "ahead": random.choice((2, 4, 8))}
     name = ", ".join((optimizer.name, loader.name, phase.name, frame.name, feature.name, ending.name, start))
     return _program(seed, name, fill(source, **values), ending, start)
 

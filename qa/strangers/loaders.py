@@ -56,6 +56,35 @@ while True:
     @body@
     truth.ask()
 """
+WINDOWS = """
+iterator, ended = iter(loader), False
+while not ended:
+    window = []
+    for _ in range(@ahead@):
+        truth.ask()
+        x = next(iterator, None)
+        if x is None:
+            truth.stop()
+            ended = True
+            break
+        truth.got(samples=len(x))
+        window.append(x)
+    for x in window:
+        model.train()
+        @body@
+"""
+WITHOUT_GRAD = """
+iterator = iter(loader)
+while True:
+    truth.ask()
+    with torch.no_grad():
+        x = next(iterator, None)
+    if x is None:
+        truth.stop()
+        break
+    truth.got(samples=len(x))
+    @body@
+"""
 PREFETCH = """
 def prefetch(target, source):
     for item in source:
@@ -215,6 +244,9 @@ LOADERS = (
     Loader("persistent", _map("batch_size=2, num_workers=1, persistent_workers=True"), FOR),
     Loader("stream", STREAM + STREAMED, FOR),
     Loader("stream, worker", STREAM + STREAMED.replace("2)", "2, num_workers=1)"), NEXT),
+    Loader("windows", _map("batch_size=2"), WINDOWS, 2),
+    Loader("windows, worker", _map("batch_size=2, num_workers=1"), WINDOWS),
+    Loader("without gradients", _map("batch_size=2, shuffle=True"), WITHOUT_GRAD, 2),
     Loader("no batches", _map("batch_size=None"), ROWS),
     Loader("sampler", _map("batch_sampler=[[2 * i, 2 * i + 1] for i in range(@count@)]"), FOR),
     Loader("collate", _map("batch_size=2, collate_fn=lambda rows: torch.stack(rows) * 2"), FOR),

@@ -123,6 +123,14 @@ with torch.no_grad():
         p -= 0.01 * g
 truth.step()
 """
+BY_HAND_BACKWARD = """
+model(x).square().mean().backward()
+with torch.no_grad():
+    for p in model.parameters():
+        p -= 0.01 * p.grad
+        p.grad = None
+truth.step()
+"""
 FUNCTIONAL = """
 weights = {name: p.detach() for name, p in model.named_parameters()}
 def objective(weights, x):
@@ -215,6 +223,7 @@ OPTIMIZERS = (
     Optimizer("scheduled", SCHEDULED, PLAIN + "sched.step()"),
     Optimizer("compiled", COMPILED.replace("@backend@", "eager"), COMPILED_STEP, unknown="steps", weight=0.4),
     Optimizer("compiled aot", COMPILED.replace("@backend@", "aot_eager"), COMPILED_STEP, unknown="steps", weight=0.2),
+    Optimizer("by hand, backward", "", BY_HAND_BACKWARD, "", unknown="steps parameters"),
     Optimizer("by hand", "", BY_HAND, "", unknown="steps parameters", weight=1.5),
     Optimizer("functional", FUNCTIONAL, FUNCTIONAL_STEP, "", unknown="steps parameters"),
     *(Optimizer(f"tick {n}", "", tick, "", "parameters", 0.5) for n, tick in enumerate(TICKS)),

@@ -13,6 +13,7 @@ class Phase:
     before: str = ""
     after: str = ""
     weight: float = 1.0
+    begin: str = ""  # before each update
 
 
 VALIDATION = """
@@ -45,6 +46,38 @@ def evaluate():
         model(y)
         truth.ask("evaluating")
     truth.stop()
+"""
+# skorch and others: the mode is set for each batch, after it has been fetched. The first batch of an evaluation then
+# counts as training until the next one.
+STEPWISE = """
+def evaluate():
+    for y in truth.each(held, "evaluating"):
+        with torch.no_grad(), truth.within("evaluating", certain=False):
+            model.train(False)
+            time.sleep(@long@ / 8)
+            model(y)
+"""
+CUT_SHORT = """
+def evaluate():
+    model.eval()
+    for number, y in enumerate(truth.each(held, "evaluating")):
+        with torch.no_grad():
+            time.sleep(@long@ / 8)
+            model(y)
+        if number == 1:
+            break
+    model.train()
+"""
+SHOWN = """
+truth.note("enter", phase="evaluating", certain=False)
+model.eval()
+with torch.no_grad():
+    time.sleep(@long@ / 20)
+    model(torch.ones(2, 8))
+"""
+SHOWN_UNTIL = """
+truth.note("leave")
+model.train()
 """
 EVERY = "if n % @each@ == 0:\n    "
 OWN_EVALUATION = """
@@ -164,6 +197,11 @@ if n == @each@:
 PHASES = (
     Phase("none", weight=5),
     Phase("evaluation", VALIDATION + EVALUATE, EVERY + "evaluate()", 3),
+    Phase("evaluation, left in it", VALIDATION + EVALUATE.replace("model.train()", ""), EVERY + "evaluate()"),
+    Phase("evaluation, train(False)", VALIDATION + EVALUATE.replace("eval()", "train(False)"), EVERY + "evaluate()"),
+    Phase("evaluation by step", VALIDATION + STEPWISE, EVERY + "evaluate()", 1.5, "model.train()"),
+    Phase("evaluation, cut short", VALIDATION + CUT_SHORT, EVERY + "evaluate()"),
+    Phase("shown after each", "", SHOWN, 1.0, SHOWN_UNTIL),
     Phase("inference mode", VALIDATION + INFERENCE, EVERY + "evaluate()"),
     Phase("own evaluation", OWN_EVALUATION, EVERY + "evaluate()"),
     Phase("frozen part", FROZEN, "encoder.eval()\nencoder(torch.ones(1, 8))"),

@@ -210,7 +210,95 @@ n = asyncio.run(main())
 truth.parameters(18)
 """
 
+TEACHERS = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return @steps@ * 2
+    def __getitem__(self, i):
+        time.sleep(@item@ / 4)
+        return torch.randn(8)
+labelled = torch.utils.data.DataLoader(Rows(), batch_size=2)
+unlabelled = iter(torch.utils.data.DataLoader(Rows(), batch_size=2))
+student, teacher = torch.nn.Linear(8, 4), torch.nn.Linear(8, 4).eval()
+optimizer = torch.optim.AdamW(student.parameters())
+n = 0
+for x in truth.each(labelled):
+    with torch.no_grad():
+        truth.ask()
+        y = next(unlabelled)
+        truth.got(samples=len(y))
+        target = teacher(y)
+    optimizer.zero_grad()
+    (student(x).square().mean() + (student(y) - target).square().mean()).backward()
+    time.sleep(@compute@)
+    optimizer.step()
+    truth.step()
+    n += 1
+truth.unknown("batches")
+truth.parameters(36)
+"""
+PROMPTS = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2 * @inner@ * @few@ * 2
+    def __getitem__(self, i):
+        time.sleep(@item@)
+        return torch.randn(8)
+policy = torch.nn.Linear(8, 8)
+optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
+prompts = iter(torch.utils.data.DataLoader(Rows(), batch_size=2))
+n = 0
+for rollout in range(@few@ * 2):
+    taken = []
+    with torch.no_grad():
+        for _ in range(@inner@):
+            truth.ask()
+            taken.append(next(prompts))
+            truth.got(samples=len(taken[-1]))
+            with truth.within("evaluating", certain=False):
+                time.sleep(@compute@)
+                policy(taken[-1])
+    for epoch in range(3):
+        for x in taken:
+            optimizer.zero_grad()
+            policy(x).square().mean().backward()
+            time.sleep(@compute@)
+            optimizer.step()
+            truth.step()
+            n += 1
+truth.parameters(72)
+"""
+BROKEN_GRAPHS = """
+truth.unknown("start")
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2 * @steps@
+    def __getitem__(self, i):
+        time.sleep(@item@ / 2)
+        return torch.randn(8)
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+optimizer = torch.optim.@kind@(net.parameters())
+@torch.compile(backend="@backend@")
+def loss_of(x):
+    hidden = net[0](x)
+    torch._dynamo.graph_break()
+    return net[1](hidden).square().mean()
+n = 0
+for x in truth.each(torch.utils.data.DataLoader(Rows(), batch_size=2)):
+    with truth.within("compiling", certain=False) if n < 2 else contextlib.nullcontext():
+        loss_of(x).backward()
+    time.sleep(@compute@)
+    optimizer.step()
+    truth.step()
+    n += 1
+truth.parameters(90)
+"""
+
 WHOLES = (
+    Whole("teacher with a loader", TEACHERS, 1.5),
+    Whole("prompts", PROMPTS, 1.5),
+    Whole("broken graphs", BROKEN_GRAPHS.replace("@backend@", "eager"), 0.3),
+    Whole("broken graphs, aot", BROKEN_GRAPHS.replace("@backend@", "aot_eager"), 0.3),
     Whole("daemonised", DAEMONISED, endings=False),
     Whole("ensemble", ENSEMBLE),
     Whole("asynchronous loader", ASYNCHRONOUS),
