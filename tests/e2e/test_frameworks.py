@@ -34,12 +34,15 @@ set_seed(0)
 model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=64, n_positions=16))
 data = [{"input_ids": torch.arange(i, i + 16) % 64, "labels": torch.arange(i, i + 16) % 64} for i in range(48)]
 arguments = TrainingArguments(
-    output_dir=sys.argv[1], max_steps=12, per_device_train_batch_size=2, gradient_accumulation_steps=2,
-    eval_strategy="steps", eval_steps=6, save_steps=6, report_to=[], disable_tqdm=True, use_cpu=True,
+    output_dir=sys.argv[1], num_train_epochs=3, per_device_train_batch_size=2, gradient_accumulation_steps=4,
+    eval_strategy="epoch", save_steps=6, report_to=[], disable_tqdm=True, use_cpu=True, bf16=True,
+    include_num_input_tokens_seen="all",
 )
 trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data)
 trainer.train()
 print("steps", trainer.state.global_step)
+print("samples", 3 * len(data))
+print("tokens", int(trainer.state.num_input_tokens_seen))
 digest(model)
 """
 
@@ -65,7 +68,71 @@ trainer = lightning.Trainer(
 )
 trainer.fit(module, DataLoader(data, batch_size=4), DataLoader(data, batch_size=4))
 print("steps", trainer.global_step)
+print("samples", 2 * len(data))
 digest(module)
+"""
+
+FABRIC = """
+import torch
+from lightning.fabric import Fabric
+from torch.utils.data import DataLoader
+fabric = Fabric(accelerator="cpu")
+fabric.seed_everything(0)
+data, steps = [torch.randn(8) for _ in range(40)], 0
+for fold in range(4):
+    model = torch.nn.Linear(8, 2)
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))
+    train = fabric.setup_dataloaders(DataLoader(data[:fold * 10] + data[fold * 10 + 10:], batch_size=2))
+    held = fabric.setup_dataloaders(DataLoader(data[fold * 10:fold * 10 + 10], batch_size=2))
+    for batch in train:
+        model.train()
+        fabric.backward(model(batch).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+    model.eval()
+    for batch in held:
+        with torch.no_grad():
+            model(batch)
+print("steps", steps)
+print("samples", 2 * steps)
+digest(model)
+"""
+
+SKORCH = """
+import numpy, torch, skorch
+torch.manual_seed(0)
+rows = numpy.random.default_rng(0).normal(size=(320, 8)).astype("float32")
+class Callback(skorch.callbacks.Callback):
+    samples = steps = 0
+    def on_train_end(self, net, **kwargs):
+        Callback.samples = sum(row["train_batch_count"] for row in net.history) * 16
+net = skorch.NeuralNetRegressor(
+    torch.nn.Linear, module__in_features=8, module__out_features=1, max_epochs=3, batch_size=16, verbose=0,
+    train_split=skorch.dataset.ValidSplit(5), callbacks=[Callback()],
+)
+net.fit(rows, rows[:, :1])
+print("steps", Callback.samples // 16)
+print("samples", Callback.samples)
+digest(net.module_)
+"""
+
+IGNITE = """
+import torch
+from ignite.engine import Events, create_supervised_evaluator, create_supervised_trainer
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+data = [(torch.randn(8), torch.randn(2)) for _ in range(64)]
+held = DataLoader(data[:24], batch_size=8)
+trainer = create_supervised_trainer(model, optimizer, torch.nn.functional.mse_loss)
+evaluator = create_supervised_evaluator(model)
+trainer.add_event_handler(Events.ITERATION_COMPLETED(every=5), lambda: evaluator.run(held))
+trainer.run(DataLoader(data, batch_size=4), max_epochs=3)
+print("steps", trainer.state.iteration)
+print("samples", 3 * len(data))
+digest(model)
 """
 
 ACCELERATE = """
@@ -86,6 +153,7 @@ for batch in loader:
         optimizer.zero_grad()
         steps += accelerator.sync_gradients
 print("steps", steps)
+print("samples", 80)
 digest(accelerator.unwrap_model(model))
 """
 
@@ -161,6 +229,9 @@ def ended(listener: Sessions, count: int) -> list[Session]:
         pytest.param("lightning", LIGHTNING, (), id="lightning", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, (), id="accelerate", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, LAUNCH, id="accelerate-launch", marks=pytest.mark.everything),
+        pytest.param("lightning", FABRIC, (), id="fabric", marks=pytest.mark.everything),
+        pytest.param("skorch", SKORCH, (), id="skorch", marks=pytest.mark.everything),
+        pytest.param("ignite", IGNITE, (), id="ignite", marks=pytest.mark.everything),
         pytest.param("torch", RANKS, TORCHRUN, id="torchrun", marks=pytest.mark.everything),
         pytest.param("torch", FULLY_SHARDED, TORCHRUN, id="fsdp2", marks=pytest.mark.everything),
         pytest.param("torch", COMPILED, (), id="compiled", marks=pytest.mark.everything),
@@ -177,19 +248,25 @@ def test_steps_are_counted_and_results_are_the_same(
     plain, watched = (process.communicate(None, 2 * PATIENCE)[0] for process in both)
     # Frameworks also print their duration.
     expected, printed = (
-        dict(line.split() for line in output.splitlines() if line.startswith(("steps ", "digest ")))
+        dict(
+            line.split()
+            for line in output.splitlines()
+            if line.startswith(("steps ", "samples ", "tokens ", "digest "))
+        )
         for output in (plain, watched)
     )
     assert expected == printed
-    assert printed.keys() == {"steps", "digest"}
+    assert printed.keys() >= {"steps", "digest"}
     for session in ended(listener, 2 if options == TORCHRUN else 1):
         assert session.snap is not None
         assert session.snap.steps is not None
         assert (session.snap.steps.count, session.snap.errors) == (int(printed["steps"]), 0)
+        for name, found in (("samples", session.snap.samples), ("tokens", session.snap.tokens)):
+            assert name not in printed or found == int(printed[name]), name
         if module in {"transformers", "lightning"}:
             assert session.record is not None
             assert session.record.seconds["evaluating"] > 0
-            assert session.record.seconds["checkpointing"] > 0
+            assert (session.record.seconds["checkpointing"] > 0) == (program is not FABRIC)
 
 
 CELL = """
