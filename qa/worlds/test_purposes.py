@@ -92,6 +92,9 @@ class Program:
             self.now += _USED
         if self.rng.random() < 0.7:
             self.end(run, EVALUATING)
+            if shown != "neither" and self.rng.random() < 0.5:  # a step on data that come from no loader
+                self.purposes.effect()
+                assert run.purpose == EVALUATING
 
     def read_ahead(self) -> None:
         """Read all batches of a loader, then train on them."""

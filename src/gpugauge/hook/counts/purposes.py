@@ -66,11 +66,15 @@ class Purposes:
         self._recorder, self._has_optimizer = recorder, has_optimizer
         self._trains_without_grad = False  # the last batches that were fetched without gradients were for the training
         self._effects = 0
+        self._pending: list[Run] = []
         self.clear()
 
     def clear(self) -> None:
-        """Start from zero, in a forked child."""
-        self._pending: list[Run] = []
+        """Start from zero, in a forked child: what is pending is its parent's."""
+        for run in self._pending:
+            run.waited = 0
+            run.work.clear()
+        self._pending.clear()
         self._current: Run | None = None
         self._arrived = 0  # when the last batch came, of any iterator
 
@@ -121,6 +125,8 @@ class Purposes:
         run.ended = True
         if run.purpose is None and run.count:
             self._decide_by_use(run)
+        if run.purpose == EVALUATING:
+            self._current = None  # no later effect is one of its batches
 
     def _fetch(self, run: Run, start: int, now: int) -> None:
         """Note whether the program has used the batch before."""
