@@ -157,8 +157,8 @@ def _tar(path: Path, root: Path, members: Iterable[Path]) -> None:
     """Write a tar file of these members of a folder, as root's."""
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
-        info.uid = info.gid = 0
-        info.uname = info.gname = "root"
+        for name, value in (("uid", 0), ("gid", 0), ("uname", "root"), ("gname", "root")):
+            setattr(info, name, value)
         return info
 
     with tarfile.open(path, "w:xz", format=tarfile.GNU_FORMAT) as archive:

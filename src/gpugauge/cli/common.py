@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable
@@ -44,13 +43,6 @@ def address_option(read: Callable[[str], str], text: str) -> Callable[[_Command]
 
 
 url_option = address_option(with_scheme, "Address of the running daemon: a URL, host:port, or host.")
-
-
-def write_document(text: str) -> None:
-    """Write what a program reads on standard output: in UTF-8 under every locale, as such files are read."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    click.echo(text, nl=False)
 
 
 def fail(status: int, reason: object) -> NoReturn:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpugauge.artifacts import dashboards
-from gpugauge.cli.common import fail, write_document
+from gpugauge.cli.common import fail
 
 
 @click.command("dashboards", epilog=f"NAME is one of {', '.join(dashboards.NAMES)}.")
@@ -33,4 +33,4 @@ def command(name: str | None, output: Path | None, inputs: bool) -> None:
         return
     if name not in dashboards.NAMES:
         raise click.UsageError(f"there is no dashboard {name!r}: {known}")
-    write_document(dashboards.read(name, inputs=inputs))
+    click.echo(dashboards.read(name, inputs=inputs).encode(), nl=False)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from gpugauge.cli.common import address_option, of_metrics, wants_colour, write_document
+from gpugauge.cli.common import address_option, of_metrics, wants_colour
 from gpugauge.doctor import report
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.answer import answer as ask
@@ -19,7 +19,6 @@ from gpugauge.doctor.finding import exit_code
 from gpugauge.doctor.table import Entry, examine
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
-from gpugauge.terminal.style import encodable
 
 
 @click.command("doctor")
@@ -82,11 +81,11 @@ def command(
     said = ask(case) if pid is not None else None
     if as_json:
         entries += examine(case)
-        write_document(report.document(case, entries, said) + "\n")
+        click.echo(report.document(case, entries, said).encode())
     else:
         for line in _lines(case, said, _collected(examine(case), entries), checks=checks):
-            shown = encodable(line, sys.stdout.encoding or "utf-8")
-            click.echo(shown, color=True)  # wants_colour() has decided whether the line has colours
+            sys.stdout.write(line + "\n")  # click writes UTF-8 to an ASCII terminal
+            sys.stdout.flush()
     unanswered = said is not None and said.process is None
     sys.exit(max(exit_code(entry.finding for entry in entries), int(unanswered)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -18,11 +19,9 @@ def command(folder: str) -> None:
     The hook is the part of gpugauge inside a training process. To load it, set PYTHONPATH to the value that this
     command prints.
     """
-    if not folder:
-        raise click.UsageError("the name of the folder is empty")
+    if not folder or os.pathsep in str(Path(folder).resolve()):
+        fail(2, f"{folder!r}: PYTHONPATH cannot have this folder")
     try:
-        click.echo(launch.export(Path(folder)))
-    except launch.LaunchError as error:
-        fail(error.exit_code, error)
+        click.echo(launch.export(Path(folder).resolve()))
     except OSError as error:
         fail(1, f"{folder}: {error.strerror}")

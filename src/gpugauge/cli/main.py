@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
 import io
@@ -10,6 +11,8 @@ import sys
 from typing import Any
 
 import click
+
+from gpugauge.terminal.style import simpler
 
 _COMMANDS = (
     "attach",
@@ -27,8 +30,6 @@ _COMMANDS = (
     "status",
     "top",
 )
-# What a write to standard output may fail with; a pipe without a reader is handled by click.
-_OF_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE}
 
 
 class _Commands(click.Group):
@@ -38,15 +39,16 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command, and end it in one sentence if standard output does not take what it writes."""
+        codecs.register_error("simpler", simpler)
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # the locale may lack a character of a text
+            sys.stdout.reconfigure(errors="simpler")
         try:
             try:
                 return super().main(*args, **extra)
             finally:
                 sys.stdout.flush()
         except OSError as error:
-            if error.filename is not None or error.errno not in _OF_OUTPUT:
+            if error.filename or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail again at the exit
             click.echo(f"gpugauge: standard output: {error.strerror}", err=True)

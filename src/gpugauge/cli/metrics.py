@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from gpugauge.artifacts.reference import FORMATS
-from gpugauge.cli.common import write_document
 
 
 @click.command("metrics")
@@ -19,4 +18,4 @@ from gpugauge.cli.common import write_document
 )
 def command(form: str) -> None:
     """Print every metric that gpugauge can export."""
-    write_document(FORMATS[form]())
+    click.echo(FORMATS[form]().encode(), nl=False)

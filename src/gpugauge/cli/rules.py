@@ -18,7 +18,7 @@ from gpugauge.artifacts.rules.options import (
     validate,
 )
 from gpugauge.base.duration import format_duration
-from gpugauge.cli.common import fail, write_document
+from gpugauge.cli.common import fail
 
 _SEVERITIES = "severities"
 _FORMATS = pack.FORMATS | {"jsonnet": mixin.as_jsonnet}
@@ -99,7 +99,7 @@ def command(
         fail(2, f"{document.place((_SEVERITIES, error.alert))}: {error}")
     except RulesError as error:
         fail(2, error)
-    write_document(text)
+    click.echo(text.encode(), nl=False)  # in UTF-8 under every locale
 
 
 def _severities(texts: tuple[str, ...]) -> dict[str, object]:

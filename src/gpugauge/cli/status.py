@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -11,7 +10,6 @@ from typing import NoReturn, TextIO
 
 import click
 
-from gpugauge import __version__
 from gpugauge.cli.ask import ask
 from gpugauge.cli.common import fail, url_option, wants_colour
 from gpugauge.terminal import reply
@@ -48,8 +46,6 @@ def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int
     Raises RequestError if there is no answer; after the first one, `watch` waits for the next.
     """
     out = out or sys.stdout
-    if isinstance(out, io.TextIOWrapper):
-        out.reconfigure(errors="replace")  # names have characters that the terminal may lack
     facts = fetch(url)
     text = _text(facts, as_json, out)
     while watch:
@@ -89,5 +85,5 @@ def fetch(url: str) -> Status:
     body = ask(url, _PATH, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
     facts = reply.read(body)
     if facts is None:
-        raise RequestError(f"{url} does not answer as this version of gpugauge does ({__version__})")
+        raise RequestError(f"{url} does not answer as this version of gpugauge does")
     return facts

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from typing import NoReturn
 
 import click
 
-from gpugauge.base import extras
 from gpugauge.cli.common import fail, url_option
 
 _INTERVAL_SECONDS = 2.0
@@ -17,7 +15,7 @@ _INTERVAL_SECONDS = 2.0
 
 @click.command("top")
 @url_option
-def command(url: str) -> NoReturn:
+def command(url: str) -> None:
     """Follow the GPUs and processes of a machine, with the cause and share of lost GPU time.
 
     Keys: s sorts by the next column, r reverses, / filters, d or Enter opens details, Tab changes between GPUs and
@@ -25,7 +23,7 @@ def command(url: str) -> NoReturn:
     tries again every two seconds.
     """
     if importlib.util.find_spec("textual") is None:
-        fail(2, f"gpugauge top needs textual: {extras.advice('textual')}; gpugauge status --watch does not need it")
+        fail(2, f"gpugauge top needs the package textual>=3.2 in {sys.prefix}; gpugauge status --watch does not")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail(2, "gpugauge top needs a terminal; gpugauge status prints the same once")
     from gpugauge.cli.status import fetch
@@ -33,6 +31,5 @@ def command(url: str) -> NoReturn:
     from gpugauge.terminal.top import Top
     from gpugauge.web.client import RequestError
 
-    app = Top(Feed(functools.partial(fetch, url), RequestError, _INTERVAL_SECONDS))
-    app.run()
+    (app := Top(Feed(functools.partial(fetch, url), RequestError, _INTERVAL_SECONDS))).run()
     sys.exit(app.return_code)

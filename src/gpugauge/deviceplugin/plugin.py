@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gpugauge.base import extras
 from gpugauge.base.logline import Condition, fields
 from gpugauge.deviceplugin import messages
 
@@ -49,7 +48,7 @@ class DevicePlugin:
         try:
             self._grpc = import_module("grpc")
         except ImportError as error:
-            raise PluginError(f"the device plugin needs grpcio: {extras.advice('grpcio')}") from error
+            raise PluginError("the device plugin needs the package grpcio") from error
         self._socket, self._kubelet = folder / SOCKET, folder / KUBELET_SOCKET
         self._container, self._clock = container, clock
         self._devices = messages.device_list(f"hook-{number}" for number in range(devices))

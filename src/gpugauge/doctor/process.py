@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
@@ -52,17 +53,15 @@ def not_visible(case: Case) -> str:
 
 def _no_program(case: Case) -> str:
     """Return why no program runs under the pid, "" if one does or may."""
-    pid = pid_of(case)
-    try:
-        text = case.procfs.read(pid, "status", 4096).decode(errors="replace")
-    except OSError:  # also TimeoutError
-        return ""
-    found = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-    if found.get("Tgid", str(pid)) != str(pid):
-        return f"a thread of the process {found['Tgid']}"
-    if found.get("State", "").startswith(("Z", "X")):
-        return f"it has ended, and its parent {found.get('PPid', '')} has not taken its exit status (a zombie)"
-    return "" if "VmSize" in found or "State" not in found else "a thread of the kernel"
+    with suppress(OSError, KeyError):  # also TimeoutError
+        text = case.procfs.read(pid_of(case), "status", 4096).decode(errors="replace")
+        found = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+        if found["Tgid"] != str(pid_of(case)):
+            return f"a thread of the process {found['Tgid']}"
+        if found["State"].startswith(("Z", "X")):
+            return f"it has ended, and its parent {found['PPid']} has not taken its exit status (a zombie)"
+        return "" if "VmSize" in found else "a thread of the kernel"
+    return ""
 
 
 def mapped_torch(case: Case) -> Finding:

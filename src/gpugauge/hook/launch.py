@@ -47,12 +47,8 @@ def environment(environ: Mapping[str, str], socket: str | None = None, recap: bo
 
 def export(folder: Path) -> str:
     """Copy the hook into `folder`, for containers that have nothing installed; replace the files of an earlier version.
-    Return the first entry of PYTHONPATH of such a container. Raises OSError, and LaunchError for a folder that
-    PYTHONPATH cannot have.
+    Return the first entry of PYTHONPATH of such a container. Raises OSError.
     """
-    folder = folder.resolve()
-    if os.pathsep in str(folder):
-        raise LaunchError(f"{folder}: PYTHONPATH cannot contain a path with {os.pathsep!r}", 2)
     source, target = Path(__file__).resolve().parent.parent, folder / "gpugauge"
     made = [path for path in target.parents if not path.exists()]
     target.mkdir(parents=True, exist_ok=True)
@@ -63,7 +59,7 @@ def export(folder: Path) -> str:
         else:
             (target / part).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / part, target / part)
-    for path in (*made, target, *target.rglob("*")):  # read by every user of the container, whatever the umask here
+    for path in (*made, target, *target.rglob("*")):  # every user of the container reads them, whatever the umask is
         path.chmod(0o755 if path.is_dir() else 0o644)
     return str(target / "hook" / "bootstrap")
 

@@ -18,13 +18,10 @@ def painter(colour: bool) -> Paint:
     return (lambda text, style: f"{style}{text}{_RESET}" if style else text) if colour else (lambda text, _: text)
 
 
-_SIMPLE = str.maketrans({"█": "#", "▓": "%", "▒": "o", "░": ".", "→": ">", "·": "-"})
+_SIMPLE = {"█": "#", "▓": "%", "▒": "o", "░": ".", "→": ">", "·": "-"}
 
 
-def encodable(text: str, encoding: str) -> str:
-    """Return the text with simpler signs, if it has characters that the terminal lacks."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(_SIMPLE).encode(encoding, "replace").decode(encoding)
-    return text
+def simpler(error: UnicodeError) -> tuple[str, int]:
+    """Return simpler signs for what the terminal lacks: a handler of errors of encoding (codecs.register_error)."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(_SIMPLE.get(sign, "?") for sign in error.object[error.start : error.end]), error.end

@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import quote
 
-from gpugauge.base import extras
 from gpugauge.base.protobuf import messages, text
 from gpugauge.workload.identity import Workload, clean
 
@@ -64,7 +63,7 @@ class Kubelet:
         try:
             grpc = import_module("grpc")  # an extra; loaded only if there is a kubelet
         except ImportError as error:
-            raise KubeletError(f"pod labels need grpcio: {extras.advice('grpcio')}") from error
+            raise KubeletError("pod labels need the package grpcio") from error
         options = (
             ("grpc.max_receive_message_length", _MAX_REPLY_BYTES),
             ("grpc.enable_http_proxy", 0),

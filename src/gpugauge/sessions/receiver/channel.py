@@ -27,14 +27,9 @@ class Channel:
         self.running = True
 
     @property
-    def waiting(self) -> int:
-        """The number of datagrams that the daemon has not yet room for."""
+    def full(self) -> int:
+        """How many datagrams the daemon has not yet taken. Messages then stay in the sockets of the hooks."""
         return len(self._outbox)
-
-    @property
-    def full(self) -> bool:
-        """Whether the daemon has not yet taken what was sent. Messages then stay in the sockets of the hooks."""
-        return bool(self._outbox)
 
     def send(self, kind: int, number: int = 0, body: bytes = b"", descriptors: Iterable[int] = ()) -> None:
         """Send a datagram now or later, and close the descriptors afterwards: a sealed memfd or a process only."""

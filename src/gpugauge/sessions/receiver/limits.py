@@ -77,10 +77,8 @@ class Limits:
     def _held(self, group: Group) -> int:
         """Return how many connections count for a group. Those passed on may be of any cgroup, and are few."""
         held, passed = self._connections.get(group, 0), self._connections.get(_PASSED_ON, 0)
-        if group[0] != "cgroup":
-            return held
         if group != _PASSED_ON:
-            return held + passed
+            return held + passed * (group[0] == "cgroup")
         if passed >= self._options.connections * _FEW:
             return self._options.connections
         return passed + max((n for g, n in self._connections.items() if g[0] == "cgroup" and g != group), default=0)

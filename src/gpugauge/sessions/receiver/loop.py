@@ -38,7 +38,7 @@ class Refusals:
 
     def report(self, channel: Channel) -> None:
         """Send the counts, and begin again with none: also while messages wait, unless the daemon reads nothing."""
-        if channel.waiting >= _MAX_REPORTED:
+        if channel.full >= _MAX_REPORTED:
             return
         counts, self._counts = self._counts, {}
         for (uid, reason, detail), count in counts.items():

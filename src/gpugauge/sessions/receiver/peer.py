@@ -9,7 +9,7 @@ import struct
 import time
 
 _SO_PEERPIDFD = 77  # Linux 6.5
-_ENOPROTOOPT = 92
+_ENOPROTOOPT, _ESRCH = 92, 3
 _MAX_CGROUP_BYTES = 1024
 # In the place of a cgroup: of a process that has ended or is hidden, where a limit holds for all of them together; and
 # of one that has ended while another process holds its connection, in a cgroup that is not known.
@@ -67,8 +67,7 @@ def identify(sock: _socket.socket, empty_since: float) -> Identity:
         alive = _alive(sock)
         proven = start > 0 and (start / posix.sysconf("SC_CLK_TCK") < empty_since if alive is None else alive)
         if not proven:
-            ended = alive is False or (alive is None and not _exists(pid))
-            return Identity(0, 0, CgroupUser(uid, PASSED_ON if ended and not _hung_up(sock) else GONE), accepted, pid)
+            return Identity(0, 0, CgroupUser(uid, PASSED_ON if _passed_on(sock, pid, alive) else GONE), accepted, pid)
     return Identity(max(pid, 0), start, CgroupUser(uid, cgroup), accepted, pid)
 
 
@@ -94,22 +93,16 @@ def _alive(sock: _socket.socket) -> bool | None:
     return not ended
 
 
-def _exists(pid: int) -> bool:
-    """Return whether there is a process with this pid, also where /proc hides those of other users."""
-    try:
-        posix.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _hung_up(sock: _socket.socket) -> bool:
-    """Return whether nobody holds the other end: the connection ends when its messages are read."""
+def _passed_on(sock: _socket.socket, pid: int, alive: bool | None) -> bool:
+    """Return whether another process holds the connection of one that has ended, also where /proc hides processes."""
+    if alive is None:
+        try:
+            posix.kill(pid, 0)
+        except OSError as error:
+            alive = error.errno != _ESRCH
     poll = select.poll()
-    poll.register(sock.fileno(), 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
+    poll.register(sock.fileno(), 0)  # for its end, when nobody holds it
+    return not alive and alive is not None and not poll.poll(0)
 
 
 def _start(pid: int) -> int:
