@@ -12,7 +12,7 @@ from tests import needs
 from tests.drawn import seeds
 from tests.e2e.test_chart import CHART, Objects, made
 
-from gpugauge.settings.kinds import parse_listen_address, split_list
+from gpugauge.settings.kinds import ListenAddress, parse_listen_address, split_list
 
 pytestmark = pytest.mark.e2e
 
@@ -65,7 +65,8 @@ def test_the_port_and_the_probes_follow_the_daemon(seed: int) -> None:
     # The addresses as the daemon reads them.
     parts = split_list(setting)
     assert isinstance(parts, tuple)
-    ports = [a.port for a in map(parse_listen_address, parts) if a.host not in {"127.0.0.1", "localhost", "::1"}]
+    read = [each for each in map(parse_listen_address, parts) if isinstance(each, ListenAddress)]
+    ports = [each.port for each in read if each.host not in {"127.0.0.1", "localhost", "::1"}]
     if not ports or not ports[0]:
         with pytest.raises(needs.helm().HelmError, match="the probes and Prometheus connect over the network"):
             made(values)

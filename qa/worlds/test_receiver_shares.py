@@ -43,9 +43,9 @@ def crowded(draw: random.Random, tmp_path: Path, stack: contextlib.ExitStack) ->
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least, some datagrams
     channel, file = _socket.socket(fileno=theirs.detach()), SocketFile(str(tmp_path / "s"), 0o666, 4096, None)
     receiver = Receiver(Channel(channel), file, p.Options(**WIDE))
-    stack.callback(
-        lambda: [s.close() for s in (channel, file.socket, *(peer.sock for peer in receiver._peers.values()))]
-    )
+    stack.callback(file.socket.close)
+    stack.callback(channel.close)
+    stack.callback(lambda: list(map(_socket.socket.close, (peer.sock for peer in receiver._peers.values()))))
 
     def client(messages: int) -> socket.socket:
         made = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))

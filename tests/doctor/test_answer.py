@@ -86,7 +86,6 @@ def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:
     ("status", "problem"),
     [
         ((403, "status is for admins"), "answers 403: status is for admins"),
-        ((200, "<html>"), "does not answer as gpugauge does"),
         ((200, "[]"), "does not answer as gpugauge does"),
         (
             (200, '{"gpus": [], "timestamp": 1, "problems": [], "answer": "-", "version": "", "driver": {}}'),

@@ -101,14 +101,6 @@ def test_owners_with_few_connections_have_room_whatever_others_hold(seed: int) -
     assert all(limits.full(CgroupUser(5000 + n, owner.cgroup)) for n, owner in enumerate(crowd) if full)
 
 
-def test_two_users_with_two_cgroups_each_leave_room_for_others() -> None:
-    limits, options = receiver_limits.Limits(Options()), Options()
-    filled(limits, *(CgroupUser(uid, f"/{uid}{part}") for uid in (1, 2) for part in "ab"))
-
-    assert limits._connections["all", ""] == options.connections * 7 / 8
-    assert limits.full(CgroupUser(3, "/c")) == ""
-
-
 def test_a_range_of_users_does_not_make_the_limit_of_their_cgroup_forgotten() -> None:
     limits = receiver_limits.Limits(Options())
     refused = 0

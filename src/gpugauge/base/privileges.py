@@ -23,9 +23,8 @@ def clear_ambient() -> None:
 
 
 def give_up() -> None:
-    """Give up all capabilities for good, also for every program that is started later. Raises OSError if this process
-    keeps some: a filter of system calls does not allow it. Those that are only inheritable give nothing, because with
-    no_new_privs no program gets capabilities from its file.
+    """Give up all capabilities for good, also for every program that is started later. Raises OSError if some remain:
+    a filter of system calls does not allow it. Those that are only inheritable give nothing under no_new_privs.
     """
     number = 0
     while _prctl(_PR_CAPBSET_READ, number) >= 0:

@@ -84,8 +84,7 @@ def command(
         click.echo(report.document(case, entries, said).encode())
     else:
         for line in _lines(case, said, _collected(examine(case), entries), checks=checks):
-            sys.stdout.write(line + "\n")  # click writes UTF-8 to an ASCII terminal
-            sys.stdout.flush()
+            print(line, flush=True)  # noqa: T201  (click writes UTF-8 to an ASCII terminal)
     unanswered = said is not None and said.process is None
     sys.exit(max(exit_code(entry.finding for entry in entries), int(unanswered)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -19,7 +18,7 @@ def command(folder: str) -> None:
     The hook is the part of gpugauge inside a training process. To load it, set PYTHONPATH to the value that this
     command prints.
     """
-    if not folder or os.pathsep in str(Path(folder).resolve()):
+    if not folder or ":" in str(Path(folder).resolve()):
         fail(2, f"{folder!r}: PYTHONPATH cannot have this folder")
     try:
         click.echo(launch.export(Path(folder).resolve()))

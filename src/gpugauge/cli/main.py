@@ -46,7 +46,7 @@ class _Commands(click.Group):
             try:
                 return super().main(*args, **extra)
             finally:
-                sys.stdout.flush()
+                click.echo(nl=False)  # flushes
         except OSError as error:
             if error.filename or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
                 raise

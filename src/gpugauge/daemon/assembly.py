@@ -147,8 +147,7 @@ class Parts:
             self.exposition, web.telemetry_path, self._not_ready, forecast, self._note, self._refresh
         )
         if web.enable_dcgm:
-            # In a pod, the name of the host is that of the pod.
-            node = self.settings.kubernetes.node_name or socket.gethostname()
+            node = self.settings.kubernetes.node_name or socket.gethostname()  # in a pod, that is the pod's
             routes[f"{web.telemetry_path}/dcgm"] = dcgm_route(
                 lambda: self._snapshot, self._not_ready, node, forecast, self._refresh
             )

@@ -73,7 +73,12 @@ def answer(case: Case) -> StatusReply:
     missing = StatusReply(missing=unknown if absent else known.found, advice=known.advice)
     if label is None and (case.daemon.problem or not absent):
         return missing
-    facts, problem = _status(case.options.url)
+    try:
+        url = urljoin(case.options.url, _PATH)
+        facts = reply.read(request(url, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)) or {}
+        problem = "" if facts else f"{url} does not answer as gpugauge does"
+    except RequestError as error:
+        facts, problem = {}, str(error)
     if label is None:
         # The last process with this pid, if it was a training that has ended.
         gone = next((p for p in processes(facts) if p.facts["pid"] == pid_of(case)), None) if facts else None
@@ -84,16 +89,6 @@ def answer(case: Case) -> StatusReply:
     if found is None:
         return StatusReply(missing=problem or "the daemon does not report it any more")
     return StatusReply(found, facts)
-
-
-def _status(url: str) -> tuple[Mapping[str, Any], str]:
-    """Return the status of the daemon whose metrics are at `url`, or the problem."""
-    try:
-        body = request(urljoin(url, _PATH), timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
-    except RequestError as error:
-        return {}, str(error)
-    facts = reply.read(body)
-    return (facts, "") if facts else ({}, f"{urljoin(url, _PATH)} does not answer as gpugauge does")
 
 
 def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterator[str]:

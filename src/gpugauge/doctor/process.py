@@ -58,7 +58,7 @@ def _no_program(case: Case) -> str:
         found = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
         if found["Tgid"] != str(pid_of(case)):
             return f"a thread of the process {found['Tgid']}"
-        if found["State"].startswith(("Z", "X")):
+        if found["State"].startswith("Z"):
             return f"it has ended, and its parent {found['PPid']} has not taken its exit status (a zombie)"
         return "" if "VmSize" in found else "a thread of the kernel"
     return ""

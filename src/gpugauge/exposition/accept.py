@@ -81,9 +81,7 @@ def _preferred(accept: str) -> Format:
 
 def _prefers_gzip(accept_encoding: str) -> bool:
     qualities = {coding: quality for coding, _, quality in _ranges(accept_encoding)}
-    plain = qualities.get("identity", qualities.get("*", 1.0))
-    # Whoever takes no plain body and does not refuse gzip gets the only other form.
-    gzip = qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", float(plain == 0))))
+    gzip = qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", float(qualities.get("identity") == 0))))
     return gzip > 0 and gzip >= qualities.get("identity", 0.0)
 
 

@@ -19,8 +19,7 @@ from gpugauge.snapshot import Snapshot
 
 # Rates are over the time between two scrapes of these metrics, but not over less.
 _MIN_RATE_SECONDS = 1.0
-# An Xid error without a lasting fault is shown for as long as dcgm-exporter counts one by default.
-_XID_SECONDS = 300.0
+_XID_SECONDS = 300.0  # without a lasting fault: the time for which dcgm-exporter counts one by default
 _MIB = 1 << 20
 
 Labels: TypeAlias = "dict[str, str]"

@@ -299,8 +299,7 @@ class Kubernetes(Section):
     node_address: str | None = setting(default=None, description="Address of the node, for `pods: kubelet`.")
     node_name: str | None = setting(
         default=None,
-        description="Name of the node, for `pods: api`, for the kubelet's certificate and for `Hostname` of "
-        "`/metrics/dcgm`, which is the name of the host if it is not set.",
+        description="Name of the node, for `pods: api`, the kubelet's certificate, and `Hostname` in `/metrics/dcgm`.",
     )
     service_account: Path = setting(
         default=Path("/var/run/secrets/kubernetes.io/serviceaccount"),

@@ -64,8 +64,8 @@ class _Screen:
             sections = {}
         elif self._facts.get("ended") is not None:
             advice = self._facts.get("advice")
-            sections = {"Where a step went": self._step()}
-            sections |= {"What to do": self._text(safe(advice), "  ")} if advice else {}
+            to_do = self._text(safe(advice), "  ") if advice else ()
+            sections = {"Where a step went": self._step(), "What to do": to_do}
         lines = [*self._heading()]
         for title, section in sections.items():
             if found := list(section):

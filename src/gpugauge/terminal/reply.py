@@ -15,14 +15,11 @@ def read(body: bytes) -> dict[str, Any] | None:
     try:
         facts: dict[str, Any] = json.loads(body)
         now, _ = facts["timestamp"], (facts["answer"], facts["version"])
-        table(facts, False, now, 200)
+        _ = table(facts, False, now, 200), screen.gpu_lines(facts, 200), list(map(screen.gpu_details, facts["gpus"]))
         _ = [(p["detail"], p["advice"], p["gain_words"], *p["gpus"]) for p in facts["problems"]]
-        _ = screen.gpu_lines(facts, 200), [screen.gpu_details(gpu) for gpu in facts["gpus"]]
-        shown = screen.chosen(facts, "lost", False, "")
-        screen.process_lines(shown, now, 200)
+        screen.process_lines(shown := screen.chosen(facts, "lost", False, ""), now, 200)
         for process in shown[:20]:  # all of a large node would take a second
-            screen.process_details(process, now)
-            process_screen(process, now, 200, colour=False)
+            _ = screen.process_details(process, now), process_screen(process, now, 200, colour=False)
     except Exception:  # noqa: BLE001  (whatever a document of a stranger leads to)
         return None
     return facts

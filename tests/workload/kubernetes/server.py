@@ -22,7 +22,6 @@ class FakeKubelet:
     body: str = '{"items": []}'
     status: int = 200
     silent_after: int | None = None
-    announced: bool = False  # its length, so that silence after it is the end
     released: threading.Event = field(default_factory=threading.Event)
     requests: list[tuple[str, str]] = field(default_factory=list)  # path, Authorization
     accepts: list[str] = field(default_factory=list)
@@ -41,8 +40,7 @@ def serving(folder: Path, name: str = "127.0.0.1") -> Iterator[FakeKubelet]:
             fake.accepts.append(self.headers.get("Accept", ""))
             body = fake.body.encode()
             self.send_response(fake.status)
-            if fake.announced:
-                self.send_header("content-Length", str(len(body)))
+            self.send_header("content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body[: fake.silent_after])
             if fake.silent_after is not None:

@@ -30,7 +30,7 @@ def test_the_wanted_pods_are_returned(kubelet: FakeKubelet, source: PodSource) -
     kubelet.body, wanted = drawn.body(), set(drawn.random.sample([*drawn.truth], 5))
 
     assert source.pods(wanted).keys() == wanted
-    kubelet.announced, kubelet.silent_after = True, len(kubelet.body.encode())  # the connection stays open
+    kubelet.silent_after = len(kubelet.body.encode())  # the connection stays open
     assert source.pods({"another"}) == {}
     assert kubelet.requests[0] == ("/pods", "Bearer secret")
 

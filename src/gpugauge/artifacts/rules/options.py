@@ -185,8 +185,7 @@ class Parameters(BaseModel):
     )
     name: str = Field(
         default="gpugauge",
-        # Also that of the PrometheusRule, which ends with a letter or digit.
-        pattern=r"^[a-zA-Z]([a-zA-Z0-9_]*[a-zA-Z0-9])?$",
+        pattern=r"^[a-zA-Z]([a-zA-Z0-9_]*[a-zA-Z0-9])?$",  # also that of the PrometheusRule
         max_length=200,
         description="First part of the names of groups and recorded series. A second set of rules in the same "
         "Prometheus needs a name of its own.",

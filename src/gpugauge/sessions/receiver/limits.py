@@ -79,9 +79,8 @@ class Limits:
         held, passed = self._connections.get(group, 0), self._connections.get(_PASSED_ON, 0)
         if group != _PASSED_ON:
             return held + passed * (group[0] == "cgroup")
-        if passed >= self._options.connections * _FEW:
-            return self._options.connections
-        return passed + max((n for g, n in self._connections.items() if g[0] == "cgroup" and g != group), default=0)
+        most = max((n for g, n in self._connections.items() if g[0] == "cgroup" and g != group), default=0)
+        return passed + most if passed < self._options.connections * _FEW else self._options.connections
 
     def add(self, owner: CgroupUser, count: int) -> None:
         """Count connections of an owner; -1 for one that has ended."""

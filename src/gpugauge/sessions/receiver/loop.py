@@ -117,25 +117,22 @@ class Receiver:
         events = self._epoll.poll(seconds)
         if events and self._resting:
             self._beat(time.monotonic(), resting=False)
-        peers = []
-        for descriptor, _ in events:
+        for descriptor, _ in sorted(events, key=self._place):
             if descriptor == self._file.socket.fileno():
                 arrived = True
             elif descriptor == self._channel.descriptor:
                 self._run_commands()
-            elif (peer := self._peers.get(descriptor)) is not None:
-                peers.append(peer)
-        # The daemon may have room for a few only: newcomers first, then those that have waited for longest.
-        peers.sort(key=lambda peer: (peer.messages >= _FIRST_MESSAGES, peer.read_at))
-        for peer in peers:
-            if self._channel.full:
-                break
-            if peer.number in self._numbers:  # no command has ended it
+            elif (peer := self._peers.get(descriptor)) is not None and not self._channel.full:
                 self._serve(peer)
         if arrived:
             self._accept()
         else:
             self._empty_since = began
+
+    def _place(self, event: tuple[int, int]) -> tuple[bool, float]:
+        """Return the place of an event: newcomers first, then those that have waited for longest."""
+        peer = self._peers.get(event[0])
+        return (peer.messages >= _FIRST_MESSAGES, peer.read_at) if peer else (False, 0.0)
 
     def wait(self) -> float:
         """Return the longest time for the next turn."""

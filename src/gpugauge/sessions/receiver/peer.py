@@ -11,8 +11,7 @@ import time
 _SO_PEERPIDFD = 77  # Linux 6.5
 _ENOPROTOOPT, _ESRCH = 92, 3
 _MAX_CGROUP_BYTES = 1024
-# In the place of a cgroup: of a process that has ended or is hidden, where a limit holds for all of them together; and
-# of one that has ended while another process holds its connection, in a cgroup that is not known.
+# In the place of the cgroup of a process that has ended; the second one's connection is held by another process.
 GONE, PASSED_ON = "gone", "passed on"
 
 
