@@ -32,6 +32,7 @@ Phases = Sequence[tuple[str, int]]
 Series = tuple[str, Mapping[str, str], str]
 # Of a test: its cases are evaluated side by side, on a machine with other work.
 SECONDS = 600
+CLOCK = "gpugauge_snapshot_timestamp_seconds"
 # The cluster of the case, in what is expected.
 HERE = "<the case>"
 
@@ -83,8 +84,16 @@ def annotated(
 
 
 def of_rows(rows: Iterable[Row], phases: Phases) -> list[Series]:
-    """Return the rows over the phases, as a node's."""
-    return [(row.name, {"instance": "node-1", **row.labels}, row.values([*phases])) for row in rows]
+    """Return the rows over the phases, as a node's. Exporters without a row of their clock have the right time."""
+    found = [(row.name, {"instance": "node-1", **row.labels}, row.values([*phases])) for row in rows]
+    nodes = {(labels["instance"], labels.get("cluster")) for _, labels, _ in found}
+    return [*found, *([] if any(name == CLOCK for name, _, _ in found) else clocks(nodes))]
+
+
+def clocks(nodes: Iterable[tuple[str, str | None]]) -> list[Series]:
+    """Return the clocks of exporters, by instance and cluster."""
+    known = [{"instance": instance, **({"cluster": cluster} if cluster else {})} for instance, cluster in nodes]
+    return [(CLOCK, labels, "0+60x300") for labels in known]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.texts import Texts
 from tests.artifacts.rules.rule_stories import DEFAULT, PER_CAUSE, Row
 from tests.drawn import draws
-from tests.e2e.ruletester import SECONDS, Case, check
+from tests.e2e.ruletester import SECONDS, Case, check, clocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 CAUSES = ("data_loading", "host_bound", "transfer", "cpu_limited")
@@ -157,6 +157,7 @@ def case(seed: int, alert: str, p: Parameters, cause: str) -> Case:
         ],
     }
     series = [(row.name, row.labels, row.values(PHASES)) for job in jobs for row in job.rows()]
+    series += clocks({("", job.cluster) for job in jobs})
     return Case(f"{alert} for {p.engine}, drawn by seed {seed}", series, [expected], p, tree=tree)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.artifacts.rules.rule_stories import PER_CAUSE
 from tests.drawn import draws
-from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check, firing
+from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check, clocks, firing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
@@ -49,7 +49,7 @@ def scraped(
         )
         for pod, first, length in lives(draw)
         for job in jobs
-        for name, labels, rate in rates
+        for name, labels, rate in (*rates, ("gpugauge_snapshot_timestamp_seconds", {}, 1.0))
     ]
 
 
@@ -123,7 +123,7 @@ def crashed_attempts() -> Case:
         for number in range(2)
         for name, first, length, share in (("a", 0, 60, 0.9), ("b", 61, 2, 0.3), ("c", 64, 2, 0.3), ("d", 67, 100, 0.9))
         for one in rank(f"{name}{number}", number, first, length, share)
-    ]
+    ] + clocks([("n1", None)])
 
     name = "attempts that crashed are no measure for the living"
     return case(name, series, firing("TrainingStraggler", 160, 160, None, {}))
@@ -157,6 +157,7 @@ def free_gpu() -> Case:
         ("gpu_busy_seconds_total", {**gpu, "engine": "gpu"}, "0x100"),
         ("gpu_observed_seconds_total", {**gpu, "engine": "gpu"}, "0+60x100"),
         ("gpu_allocation_info", {**gpu, **JOB}, "_x60 1x60"),
+        *clocks([("n1", None)]),
     ]
     expected = [
         firing("AllocatedGpuUnused", 85, 85, None, {}),
@@ -172,6 +173,7 @@ def old_errors() -> Case:
         ("torch_memory_ooms_total", {**process, "uuid": "G"}, "3x60"),
         ("torch_process_info", {**process, **JOB}, "1x60"),
         ("gpu_process_start_timestamp_seconds", process, "-172800x60"),
+        *clocks([("n1", None)]),
     ]
 
     name = "old memory errors are not news to an empty Prometheus"

@@ -17,9 +17,9 @@ from tests.e2e.ruletester import HERE, SECONDS, Case, annotated, check, firing, 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
-# The first minute at which half of the window was spent in training steps.
+# Five minutes after the first one at which half of the window was spent in training steps.
 PHASES = [("bad", 61)]
-BEGIN = "1970-01-01 00:07:00 +0000 UTC"
+BEGIN = "1970-01-01 00:12:00 +0000 UTC"
 
 
 def case(name: str, rows: Iterable[Row], expected: dict[str, Any], parameters: Parameters = DEFAULT) -> Case:

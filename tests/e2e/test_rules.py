@@ -172,7 +172,9 @@ def two_runs() -> Case:
 
 
 def losses_by_user() -> Case:
-    """Ann has two of three processes of a job that loses 0.6 of a GPU; Bob loses a quarter of one in a launch."""
+    """Ann has two of three processes of a job that loses 0.6 of a GPU; Bob loses a quarter of one in a launch. Two
+    servers have scraped everything.
+    """
     launch = {"workload_job_kind": "launch", "workload_job": "gpu07/fit.py-1"}
     owners = {"p0": {"workload_user": "ann", **JOB}, "p1": {"workload_user": "ann", **JOB}}
     owners |= {"p2": {"workload_user": "bob", **JOB}, "p3": {"workload_user": "bob", **launch}}
@@ -184,6 +186,7 @@ def losses_by_user() -> Case:
         lost = {"process": process, "cause": "data_loading"}
         rows.append(Row("training_gpu_held_seconds_total", {"process": process}, 1, 1, counter=True))
         rows.append(Row("training_lost_seconds_total", lost, share, share, counter=True))
+    rows += [replace(row, labels={**row.labels, "replica": "b"}) for row in rows]
     here = f'cluster="{HERE}",'
     expected = {
         "expr": f'round(gpugauge:user_training_lost:gpus{{cluster="{HERE}"}}, 0.01)',

@@ -21,6 +21,7 @@ from gpugauge.base.duration import format_duration
 from gpugauge.cli.common import fail
 
 _SEVERITIES = "severities"
+_IN_FILES = (_SEVERITIES, "thresholds")  # which other flags set
 _FORMATS = pack.FORMATS | {"jsonnet": mixin.as_jsonnet}
 
 
@@ -30,7 +31,7 @@ def _options() -> list[click.Parameter]:
         *(
             _option(name, field.annotation, field.description or "", field.default)
             for name, field in Parameters.model_fields.items()
-            if name != _SEVERITIES
+            if name not in _IN_FILES
         ),
         *(click.Option([flag_of(old), old], hidden=True, expose_value=False, callback=_refuse) for old in RENAMED),
     ]

@@ -22,7 +22,7 @@ DEFAULT, TWO_LEVELS, PER_CAUSE = Parameters(), Parameters(critical=0.3), Paramet
 @dataclass(frozen=True)
 class Row:
     """A series: its value in the bad phase and in the good phase; for a counter, its increase per second, and for one
-    that a repair restarts (`level`), its value. With `clock` the value is the time, while there is one.
+    that a repair restarts (`level`), its value. With `clock` it is added to the time.
     """
 
     name: str
@@ -44,7 +44,13 @@ class Row:
             rate = now or 0.0 if phase in {"bad", "good"} else rate if phase == "gap" else 0.0
             for _ in range(minutes):
                 total += rate * MINUTE
-                known = total if self.counter and not self.level else len(values) * MINUTE if self.clock else now
+                known = (
+                    total
+                    if self.counter and not self.level
+                    else len(values) * MINUTE + (now or 0)
+                    if self.clock
+                    else now
+                )
                 value = "_" if now is None else f"{known:g}"
                 # Prometheus writes a staleness marker at the end of a series.
                 values.append("stale" if value == "_" and last not in {"_", "stale"} else value)
@@ -194,7 +200,7 @@ def _xid(xid: int, severity: str, action: str = "", *, until_repair: bool) -> St
     row = Row(
         f"gpu_xid_{kind}_timestamp_seconds",
         {**UUID, "class": xid_class(xid), **code},
-        1200,
+        0 if not until_repair else 1200,
         None,
         clock=not until_repair,
     )
@@ -247,6 +253,7 @@ STORIES = (
     _xid(142, "info", until_repair=False),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
     Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),
+    Story("ExporterClockSkewed", _EXPORTER, (Row("gpugauge_snapshot_timestamp_seconds", {}, 3600, 0, clock=True),)),
     Story("ExporterDown", _EXPORTER, (Row("up", {"job": "gpugauge"}, 0, 1),)),
 )
 

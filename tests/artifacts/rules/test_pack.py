@@ -150,17 +150,29 @@ def test_every_alert_keeps_firing() -> None:
     assert {rule["keep_firing_for"] for rule in all_rules(Parameters(keep_firing=1200)) if "alert" in rule} == {"20m"}
 
 
-def test_settle_is_the_hold_of_most_alerts() -> None:
-    def holds(settle: int) -> dict[str, str]:
-        tree = rules.groups(Parameters(settle=settle))
-        return {r["alert"]: r["for"] for group in tree["groups"] for r in group["rules"] if "for" in r}
+def test_no_rule_has_a_for_that_a_restart_of_prometheus_forgets() -> None:
+    assert [rule["alert"] for rule in all_rules(EVERYTHING) if "for" in rule] == []
 
-    usual, short = holds(300), holds(7)
 
-    assert {usual[alert] for alert, hold in short.items() if hold == "7s"} == {"5m"}
-    assert {alert for alert, hold in short.items() if hold == usual[alert]} == {
-        *("GpuLost", "DriverReleasedLong", "TrainingStalled", "TorchCpuBuildBusy")
+def test_thresholds_by_namespace() -> None:
+    made = yaml.safe_load(invoke("--threshold", "team-a=60%,default=40%").output)
+    (low,) = (r for g in made["groups"] for r in g["rules"] if r.get("alert") == "TrainingLoadLow")
+
+    assert re.findall(r'workload_namespace(\S+)"}\[5m\]\) < ([\d.]+)', low["expr"]) == [
+        ('!~"team-a', "0.4"),
+        ('="team-a', "0.6"),
+    ]
+    assert '{{ if eq $labels.workload_namespace "team-a" }}60{{ else }}40{{ end }}%' in low["annotations"]["summary"]
+
+
+def test_matchers_of_jobs_select_the_jobs() -> None:
+    """No other series has these labels."""
+    text = invoke("--matchers", 'workload_namespace=~"a|b",cluster="x"').output
+
+    assert set(re.findall(r"(\w+)\{[^}]*workload_namespace=~[^}]*\}", text)) == {
+        *("gpu_process_host_info", "gpu_process_info", "torch_process_info", "gpu_allocation_info")
     }
+    assert 'training_seconds_total{cluster="x"}' in text
 
 
 @pytest.mark.parametrize(
@@ -208,8 +220,8 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
         rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "alert" in rule
     }
 
-    assert ">= 0.4 < 0.7\n" in made["TrainingLoadLow"]["expr"]
-    assert "< 0.4\n" in made["TrainingLoadVeryLow"]["expr"]
+    assert ">= 0.4 < 0.7)" in made["TrainingLoadLow"]["expr"]
+    assert "< 0.4)" in made["TrainingLoadVeryLow"]["expr"]
     assert "Mean over 30m" in made["TrainingLoadLow"]["annotations"]["description"]
     assert made["GpuLost"]["labels"] == {"severity": "warning", "action": "drain"}
 
@@ -221,6 +233,15 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
         (("--patience", "soon"), "--patience: "),
         (("--scrape-interval", "5m"), "scrape_interval is too long"),
         (("--matchers", "a=b"), "--matchers: "),
+        (("--matchers", 'workload_pod="a"'), "--matchers: no rule would fire with workload_pod"),
+        (("--up-matchers", 'uuid="a"'), "--up-matchers: no rule would fire with uuid"),
+        (("--training-matchers", 'cause="a"'), "--training-matchers: no rule would fire with cause"),
+        (("--threshold", "A_b=60%"), "'A_b' is no name of a namespace; write team-a=60%,default=40%"),
+        (("--threshold", "a=160%"), "must be above 0 % and below 100 %"),
+        (
+            ("--threshold", "a=60%,default=40%", "--critical", "50%"),
+            "--critical: must be below threshold (0.4), not 0.5",
+        ),
         (("--matchers", 'größe="a"'), "--matchers: "),
         (("--matchers", 'a="(",b!~"("'), "--matchers: '(' is no regular expression: "),
         (("--up-matchers", 'job=~"a["'), "--up-matchers: 'a[' is no regular expression: "),

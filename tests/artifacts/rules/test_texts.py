@@ -201,6 +201,6 @@ def test_a_job_has_one_alert_about_its_load(seed: int) -> None:
     assert len(levels) == (1 if drawn(seed)["critical"] is None else 2)
     assert all(re.search(r"\nunless on \([\w, ]+\) \w+:job_problem:ratio$", rule["expr"]) for rule in levels)
     if len(levels) == 2:
-        bounds = [dict(re.findall(r"(>=|<) ([\d.]+)", rule["expr"].split("\n")[0])) for rule in levels]
+        bounds = [dict(re.findall(r"(>=|<) ([\d.]+)", rule["expr"].split("\n")[1])) for rule in levels]
         assert bounds[0][">="] == bounds[1]["<"]
         assert ">=" not in bounds[1]

@@ -27,7 +27,8 @@ THIS_GRAFANA = '{{ reReplaceAll "/$" "" externalURL }}'
 
 @dataclass(frozen=True)
 class Alert:
-    """An alerting rule. `hold` is its `for`: the seconds for which the condition must hold before the alert fires.
+    """An alerting rule. `hold` is the seconds for which the condition must hold before the alert fires. Windows in the
+    expression see to it: Prometheus forgets a `for` of less than ten minutes at its restart, and a gap begins it anew.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
     (deploy/prometheus/alertmanager.yaml) hands it to what drains nodes. `described` is false for an alert about a job
     whose name may be unknown.
@@ -57,7 +58,6 @@ class Alert:
         return {
             "alert": self.name,
             "expr": self._with_texts(p) if joins else self.expr,
-            **({"for": format_duration(self.hold)} if self.hold else {}),
             "keep_firing_for": format_duration(p.keep_firing),
             "labels": {
                 "severity": self.severity_with(p),

@@ -7,41 +7,52 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
+from gpugauge.driver.advice import WITHOUT_GPU
+
+_DOWN_SHARE = 0.4  # of the window, in which scrapes fail
+_SKEW = 120  # seconds
 
 
 def of_exporters(p: Parameters) -> list[Alert]:
     """Return the alerts about exporters."""
     s, t = Selectors(p), Texts(p)
     instance = s.keys("instance")
-    # An exporter with a released driver is not blind: DriverReleasedLong covers it. Sidecars run without the driver.
-    driver = f"max by ({instance}) ({s('gpugauge_driver_up', reason='!~released|off')}) == 0"
-    # min, because sidecars have the same instance as the exporter of their node.
-    age = f"time() - min by ({instance}) ({s('gpugauge_snapshot_timestamp_seconds')})"
     return [
         Alert(
             "ExporterBlind",
-            f"({driver})\nor on ({instance}) ({age} > {2 * p.lookback})",
+            f"({_blind(p)})\nor on ({instance}) max by ({instance}) ({_stuck(p)})",
             "warning",
             f"{t.exporter()} cannot read the GPUs",
-            "The driver does not answer, or the exporter publishes no new values.",
-            p.settle,
+            f"The driver does not answer, or the exporter publishes no new values.{t.reason_blind()}",
+            p.patience // 2,
             "exporter",
-            "the driver does not answer, or an exporter publishes no new values",
+            f"the driver does not answer for half of {format_duration(p.patience)}, or no new values are published",
         ),
         Alert(
             "ExporterDown",
-            f"max by ({instance}) ({s.up()}) == 0",
+            _down(p),
             "warning",
             f"{t.exporter()} cannot be scraped",
-            "There is no data about its GPUs. Alerts about them keep firing for a while and then resolve.",
-            2 * p.settle,
+            f"For {t.share()} of the last {format_duration(p.down_window)}, in which there is no data about its GPUs. "
+            "Alerts about them keep firing for a while and then resolve.",
+            int(p.down_window * _DOWN_SHARE),
             "exporter",
-            "an exporter cannot be scraped",
+            f"an exporter cannot be scraped for {_DOWN_SHARE:.0%} of {format_duration(p.down_window)}",
+        ),
+        Alert(
+            "ExporterClockSkewed",
+            _skewed(p),
+            "warning",
+            f"The clock of {t.exporter()} differs from that of Prometheus",
+            f"By {t.value('humanizeDuration', 0)}; it is ahead unless the value is negative. Times in metrics and logs "
+            "are those of this clock. Check its synchronisation (timedatectl, chronyc tracking).",
+            p.patience // 2,
+            "exporter",
+            f"the clock of an exporter differs by more than {format_duration(_SKEW)} from that of Prometheus",
         ),
         Alert(
             "DriverReleasedLong",
-            # last_over_time, so that a gap of scrapes does not restart `for`.
-            f"max by ({instance}) (last_over_time({s('gpugauge_driver_released', p.lookback)})) == 1",
+            _released(p),
             "warning",
             f"{t.exporter()} has released the driver for a long time",
             f"For more than {format_duration(p.release_patience)}. Its GPUs are not monitored in the meantime."
@@ -51,3 +62,64 @@ def of_exporters(p: Parameters) -> list[Alert]:
             f"the driver is released for more than {format_duration(p.release_patience)}",
         ),
     ]
+
+
+def _down(p: Parameters) -> str:
+    """Return the share of failed scrapes, wherever in the window: a program that crashes again is up at times."""
+    s, window = Selectors(p), p.down_window
+    instance = s.keys("instance")
+    failed = f"1 - max by ({instance}) (avg_over_time({s.up(window)}))"
+    known = f"count_over_time({s.up(window // 2)} offset {format_duration(int(window * _DOWN_SHARE))})"
+    return f"{failed} >= {_DOWN_SHARE:g}\nand on ({instance}) {s.up()}\nand on ({instance}) {known}"
+
+
+def _blind(p: Parameters) -> str:
+    """Return the exporters whose driver does not answer for half of the window."""
+    s, name = Selectors(p), "gpugauge_driver_up"
+    instance = s.keys("instance")
+    # An exporter with a released driver is not blind: DriverReleasedLong covers it. Sidecars run without the driver.
+    reasons = "!~released|off"
+    total, count = (
+        f"sum by ({instance}) ({function}_over_time({s(name, p.patience, reason=reasons)}))"
+        for function in ("sum", "count")
+    )
+    now = f"max by ({instance}) ({s.present(name, reason=reasons)})"
+    known = f"count_over_time({s(name, p.patience, reason=reasons)} offset {format_duration(p.settle)})"
+    # A machine without a GPU, or a trace of one, needs no driver.
+    free = f"(max by ({instance}) ({s.last(name, reason='~' + '|'.join(sorted(WITHOUT_GPU)))}) == 0"
+    free += f" unless on ({instance}) {s.last('gpu_up')})"
+    return (
+        f"{total} / {count} <= 0.5\nand on ({instance}) ({now})\nand on ({instance}) {known}\n"
+        f"unless on ({instance}) {free}"
+    )
+
+
+def _stuck(p: Parameters, window: int = 0) -> str:
+    """Return the exporters that publish no new values. By their own clock: that of Prometheus may differ."""
+    s, name = Selectors(p), "gpugauge_snapshot_timestamp_seconds"
+    window = window or 2 * p.lookback
+    seen = s(name, window)
+    known = f"count_over_time({s(name, window)} offset {format_duration(window // 2)})"
+    return f"changes({seen}) == 0 and count_over_time({seen}) > 1 and {known}"
+
+
+def _skewed(p: Parameters) -> str:
+    """Return by how much the clocks of exporters are ahead of that of Prometheus."""
+    s = Selectors(p)
+    instance, published = s.keys("instance"), s("gpugauge_snapshot_timestamp_seconds")
+    ahead = f"({published} - timestamp({published}))"
+    usual = f"quantile_over_time(0.5, {ahead}[{format_duration(p.patience)}:1m])"
+    return (
+        f"max by ({instance}) ({ahead} > {_SKEW} or {ahead} < -{_SKEW})\n"
+        f"and on ({instance}) ({usual} > {_SKEW} or {usual} < -{_SKEW})\n"
+        f"unless on ({instance}) ({_stuck(p, p.lookback)})"
+    )
+
+
+def _released(p: Parameters) -> str:
+    s, name = Selectors(p), "gpugauge_driver_released"
+    instance = s.keys("instance")
+    released = f"max by ({instance}) (avg_over_time({s(name, p.release_patience)})) >= 0.95"
+    return (
+        f"{released}\nand on ({instance}) {s.present(name)}\nand on ({instance}) {s.at_begin(name, p.release_patience)}"
+    )

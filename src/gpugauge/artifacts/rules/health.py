@@ -48,8 +48,12 @@ def gpu(p: Parameters) -> str:
 def recordings(p: Parameters) -> list[Recording]:
     """Return the rule that the alerts join: one series for each GPU."""
     s, keys = Selectors(p), gpu(p)
-    index = f"topk by ({keys}) (1, max by ({keys}, index) ({s('gpu_info')}))"
-    errors = f"max by ({keys}, xid, xid_name) ({s('gpu_xid_unrepaired_timestamp_seconds')})"
+    # The last one only where there is none now, because an index may have changed in the meantime.
+    now, last = (
+        f"topk by ({keys}) (1, max by ({keys}, index) ({info}))" for info in (s("gpu_info"), s.last("gpu_info"))
+    )
+    index = f"({now} or on ({keys}) {last})"
+    errors = f"max by ({keys}, xid, xid_name) ({s.last('gpu_xid_unrepaired_timestamp_seconds')})"
     first = f"(bottomk by ({keys}) (1, {errors}) > bool 0)"
     joined = f"{index}\n* on ({keys}) group_left (xid, xid_name)\n{first}"
     return [Recording(IDENTITY, f"({joined})\nor on ({keys})\n{index}")]
@@ -80,8 +84,9 @@ def _of_gpu(p: Parameters, condition: str, *labels: str) -> str:
 def _judged(p: Parameters, name: str, older: str | None, *labels: str) -> str:
     """Return the GPUs with a fault and these labels of its information; `older` are those of older exporters."""
     s, metric = Selectors(p), "gpu_problem_info" if labels else "gpu_problem"
-    own = f"max by ({', '.join((gpu(p), *labels))}) ({s(metric, problem=name)})"
-    return f"{own}\nor on ({gpu(p)})\n(\n{older}\n)\nunless on ({gpu(p)}) {s('gpu_problems')}" if older else own
+    own = f"max by ({', '.join((gpu(p), *labels))}) ({s.present(metric, p.lookback, problem=name)})"
+    judged = s.last("gpu_problems")
+    return f"{own}\nor on ({gpu(p)})\n(\n{older}\n)\nunless on ({gpu(p)}) {judged}" if older else own
 
 
 def _texts(p: Parameters) -> dict[str, tuple[str, str, int]]:
@@ -155,33 +160,35 @@ def _older(p: Parameters) -> dict[str, str]:
     """Return the GPUs with each fault, of exporters that do not judge them."""
     s, keys = Selectors(p), gpu(p)
     by = f"max by ({keys})"
-    pages = f"sum by ({keys}) (max by ({keys}, cause) ({s('gpu_retired_pages')}))"
-    action = f'label_replace({s("gpu_recovery_action", action="!none")} == 1, "reason", "$1", "action", "(.*)")'
+    pages = f"sum by ({keys}) (max by ({keys}, cause) ({s.last('gpu_retired_pages')}))"
+    action = f'label_replace({s.last("gpu_recovery_action", action="!none")} == 1, "reason", "$1", "action", "(.*)")'
     row, page = (
-        f'label_replace({by} ({s(metric)}) == 1, "reason", "{reason}", "", "")'
+        f'label_replace({by} ({s.last(metric)}) == 1, "reason", "{reason}", "", "")'
         for metric, reason in (
             ("gpu_remapped_rows_pending", "row_remap_pending"),
             ("gpu_retired_pages_pending", "page_retirement_pending"),
         )
     )
-    slowdown = f"{by} ({s('gpu_temperature_limit_celsius', limit='slowdown')})"
-    temperature = f"{by} ({s('gpu_temperature_celsius', sensor='gpu')})"
+    slowdown = f"{by} ({s.last('gpu_temperature_limit_celsius', limit='slowdown')})"
+    temperature = f"{by} ({s.last('gpu_temperature_celsius', sensor='gpu')})"
     counted = s.rate("gpu_clocks_event_seconds_total", p.patience, reason=_any(SLOWDOWNS))
     # Drivers before R575 count no seconds of these reasons.
     sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_any(SLOWDOWNS))})"
     slowed = f"{counted}\n  or on ({keys}, reason) {sampled}"
     busy = f"on ({with_cluster(p, 'uuid')}) {DEVICE_BUSY} >= {DEFAULTS.under_load_ratio:g}"
-    errors = s("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
+    errors = s.last("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
+    # By the exporter's clock. One in the future is from before that was set back.
     xids = {
-        kind: f"{s('gpu_xid_last_timestamp_seconds', None, **{'class': kind})}) > time() - {p.patience}"
+        kind: f"{s.last('gpu_xid_last_timestamp_seconds', **{'class': kind})}) > {s.clock(-p.patience)}"
+        f" < {s.clock(p.patience)}"
         if kind in _PASSING
-        else f"{s('gpu_xid_unrepaired_timestamp_seconds', None, **{'class': kind})})"
+        else f"{s.last('gpu_xid_unrepaired_timestamp_seconds', **{'class': kind})})"
         for kind in _XIDS
     }
     return {
-        "GpuLost": f"min by ({keys}) ({s('gpu_up')}) == 0",
+        "GpuLost": f"min by ({keys}) ({s.present('gpu_up', p.lookback)}) == 0",
         "GpuNeedsReset": f"max by ({keys}, reason) ({action})\nor on ({keys})\n{row}\nor on ({keys})\n{page}",
-        "GpuRowRemapFailed": f"{by} ({s('gpu_remapped_rows_failure')}) == 1\n"
+        "GpuRowRemapFailed": f"{by} ({s.last('gpu_remapped_rows_failure')}) == 1\n"
         f"or on ({keys})\n{pages} >= {DEFAULTS.retired_pages}",
         "GpuUncorrectedEcc": f"{by} ({errors}) > 0",
         "GpuHot": f"{temperature}\n>= {slowdown} - {DEFAULTS.near_slowdown_celsius:g}",
@@ -193,9 +200,9 @@ def _older(p: Parameters) -> dict[str, str]:
 def _older_links(p: Parameters) -> dict[str, str]:
     s, keys = Selectors(p), gpu(p)
     by = f"max by ({keys})"
-    never = f"{by} ({s('gpu_nvlink_errors_total', kind=_any(NVLINK_NEVER))}) > 0"
+    never = f"{by} ({s.last('gpu_nvlink_errors_total', kind=_any(NVLINK_NEVER))}) > 0"
     rate = f"{by} ({s.rate('gpu_nvlink_errors_total', p.patience, kind=_any(NVLINK_CORRECTED))})"
-    current, most = (f"{by} ({s('gpu_pcie_width', when=when)})" for when in ("current", "max"))
+    current, most = (f"{by} ({s.last('gpu_pcie_width', when=when)})" for when in ("current", "max"))
     load = f"{by} ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')})"
     # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so. But for one that has been
     # wide since: the alert keeps firing for a while, in which its link may become idle.

@@ -6,7 +6,7 @@ from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low, of_ranks
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import PROBLEM, STALLED, Recording, problem
+from gpugauge.artifacts.rules.recording import ALIVE, PROBLEM, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 
@@ -30,11 +30,29 @@ def _found(p: Parameters, name: str) -> str:
     return f'max by ({Selectors(p).job}) ({PROBLEM}{{problem="{name}"}})'
 
 
+def _lasting(p: Parameters, name: str) -> str:
+    return _found(p, name) + Selectors(p).settled(f'{PROBLEM}{{problem="{name}"}}')
+
+
+def _only(p: Parameters, state: str, window: int, known: float) -> str:
+    """Return the processes that were in one state for nearly all of a window. Relative to the observed time, so that a
+    restart of the exporter does not count as another state; a process that is younger than the window is left out.
+    """
+    s, name = Selectors(p), "training_seconds_total"
+    process = s.keys("process")
+    # Sums, because two exporters, one after the other, share a window.
+    found = f"sum by ({process}) ({s.rate(name, window, state=state)})"
+    observed, seen = s.rate(name, window), s.seen(s.rate(name, window))
+    enough = f"sum by ({process}) ({seen}) >= {known:g}"
+    share = f"{found} / (sum by ({process}) ({observed}) > 0) >= 0.95"
+    return f"({share} {s.on_process('and', enough)} {s.before(name, window, state=state)})"
+
+
 def _stalled(p: Parameters) -> Alert:
-    t = Texts(p)
+    s, t = Selectors(p), Texts(p)
     return Alert(
         "TrainingStalled",
-        _found(p, "stalled"),
+        s.by_job("max", _only(p, "stalled", p.stall_patience, 0.5)) + s.and_job(ALIVE),
         "warning",
         f"Training {t.job()} makes no progress{t.nodes(' on ')}",
         f"No step or batch for more than {format_duration(p.stall_patience)}. If its GPUs are busy, a collective "
@@ -52,21 +70,15 @@ def _not_stalled(p: Parameters) -> str:
 
 def _idle_jobs(p: Parameters) -> str:
     s = Selectors(p)
-    # Relative to the observed time, so that a restart of the exporter does not count as use; a process that is younger
-    # than the window is left out. A process that uses its GPU for 5 % of the window is not idle. Sums, because two
-    # exporters, one after the other, share a window.
-    name, process = "training_seconds_total", s.keys("process")
-    idle = f"sum by ({process}) ({s.rate(name, p.idle_patience, state='held_idle')})"
-    known = f"sum by ({process}) ({s.rate(name, p.idle_patience)})"
-    old = s.before(name, p.idle_patience, state="held_idle")
-    return s.by_job("max", f"({idle} / ({known} >= 0.5) >= 0.95 {old})") + _not_stalled(p)
+    # A process that uses its GPU for 5 % of the window is not idle.
+    return s.by_job("max", _only(p, "held_idle", p.idle_patience, 0.5)) + _not_stalled(p)
 
 
 def _idle(p: Parameters) -> Alert:
     t = Texts(p)
     return Alert(
         "GpuHeldIdle",
-        _found(p, "held_idle"),
+        _lasting(p, "held_idle"),
         "warning",
         f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
         f"Idle for {t.share()} of the last {format_duration(p.idle_patience)}.{t.places()}",
@@ -80,7 +92,7 @@ def _cpu_jobs(p: Parameters) -> str:
     s = Selectors(p)
     # The exporter reports these causes only on hosts with a GPU.
     on_cpu = s.jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=CPU_CAUSES)})")
-    share = s.by_job("max", f"({s.rate('training_seconds_total', p.patience, state='training_on_cpu')} >= 0.8)")
+    share = s.by_job("max", f"({s.seen(s.rate('training_seconds_total', p.patience, state='training_on_cpu'))} >= 0.8)")
     return share + s.and_job(on_cpu) + _not_stalled(p)
 
 
@@ -89,13 +101,15 @@ def _on_cpu(p: Parameters) -> list[Alert]:
     # Each process once, and only on machines with a GPU that answers.
     build = f"max_over_time({s('gpu_process_host_info', p.patience, torch_build='cpu')})"
     cpu_build = f"({build} and on ({s.keys('instance')}) max_over_time({s('gpu_up', p.patience)}) == 1)"
-    cpus = s.rate("gpu_process_cpu_seconds_total", p.patience, part="process")
-    busy = s.by_job("sum", s.by_process(f"{cpus} {s.on_process('and', cpu_build)}"))
+    name = "gpu_process_cpu_seconds_total"
+    old = s.before(name, p.idle_patience, part="process")
+    cpus = s.rate(name, p.idle_patience, part="process")
+    busy = s.by_job("sum", f"{cpus} {s.on_process('and', cpu_build)} {old}")
     hooked = s.jobs_with(f"max_over_time({s('torch_process_info', p.patience)})")
     return [
         Alert(
             "TrainingOnCpu",
-            _found(p, "on_cpu"),
+            _lasting(p, "on_cpu"),
             "warning",
             f"Training {t.job()} runs on the CPU of a machine with a GPU{t.nodes(': ')}",
             f"On the CPU for {t.share()} of the last {format_duration(p.patience)}.{t.places()}",
@@ -123,9 +137,9 @@ def _ooms(p: Parameters) -> str:
     # The first value of a new series, which increase() does not count. That of an old process is rather new to
     # Prometheus only, and its errors may be days old.
     start = f"max_over_time({s('gpu_process_start_timestamp_seconds', p.patience)})"
-    old = s.on_process("unless", f"({start} < time() - {p.memory})")
-    first = f"{s(name)} > 0 {s.on_process('unless', before)} {old}"
-    return s.by_job("sum", s.by_process(f"increase({s(name, p.patience)}) > 0 or ({first})"))
+    old = s.on_process("unless", f"({start} < {s.clock(-p.memory)})")
+    first = f"{s.last(name)} > 0 {s.on_process('unless', before)} {old}"
+    return s.by_job("sum", f"increase({s(name, p.patience)}) > 0 or ({first})")
 
 
 def _memory(p: Parameters) -> Alert:
@@ -146,14 +160,16 @@ def _unused(p: Parameters) -> Alert:
     uuid, name = s.keys("uuid"), "gpu_allocation_info"
     # The GPU was allocated for the whole window, too.
     busy, observed = (
-        f"sum by ({uuid}) ({s.rate(f'gpu_{kind}_seconds_total', p.idle_patience, engine='gpu')})"
-        for kind in ("busy", "observed")
+        s.rate(f"gpu_{kind}_seconds_total", p.idle_patience, engine="gpu") for kind in ("busy", "observed")
     )
-    idle = f"and on ({uuid}) ({busy} / ({observed} >= 0.5) < 0.01)"
+    idle = (
+        f"and on ({uuid}) (sum by ({uuid}) ({busy}) / sum by ({uuid}) ({observed}) < 0.01) "
+        f"and on ({uuid}) sum by ({uuid}) ({s.seen(observed)}) >= 0.5"
+    )
     # The job of a pod is known once one of its processes was seen.
     pod = s.keys("workload_namespace", "workload_pod")
     unused = "\nor\n".join(
-        f"count by ({owner}) (\n  max by ({owner}, uuid) ({s(name, None, **labels)})\n"
+        f"count by ({owner}) (\n  max by ({owner}, uuid) ({s.last(name, p.job_matchers, **labels)})\n"
         f"  and on ({owner}, uuid) {s.at_begin(name, p.idle_patience, **labels)}\n  {idle}\n)"
         for owner, labels in ((s.job, {"workload_job": HAS_JOB}), (pod, {"workload_job": "", "workload_pod": "!"}))
     )
@@ -163,8 +179,7 @@ def _unused(p: Parameters) -> Alert:
         "info",
         f"{t.job()} does not use all GPUs that it was allocated",
         f"{t.value(digits=0)} of its GPUs were idle for {format_duration(p.idle_patience)}.{t.places()}",
-        p.settle,
-        "job",
-        f"a GPU is allocated to a job and idle for {format_duration(p.idle_patience)}",
+        about="job",
+        when=f"a GPU is allocated to a job and idle for {format_duration(p.idle_patience)}",
         described=False,
     )

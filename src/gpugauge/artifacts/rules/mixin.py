@@ -34,6 +34,8 @@ local template = {template};
 local rules(config) =
   assert config.threshold > {lowest:.4g} && config.threshold < 1 :
          '_config.threshold must be above {lowest:.4g} and below 1, not ' + config.threshold;
+  assert std.length(std.findSubstr('workload_', config.selector)) == 0 :
+         '_config.selector must select targets: not all series have the labels of jobs';
   assert config.upSelector != '' : '_config.upSelector must select the exporters';
   local alerts = [rule.alert for group in template for rule in group.rules if 'alert' in rule];
   local unknown = std.setDiff(std.objectFields(config.severities), std.set(alerts));
@@ -92,14 +94,16 @@ def as_jsonnet(p: Parameters) -> str:
     pack.alerts(p)
     config = {
         "threshold": p.threshold,
-        "selector": p.matchers,
+        "selector": p.target_matchers,
         "upSelector": p.up_matchers,
         "clusterLabel": p.cluster_label,
         "runbookUrl": p.runbook_url,
         "dashboardUrl": p.dashboard_url or (THIS_GRAFANA if p.engine == "grafana" else ""),
         "severities": dict(p.severities),
     }
-    template = pack.groups(p.model_copy(update=_MARKS))["groups"]
+    # Matchers of jobs stay as they are: only the rules that find the jobs have them.
+    marks = _MARKS | {"matchers": ",".join(filter(None, ("@selector%@", p.job_matchers)))}
+    template = pack.groups(p.model_copy(update=marks))["groups"]
     return _PROGRAM.format(template=_json(template, 0), config=_json(config, 2), lowest=p.critical or 0)
 
 

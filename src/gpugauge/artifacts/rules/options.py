@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gpugauge import catalog
 from gpugauge.base.duration import format_duration, parse_duration
 from gpugauge.base.serving import COMMANDS
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
@@ -18,13 +19,21 @@ from gpugauge.settings.yaml_model import YamlModel
 from gpugauge.settings.yaml_text import Document
 
 # No \w: names are ASCII in Prometheus 2.
-_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"[^"\\{}`]*"'
+_LABEL = "[a-zA-Z_][a-zA-Z0-9_]*"
+_MATCHER = _LABEL + r'(=|!=|=~|!~)"[^"\\{}`]*"'
 _MATCHERS = rf"^({_MATCHER}(,{_MATCHER})*)?$"
 # Of regular expressions without backslashes and braces: a class, and what Python's have and RE2's do not.
 _CLASS = re.compile(r"\[\^?\]?(?:\[:\^?\w*:\]|[^\]])*\]")
 _FOREIGN = re.compile(r"\(\?(?!:|P<[A-Za-z0-9_]+>|[ims]+\)|[ims]*(?:-[ims]+)?:).{0,2}|[*+?]\+", re.DOTALL)
 _POSIX = re.compile(
     r"\^?(?:alnum|alpha|ascii|blank|cntrl|digit|graph|lower|print|punct|space|upper|word|xdigit)", re.ASCII
+)
+_OF_JOB = re.compile(r"workload_(?:namespace|job|job_kind)[=!]")
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_LABELS = {label for row in catalog.metrics() for label in row.labels}
+_PROCESS_LABELS = {label for row in catalog.metrics() if row.name == "gpu_process_host_info" for label in row.labels}
+_OF_TARGETS = (
+    "only some series have it; write workload_namespace, workload_job, workload_job_kind, or a label of the targets"
 )
 _SEVERITIES = ("info", "warning", "critical")
 # Parameters of earlier versions, and what replaces them.
@@ -113,7 +122,12 @@ class Parameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     threshold: Share = Field(
-        default=0.5, description="Load of a training, such as 40%, 0.4 or 40, below which TrainingLoadLow fires."
+        default=0.5,
+        description="Load of a training, such as 40%, 0.4 or 40, below which TrainingLoadLow fires. By namespace: "
+        "team-a=60%,default=40%.",
+    )
+    thresholds: Mapping[str, Share] = Field(
+        default_factory=dict, description="Loads by namespace (workload_namespace) in place of the threshold."
     )
     critical: Annotated[float | None, BeforeValidator(_share)] = Field(
         default=None,
@@ -159,7 +173,8 @@ class Parameters(BaseModel):
     matchers: Matchers = Field(
         default="",
         pattern=_MATCHERS,
-        description='Label matchers that are added to every selector, such as cluster="a",env!="test".',
+        description='Label matchers of the targets, such as cluster="a",env!="test", for every selector, and of jobs: '
+        "workload_namespace, workload_job and workload_job_kind. Only the jobs that these select have alerts.",
     )
     up_matchers: Matchers = Field(
         default='job=~".*gpugauge.*",job!~".*sidecar.*"',
@@ -205,13 +220,29 @@ class Parameters(BaseModel):
     )
     severities: Mapping[str, Severity] = Field(default_factory=dict, description="Severities by alert.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_namespace(cls, tree: Any) -> Any:
+        """Return the tree with the thresholds by namespace of `threshold: {a: 60%, default: 40%}`, or of the text."""
+        found = tree.get("threshold") if isinstance(tree, dict) else None
+        if isinstance(found, str) and "=" in found:
+            found = dict(part.strip().partition("=")[::2] for part in found.split(","))
+        if not isinstance(found, Mapping):
+            return tree
+        others = {key: value for key, value in tree.items() if key != "threshold"}
+        default = {"threshold": found["default"]} if "default" in found else {}
+        named = {name: value for name, value in found.items() if name != "default"}
+        return others | default | {"thresholds": {**tree.get("thresholds", {}), **named}}
+
     @model_validator(mode="after")
     def _consistent(self) -> Parameters:
-        if self.critical is not None and self.critical >= self.threshold:
+        lowest = min(self.threshold, *self.thresholds.values(), 1.0)
+        if self.critical is not None and self.critical >= lowest:
             raise self._error(
-                f"must be below threshold ({self.threshold:.4g}), not {self.critical:.4g}",
-                *("critical", "threshold"),
+                f"must be below threshold ({lowest:.4g}), not {self.critical:.4g}", "critical", "threshold"
             )
+        if bad := [name for name in self.thresholds if not _NAMESPACE.fullmatch(name)]:
+            raise self._error(f"{bad[0]!r} is no name of a namespace; write team-a=60%,default=40%", "threshold")
         if 4 * self.scrape_interval > self.shortest:
             raise self._error(
                 f"scrape_interval is too long: four must fit into the shortest range, {format_duration(self.shortest)}",
@@ -219,7 +250,32 @@ class Parameters(BaseModel):
             )
         if self.cluster_label in _OURS:
             raise self._error(f"{self.cluster_label} is a label of the exporter, not of a cluster", "cluster_label")
+        self._check_labels("matchers", self.target_matchers, set(_LABELS), _OF_TARGETS)
+        self._check_labels("up_matchers", self.up_matchers, set(_LABELS), "up has the labels of the targets only")
+        of_process = {label for label in _LABELS if label not in _PROCESS_LABELS}
+        self._check_labels(
+            "training_matchers", self.training_matchers, of_process, "gpu_process_host_info has no such label"
+        )
         return self
+
+    def _check_labels(self, key: str, matchers: str, unknown: Container[str], why: str) -> None:
+        """Raise an error for a label of which no series could match."""
+        for label in re.findall(rf"({_LABEL})(?:=|!)", re.sub(r'"[^"]*"', "", matchers)):
+            if label in unknown:
+                raise self._error(f"no rule would fire with {label}: {why}", key)
+
+    @property
+    def target_matchers(self) -> str:
+        """The matchers of labels that all series have."""
+        return ",".join(part for part in self._parts() if not _OF_JOB.match(part))
+
+    @property
+    def job_matchers(self) -> str:
+        """The matchers of labels of jobs."""
+        return ",".join(part for part in self._parts() if _OF_JOB.match(part))
+
+    def _parts(self) -> list[str]:
+        return re.findall(r'[^",]+(?:"[^"]*")?', self.matchers)
 
     def _error(self, sentence: str, *keys: str) -> PydanticCustomError:
         """Return an error at the first of the keys that is set."""
@@ -235,6 +291,11 @@ class Parameters(BaseModel):
     def memory(self) -> int:
         """Time for which the owner and the start of an ended process count for its job, seconds."""
         return 4 * self.patience
+
+    @property
+    def down_window(self) -> int:
+        """Time of which a share of failed scrapes makes an exporter down, seconds."""
+        return self.patience + self.settle
 
     @property
     def lookback(self) -> int:

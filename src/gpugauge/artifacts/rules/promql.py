@@ -13,6 +13,11 @@ JOB_LABELS = ("workload_job_kind", "workload_namespace", "workload_job")
 # Of a process whose job is not known yet, or that has none, these labels are empty.
 HAS_JOB = "!"
 PROCESS_JOB = "gpugauge:process_job:info"
+# By instance: the exporter's own clock, the share of the last `patience` in which it could be scraped, and 0 while
+# scrapes fail at times.
+CLOCK = "gpugauge:exporter_clock:seconds"
+SEEN = "gpugauge:exporter_seen:ratio"
+FAILING = "gpugauge:exporter_failing:bool"
 
 
 class UnknownMetricError(ValueError):
@@ -30,8 +35,8 @@ class Selectors:
 
     parameters: Parameters
 
-    def __call__(self, name: str, window: int | None = None, **labels: str) -> str:
-        """Return `name{label="value",…}[window]`.
+    def __call__(self, name: str, window: int | None = None, *more: str, **labels: str) -> str:
+        """Return `name{label="value",…}[window]`, with the matchers `more`.
 
         A value that begins with ~ is a regular expression, one that begins with ! or !~ is negated.
         Raises UnknownMetricError.
@@ -43,11 +48,11 @@ class Selectors:
         signs = {"": "=", "~": "=~", "!": "!=", "!~": "!~"}
         values = {key: value.lstrip("~!") for key, value in labels.items()}
         matchers = [f'{key}{signs[labels[key].removesuffix(value)]}"{value}"' for key, value in values.items()]
-        return self.matched(name, *matchers) + (f"[{format_duration(window)}]" if window else "")
+        return self.matched(name, *matchers, *more) + (f"[{format_duration(window)}]" if window else "")
 
     def matched(self, name: str, *matchers: str) -> str:
         """Return `name{matchers}` with those of the parameters."""
-        text = ",".join(filter(None, [*matchers, self.parameters.matchers]))
+        text = ",".join(filter(None, [*matchers, self.parameters.target_matchers]))
         return name + (f"{{{text}}}" if text else "")
 
     def rate(self, name: str, window: int, **labels: str) -> str:
@@ -57,9 +62,28 @@ class Selectors:
         """
         return f"increase({self(name, window, **labels)}) / {window}"
 
-    def up(self) -> str:
+    def last(self, name: str, *more: str, **labels: str) -> str:
+        """Return the last value of a gauge, so that a failed scrape does not hide it."""
+        return f"last_over_time({self(name, self.parameters.lookback, *more, **labels)})"
+
+    def present(self, name: str, window: int = 0, **labels: str) -> str:
+        """Return the series that are there; of an exporter whose scrapes fail, those that were there in the window."""
+        window = window or 4 * self.parameters.scrape_interval
+        last = f"last_over_time({self(name, window, **labels)})"
+        return f"({self(name, None, **labels)} or {last} and on ({self.keys('instance')}) {FAILING})"
+
+    def seen(self, expr: str) -> str:
+        """Return an increase, which is 0 while the exporter is down, relative to the time in which it was up."""
+        return f"{expr} / on ({self.keys('instance')}) group_left () {SEEN}"
+
+    def clock(self, offset: int) -> str:
+        """Return the right side of a comparison with the exporter's own clock: clocks of machines differ."""
+        sign = "-" if offset < 0 else "+"
+        return f"on ({self.keys('instance')}) group_left () ({CLOCK} {sign} {abs(offset)})"
+
+    def up(self, window: int | None = None) -> str:
         """Return the selector of `up`, which Prometheus records for each exporter."""
-        return self.matched("up", self.parameters.up_matchers)
+        return self.matched("up", self.parameters.up_matchers) + (f"[{format_duration(window)}]" if window else "")
 
     @property
     def job(self) -> str:
@@ -90,8 +114,18 @@ class Selectors:
         seen = self(name, self.parameters.keep_firing + window // 10, **labels)
         return f"count_over_time({seen} offset {format_duration(window - window // 10)})"
 
+    def settled(self, recorded: str) -> str:
+        """Return `and` with the jobs that had a recorded series `settle` ago: a restart of Prometheus forgets `for`."""
+        p = self.parameters
+        window = format_duration(p.settle + 4 * p.evaluation_interval)
+        return self.and_job(f"count_over_time({recorded}[{window}] offset {format_duration(p.settle)})")
+
     def by_job(self, operator: str, expr: str, *more: str) -> str:
-        """Aggregate an expression that has one series for each process to jobs and the labels `more`."""
+        """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once, also if two
+        servers or scrape jobs have its series.
+        """
+        if operator in {"sum", "count"}:
+            expr = f"max by ({self.keys('process', *more)}) ({expr})"
         return (
             f"{operator} by ({', '.join([self.job, *more])}) (\n  {expr}\n"
             f"  * on ({self.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}\n)"

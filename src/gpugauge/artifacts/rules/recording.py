@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import HAS_JOB, JOB_LABELS, PROCESS_JOB, Selectors
+from gpugauge.artifacts.rules.promql import (
+    CLOCK,
+    FAILING,
+    HAS_JOB,
+    JOB_LABELS,
+    PROCESS_JOB,
+    SEEN,
+    Selectors,
+    with_cluster,
+)
 from gpugauge.base.duration import format_duration
 
 LOST = "gpugauge:job_training_lost:ratio"
@@ -16,6 +25,7 @@ ARMED = "gpugauge:job_training_armed:bool"
 DOMINANT = "gpugauge:job_training_dominant_cause:ratio"
 HELD = "gpugauge:job_training_held:gpus"
 OUTSIDE = "gpugauge:job_training_outside:processes"
+NOW = "gpugauge:job_training_now:processes"
 ALIVE = "gpugauge:job_training_alive:bool"
 PROBLEM = "gpugauge:job_problem:ratio"
 PROGRAMS = "gpugauge:job_programs:processes"
@@ -61,15 +71,31 @@ def problem(name: str, expr: str) -> Recording:
 
 
 def alive(p: Parameters) -> str:
-    """Return the jobs that have a process now, so that no alert begins to fire after the end of its job."""
+    """Return the jobs that have a process now, so that no alert begins to fire after the end of its job. Those of an
+    exporter whose scrapes fail were there in the last `patience`.
+    """
     # A process has a series for every state, 0 or 1: reading one state touches an eleventh of them.
     s = Selectors(p)
-    return s.jobs_with(s("training_state", state="training"))
+    return s.jobs_with(s.present("training_state", p.patience, state="training"))
+
+
+def of_exporters(p: Parameters) -> list[Recording]:
+    """Return the rules for the clock of each exporter, and for whether it can be scraped."""
+    s, by = Selectors(p), f"max by ({with_cluster(p, 'instance')})"
+    name = "gpugauge_snapshot_timestamp_seconds"
+    # Sidecars are not among the targets in `up`.
+    beside = f"{by} (last_over_time({s(name, p.patience)})) > bool 0"
+    up = f"clamp_min({by} (avg_over_time({s.up(p.patience)})), 0.05)"
+    return [
+        Recording(CLOCK, f"{by} (last_over_time({s(name, p.memory)}))"),
+        Recording(SEEN, f"{up}\nor {beside}"),
+        Recording(FAILING, f"{by} (min_over_time({s.up(max(p.settle, 4 * p.scrape_interval))})) == 0"),
+    ]
 
 
 def of_owners(p: Parameters) -> list[Recording]:
     """Return the rules that map processes to jobs, and select the trainings; all rules about jobs read them."""
-    return [Recording(PROCESS_JOB, _process_job(p)), Recording(TRAINING, _training(p))]
+    return [*of_exporters(p), Recording(PROCESS_JOB, _process_job(p)), Recording(TRAINING, _training(p))]
 
 
 def of_processes(p: Parameters) -> list[Recording]:
@@ -78,6 +104,7 @@ def of_processes(p: Parameters) -> list[Recording]:
     stalled = s.by_process(f"max_over_time({s('training_state', p.lookback, state='stalled')}) == 1")
     return [
         Recording(ALIVE, alive(p)),
+        *_now(p),
         *([Recording(RANK_WORK, _rank_work(p))] if p.per_cause else []),
         Recording(STALLED, stalled),
         problem("stalled", s.jobs_with(STALLED) + s.and_job(ALIVE)),
@@ -112,7 +139,8 @@ def of_use(p: Parameters) -> list[Recording]:
     processes.
     """
     s = Selectors(p)
-    processes = s("gpu_process_host_info", workload_job=HAS_JOB)
+    labels, info = s.keys("process", *JOB_LABELS, "workload_user"), s("gpu_process_host_info", workload_job=HAS_JOB)
+    processes = f"max by ({labels}) ({info}) {s.on_process('and', PROCESS_JOB)}"
     of_all = f"on ({s.job}) group_left () count by ({s.job}) ({processes})"
     share = f"count by ({s.job}, workload_user) ({processes})\n  / {of_all}"
     by_user = s.keys("workload_job_kind", "workload_namespace", "workload_user")
@@ -183,27 +211,54 @@ def _devices(p: Parameters) -> str:
     )
 
 
+def _hooked(p: Parameters) -> str:
+    return f"max_over_time({Selectors(p)('torch_process_info', p.patience)})"
+
+
+def _now(p: Parameters) -> list[Recording]:
+    """Return the rules for the number of processes of each job that train now, with the hook and without it."""
+    s, name = Selectors(p), "training_state"
+    states = {"true": f"{s.present(name, state='training')} == 1"}
+    if p.training_matchers:
+        # Between its kernels such a process may count as held_idle.
+        unhooked = f"{s.on_process('and', TRAINING)} {s.on_process('unless', _hooked(p))}"
+        states["false"] = f"({s.present(name, state='~unknown|held_idle')} == 1) {unhooked}"
+    return [Recording(NOW, s.by_job("count", expr), {"hook": hook}) for hook, expr in states.items()]
+
+
+def _time(p: Parameters, seconds: str, hook: str) -> str:
+    """Return the share of the window in which at least one process of each job is in a state, by the time that all its
+    processes together are in it, in place of that of one: they may be many short ones, one after the other.
+    """
+    s = Selectors(p)
+    mean = f'max by ({s.job}) (avg_over_time({NOW}{{hook="{hook}"}}[{format_duration(p.patience)}]))'
+    return f"{s.by_job('sum', seconds)}\n/ on ({s.job}) {mean}"
+
+
 def _outside(p: Parameters) -> str:
     """Return the number of the trainings of each job that do not use the hook, and use their GPU at times."""
     s = Selectors(p)
-    hooked = f"max_over_time({s('torch_process_info', p.patience)})"
-    # Between its kernels such a process may count as held_idle.
-    runs, used = (
-        f"sum by ({s.keys('process')}) ({s.rate('training_seconds_total', p.patience, state=state)})"
-        for state in ("~unknown|held_idle", "unknown")
-    )
-    judged = (
-        f"({runs} >= {_MIN_TRAINING_SHARE:g} {s.on_process('and', used)} >= {_MIN_USED_SHARE:g}\n  "
-        f"{s.on_process('and', TRAINING)}\n  {s.on_process('unless', hooked)})"
-    )
-    return s.by_job("count", judged)
+    others = f"{s.on_process('and', TRAINING)} {s.on_process('unless', _hooked(p))}"
+
+    def time(state: str) -> str:
+        by = s.keys("process", "state")
+        rates = s.seen(s.rate("training_seconds_total", p.patience, state=state))
+        # The states of a process exclude each other, so their times add up.
+        return f"sum by ({s.keys('process')}) (max by ({by}) ({rates})) {others}"
+
+    number = f'round(avg_over_time({NOW}{{hook="false"}}[{format_duration(p.patience)}]))'
+    judged = f"max by ({s.job}) ({number})"
+    runs, used = _time(p, time("~unknown|held_idle"), "false"), _time(p, time("unknown"), "false")
+    return f"{judged}{s.and_job(f'({runs} >= {_MIN_TRAINING_SHARE:g})')}{s.and_job(f'({used} >= {_MIN_USED_SHARE:g})')}"
 
 
 def _armed(p: Parameters) -> str:
     """Return the jobs whose load is judged: running, old enough, and mostly in training steps."""
     s = Selectors(p)
-    trains = s.jobs_with(f"{s.rate('training_seconds_total', p.patience, state='training')} >= {_MIN_TRAINING_SHARE:g}")
-    reported = _judged(p, trains, f"min_over_time({s('training_start_timestamp_seconds', p.memory)})")
+    time = _time(p, s.seen(s.rate("training_seconds_total", p.patience, state="training")), "true")
+    reported = _judged(
+        p, f"({time} >= {_MIN_TRAINING_SHARE:g})", f"min_over_time({s('training_start_timestamp_seconds', p.memory)})"
+    )
     if not p.training_matchers:
         return reported
     # The age of a process without the hook counts from its start, because its first step is not known.
@@ -213,7 +268,7 @@ def _armed(p: Parameters) -> str:
 
 def _judged(p: Parameters, trains: str, start: str) -> str:
     s = Selectors(p)
-    return trains + s.and_job(s.jobs_with(f"{start} <= time() - {p.min_job_age}")) + s.and_job(alive(p))
+    return trains + s.and_job(s.jobs_with(f"({start} <= {s.clock(-p.min_job_age)})")) + s.and_job(alive(p))
 
 
 def _training(p: Parameters) -> str:
@@ -221,7 +276,7 @@ def _training(p: Parameters) -> str:
     command is not that of a server or a notebook.
     """
     s, name = Selectors(p), "gpu_process_host_info"
-    hooked = s.by_process(f"max_over_time({s('torch_process_info', p.patience)})")
+    hooked = s.by_process(_hooked(p))
     if not p.training_matchers:
         return hooked
     chosen = f"max_over_time({s.matched(name, p.training_matchers)}[{format_duration(p.patience)}])"
@@ -269,7 +324,8 @@ def _process_job(p: Parameters) -> str:
     process = s.keys("process")
     names = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
     known = [
-        f"sum by ({process}, {', '.join(JOB_LABELS)}) (count_over_time({s(name, p.memory, workload_job=HAS_JOB)}))"
+        f"sum by ({process}, {', '.join(JOB_LABELS)}) "
+        f"(count_over_time({s(name, p.memory, p.job_matchers, workload_job=HAS_JOB)}))"
         for name in names
     ]
     first = "\n".join([known[0], *(s.on_process("or", each) for each in known[1:])])

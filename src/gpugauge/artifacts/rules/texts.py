@@ -231,6 +231,14 @@ class Texts:
             return ""
         return self._each(self._query("gpu_down_reason", "instance", "uuid"), " Reason: {{ .Labels.reason }}.")
 
+    def reason_blind(self) -> str:
+        """Return the reason for which the alert's exporter cannot read the driver."""
+        if not self._queries:
+            return ""
+        matcher = 'reason!~"released|off"'
+        down = f"{self._selector('gpugauge_driver_up', 'instance', matcher=matcher)} == 0"
+        return self._each(f"printf `{down}` {self._values('instance')} | query", " Reason: {{ .Labels.reason }}.")
+
     def pods(self) -> str:
         """Return the pods whose processes hold memory of the alert's GPU, and those to which it is allocated. They are
         no labels, because they change while the alert fires.
