@@ -190,7 +190,7 @@ def test_a_job_of_short_processes_is_judged_as_the_job() -> None:
         for slot in range(dice.randint(1, 4)):
             at = float(dice.randint(1, 300))
             while at < MINUTES * 60:
-                length = dice.uniform(300, 480)
+                length = dice.uniform(240, 440)
                 starting = dice.uniform(10, 0.2 * length) if hook else 0.0
                 world.process(f"p{slot}-{int(at)}", load, at, at + length, starting, hook=hook)
                 at += length + dice.uniform(5, 60)

@@ -3,7 +3,7 @@
 # slurm.job_mapping_dir=/run/gpugauge-jobs
 # There is one file for each device, with a line `JOB UID [SLUID]` for each job that has it. Its name is the uuid, or
 # where the driver does not tell it, the PCI address, or the device file: an index shifts when a GPU is lost.
-PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
+PATH=${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin
 folder=${GPUGAUGE_JOBS:-/run/gpugauge-jobs}
 gpus=${GPUGAUGE_PROC:-/proc}/driver/nvidia/gpus
 # The numbers of device files: CUDA_VISIBLE_DEVICES is counted from 0 inside a cgroup.
@@ -21,7 +21,7 @@ list() {
     done
   else
     address=- uuid=-
-    timeout 10 nvidia-smi -q | while read -r one two three four _; do
+    timeout -k 1 10 nvidia-smi -q | while read -r one two three four _; do
       case "$one $two" in
         "GPU "*:*:*.*) address=$two ;;
         "GPU UUID") uuid=$four ;;
