@@ -45,19 +45,11 @@ CASES = {
         v2(f"{USER}/user@1000.service/user.slice/libpod-{ID}.scope/container"),
         Cgroup(container_id=ID, owner=1000),
     ),
-    "Slurm, v2": (v2("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3"), Cgroup(slurm_job="4711")),
-    "Slurm, v2, node name": (
-        v2("/system.slice/node_a1_slurmstepd.scope/job_4711/step_batch/user/task_0"),
-        Cgroup(slurm_job="4711"),
-    ),
+    "Slurm 26.05": (v2("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0"), Cgroup(slurm_job="s5K1KKYAYG5D00")),
+    "Slurm itself": (v2("/system.slice/n1_slurmstepd.scope/system"), Cgroup()),
     "Slurm, v1": (
         v1("/slurm/uid_1000/job_4711/step_0/task_0", systemd="/system.slice/slurmd.service"),
         Cgroup(slurm_job="4711", unit="slurmd.service"),
-    ),
-    "Slurm, v1, node name": (v1("/slurm_node1/uid_1000/job_4711/step_extern"), Cgroup(slurm_job="4711")),
-    "Slurm in a pod": (
-        v2(f"{BURSTABLE}/cri-containerd-{ID}.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"),
-        Cgroup(pod_uid=UID, container_id=ID, slurm_job="7"),
     ),
     "systemd service": (v2("/system.slice/train@a.service"), Cgroup(unit="train@a.service")),
     "systemd service with a cgroup of its own": (v2("/system.slice/train.service/work"), Cgroup(unit="train.service")),
