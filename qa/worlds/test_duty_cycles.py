@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from tests.drawn import EVERYTHING, draws
@@ -98,13 +99,17 @@ class World:
         self.gauge(
             first, own, lambda at: since + starting + self.offset if alive(at) and at >= begin + starting else None
         )
-        held = {"training_gpu_held_seconds_total": {}, "training_lost_seconds_total": {"cause": "unknown"}}
-        for metric, labels in held.items():
-            self.counter(
-                metric,
-                {**own, **labels},
-                lambda at, lost="cause" in labels: (1 - load if lost else 1.0) if alive(at) else None,
-            )
+        lost = {**own, "cause": "unknown"}
+        self.counter("training_gpu_held_seconds_total", own, lambda at: 1.0 if alive(at) else None)
+        self.counter("training_lost_seconds_total", lost, lambda at: 1 - load if alive(at) else None)
+
+
+def _constant(value: float, _: float) -> float:
+    return value
+
+
+def _since(begin: float, value: float, at: float) -> float | None:
+    return value if at >= begin else None
 
 
 def _selector(metric: str, labels: Mapping[str, str]) -> str:
@@ -152,7 +157,8 @@ def test_share_of_the_window_decides_not_an_unbroken_stretch() -> None:
         world.exporter()
         world.driver(fault not in {"blind", "no GPU"}, "library_not_found" if fault == "no GPU" else "timeout")
         if fault != "no GPU":
-            world.gauge("gpu_up", GPU, lambda _, lost=fault == "lost": float(not lost))
+            answers = float(fault != "lost")
+            world.gauge("gpu_up", GPU, partial(_constant, answers))
         if fault in {"none", "low", "low without the hook"}:
             world.process("p", 0.9 if fault == "none" else 0.2, hook="without" not in fault)
         truth[f"c{seed}"] = share, fault, f"{words}, restarts {world.restarts}, {fault}"
@@ -227,7 +233,8 @@ def test_clocks() -> None:
         world.driver()
         world.process("p", 0.2, 60.0)
         xid = {**GPU, "class": "application", "xid": "31", "xid_name": "x"}
-        world.gauge("gpu_xid_last_timestamp_seconds", xid, lambda at, o=offset: 1800.0 + o if at >= 1800 else None)
+        error = 1800.0 + offset
+        world.gauge("gpu_xid_last_timestamp_seconds", xid, partial(_since, 1800.0, error))
         truth[f"c{seed}"] = offset
     for name, runs in judged_all(worlds, truth):
         offset = truth[name]

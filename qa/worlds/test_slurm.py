@@ -74,7 +74,7 @@ def test_a_job_is_what_the_kernel_says_in_each_layout(tmp_path: Path, seed: int)
     made, clock, files = proc(tmp_path / "proc"), Clock(), tmp_path / "jobs"
     configured = dice.random() < 0.5
     files.mkdir()
-    jobs = []
+    jobs: list[Job] = []
     for number in range(4711, 4711 + dice.randint(2, 5)):
         sluid = "s" + "".join(dice.choices(_BASE32, k=13))
         leader = jobs[0].number if len(jobs) == 1 and jobs[0].readable and dice.random() < 0.3 else 0

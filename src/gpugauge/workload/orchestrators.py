@@ -51,7 +51,8 @@ def read_jobs(folder: Path, user_name: Callable[[int], str]) -> JobFiles:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, _MAX_FILES)]
     devices: dict[str, tuple[Workload, ...]] = {}
-    written, numbers = {}, {}
+    written: dict[str, float] = {}
+    numbers: dict[str, str] = {}
     for file in names:
         name = f"index:{file}" if _INDEX.fullmatch(file) else address_name(file) if _ADDRESS.fullmatch(file) else file
         if name != file or _UUID.fullmatch(file):

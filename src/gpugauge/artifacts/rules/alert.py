@@ -28,7 +28,7 @@ THIS_GRAFANA = '{{ reReplaceAll "/$" "" externalURL }}'
 @dataclass(frozen=True)
 class Alert:
     """An alerting rule. `hold` is the seconds for which the condition must hold before the alert fires. Windows in the
-    expression see to it: Prometheus forgets a `for` of less than ten minutes at its restart, and a gap begins it anew.
+    expression see to it: Prometheus forgets a `for` of less than ten minutes at its restart, and a gap begins it again.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
     (deploy/prometheus/alertmanager.yaml) hands it to what drains nodes. `described` is false for an alert about a job
     whose name may be unknown.
