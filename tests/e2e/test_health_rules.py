@@ -141,17 +141,6 @@ def link(name: str, width: str, busy: str, *, firing_at: Sequence[int], quiet_at
     return Case(name, series, [{"expr": query, "eval_time": f"{at}m", "exp_samples": found} for at, found in counts])
 
 
-def corrected_nvlink_errors(rate: float, count: int | None) -> Case:
-    story = BY_NAME["GpuNvlinkErrors"]
-    rows = [
-        *(row for row in story.rows if row.name == "gpu_info"),
-        Row("gpu_nvlink_errors_total", {**UUID, "kind": "crc_flit"}, rate, 0, counter=True),
-    ]
-
-    expected = firing(story.alert, 60, 1, count, story_identity(story))
-    return case(f"{rate:g} corrected NVLink errors a second", rows, expected)
-
-
 HARMLESS: tuple[tuple[str, Mapping[str, str], float], ...] = (
     ("gpu_recovery_action", {"action": "none"}, 1),
     ("gpu_ecc_errors_total", {"type": "uncorrected", "scope": "aggregate"}, 7),
@@ -194,7 +183,6 @@ def test_faults(tmp_path: Path) -> None:
         pending_memory("gpu_remapped_rows_pending", "row_remap_pending"),
         pending_memory("gpu_retired_pages_pending", "page_retirement_pending"),
         *(action_and_pending_row(), *narrow_links(), two_exporters()),
-        *(corrected_nvlink_errors(150.0, 1), corrected_nvlink_errors(50.0, None)),
         *(harmless(*each) for each in HARMLESS),
     ]
 

@@ -18,18 +18,6 @@ def test_each_alert_about_a_gpu_is_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "slowdown", "hot"),
-    [(84, 90, False), (85, 90, True), (97, 90, True), (None, 90, False), (97, None, False)],
-)
-def test_a_gpu_is_hot_near_the_temperature_at_which_it_slows_down(
-    temperature: float | None, slowdown: float | None, hot: bool
-) -> None:
-    faults = found(temperature=temperature, slowdown_temperature=slowdown)
-
-    assert [name for name, _ in faults] == ["GpuHot"] * hot
-
-
-@pytest.mark.parametrize(
     ("errors", "rate", "text"),
     [
         ({}, None, None),

@@ -14,32 +14,19 @@ from gpugauge.settings.model import Faults, Settings
 from gpugauge.snapshot import Section
 
 
-class Loaded(UtilizationCollector):
-    """A GPU with a load; `share` changes."""
-
-    busy = observed = share = 0.0
+class Run(UtilizationCollector):
+    def __init__(self, load: float = 0.0) -> None:
+        self.load, self.now, self.busy = load, 0.0, 0.0
+        self.collector = FaultsCollector(EventsCollector(None), self)
 
     def gpu_seconds(self, uuid: str) -> dict[str, float]:
-        return {"busy": self.busy, "observed": self.observed}
-
-
-class Run:
-    """The collector, tick by tick."""
-
-    def __init__(self, load: float = 0.0) -> None:
-        self.load, self.now = Loaded(), 0.0
-        self.load.share = load
-        self.collector = FaultsCollector(EventsCollector(None), self.load)
+        return {"busy": self.busy, "observed": self.now}
 
     def tick(self, reason: str = "ok", **reading: Any) -> Judged:
-        self.now += 5
-        self.load.observed += 5
-        self.load.busy += 5 * self.load.share
+        self.now, self.busy = self.now + 5, self.busy + 5 * self.load
         device = Device("GPU-a", reason == "ok", reason, DeviceReading(index=3, **reading), {"normal": int(self.now)})
-        ran = [Section("utilization", ()), Section("events", ())]
-        return self.collector.collect(
-            Tick(1e9 + self.now, self.now, DriverView(True, "ok", devices=(device,)), sections=ran)
-        )
+        ran, driver = [Section("utilization", ())], DriverView(True, "ok", devices=(device,))
+        return self.collector.collect(Tick(1e9 + self.now, self.now, driver, sections=ran))
 
     def names(self, ticks: int = 1, **reading: Any) -> set[str]:
         return {each.runbook for each in [self.tick(**reading) for _ in range(ticks)][-1].faults["GPU-a"]}
@@ -92,9 +79,9 @@ def test_a_link_that_was_narrow_under_load_stays_so_until_it_is_wide() -> None:
     run = Run(0.0)
     narrow = {"pcie_width": 8, "pcie_width_max": 16}
     assert run.names(70, **narrow) == set()
-    run.load.share = 0.9
+    run.load = 0.9
     assert run.names(70, **narrow) == {"GpuPcieDegraded"}
-    run.load.share = 0.0
+    run.load = 0.0
     assert run.names(140, **narrow) == {"GpuPcieDegraded"}
     assert run.names(pcie_width=16, pcie_width_max=16) == run.names(**narrow) == set()
 
@@ -105,8 +92,7 @@ def test_a_fault_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.Log
     for celsius in (85, 84, 85, 85, *[84] * 15):
         run.tick(temperature_celsius=celsius, temperature_slowdown_celsius=90)
 
-    text = "its temperature is 85 °C, at 90 °C it lowers its clocks"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"GPU fault GpuHot: {text}",
+    assert [r.getMessage().partition(":")[0] for r in caplog.records] == [
+        "GPU fault GpuHot",
         "GPU fault GpuHot is over",
     ]
