@@ -6,11 +6,11 @@ local template = [
     "rules": [
       {
         "record": "gpugauge:job_training_held:gpus",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (increase(training_gpu_held_seconds_total{@selector%@}[15m]) / 900 and on (@cluster@, process) gpugauge:process_training:bool)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) ((increase(training_gpu_held_seconds_total{@selector%@}[15m]) / 900 and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
       },
       {
         "record": "gpugauge:job_training_lost:ratio",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  (((increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[15m]) / 900 > 0) or increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[15m]) / 900) and on (@cluster@, process) gpugauge:process_training:bool)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () (gpugauge:job_training_held:gpus > 0)"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((((increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[15m]) / 900 > 0) or increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[15m]) / 900) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () (gpugauge:job_training_held:gpus > 0)"
       },
       {
         "record": "gpugauge:job_training_lost:gpus",
@@ -26,16 +26,15 @@ local template = [
       },
       {
         "record": "gpugauge:job_training_outside:processes",
-        "expr": "count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (sum by (@cluster@, process) (increase(training_seconds_total{state=~\"unknown|held_idle\",@selector%@}[15m]) / 900) >= 0.5 and on (@cluster@, process) sum by (@cluster@, process) (increase(training_seconds_total{state=\"unknown\",@selector%@}[15m]) / 900) >= 0.05\n  and on (@cluster@, process) gpugauge:process_training:bool\n  unless on (@cluster@, process) max_over_time(torch_process_info{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (round(avg_over_time(gpugauge:job_training_now:processes{hook=\"false\"}[15m])))\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) (sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (sum by (@cluster@, process) (max by (@cluster@, process, state) (increase(training_seconds_total{state=~\"unknown|held_idle\",@selector%@}[15m]) / 900 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio)) and on (@cluster@, process) gpugauge:process_training:bool unless on (@cluster@, process) max_over_time(torch_process_info{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (avg_over_time(gpugauge:job_training_now:processes{hook=\"false\"}[15m])) >= 0.5)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) (sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (sum by (@cluster@, process) (max by (@cluster@, process, state) (increase(training_seconds_total{state=\"unknown\",@selector%@}[15m]) / 900 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio)) and on (@cluster@, process) gpugauge:process_training:bool unless on (@cluster@, process) max_over_time(torch_process_info{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (avg_over_time(gpugauge:job_training_now:processes{hook=\"false\"}[15m])) >= 0.05)"
       },
       {
         "record": "gpugauge:job_training_armed:bool",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) increase(training_seconds_total{state=\"training\",@selector%@}[15m]) / 900 >= 0.5\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) min_over_time(training_start_timestamp_seconds{@selector%@}[1h]) <= time() - 900\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) training_state{state=\"training\",@selector%@}\n)\nor on (@cluster@, workload_job_kind, workload_namespace, workload_job) (\ngpugauge:job_training_outside:processes\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) min_over_time(gpu_process_start_timestamp_seconds{@selector%@}[1h]) <= time() - 900\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) training_state{state=\"training\",@selector%@}\n)\n)"
+        "expr": "(sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(training_seconds_total{state=\"training\",@selector%@}[15m]) / 900 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (avg_over_time(gpugauge:job_training_now:processes{hook=\"true\"}[15m])) >= 0.5)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) (min_over_time(training_start_timestamp_seconds{@selector%@}[1h]) <= on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 900))\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) (training_state{state=\"training\",@selector%@} or last_over_time(training_state{state=\"training\",@selector%@}[15m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\n)\nor on (@cluster@, workload_job_kind, workload_namespace, workload_job) (\ngpugauge:job_training_outside:processes\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) (min_over_time(gpu_process_start_timestamp_seconds{@selector%@}[1h]) <= on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 900))\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) (training_state{state=\"training\",@selector%@} or last_over_time(training_state{state=\"training\",@selector%@}[15m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\n)\n)"
       },
       {
         "alert": "TrainingLoadLow",
-        "expr": "gpugauge:job_training_load:ratio < @threshold@\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio",
-        "for": "5m",
+        "expr": "gpugauge:job_training_load:ratio\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) (max_over_time(gpugauge:job_training_load:ratio[5m]) < @threshold@)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) count_over_time(gpugauge:job_training_armed:bool[9m] offset 5m)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -55,7 +54,21 @@ local template = [
     "rules": [
       {
         "record": "gpugauge:job_training_alive:bool",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) training_state{state=\"training\",@selector%@}\n)"
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) (training_state{state=\"training\",@selector%@} or last_over_time(training_state{state=\"training\",@selector%@}[15m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\n)"
+      },
+      {
+        "record": "gpugauge:job_training_now:processes",
+        "expr": "count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) ((training_state{state=\"training\",@selector%@} or last_over_time(training_state{state=\"training\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool) == 1)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)",
+        "labels": {
+          "hook": "true"
+        }
+      },
+      {
+        "record": "gpugauge:job_training_now:processes",
+        "expr": "count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (((training_state{state=~\"unknown|held_idle\",@selector%@} or last_over_time(training_state{state=~\"unknown|held_idle\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool) == 1) and on (@cluster@, process) gpugauge:process_training:bool unless on (@cluster@, process) max_over_time(torch_process_info{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)",
+        "labels": {
+          "hook": "false"
+        }
       },
       {
         "record": "gpugauge:process_training_stalled:bool",
@@ -70,8 +83,7 @@ local template = [
       },
       {
         "alert": "TrainingStalled",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_problem:ratio{problem=\"stalled\"})",
-        "for": "10m",
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (sum by (@cluster@, process) (increase(training_seconds_total{state=\"stalled\",@selector%@}[10m]) / 600) / (sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[10m]) / 600) > 0) >= 0.95 and on (@cluster@, process) sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[10m]) / 600 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio) >= 0.5 and on (@cluster@, process) count_over_time(training_seconds_total{state=\"stalled\",@selector%@}[16m] offset 9m))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_alive:bool",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -91,28 +103,28 @@ local template = [
     "rules": [
       {
         "record": "gpugauge:job_problem:ratio",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (sum by (@cluster@, process) (increase(training_seconds_total{state=\"held_idle\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[30m]) / 1800) >= 0.5) >= 0.95 and on (@cluster@, process) count_over_time(training_seconds_total{state=\"held_idle\",@selector%@}[18m] offset 27m))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) gpugauge:process_training_stalled:bool\n)",
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (sum by (@cluster@, process) (increase(training_seconds_total{state=\"held_idle\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[30m]) / 1800) > 0) >= 0.95 and on (@cluster@, process) sum by (@cluster@, process) (increase(training_seconds_total{@selector%@}[30m]) / 1800 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio) >= 0.5 and on (@cluster@, process) count_over_time(training_seconds_total{state=\"held_idle\",@selector%@}[18m] offset 27m))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) gpugauge:process_training_stalled:bool\n)",
         "labels": {
           "problem": "held_idle"
         }
       },
       {
         "record": "gpugauge:job_problem:ratio",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (increase(training_seconds_total{state=\"training_on_cpu\",@selector%@}[15m]) / 900 >= 0.8)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) max_over_time(training_limited_by{cause=~\"no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu\",@selector%@}[15m])\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) gpugauge:process_training_stalled:bool\n)",
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  (increase(training_seconds_total{state=\"training_on_cpu\",@selector%@}[15m]) / 900 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio >= 0.8)\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) max_over_time(training_limited_by{cause=~\"no_cuda_build|no_visible_device|driver_mismatch|unsupported_arch|model_on_cpu\",@selector%@}[15m])\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) gpugauge:process_training_stalled:bool\n)",
         "labels": {
           "problem": "on_cpu"
         }
       },
       {
         "record": "gpugauge:job_problem:ratio",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(torch_memory_ooms_total{@selector%@}[15m]) > 0 or (torch_memory_ooms_total{@selector%@} > 0 unless on (@cluster@, process) count_over_time(torch_memory_ooms_total{@selector%@}[1h] offset 15m) unless on (@cluster@, process) (max_over_time(gpu_process_start_timestamp_seconds{@selector%@}[15m]) < time() - 3600)))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)",
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(torch_memory_ooms_total{@selector%@}[15m]) > 0 or (last_over_time(torch_memory_ooms_total{@selector%@}[5m]) > 0 unless on (@cluster@, process) count_over_time(torch_memory_ooms_total{@selector%@}[1h] offset 15m) unless on (@cluster@, process) (max_over_time(gpu_process_start_timestamp_seconds{@selector%@}[15m]) < on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 3600))))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)",
         "labels": {
           "problem": "out_of_memory"
         }
       },
       {
         "record": "gpugauge:job_training_speedup:ratio",
-        "expr": "min by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) (avg_over_time(training_expected_speedup_ratio{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) count by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  (max by (@cluster@, process, cause) (training_limited_by{@selector%@} == 1)\n  unless on (@cluster@, process, cause) max by (@cluster@, process, cause) (avg_over_time(training_expected_speedup_ratio{@selector%@}[15m])))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
+        "expr": "min by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) (avg_over_time(training_expected_speedup_ratio{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) count by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((max by (@cluster@, process, cause) (training_limited_by{@selector%@} == 1)\n  unless on (@cluster@, process, cause) max by (@cluster@, process, cause) (avg_over_time(training_expected_speedup_ratio{@selector%@}[15m]))))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
       },
       {
         "record": "gpugauge:job_training_speedup_bound:ratio",
@@ -130,7 +142,7 @@ local template = [
       },
       {
         "record": "gpugauge:job_training_next_limit:info",
-        "expr": "topk by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (1, sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause, next) (\n  count_over_time(training_expected_speedup_info{@selector%@}[15m])\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)) > bool 0\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) gpugauge:job_training_speedup:ratio"
+        "expr": "topk by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (1, sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause, next) (\n  max by (@cluster@, process, cause, next) (count_over_time(training_expected_speedup_info{@selector%@}[15m]))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)) > bool 0\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) gpugauge:job_training_speedup:ratio"
       },
       {
         "record": "gpugauge:job_programs:processes",
@@ -142,12 +154,11 @@ local template = [
       },
       {
         "record": "gpugauge:user_training_lost:gpus",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_user) (\n  count by (@cluster@, workload_job_kind, workload_namespace, workload_job, workload_user) (gpu_process_host_info{workload_job!=\"\",@selector%@})\n  / on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpu_process_host_info{workload_job!=\"\",@selector%@})\n  * on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () gpugauge:job_training_lost:gpus\n)"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_user) (\n  count by (@cluster@, workload_job_kind, workload_namespace, workload_job, workload_user) (max by (@cluster@, process, workload_job_kind, workload_namespace, workload_job, workload_user) (gpu_process_host_info{workload_job!=\"\",@selector%@}) and on (@cluster@, process) gpugauge:process_job:info)\n  / on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (max by (@cluster@, process, workload_job_kind, workload_namespace, workload_job, workload_user) (gpu_process_host_info{workload_job!=\"\",@selector%@}) and on (@cluster@, process) gpugauge:process_job:info)\n  * on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () gpugauge:job_training_lost:gpus\n)"
       },
       {
         "alert": "GpuHeldIdle",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_problem:ratio{problem=\"held_idle\"})",
-        "for": "5m",
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_problem:ratio{problem=\"held_idle\"})\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) count_over_time(gpugauge:job_problem:ratio{problem=\"held_idle\"}[9m] offset 5m)",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -161,8 +172,7 @@ local template = [
       },
       {
         "alert": "TrainingOnCpu",
-        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_problem:ratio{problem=\"on_cpu\"})",
-        "for": "5m",
+        "expr": "max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_problem:ratio{problem=\"on_cpu\"})\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) count_over_time(gpugauge:job_problem:ratio{problem=\"on_cpu\"}[9m] offset 5m)",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -176,8 +186,7 @@ local template = [
       },
       {
         "alert": "TorchCpuBuildBusy",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(gpu_process_cpu_seconds_total{part=\"process\",@selector%@}[15m]) / 900 and on (@cluster@, process) (max_over_time(gpu_process_host_info{torch_build=\"cpu\",@selector%@}[15m]) and on (@cluster@, instance) max_over_time(gpu_up{@selector%@}[15m]) == 1))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n) >= 1\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) max_over_time(torch_process_info{@selector%@}[15m])\n))\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_load:ratio < @threshold@ and on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool)",
-        "for": "30m",
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) (increase(gpu_process_cpu_seconds_total{part=\"process\",@selector%@}[30m]) / 1800 and on (@cluster@, process) (max_over_time(gpu_process_host_info{torch_build=\"cpu\",@selector%@}[15m]) and on (@cluster@, instance) max_over_time(gpu_up{@selector%@}[15m]) == 1) and on (@cluster@, process) count_over_time(gpu_process_cpu_seconds_total{part=\"process\",@selector%@}[18m] offset 27m))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n) >= 1\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  gpugauge:process_job:info and on (@cluster@, process) max_over_time(torch_process_info{@selector%@}[15m])\n))\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_load:ratio\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) (max_over_time(gpugauge:job_training_load:ratio[5m]) < @threshold@) and on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) count_over_time(gpugauge:job_training_armed:bool[9m] offset 5m))",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -205,8 +214,7 @@ local template = [
       },
       {
         "alert": "AllocatedGpuUnused",
-        "expr": "(count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) (gpu_allocation_info{workload_job!=\"\",@selector%@})\n  and on (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) count_over_time(gpu_allocation_info{workload_job!=\"\",@selector%@}[18m] offset 27m)\n  and on (@cluster@, uuid) (sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) >= 0.5) < 0.01)\n)\nor\ncount by (@cluster@, workload_namespace, workload_pod) (\n  max by (@cluster@, workload_namespace, workload_pod, uuid) (gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@})\n  and on (@cluster@, workload_namespace, workload_pod, uuid) count_over_time(gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@}[18m] offset 27m)\n  and on (@cluster@, uuid) (sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / (sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) >= 0.5) < 0.01)\n))\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_load:ratio < @threshold@ and on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool)",
-        "for": "5m",
+        "expr": "(count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) (last_over_time(gpu_allocation_info{workload_job!=\"\",@selector%@}[5m]))\n  and on (@cluster@, workload_job_kind, workload_namespace, workload_job, uuid) count_over_time(gpu_allocation_info{workload_job!=\"\",@selector%@}[18m] offset 27m)\n  and on (@cluster@, uuid) (sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) < 0.01) and on (@cluster@, uuid) sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio) >= 0.5\n)\nor\ncount by (@cluster@, workload_namespace, workload_pod) (\n  max by (@cluster@, workload_namespace, workload_pod, uuid) (last_over_time(gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@}[5m]))\n  and on (@cluster@, workload_namespace, workload_pod, uuid) count_over_time(gpu_allocation_info{workload_job=\"\",workload_pod!=\"\",@selector%@}[18m] offset 27m)\n  and on (@cluster@, uuid) (sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) / sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800) < 0.01) and on (@cluster@, uuid) sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[30m]) / 1800 / on (@cluster@, instance) group_left () gpugauge:exporter_seen:ratio) >= 0.5\n))\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_problem:ratio\nunless on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_load:ratio\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) (max_over_time(gpugauge:job_training_load:ratio[5m]) < @threshold@) and on (@cluster@, workload_job_kind, workload_namespace, workload_job) gpugauge:job_training_armed:bool\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) count_over_time(gpugauge:job_training_armed:bool[9m] offset 5m))",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -224,6 +232,18 @@ local template = [
     "name": "gpugauge-owners",
     "interval": "1m",
     "rules": [
+      {
+        "record": "gpugauge:exporter_clock:seconds",
+        "expr": "max by (@cluster@, instance) (last_over_time(gpugauge_snapshot_timestamp_seconds{@selector%@}[1h]))"
+      },
+      {
+        "record": "gpugauge:exporter_seen:ratio",
+        "expr": "clamp_min(max by (@cluster@, instance) (avg_over_time(up{@up@,@selector%@}[15m])), 0.05)\nor max by (@cluster@, instance) (last_over_time(gpugauge_snapshot_timestamp_seconds{@selector%@}[15m])) > bool 0"
+      },
+      {
+        "record": "gpugauge:exporter_failing:bool",
+        "expr": "max by (@cluster@, instance) (min_over_time(up{@up@,@selector%@}[5m])) == 0"
+      },
       {
         "record": "gpugauge:process_job:info",
         "expr": "topk by (@cluster@, process) (1, (\nsum by (@cluster@, process, workload_job_kind, workload_namespace, workload_job) (count_over_time(gpu_process_host_info{workload_job!=\"\",@selector%@}[1h]))\nor on (@cluster@, process) sum by (@cluster@, process, workload_job_kind, workload_namespace, workload_job) (count_over_time(gpu_process_info{workload_job!=\"\",@selector%@}[1h]))\nor on (@cluster@, process) sum by (@cluster@, process, workload_job_kind, workload_namespace, workload_job) (count_over_time(torch_process_info{workload_job!=\"\",@selector%@}[1h]))\n)) > bool 0"
@@ -244,12 +264,11 @@ local template = [
       },
       {
         "record": "gpugauge:gpu:info",
-        "expr": "(topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (gpu_info{@selector%@}))\n* on (@cluster@, instance, uuid) group_left (xid, xid_name)\n(bottomk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{@selector%@})) > bool 0))\nor on (@cluster@, instance, uuid)\ntopk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (gpu_info{@selector%@}))"
+        "expr": "((topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (gpu_info{@selector%@})) or on (@cluster@, instance, uuid) topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (last_over_time(gpu_info{@selector%@}[5m]))))\n* on (@cluster@, instance, uuid) group_left (xid, xid_name)\n(bottomk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{@selector%@}[5m]))) > bool 0))\nor on (@cluster@, instance, uuid)\n(topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (gpu_info{@selector%@})) or on (@cluster@, instance, uuid) topk by (@cluster@, instance, uuid) (1, max by (@cluster@, instance, uuid, index) (last_over_time(gpu_info{@selector%@}[5m]))))"
       },
       {
         "alert": "GpuLost",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuLost\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmin by (@cluster@, instance, uuid) (gpu_up{@selector%@}) == 0\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
-        "for": "2m",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuLost\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmin by (@cluster@, instance, uuid) ((gpu_up{@selector%@} or last_over_time(gpu_up{@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)) == 0\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "critical",
@@ -264,7 +283,7 @@ local template = [
       },
       {
         "alert": "GpuNeedsReset",
-        "expr": "(\nmax by (@cluster@, instance, uuid, reason) (gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, reason) (label_replace(gpu_recovery_action{action!=\"none\",@selector%@} == 1, \"reason\", \"$1\", \"action\", \"(.*)\"))\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (gpu_remapped_rows_pending{@selector%@}) == 1, \"reason\", \"row_remap_pending\", \"\", \"\")\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (gpu_retired_pages_pending{@selector%@}) == 1, \"reason\", \"page_retirement_pending\", \"\", \"\")\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, reason) ((gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, reason) (label_replace(last_over_time(gpu_recovery_action{action!=\"none\",@selector%@}[5m]) == 1, \"reason\", \"$1\", \"action\", \"(.*)\"))\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (last_over_time(gpu_remapped_rows_pending{@selector%@}[5m])) == 1, \"reason\", \"row_remap_pending\", \"\", \"\")\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (last_over_time(gpu_retired_pages_pending{@selector%@}[5m])) == 1, \"reason\", \"page_retirement_pending\", \"\", \"\")\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -279,7 +298,7 @@ local template = [
       },
       {
         "alert": "GpuRowRemapFailed",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_remapped_rows_failure{@selector%@}) == 1\nor on (@cluster@, instance, uuid)\nsum by (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid, cause) (gpu_retired_pages{@selector%@})) >= 60\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_remapped_rows_failure{@selector%@}[5m])) == 1\nor on (@cluster@, instance, uuid)\nsum by (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid, cause) (last_over_time(gpu_retired_pages{@selector%@}[5m]))) >= 60\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -294,7 +313,7 @@ local template = [
       },
       {
         "alert": "GpuUncorrectedEcc",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_ecc_errors_total{type=\"uncorrected\",scope=\"volatile\",@selector%@}) > 0\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_ecc_errors_total{type=\"uncorrected\",scope=\"volatile\",@selector%@}[5m])) > 0\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -309,7 +328,7 @@ local template = [
       },
       {
         "alert": "GpuNvlinkErrors",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_nvlink_errors_total{kind=~\"replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun\",@selector%@}) > 0\nor on (@cluster@, instance, uuid)\nmax by (@cluster@, instance, uuid) (increase(gpu_nvlink_errors_total{kind=~\"crc_flit|crc_data|receive\",@selector%@}[15m]) / 900) >= 100\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_nvlink_errors_total{kind=~\"replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun\",@selector%@}[5m])) > 0\nor on (@cluster@, instance, uuid)\nmax by (@cluster@, instance, uuid) (increase(gpu_nvlink_errors_total{kind=~\"crc_flit|crc_data|receive\",@selector%@}[15m]) / 900) >= 100\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -323,8 +342,7 @@ local template = [
       },
       {
         "alert": "GpuPcieDegraded",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuPcieDegraded\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\n(max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"current\",@selector%@})\n< max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) (gpu_pcie_width{when=\"max\",@selector%@}))))\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
-        "for": "5m",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuPcieDegraded\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\n(max by (@cluster@, instance, uuid) (last_over_time(gpu_pcie_width{when=\"current\",@selector%@}[5m]))\n< max by (@cluster@, instance, uuid) (last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[5m])))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) (last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[5m])))))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -338,8 +356,7 @@ local template = [
       },
       {
         "alert": "GpuHot",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuHot\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (gpu_temperature_celsius{sensor=\"gpu\",@selector%@})\n>= max by (@cluster@, instance, uuid) (gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}) - 5\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
-        "for": "5m",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuHot\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_temperature_celsius{sensor=\"gpu\",@selector%@}[5m]))\n>= max by (@cluster@, instance, uuid) (last_over_time(gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}[5m])) - 5\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -353,8 +370,7 @@ local template = [
       },
       {
         "alert": "GpuThrottled",
-        "expr": "(\nmax by (@cluster@, instance, uuid) (gpu_problem{problem=\"GpuThrottled\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
-        "for": "5m",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuThrottled\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -368,7 +384,7 @@ local template = [
       },
       {
         "alert": "GpuXidApplication",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidApplication\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_last_timestamp_seconds{class=\"application\",@selector%@}) > time() - 900\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidApplication\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidApplication\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_last_timestamp_seconds{class=\"application\",@selector%@}[5m])) > on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 900) < on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds + 900)\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -382,7 +398,7 @@ local template = [
       },
       {
         "alert": "GpuXidReset",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidReset\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"reset\",@selector%@})\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidReset\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidReset\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{class=\"reset\",@selector%@}[5m]))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -397,7 +413,7 @@ local template = [
       },
       {
         "alert": "GpuXidWorkflow",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"workflow\",@selector%@})\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{class=\"workflow\",@selector%@}[5m]))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -411,7 +427,7 @@ local template = [
       },
       {
         "alert": "GpuXidNode",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidNode\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_unrepaired_timestamp_seconds{class=\"node\",@selector%@})\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidNode\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidNode\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{class=\"node\",@selector%@}[5m]))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "critical",
@@ -426,7 +442,7 @@ local template = [
       },
       {
         "alert": "GpuXidOther",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_problem_info{problem=\"GpuXidOther\",@selector%@})\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (gpu_xid_last_timestamp_seconds{class=\"other\",@selector%@}) > time() - 900\n)\nunless on (@cluster@, instance, uuid) gpu_problems{@selector%@}\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidOther\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidOther\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_last_timestamp_seconds{class=\"other\",@selector%@}[5m])) > on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 900) < on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds + 900)\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -446,38 +462,49 @@ local template = [
     "rules": [
       {
         "alert": "ExporterBlind",
-        "expr": "(max by (@cluster@, instance) (gpugauge_driver_up{reason!~\"released|off\",@selector%@}) == 0)\nor on (@cluster@, instance) (time() - min by (@cluster@, instance) (gpugauge_snapshot_timestamp_seconds{@selector%@}) > 600)",
-        "for": "5m",
+        "expr": "(sum by (@cluster@, instance) (sum_over_time(gpugauge_driver_up{reason!~\"released|off\",@selector%@}[15m])) / sum by (@cluster@, instance) (count_over_time(gpugauge_driver_up{reason!~\"released|off\",@selector%@}[15m])) <= 0.5\nand on (@cluster@, instance) (max by (@cluster@, instance) ((gpugauge_driver_up{reason!~\"released|off\",@selector%@} or last_over_time(gpugauge_driver_up{reason!~\"released|off\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)))\nand on (@cluster@, instance) count_over_time(gpugauge_driver_up{reason!~\"released|off\",@selector%@}[15m] offset 5m)\nunless on (@cluster@, instance) (max by (@cluster@, instance) (last_over_time(gpugauge_driver_up{reason=~\"driver_not_loaded|gpu_not_found|library_not_found\",@selector%@}[5m])) == 0 unless on (@cluster@, instance) last_over_time(gpu_up{@selector%@}[5m])))\nor on (@cluster@, instance) max by (@cluster@, instance) (changes(gpugauge_snapshot_timestamp_seconds{@selector%@}[10m]) == 0 and count_over_time(gpugauge_snapshot_timestamp_seconds{@selector%@}[10m]) > 1 and count_over_time(gpugauge_snapshot_timestamp_seconds{@selector%@}[10m] offset 5m))",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
         },
         "annotations": {
           "summary": "gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} cannot read the GPUs",
-          "description": "The driver does not answer, or the exporter publishes no new values.",
+          "description": "The driver does not answer, or the exporter publishes no new values.{{ range printf `gpugauge_driver_up{@cluster@=%q,instance=%q,reason!~\"released|off\",@selector%%@} == 0` $labels.@cluster@ $labels.instance | query }} Reason: {{ .Labels.reason }}.{{ end }}",
           "runbook_url": "@runbook@#exporterblind",
           "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
         }
       },
       {
         "alert": "ExporterDown",
-        "expr": "max by (@cluster@, instance) (up{@up@,@selector%@}) == 0",
-        "for": "10m",
+        "expr": "1 - max by (@cluster@, instance) (avg_over_time(up{@up@,@selector%@}[20m])) >= 0.4\nand on (@cluster@, instance) up{@up@,@selector%@}\nand on (@cluster@, instance) count_over_time(up{@up@,@selector%@}[10m] offset 8m)",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
         },
         "annotations": {
           "summary": "gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} cannot be scraped",
-          "description": "There is no data about its GPUs. Alerts about them keep firing for a while and then resolve.",
+          "description": "For {{ printf \"%.2f\" $value | humanizePercentage }} of the last 20m, in which there is no data about its GPUs. Alerts about them keep firing for a while and then resolve.",
           "runbook_url": "@runbook@#exporterdown",
           "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
         }
       },
       {
+        "alert": "ExporterClockSkewed",
+        "expr": "max by (@cluster@, instance) ((gpugauge_snapshot_timestamp_seconds{@selector%@} - timestamp(gpugauge_snapshot_timestamp_seconds{@selector%@})) > 120 or (gpugauge_snapshot_timestamp_seconds{@selector%@} - timestamp(gpugauge_snapshot_timestamp_seconds{@selector%@})) < -120)\nand on (@cluster@, instance) (quantile_over_time(0.5, (gpugauge_snapshot_timestamp_seconds{@selector%@} - timestamp(gpugauge_snapshot_timestamp_seconds{@selector%@}))[15m:1m]) > 120 or quantile_over_time(0.5, (gpugauge_snapshot_timestamp_seconds{@selector%@} - timestamp(gpugauge_snapshot_timestamp_seconds{@selector%@}))[15m:1m]) < -120)\nunless on (@cluster@, instance) (changes(gpugauge_snapshot_timestamp_seconds{@selector%@}[5m]) == 0 and count_over_time(gpugauge_snapshot_timestamp_seconds{@selector%@}[5m]) > 1 and count_over_time(gpugauge_snapshot_timestamp_seconds{@selector%@}[5m] offset 150s))",
+        "keep_firing_for": "15m",
+        "labels": {
+          "severity": "warning"
+        },
+        "annotations": {
+          "summary": "The clock of gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} differs from that of Prometheus",
+          "description": "By {{ printf \"%.0f\" $value | humanizeDuration }}; it is ahead unless the value is negative. Times in metrics and logs are those of this clock. Check its synchronisation (timedatectl, chronyc tracking).",
+          "runbook_url": "@runbook@#exporterclockskewed",
+          "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
+        }
+      },
+      {
         "alert": "DriverReleasedLong",
-        "expr": "max by (@cluster@, instance) (last_over_time(gpugauge_driver_released{@selector%@}[5m])) == 1",
-        "for": "30m",
+        "expr": "max by (@cluster@, instance) (avg_over_time(gpugauge_driver_released{@selector%@}[30m])) >= 0.95\nand on (@cluster@, instance) (gpugauge_driver_released{@selector%@} or last_over_time(gpugauge_driver_released{@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\nand on (@cluster@, instance) count_over_time(gpugauge_driver_released{@selector%@}[18m] offset 27m)",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -496,6 +523,8 @@ local template = [
 local rules(config) =
   assert config.threshold > 0 && config.threshold < 1 :
          '_config.threshold must be above 0 and below 1, not ' + config.threshold;
+  assert std.length(std.findSubstr('workload_', config.selector)) == 0 :
+         '_config.selector must select targets: not all series have the labels of jobs';
   assert config.upSelector != '' : '_config.upSelector must select the exporters';
   local alerts = [rule.alert for group in template for rule in group.rules if 'alert' in rule];
   local unknown = std.setDiff(std.objectFields(config.severities), std.set(alerts));
