@@ -33,7 +33,7 @@ def test_a_used_pid_is_not_taken_for_the_process(monkeypatch: pytest.MonkeyPatch
         assert identify(here, now).pid == os.getpid()
         monkeypatch.setattr(peer, "_alive", lambda _: False)  # by its pidfd
         found = identify(here, now)
-        assert (found.pid, found.owner.cgroup, found.claimed) == (0, peer.GONE, os.getpid())
+        assert (found.pid, found.owner.cgroup, found.claimed) == (0, peer.PASSED_ON, os.getpid())
         monkeypatch.setattr(peer, "_alive", lambda _: None)  # before Linux 6.5: by the age of the process
         started = peer._start(os.getpid()) / os.sysconf("SC_CLK_TCK")
         assert identify(here, started - 1).pid == 0
