@@ -31,7 +31,6 @@ NOT_RUN = {
     "journalctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
     "kubectl": "needs a cluster; tests/e2e/test_install_kubernetes.py runs the blocks of install-kubernetes.md",
     "nvidia-smi": "needs a GPU",
-    "pip": "installs gpugauge from the package index; qa/deploy/test_install_pip.py installs the wheel",
     "promtool": "tests/e2e/test_promtool.py checks the rules with it",
     "py-spy": "attaches to a process of the reader",
     "systemctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
