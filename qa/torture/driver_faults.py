@@ -28,7 +28,6 @@ _CODES = (
     "gpu_is_lost",
     "reset_required",
 )
-_GONE = {"gpu_is_lost", "reset_required"}
 # Classes of calls: name, functions, seconds until every GPU has been read, and the code that is not an error of the
 # call (a sample ring without new samples returns not_found).
 _CALLS: tuple[tuple[Any, ...], ...] = (
@@ -50,14 +49,12 @@ def _layout(*profiles: str) -> Sign:
 
 def _on_each_device(call: str, name: str, within: float, no_error: str = "") -> Fault:
     faults = [{"call": call, "gpu": i, "code": code, **_SWITCH} for i, code in enumerate(_CODES)]
-    gone = device_down(*(i for i, code in enumerate(_CODES) if code in _GONE))
-    errors = [code for code in _CODES if code not in _GONE and code != no_error]
-    counted = [rises("gpugauge_driver_errors_total", code=code) for code in errors]
+    counted = [rises("gpugauge_driver_errors_total", code=code) for code in _CODES if code != no_error]
     return Fault(
         f"{len(_CODES)} error codes, one a GPU: {name}",
         f"`{call}` fails with {', '.join(_CODES)}",
-        "`gpugauge_driver_errors_total` by code; `gpu_up` 0 for a lost GPU and one to be reset",
-        every(*counted, gone),
+        "`gpugauge_driver_errors_total` by code, `gpu_reading_failed` from 15 s on",
+        every(*counted),
         setting=Setting(devices=len(_CODES) + 1, faults=faults),
         lasts=within + 2,
         report_within=within + 6,

@@ -25,7 +25,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 MINUTES = 61
 GPUS = 120 if EVERYTHING else 30
 # Alerts that need more than the figures of a GPU that answers.
-OTHERS = {"GpuLost", "GpuPcieDegraded", "GpuThrottled", *(name for name in FAULTS if name.startswith("GpuXid"))}
+OTHERS = {
+    "GpuLost",
+    "GpuReadingFailed",
+    "GpuPcieDegraded",
+    "GpuThrottled",
+    *(name for name in FAULTS if name.startswith("GpuXid")),
+}
 
 
 def drawn(draw: random.Random) -> GpuHealth:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import datetime, timezone
 from typing import Any
+
+from gpugauge.driver.failing import PARTS
 
 ADVICE = {
     "library_not_found": "libnvidia-ml.so.1 was not found: install the NVIDIA driver; a container needs the NVIDIA "
@@ -70,6 +73,7 @@ def is_without_gpu(facts: Mapping[str, Any]) -> bool:
 
 
 _RESET = "end the programs on the GPU, and reset it (nvidia-smi --gpu-reset) or reboot the node"
+_SLOW = "see the kernel log; if calls stay slow, drain the node, and reset the GPU or reboot"
 REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
 # By reason: what is wrong, and what to do; "" where the driver as a whole is down, which has its own advice.
 _REASONS = {
@@ -90,6 +94,11 @@ _REASONS = {
     "no_permission": ("the driver denies access", "allow this user to open /dev/nvidia*"),
     "no_uuid": ("reports no uuid", _RESET),
     "worker_error": ("an error of gpugauge, see its log", "report it with the log of the daemon"),
+    "too_slow": ("its driver calls take too long", _SLOW),
+    "unknown": (
+        "every call returns an unknown error",
+        f"restart the container if it has lost its device files (systemctl daemon-reload); or {_RESET}",
+    ),
     "stale": ("no new values", "see the log of the daemon"),
 }
 _UNKNOWN = ("", f"see the log of the daemon and the kernel log; {_RESET}")
@@ -98,7 +107,18 @@ _UNKNOWN = ("", f"see the log of the daemon and the kernel log; {_RESET}")
 def down_phrase(reason: str | None) -> str:
     """Return what is wrong with a GPU that is down, in at most 51 characters."""
     phrase, _ = _REASONS.get(reason or "", _UNKNOWN)
-    return f"down: {phrase}" if phrase else "does not answer"
+    return f"down: {phrase}" if phrase else f"down: every call returns {reason}" if reason else "does not answer"
+
+
+def unread_words(parts: Collection[str], reason: str, since: float) -> str:
+    """Return which parts of a GPU cannot be read since a Unix time."""
+    names = ", ".join(PARTS.get(part, part) for part in parts)
+    return f"cannot be read since {datetime.fromtimestamp(since, timezone.utc):%H:%M} UTC: {names}: {reason.replace('_', ' ')}"
+
+
+def unread_advice(reason: str) -> str:
+    """Return what to do about a GPU of which a part cannot be read."""
+    return _SLOW if reason == "too_slow" else f"see the kernel log (dmesg | grep -e Xid -e NVRM); {_RESET}"
 
 
 def down_advice(reason: str | None) -> str | None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from sys import intern
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gpugauge.driver.codes import (
     CLOCKS_EVENT_REASONS,
     CODE_NAMES,
-    DEVICE_GONE,
     DRIVER_DOWN,
     ENGINES,
     IMPLAUSIBLE,
-    LIFECYCLE,
     NO_UUID,
     RELEASED,
     UNSUPPORTED,
@@ -34,11 +32,9 @@ __all__ = [
     "CLOCKS_EVENT_REASONS",
     "CODE_NAMES",
     "DEVICE_FIELDS",
-    "DEVICE_GONE",
     "DRIVER_DOWN",
     "ENGINES",
     "IMPLAUSIBLE",
-    "LIFECYCLE",
     "NO_UUID",
     "RELEASED",
     "UNSUPPORTED",
@@ -251,6 +247,7 @@ class Reply:
     failed_call: str = ""
     # By NVML function: number of calls, seconds, longest seconds. For GPUs read together the last reply has them.
     calls: dict[str, list[float]] = field(default_factory=dict)
+    spent: tuple[float, int] = (0.0, 0)  # seconds that the calls about the GPU took, and their number
     # Ring samples since the last request, by engine (ENGINES): (microseconds, percent); empty when the ring has nothing
     # new. A missing engine has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[Any]] = field(default_factory=dict)
@@ -268,6 +265,14 @@ class Reply:
         return {"error" if self.failed == WORKER_ERROR else "call": self.failed_call}
 
 
+class Failure(NamedTuple):
+    """A part of a GPU that cannot be read, the name of the most frequent code, and the Unix time of the begin."""
+
+    reading: str
+    reason: str
+    since: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
     """A GPU of the machine. While it is down, `reading` has its identity, as far as it is known. Until it is read, its
@@ -279,6 +284,7 @@ class Device:
     reason: str
     reading: DeviceReading
     generations: dict[str, int]
+    failures: tuple[Failure, ...] = ()  # of parts of its readings, while it is up
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,14 +14,11 @@ Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 1, 2, 3, 6, 7
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 9, 10, 12, 13, 15, 16
 LIBRARY_MISMATCH, ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN = 18, 25, 28, 999
-# Not NVML's: the call succeeded with a value that cannot be true; the worker itself failed.
-IMPLAUSIBLE, WORKER_ERROR = -1, -2
+# Not NVML's: the call succeeded with a value that cannot be true; the worker itself failed; the calls of the GPU before
+# this one took so long that it was not made.
+IMPLAUSIBLE, WORKER_ERROR, TOO_SLOW = -1, -2, -3
 
-# The driver as a whole is gone.
-LIFECYCLE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIBRARY_MISMATCH, GPU_NOT_FOUND})
-# One GPU is gone.
-DEVICE_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
-# Final for this driver and GPU: the call is not repeated.
+# A GPU that has never answered otherwise lacks the reading: it is not a failure, and seldom tried again.
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
 
 RELEASED = "released"  # the reason of a driver that was released on request, and of its GPUs
@@ -37,6 +34,7 @@ RECOVERY_ACTIONS = (
 CODE_NAMES = {
     IMPLAUSIBLE: "implausible_value",
     WORKER_ERROR: "worker_error",
+    TOO_SLOW: "too_slow",
     UNINITIALIZED: "uninitialized",
     INVALID_ARGUMENT: "invalid_argument",
     NOT_SUPPORTED: "not_supported",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, Device, DeviceReading, Group, Reply, code_name, typed
+from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED
+from gpugauge.driver.failing import UP_SECONDS, Failing
 from gpugauge.driver.missing import (
     NOT_ENUMERATED,
     REMOVED,
@@ -26,6 +29,9 @@ _UNREAD = "unread"  # remembered, and the driver has not been asked yet
 # Reasons that do not say what is wrong with the GPU: a more exact one is kept instead of them.
 _GENERAL = frozenset({"ok", RELEASED, DRIVER_DOWN, NOT_ENUMERATED, REMOVED, _UNREAD})
 
+# Reasons of a driver that are about the GPU.
+_OF_GPU = frozenset({code_name(GPU_IS_LOST), code_name(RESET_REQUIRED)})
+
 
 class _Entry:
     """The latest values of one GPU by group, and the times of their readings (monotonic seconds)."""
@@ -42,6 +48,8 @@ class _Entry:
         self.elsewhere = ""  # why the driver does not have it although it is not lost
         self.seen = 0.0  # Unix time at which it was enumerated last
         self.detail: dict[str, object] = {}  # of its failure, for the log
+        self.failing = Failing()
+        self.silent = False  # down because nothing could be read
 
     @property
     def anonymous(self) -> bool:
@@ -61,17 +69,51 @@ class _Entry:
         if values is None:
             self.values.pop(group, None)
         else:
-            self.values[group] = typed(values)
+            self.values[group] = values
         self.times[group] = now
         self.generations[group] = self.generations.get(group, 0) + 1
         self.view = None
+
+    def merge(self, reply: Reply, limits: Mapping[Group, float], now: float) -> None:
+        """Set the values of a reply; of fields that failed, keep the last ones for as long as they hold."""
+
+        def held(name: str) -> tuple[str, float, float] | None:
+            found = next((group for group, values in self.values.items() if name in values), "")
+            return (found, self.times[found], limits.get(found, math.inf)) if found else None  # type: ignore[call-overload]
+
+        before = self.failing.failures()
+        self.failing.read(reply, held, now, time.time())
+        lost = self.failing.lost()
+        for group, values in reply.values.items():
+            new, old = typed(values), self.values.get(group, {})
+            if reply.errors:
+                # What the GPU is does not change; its index is not read at all.
+                kept = old if group == "static" else reply.errors
+                new |= {name: old[name] for name in kept if name in old and name not in new}
+            for name in lost & new.keys():
+                del new[name]
+            self.set(group, new, now)
+        if self.failing.failures() != before:
+            self.view = None
+
+    def expire(self, limits: Mapping[Group, float], now: float) -> None:
+        """Drop the values that hold no longer."""
+        for group, limit in limits.items():
+            if group in self.values and now - self.times[group] > limit:
+                self.set(group, None, self.times[group])
+        for name in self.failing.expire(now):
+            self.view = None
+            for key, values in self.values.items():
+                if name in values:
+                    self.set(key, {n: value for n, value in values.items() if n != name}, self.times[key])
 
     def device(self) -> Device:
         if self.view is None:
             up = self.reason == "ok" and "fast" in self.values
             reading = DeviceReading.of(self.values.values() if up else (self.values.get("static", {}),))
             reason = self.reason if self.reason != "ok" or up else "stale"
-            self.view = Device(self.uuid, up, reason, reading, dict(self.generations))
+            failures = self.failing.failures() if up else ()
+            self.view = Device(self.uuid, up, reason, reading, dict(self.generations), failures)
         return self.view
 
 
@@ -90,6 +132,8 @@ class Inventory:
         """The GPUs that the settings exclude: uuid and address by index."""
         self._failures: dict[int, tuple[str, dict[str, object]]] = {}  # of GPUs that were not identified, by index
         self._settled: object = None  # the facts that were settled last
+        self.up_seconds = UP_SECONDS
+        """For so long a GPU of which nothing could be read must be read again before it is up."""
         self.forgotten: set[str] = set()
         """Uuids of GPUs that are not to be shown until they are read again."""
 
@@ -164,16 +208,34 @@ class Inventory:
             self.forgotten -= self._names(device)
         known = self._by_index.get(reply.index)
         if reply.failed is not None:
-            self.fail_index(reply.index, code_name(reply.failed), **reply.failed_field)
+            reason = known.failing.read_nothing(reply.failed) if known else code_name(reply.failed)
+            if reason and not (known and known.silent):
+                self.fail_index(reply.index, reason, **reply.failed_field)
+                if known:
+                    known.silent = True
             return
         if known is None:
             if "static" in reply.values:
                 self.fail_index(reply.index, NO_UUID)
             return
-        known.reason, known.seen, known.detail = "ok", time.time(), {}
+        known.merge(reply, self.limits, now)
+        if known.silent and not known.failing.is_back(now, self.up_seconds):
+            return
+        known.reason, known.seen, known.detail, known.silent = "ok", time.time(), {}, False
         self._failures.pop(reply.index, None)
-        for group, values in reply.values.items():
-            known.set(group, values, now)
+
+    def is_silent(self, index: int) -> bool:
+        """Return whether nothing can be read of the GPU at `index`."""
+        known = self._by_index.get(index)
+        return known.failing.is_down if known else index in self._failures
+
+    def is_doubted(self) -> bool:
+        """Return whether a GPU is to be read again soon, to see whether it is down."""
+        return any(known.failing.is_doubted for known in self._by_index.values())
+
+    def again(self, index: int, now: float) -> Iterable[Group]:
+        """Return the groups of a GPU that are read also while they are not due, because some of them fail."""
+        return self._by_index[index].failing.again(now)  # type: ignore[return-value]
 
     def fail_index(self, index: int, reason: str, **detail: object) -> None:
         """Record that the GPU that the worker enumerates at `index` cannot be read; `detail` is for the log."""
@@ -186,7 +248,7 @@ class Inventory:
     def fail(self, uuid: str, reason: str) -> None:
         """Mark a GPU as down: its identity stays, its readings are dropped."""
         device = self._devices[uuid]
-        device.reason, device.view = reason, None
+        device.reason, device.view, device.silent = reason, None, False
         for group in list(device.values):
             if group != "static":
                 device.set(group, None, device.times.get(group, 0.0))
@@ -245,12 +307,18 @@ class Inventory:
                 self.fail(gpu.uuid, gpu.reason)
         return True
 
-    def driver_down(self, bus: Collection[BusDevice] | None, selected: frozenset[str]) -> None:
-        """Mark all GPUs as down with the driver, and, unless only some are `selected`, those that were never read."""
+    def driver_down(self, bus: Collection[BusDevice] | None, selected: frozenset[str], reason: str = "") -> None:
+        """Mark all GPUs as down with the driver, for a `reason`, and, unless only some are `selected`, those that were
+        never read.
+        """
         self.reset_indexes()
         for entry in self._devices.values():
-            if entry.reason in _GENERAL and not entry.hidden(selected):
+            # That nothing can be read of a GPU is the fault of a driver that lets none be read.
+            same = entry.silent and entry.reason == reason not in _OF_GPU
+            if (same or entry.reason in _GENERAL) and not entry.hidden(selected):
+                silent = entry.silent or entry.failing.is_down
                 self.fail(entry.uuid, DRIVER_DOWN)
+                entry.silent = silent
         addresses = {entry.address for entry in self._devices.values()}
         for device in bus or ():
             if device.visible and device.address not in addresses:
@@ -286,9 +354,7 @@ class Inventory:
     def devices(self, now: float) -> tuple[Device, ...]:
         """Return every GPU in the order of the last known index, without values that are too old."""
         for device in self._devices.values():
-            for group, limit in self.limits.items():
-                if group in device.values and now - device.times[group] > limit:
-                    device.set(group, None, device.times[group])
+            device.expire(self.limits, now)
         shown = [entry for entry in self._devices.values() if entry.reason != _UNREAD and not entry.elsewhere]
         for entry in shown:
             # After a GPU is lost, the driver may give its index to another one.

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.driver.api import LIFECYCLE, Group, Reply
+from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.codes import TOO_SLOW
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
 
@@ -71,6 +72,8 @@ LEAD_SECONDS = 0.08
 # The deadline of a call in the first reading of a GPU by a worker, in deadlines. The other GPUs wait: their values are
 # dropped after 7 s, and a worker that hangs has to be replaced before.
 _FIRST_READING = 2
+# A GPU whose calls in one reading take longer than this is slow, and the seconds for all slow GPUs in one reading.
+_SLOW_SECONDS, _SLOW_TURN_SECONDS = 0.25, 2.0
 HANGS, CRASHES_WORKER = QUARANTINED = ("hangs", "crashes_worker")
 
 
@@ -94,6 +97,9 @@ class Reader:
         self._inventory, self._forecast, self._receive = inventory, forecast, receive
         self._schedule, self._quarantine = Schedule(), Quarantine()
         self.lead = LEAD_SECONDS
+        self.slow: list[int] = []
+        """The GPUs whose calls take long, in the order in which they are read, after the others."""
+        self._failed: list[Reply] = []  # of this reading
         self.read_at = -math.inf
         """Begin of the last complete reading of what a scrape needs, in monotonic seconds."""
 
@@ -104,6 +110,7 @@ class Reader:
         if not same_devices:
             self._quarantine.clear()
         self._schedule.reset()
+        self.slow.clear()
         self._inventory.begin(worker, same_devices=same_devices)
 
     def read(
@@ -117,8 +124,8 @@ class Reader:
         on_demand: bool = False,
     ) -> Reply | None:
         """Request all GPUs at once and receive the replies one by one: the first missing one identifies the GPU. Return
-        a reply if the driver as a whole is gone: one GPU says so, and no other one is read. Raises ReadError. With
-        `on_demand`, a scrape waits for this reading.
+        a reply if nothing can be read of any GPU: then the driver has failed. Raises ReadError. With `on_demand`, a
+        scrape waits for this reading.
         """
         if on_demand:
             due = self._schedule.take_on_demand(intervals, now)
@@ -127,32 +134,41 @@ class Reader:
         included = set(range(device_count)) - self._inventory.excluded.keys()
         readable = (index for index in included if self._quarantine.may_read(index, now))
         indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
-        current: int | None = None
-        gone: list[tuple[int, Reply]] = []
-        answered = False
-        try:
-            numbers = worker.read([(index, self._groups(index, due, intervals)) for index in indexes])
-            for index, number in zip(indexes, numbers, strict=True):
-                current = index
-                reply = self._receive(worker, number, self._deadline(index, intervals))
-                if reply.failed in LIFECYCLE:
-                    gone.append((index, reply))
-                    continue
-                answered = answered or reply.failed is None
-                self._quarantine.record_reply(index, time.monotonic())
-                self._inventory.accept(index, reply, devices)
-        except (WorkerHangsError, WorkerGoneError) as error:
-            raise ReadError(current, error) from error
-        if gone and not answered:
-            for index, reply in gone:
-                self._inventory.queue(index, reply)  # it may have the event with the reason
-            return gone[0][1]
-        for index, reply in gone:
-            self._inventory.accept(index, reply, devices)
+        slow = [index for index in self.slow if index in indexes]
+        self._failed = []
+
+        def read(indexes: list[int]) -> None:
+            current: int | None = None
+            try:
+                numbers = worker.read([(index, self._groups(index, due, intervals, on_demand)) for index in indexes])
+                for index, number in zip(indexes, numbers, strict=True):
+                    current = index
+                    self._accept(index, self._receive(worker, number, self._deadline(index, intervals)), devices)
+            except (WorkerHangsError, WorkerGoneError) as error:
+                raise ReadError(current, error) from error
+
+        read([index for index in indexes if index not in slow])
         self.lead = LEAD_SECONDS + min(0.5 * intervals.interval, time.monotonic() - now)
         if SCRAPE_GROUPS.issubset(due):
             self.read_at = now
+        begin = time.monotonic()
+        for index in slow if not on_demand else ():
+            if time.monotonic() - begin < _SLOW_TURN_SECONDS:
+                self.slow.remove(index)  # to the end, if it is still slow
+                read([index])
+        failed, included = self._failed, included - self._inventory.excluded.keys()
+        if included and len(failed) == len(included) and all(map(self._inventory.is_silent, included)):
+            codes = [reply.failed for reply in failed]
+            return failed[codes.index(max(codes, key=codes.count))]
         return None
+
+    def _accept(self, index: int, reply: Reply, devices: frozenset[str]) -> None:
+        if reply.failed is not None:
+            self._failed.append(reply)
+        if reply.spent[0] > _SLOW_SECONDS or TOO_SLOW in (reply.failed, *reply.errors.values()):
+            self.slow.append(index)
+        self._quarantine.record_reply(index, time.monotonic())
+        self._inventory.accept(index, reply, devices)
 
     def quarantine(self, index: int, *, hangs: bool) -> bool:
         """Quarantine the GPU at `index` if it hung, or if it ended a worker for the second time; return whether."""
@@ -168,6 +184,9 @@ class Reader:
         """
         return intervals.deadline * (1 if self._inventory.uuid(index) else _FIRST_READING)
 
-    def _groups(self, index: int, due: list[Group], intervals: ReadingIntervals) -> list[Group]:
+    def _groups(self, index: int, due: list[Group], intervals: ReadingIntervals, on_demand: bool) -> list[Group]:
         """Return the groups to read; all of them for a GPU that this worker has not identified yet."""
-        return due if self._inventory.uuid(index) else ["static", *intervals.intervals]
+        if not self._inventory.uuid(index):
+            return ["static", *intervals.intervals]
+        again = () if on_demand else self._inventory.again(index, time.monotonic())
+        return [*due, *(group for group in again if group not in due)] if again else due

@@ -103,7 +103,7 @@ class Roster:
 
     def driver_down(self, reason: str, selected: frozenset[str]) -> None:
         """Mark all GPUs as down, because the driver is."""
-        self._inventory.driver_down(None if reason in _NOT_INSTALLED else self._bus, selected)
+        self._inventory.driver_down(None if reason in _NOT_INSTALLED else self._bus, selected, reason)
 
     def forget(self, uuid: str) -> None:
         """Remove a GPU that is down at the next turn. For other threads."""

@@ -95,14 +95,18 @@ class Pace:
         self.on_demand, self._demanded = self._demanded, False
         self.scheduled = not self.on_demand and time.monotonic() >= self._due
 
-    def end(self, intervals: ReadingIntervals, lead: float) -> None:
-        """Determine when the next reading is due. `lead`: seconds before an expected scrape."""
+    def end(self, intervals: ReadingIntervals, lead: float, *, doubted: bool = False) -> None:
+        """Determine when the next reading is due. `lead`: seconds before an expected scrape. `doubted`: a GPU is to be
+        read again soon, to see whether it is down.
+        """
         now = time.monotonic()
         if self.scheduled:
             # Readings that were missed while a call hung are not made up for.
             self._due = max(now, self._forecast.next_tick(self._due, intervals.interval, intervals.idle, lead))
         elif self.on_demand:  # the scrape may have changed the forecast
             self._due = min(self._due, self._forecast.next_tick(now, intervals.interval, intervals.idle, lead))
+        if doubted:
+            self._due = min(self._due, now + intervals.interval)
 
     def wait(self, seconds: float) -> None:
         """Wait until the next reading is due, and no longer than `seconds`."""

@@ -19,6 +19,7 @@ from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.advice import advice
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Reply, code_name
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.failing import UP_SECONDS
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.reader import QUARANTINED, Reader, ReadError
@@ -41,6 +42,7 @@ class DriverState:
         self.lost_since: float | None = None
         self._device_count: int | None = None  # when the driver was opened last
         self._was_released = False  # since then: GPUs may have been reset or exchanged
+        self._unread = False  # it is down because it was open and nothing could be read
         self._failure = Condition(log, logging.ERROR)
 
     @property
@@ -48,20 +50,27 @@ class DriverState:
         """Whether the driver is closed on request."""
         return self.reason == RELEASED
 
-    def set_up(self, facts: DriverFacts) -> bool:
+    def set_open(self, facts: DriverFacts) -> bool:
         """Record that the driver is open; return whether it has as many GPUs as when it was opened last,
         unless it was released since.
         """
-        self._failure.recovered("driver opened", version=facts.driver_version, devices=facts.device_count)
         same_devices = facts.device_count == self._device_count and not self._was_released
         self._was_released = False
-        self.facts, self.reason, self.lost_since, self._device_count = facts, "ok", None, facts.device_count
+        self.facts, self._device_count = facts, facts.device_count
+        self.set_read(not self._unread or not facts.device_count)
         return same_devices
 
-    def set_down(self, reason: str, **log_fields: object) -> None:
-        """Record that the driver is down; it is logged once per reason."""
+    def set_read(self, read: bool) -> None:
+        """Record that a driver that is open is up, unless nothing could be `read` from it before, and still cannot."""
+        if read and self.reason != "ok" and self.facts:
+            self.reason, self.lost_since, self._unread = "ok", None, False
+            facts = self.facts
+            self._failure.recovered("driver opened", version=facts.driver_version, devices=facts.device_count)
+
+    def set_down(self, reason: str, *, unread: bool = False, **log_fields: object) -> None:
+        """Record that the driver is down; it is logged once per reason. `unread`: it is open, but cannot be read."""
         self._failure.failing(advice(reason), reason=reason, **log_fields)
-        self.reason, self.facts = reason, None
+        self.reason, self.facts, self._unread = reason, None, unread
         if self._device_count is not None and self.lost_since is None:
             self.lost_since = time.monotonic()
 
@@ -159,7 +168,7 @@ class Release:
         return self._until
 
 
-# The longest delay after a failed worker, and after a failed attempt to open the driver.
+# The longest delay after a failed worker or a driver that was up, and after a driver that was not.
 _MAX_WORKER_BACKOFF_SECONDS, _MAX_DRIVER_BACKOFF_SECONDS = 10.0, 60.0
 # A worker that has replied for this long ends the back-off.
 _STABLE_SECONDS = 30.0
@@ -191,9 +200,10 @@ class Restarts:
         self.next_start = now + self._backoff
         self._backoff = min(_MAX_WORKER_BACKOFF_SECONDS, max(0.5, self._backoff * 2))
 
-    def after_driver_failure(self, now: float) -> None:
+    def after_driver_failure(self, now: float, *, was_up: bool = False) -> None:
         """Open the driver again after a second, then after twice the delay of the failure before."""
-        self._backoff = min(_MAX_DRIVER_BACKOFF_SECONDS, max(1.0, self._backoff * 2))
+        longest = _MAX_WORKER_BACKOFF_SECONDS if was_up else _MAX_DRIVER_BACKOFF_SECONDS
+        self._backoff = min(longest, max(1.0, self._backoff * 2))
         self.next_start = now + self._backoff
 
     def start_now(self) -> None:
@@ -212,6 +222,7 @@ _WAIT_SLICE_SECONDS = 0.5
 _PLANNED_GRACE_SECONDS = 5.0
 # The view is stale after this time without a publication: more than the longest interval and the end of a worker.
 _MAX_VIEW_AGE_SECONDS = 75.0
+_UP_INTERVALS = UP_SECONDS  # for which a GPU must be read again before it is up; an interval is a second
 _NO_FIELDS: Mapping[str, str] = {}
 
 
@@ -325,24 +336,34 @@ class Supervisor:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._pace.begin()
             try:
-                self._turn()
+                back = self._pass()
             except _InterruptedError:
                 self._slot.end(grace_seconds=GRACE_SECONDS if self._stop.is_set() else _PLANNED_GRACE_SECONDS)
                 continue
-            except Exception:  # out of memory, for example: the readings must not stay as they are
-                log.exception("reading the driver failed")
-                self._down("failed", graceful=False)
-            self._publish()
-            self.settled.set()
-            self.on_reading()
-            self._pace.end(self._intervals, self._reader.lead)
-            back = self._release.left() if self._state.released else self._restarts.next_start - time.monotonic()
-            self._pace.wait(math.inf if self._slot.current else max(back, 0.05))
+            self._pace.wait(back)
         if self._slot.current:
             self._slot.end()
         self._roster.close()
+
+    def _pass(self) -> float:
+        """Do what is due, and publish; return the seconds after which the next worker is due, if there is none."""
+        self._pace.begin()
+        try:
+            self._turn()
+        except _InterruptedError:
+            raise
+        except Exception:  # out of memory, for example: the readings must not stay as they are
+            log.exception("reading the driver failed")
+            self._down("failed", graceful=False)
+        self._publish()
+        self.settled.set()
+        self.on_reading()
+        self._inventory.up_seconds = _UP_INTERVALS * self._intervals.interval
+        doubted = self._inventory.is_doubted() or bool(self._reader.slow)
+        self._pace.end(self._intervals, self._reader.lead, doubted=doubted)
+        back = self._release.left() if self._state.released else self._restarts.next_start - time.monotonic()
+        return math.inf if self._slot.current else max(back, 0.05)
 
     def _turn(self) -> None:
         """Open the driver, read it, or replace the worker, whatever is due. Raises _InterruptedError while the worker
@@ -403,7 +424,7 @@ class Supervisor:
             self._down("worker_failed", "worker ended while it opened the driver")
         else:
             if reply.failed is None:
-                same_devices = self._state.set_up(DriverFacts(**reply.values["driver"]))
+                same_devices = self._state.set_open(DriverFacts(**reply.values["driver"]))
                 self._reader.begin(self._slot.starts, same_devices=same_devices and same_bus)
             else:
                 self._down(code_name(reply.failed), failure=reply.failed_field)
@@ -426,8 +447,9 @@ class Supervisor:
         if failed is None:
             self._restarts.record_replies(now)
             self._roster.settle(facts.device_count, self._devices, now)
+            self._state.set_read(self._state.reason == "ok" or any(d.up for d in self._inventory.devices(now)))
         else:
-            self._down(code_name(failed.failed or 0), failure=failed.failed_field)
+            self._down(code_name(failed.failed or 0), failure=failed.failed_field, unread=True)
 
     def _receive(self, worker: Worker, number: int, deadline: float) -> Reply:
         """Return a reply; publish meanwhile, so that old values are dropped. Raises what Worker.receive() raises, and
@@ -443,13 +465,19 @@ class Supervisor:
         return worker.receive(number, max(0.1, worker.time_left(begin, deadline)))
 
     def _down(
-        self, reason: str, sentence: str = "", *, graceful: bool = True, failure: Mapping[str, str] = _NO_FIELDS
+        self,
+        reason: str,
+        sentence: str = "",
+        *,
+        graceful: bool = True,
+        failure: Mapping[str, str] = _NO_FIELDS,
+        unread: bool = False,
     ) -> None:
         """End the worker, drop all readings, and open the driver again later."""
         if self._slot.current:
             self._slot.end(sentence, graceful=graceful)
-        self._state.set_down(reason, **failure)
-        self._restarts.after_driver_failure(time.monotonic())
+        self._state.set_down(reason, unread=unread, **failure)
+        self._restarts.after_driver_failure(time.monotonic(), was_up=self._state.lost_since is not None)
         self._roster.driver_down(reason, self._devices)
 
     def _publish(self) -> None:
@@ -459,7 +487,7 @@ class Supervisor:
         self._view = DriverView(
             up=state.reason == "ok",
             reason=state.reason,
-            facts=state.facts,
+            facts=state.facts if state.reason == "ok" else None,
             devices=devices,
             worker_starts=self._slot.starts,
             worker_restarts=self._restarts.count,

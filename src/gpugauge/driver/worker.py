@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,6 +52,14 @@ class Backend(Protocol):
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the samples since the last call (see `Reply.samples`), and the codes of the rings that failed."""
+        ...
+
+    def lacks(self, index: int) -> Collection[str]:
+        """Return the fields that a GPU does not support, as far as that is known."""
+        ...
+
+    def spent(self) -> tuple[float, int]:
+        """Return the seconds that all calls so far took, and their number."""
         ...
 
     def take_calls(self) -> dict[str, list[float]]:
@@ -114,11 +122,15 @@ class Service:
                 rest.pop("id", None)
                 return {"values": {"driver": self._start(rest)}}
             case {"op": "read", "index": int(index), "groups": list(groups)}:
+                seconds, calls = self._backend.spent()
                 values, errors = self._backend.read(index, [group for group in groups if group != "samples"])
-                if "samples" not in groups:
-                    return {"values": values, "errors": errors}
-                samples, sample_errors = self._backend.samples(index)
-                return {"values": values, "errors": errors | sample_errors, "samples": samples}
+                samples, more = self._backend.samples(index) if "samples" in groups else ({}, {})
+                errors |= more
+                if not (any(values.values()) or any(samples.values())):
+                    _raise_common(errors, self._backend.lacks(index))
+                end, number = self._backend.spent()
+                spent = [round(end - seconds, 6), number - calls]
+                return {"values": values, "errors": errors, "samples": samples, "spent": spent}
             case {"op": "close"}:
                 self.close()
                 return {}
@@ -128,6 +140,13 @@ class Service:
         self._backend.open(**options)
         self._open = True
         return self._backend.facts()._asdict()
+
+
+def _raise_common(errors: dict[str, int], lacks: Collection[str]) -> None:
+    """Raise DriverError with the most frequent code of a reading without any value, unless nothing failed in it."""
+    codes = [code for field, code in errors.items() if field not in lacks and field != "events"]
+    if codes:
+        raise DriverError(max(codes, key=codes.count), "every call")
 
 
 def _described(error: Exception) -> str:

@@ -49,6 +49,7 @@ _ROWS = (
     Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
     Fault("GpuXidNode", "critical", "errors", "had an Xid error", "drain"),
     Fault("GpuXidOther", "info", "errors", "had an Xid error"),
+    Fault("GpuReadingFailed", "warning", "slow", "cannot be read in part"),
 )
 FAULTS = {fault.name: fault for fault in _ROWS}
 DEFAULTS = Faults()

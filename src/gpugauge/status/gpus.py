@@ -43,6 +43,7 @@ def gpus(
     hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
     down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
     allocation, health, mig = _Allocation(found), _Health(found, faults, now), _mig(found)
+    unread = by_labels(found.get("gpu_reading_failed"), "uuid", "reading", "reason")
     widths = by_labels(found.get("gpu_pcie_width"), "uuid", "when")
     on_mig: dict[str, dict[str, float]] = {}
     for (label, uuid), used in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid").items():
@@ -71,6 +72,7 @@ def gpus(
                 "pcie_width_max": widths.get((uuid, "max")),
                 "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
                 **health.of(uuid, "?" if number is None else number, _pids(users.get(uuid, []))),
+                "unread": {reading: reason for (u, reading, reason) in unread if u == uuid},
                 "mig": [_mig_state(device | allocation.of(device["uuid"]), on_mig) for device in mig.get(uuid, [])],
                 **allocation.of(uuid),
                 "processes": users.get(uuid, []),

@@ -151,15 +151,17 @@ def gpu_state(gpu: Entry, problems: Sequence[Entry]) -> dict[str, str | None]:
     the node, sorted as they are shown, or the programs on the GPU; None without either.
     """
     found = gravest(gpu, problems)
+    use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.get("unread", ()) else "free"
     if found is None:
-        words, level = "in use" if in_use(gpu) else "free", "good" if used_well(gpu) else "none"
-        return {"level": level, "state_words": words, "summary": _programs(gpu["processes"])}
+        level = "good" if used_well(gpu) else "none"
+        return {"level": level, "state_words": use, "summary": _programs(gpu["processes"])}
     subject = f"{found['subject']} " if found["processes"] else ""
+    known = found["runbook"] != "GpuReadingFailed" or "too_slow" in gpu.get("unread", {}).values()
     # The mean load and the cause are said once, of all GPUs.
     text = processes_words(gpu) if found["kind"] == "unjudged" else found["text"]
     return {
         "level": "bad" if found["grave"] else "poor",
-        "state_words": _WORDS.get(found["kind"]) or FAULTS[found["runbook"]].word,
+        "state_words": _WORDS.get(found["kind"]) or (FAULTS[found["runbook"]].word if known else use),
         "summary": f"{subject}{text}",
     }
 

@@ -246,6 +246,12 @@ STORIES = (
     ),
     _gpu("GpuPcieDegraded", *_NARROW, lasting=True),
     _gpu("GpuHot", *_HOT, lasting=True),
+    _gpu(
+        "GpuReadingFailed",
+        Row("gpu_reading_failed", {**UUID, "reading": "ecc", "reason": "unknown"}, 1, None),
+        labels={"reading": "ecc", "reason": "unknown"},
+        lasting=True,
+    ),
     _xid(31, "info", until_repair=False),
     _xid(119, "warning", "reset", until_repair=True),
     _xid(48, "warning", until_repair=True),

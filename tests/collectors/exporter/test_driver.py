@@ -31,8 +31,8 @@ def test_unsupported_reading_is_no_error_and_counts_once() -> None:
     section = collector.collect(tick(1, first, first, Reply(3, "read", 0, failed=15, uuid="GPU-a")))
 
     assert values(section, "gpugauge_driver_errors_total") == {
-        ("power_milliwatts", "unknown"): 2,
-        ("all", "gpu_is_lost"): 1,
+        ("GPU-a", "power_milliwatts", "unknown"): 2,
+        ("GPU-a", "all", "gpu_is_lost"): 1,
     }
     assert values(section, "gpugauge_driver_unsupported") == {("GPU-a",): 1}
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gpugauge.driver.api import DriverError
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
 from gpugauge.simulator.nvml.answers import point
 from gpugauge.simulator.worker import service as simulated_service
@@ -37,16 +36,6 @@ def test_events_since_the_last_read() -> None:
     ]
     nvml.read(1, ["fast"])
     assert nvml.take_events() == []
-
-
-def test_events_come_with_the_read_that_fails() -> None:
-    nvml, clock = clocked(SICK)
-    nvml.read(1, ["static"])
-    clock.now = 25.0
-    with pytest.raises(DriverError, match="gpu_is_lost"):
-        nvml.read(1, ["fast"])
-
-    assert nvml.take_events()[-1] == {"type": "xid", "xid": 79, "uuid": "GPU-b"}
 
 
 def test_replies_of_the_worker_have_events() -> None:

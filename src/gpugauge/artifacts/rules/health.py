@@ -17,6 +17,7 @@ from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.faults.table import DEFAULTS, FAULTS, NVLINK_CORRECTED, NVLINK_NEVER, SLOWDOWNS
 
+_LOST_SECONDS = 120  # for which a GPU does not answer
 # Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
 IDENTITY = "gpugauge:gpu:info"
 WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
@@ -67,13 +68,29 @@ def alerts(p: Parameters) -> list[Alert]:
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
         labels = ("reason",) if name == "GpuNeedsReset" else _XID_LABELS if is_xid else ()
         expr = _of_gpu(
-            p, _judged(p, name, older.get(name), *labels), *(_XID_LABELS if _AFTER_XID in description else ())
+            p, _judged(p, name, hold, older.get(name), *labels), *(_XID_LABELS if _AFTER_XID in description else ())
         )
         summary = f"{WHERE} " + (f"had {_XID}" if is_xid else fault.summary)
         summary += ": {{ $labels.reason }}" if labels == ("reason",) else ""
         text = description + Texts(p).pods()
         found.append(Alert(name, expr, fault.severity, summary, text, hold, action=fault.action, when=when))
-    return found
+    return [*found, _unread(p)]
+
+
+def _unread(p: Parameters) -> Alert:
+    s = Selectors(p)
+    by, name = f"max by ({gpu(p)}, reading, reason)", "gpu_reading_failed"
+    known = f"last_over_time({s(name, p.lookback)} offset {format_duration(p.settle)})"
+    return Alert(
+        "GpuReadingFailed",
+        _of_gpu(p, f"{by} ({s.present(name, p.lookback)})\nand on ({gpu(p)}, reading) {known}"),
+        FAULTS["GpuReadingFailed"].severity,
+        f"{WHERE} {FAULTS['GpuReadingFailed'].summary}: {{{{ $labels.reading }}}}",
+        "The driver returns {{ $labels.reason }}. Alerts and views that need this part are blind. See the kernel log, "
+        f"and reset the GPU or reboot the machine.{Texts(p).pods()}",
+        p.settle,
+        when="the driver cannot read a part of a GPU, such as its memory errors",
+    )
 
 
 def _of_gpu(p: Parameters, condition: str, *labels: str) -> str:
@@ -81,10 +98,16 @@ def _of_gpu(p: Parameters, condition: str, *labels: str) -> str:
     return f"(\n{condition}\n)\n* on ({gpu(p)}) group_left ({', '.join(('index', *labels))}) {IDENTITY}"
 
 
-def _judged(p: Parameters, name: str, older: str | None, *labels: str) -> str:
-    """Return the GPUs with a fault and these labels of its information; `older` are those of older exporters."""
+def _judged(p: Parameters, name: str, hold: int, older: str | None, *labels: str) -> str:
+    """Return the GPUs with a fault, now and `hold` seconds ago, and these labels of its information; `older` are those
+    of older exporters.
+    """
     s, metric = Selectors(p), "gpu_problem_info" if labels else "gpu_problem"
     own = f"max by ({', '.join((gpu(p), *labels))}) ({s.present(metric, p.lookback, problem=name)})"
+    if hold:
+        own += (
+            f"\nand on ({gpu(p)}) last_over_time({s(metric, p.lookback, problem=name)} offset {format_duration(hold)})"
+        )
     judged = s.last("gpu_problems")
     return f"{own}\nor on ({gpu(p)})\n(\n{older}\n)\nunless on ({gpu(p)}) {judged}" if older else own
 
@@ -96,7 +119,7 @@ def _texts(p: Parameters) -> dict[str, tuple[str, str, int]]:
             f"It is lost, its driver calls hang, or the driver does not list it.{Texts(p).reason_down()}{_AFTER_XID} "
             "Drain the machine, and reset the GPU or reboot.",
             "a GPU does not answer",
-            120,
+            _LOST_SECONDS,
         ),
         "GpuNeedsReset": (
             f"The driver requires it, or memory that had errors is replaced at the next reset.{_AFTER_XID} "
@@ -169,8 +192,15 @@ def _older(p: Parameters) -> dict[str, str]:
             ("gpu_retired_pages_pending", "page_retirement_pending"),
         )
     )
-    slowdown = f"{by} ({s.last('gpu_temperature_limit_celsius', limit='slowdown')})"
-    temperature = f"{by} ({s.last('gpu_temperature_celsius', sensor='gpu')})"
+    # For half of some minutes, or of those that scrapes saw of a longer window.
+    lost = [
+        f"min by ({keys}) (avg_over_time({s('gpu_up', window)})) <= 0.5" for window in (2 * _LOST_SECONDS, p.patience)
+    ]
+    known = f"count_over_time({s('gpu_up', p.patience)} offset {format_duration(_LOST_SECONDS)})"
+    # For a share of the window, wherever in it.
+    share, name = max(1 - p.settle / p.patience, 0.5), "gpu_temperature_celsius"
+    temperature = f"{by} (quantile_over_time({share:.4g}, {s(name, p.patience, sensor='gpu')}))"
+    slowdown = f"{by} ({s.present('gpu_temperature_limit_celsius', limit='slowdown')})"
     counted = s.rate("gpu_clocks_event_seconds_total", p.patience, reason=_any(SLOWDOWNS))
     # Drivers before R575 count no seconds of these reasons.
     sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_any(SLOWDOWNS))})"
@@ -186,7 +216,7 @@ def _older(p: Parameters) -> dict[str, str]:
         for kind in _XIDS
     }
     return {
-        "GpuLost": f"min by ({keys}) ({s.present('gpu_up', p.lookback)}) == 0",
+        "GpuLost": f"({lost[0]} or {lost[1]})\nand on ({keys}) {s.present('gpu_up')}\nand on ({keys}) {known}",
         "GpuNeedsReset": f"max by ({keys}, reason) ({action})\nor on ({keys})\n{row}\nor on ({keys})\n{page}",
         "GpuRowRemapFailed": f"{by} ({s.last('gpu_remapped_rows_failure')}) == 1\n"
         f"or on ({keys})\n{pages} >= {DEFAULTS.retired_pages}",
@@ -202,7 +232,9 @@ def _older_links(p: Parameters) -> dict[str, str]:
     by = f"max by ({keys})"
     never = f"{by} ({s.last('gpu_nvlink_errors_total', kind=_any(NVLINK_NEVER))}) > 0"
     rate = f"{by} ({s.rate('gpu_nvlink_errors_total', p.patience, kind=_any(NVLINK_CORRECTED))})"
-    current, most = (f"{by} ({s.last('gpu_pcie_width', when=when)})" for when in ("current", "max"))
+    # The widest of the last minutes, because an idle GPU may use fewer lanes.
+    widest = s("gpu_pcie_width", max(p.settle, 4 * p.scrape_interval), when="current")
+    current, most = f"{by} (max_over_time({widest}))", f"{by} ({s.present('gpu_pcie_width', when='max')})"
     load = f"{by} ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')})"
     # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so. But for one that has been
     # wide since: the alert keeps firing for a while, in which its link may become idle.

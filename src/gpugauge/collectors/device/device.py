@@ -5,12 +5,14 @@ from __future__ import annotations
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DOWN_REASONS, RELEASED, Device, DeviceReading, down_reason
+from gpugauge.driver.failing import PARTS
 from gpugauge.metric import (
     BYTES,
     CELSIUS,
     JOULES,
     NONE,
     RATIO,
+    TIMESTAMP,
     WATTS,
     Metric,
     Table,
@@ -46,6 +48,10 @@ def _multiprocessors(d: DeviceReading) -> str:
     return str(d.core_count // cores) if cores and d.core_count and d.core_count % cores == 0 else ""
 
 
+def _failures(d: Device) -> dict[tuple[str, ...], float]:
+    return {(failure.reading, failure.reason): 1 for failure in d.failures}
+
+
 # Exported for every GPU of the machine, also while it is down.
 IDENTITY: tuple[Metric, ...] = (
     _device.gauge(
@@ -74,6 +80,21 @@ IDENTITY: tuple[Metric, ...] = (
         "multiprocessors",
         source="nvmlDeviceGetName, nvmlDeviceGetPciInfo, nvmlDeviceGetMinorNumber, nvmlDeviceGetCudaComputeCapability, "
         "nvmlDeviceGetNumGpuCores",
+    ),
+    _device.gauge(
+        "gpu_reading_failed",
+        f"1 with the name of the return code for each part of the GPU that cannot be read: {', '.join(sorted(PARTS))}. "
+        "The series that need it are absent. Absent while all is well, and for parts that the GPU does not have.",
+        NONE,
+        _failures,
+        *("reading", "reason"),
+    ),
+    _device.gauge(
+        "gpu_reading_failed_since_timestamp_seconds",
+        "Unix time since which a part of the GPU cannot be read.",
+        TIMESTAMP,
+        lambda d: {failure.reading: failure.since for failure in d.failures},
+        "reading",
     ),
 )
 

@@ -161,7 +161,8 @@ class EventsCollector(RegisteredCollector):
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
         masks = {d.reading.event_types for d in devices if d.up} - {None}
-        sources = {"nvml": int(0 not in masks and any((mask or 0) & XID_EVENT for mask in masks))}
+        failing = any(failure.reading == "events" for d in devices for failure in d.failures)
+        sources = {"nvml": int(not failing and 0 not in masks and any((mask or 0) & XID_EVENT for mask in masks))}
         if self._kernel:
             sources["kmsg"] = int(self._kernel.log.up)
         if changed or sources != self._sources:

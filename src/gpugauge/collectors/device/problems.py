@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gpugauge.base.logline import fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
+from gpugauge.driver.advice import unread_advice, unread_words
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, down_reason
 from gpugauge.driver.xids import xid_labels
 from gpugauge.faults.judged import Judged, Track, health_of
@@ -55,6 +56,15 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
         words = (each.reason, fault.word, summary, each.advised(), fault.action)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
+
+
+def _unread(device: Device) -> Iterator[Ailment]:
+    """Yield a fault for each reason for which parts of a GPU cannot be read."""
+    for reason in sorted({failure.reason for failure in device.failures}):
+        failures = [failure for failure in device.failures if failure.reason == reason]
+        since = min(failure.since for failure in failures)
+        text = unread_words([failure.reading for failure in failures], reason, since)
+        yield Ailment(False, text, unread_advice(reason), "GpuReadingFailed", reason)
 
 
 _gpu = Table[_Gpu]("uuid")
@@ -161,7 +171,7 @@ class FaultsCollector(RegisteredCollector):
         for d in tick.driver.devices:
             state = self._states.setdefault(d.uuid, _State())
             readings = (d.generations.get("normal"), d.generations.get("slow"))
-            seen = (d.up, d.reason, readings, tick.node.xids.get(d.uuid), minute)
+            seen = (d.up, d.reason, d.failures, readings, tick.node.xids.get(d.uuid), minute)
             known = d.uuid in self._found and seen == state.seen
             state.seen = seen
             judged = d.reason != RELEASED
@@ -184,6 +194,7 @@ class FaultsCollector(RegisteredCollector):
                 state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)
             _log(device, found, state.logged, tick.monotonic)
             yield from found
+            yield from _unread(device)
         elif device.reason != RELEASED:
             yield lost(down_reason(device.reason))
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)

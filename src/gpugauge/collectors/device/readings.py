@@ -22,7 +22,10 @@ class ReadingsCollector(RegisteredCollector):
     def collect(self, tick: Tick) -> Section:
         """Return the rows of every GPU that is up; the same section until a GPU has a new reading or state."""
         devices = tick.driver.devices
-        seen = [(d.uuid, d.up, d.reason, *(d.generations.get(group, 0) for group in self.groups)) for d in devices]
+        seen = [
+            (d.uuid, d.up, d.reason, d.failures, *(d.generations.get(group, 0) for group in self.groups))
+            for d in devices
+        ]
         if seen != self._seen:
             self._section, self._seen = self.section(devices), seen
         return self._section

@@ -38,15 +38,22 @@ METRICS: tuple[Metric, ...] = (
     ),
     _driver.counter(
         "gpugauge_driver_errors_total",
-        "Failed readings, by reading and by error code of the driver. Readings that a GPU does not support are not "
-        "counted.",
+        "Failed readings, by GPU, by reading and by error code of the driver. Readings that a GPU does not support are "
+        "not counted.",
         NONE,
         lambda a: a.errors,
-        *("reading", "code"),
+        *("uuid", "reading", "code"),
+    ),
+    _driver.gauge(
+        "gpu_reading_seconds",
+        "Mean duration of a call of the driver about the GPU, in the last seconds.",
+        SECONDS,
+        lambda a: {uuid: seconds / calls for uuid, (seconds, calls) in a.spent.items() if calls},
+        "uuid",
     ),
     _driver.gauge(
         "gpugauge_driver_unsupported",
-        "Number of readings that the GPU does not support. Each new worker tries them once.",
+        "Number of readings that the GPU does not support. They are tried again from time to time.",
         NONE,
         lambda a: {uuid: len(names) for uuid, names in a.unsupported.items()},
         "uuid",
@@ -62,6 +69,7 @@ class _Account:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.longest: defaultdict[str, float] = defaultdict(float)
         self.errors: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self.spent: dict[str, tuple[float, int]] = {}  # seconds and calls since the last export
         self.unsupported: defaultdict[str, set[str]] = defaultdict(set)
 
     def add(self, reply: Reply) -> None:
@@ -69,6 +77,9 @@ class _Account:
             self.calls[call] += int(number)
             self.seconds[call] += seconds
             self.longest[call] = max(self.longest[call], longest)
+        if reply.uuid:
+            seconds, number = self.spent.get(reply.uuid, (0.0, 0))
+            self.spent[reply.uuid] = seconds + reply.spent[0], number + reply.spent[1]
         unsupported = self.unsupported.get(reply.uuid)
         if unsupported:  # some were not supported only for a while
             unsupported.difference_update(*reply.values.values(), [f"samples_{engine}" for engine in reply.samples])
@@ -76,9 +87,9 @@ class _Account:
             if code in UNSUPPORTED:
                 self.unsupported[reply.uuid].add(reading)
             else:
-                self.errors[reading, code_name(code)] += 1
+                self.errors[reply.uuid, reading, code_name(code)] += 1
         if reply.failed is not None:
-            self.errors["all", code_name(reply.failed)] += 1
+            self.errors[reply.uuid, "all", code_name(reply.failed)] += 1
 
 
 class DriverCollector(RegisteredCollector):
@@ -99,4 +110,5 @@ class DriverCollector(RegisteredCollector):
         if tick.replies and tick.monotonic >= self._due:
             self._due = tick.monotonic + _INTERVAL_SECONDS
             self._section = Section(self.name, families(METRICS, [((), self._account)]))
+            self._account.spent = {}
         return self._section

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import FUNCTION_NOT_FOUND, IMPLAUSIBLE, DriverError
+from gpugauge.driver.codes import FUNCTION_NOT_FOUND, IMPLAUSIBLE, TOO_SLOW, DriverError
 
 # member(structure, name) and put(structure, name, value) access a number in a structure of the binding. They bypass its
 # Python hooks, which decode text and slow down each access.
@@ -48,6 +49,10 @@ class Caller:
         self._exported: dict[str, bool] = {}
         self.ended: memoryview[float] | list[float] = [0.0]
         """The time at which the last call ended, in monotonic seconds."""
+        self.until = math.inf
+        """The time after which no call begins, except those that free something: they fail as too slow."""
+        self.spent, self.number = 0.0, 0
+        """The seconds that all calls took, and their number."""
 
     def __call__(self, function: str, *arguments: Any, **more: Any) -> Any:
         """Call a function. Raises DriverError."""
@@ -64,7 +69,7 @@ class Caller:
 
     def timed(self, function: str, bound: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         """Call `bound` in place of a function that the binding lacks or implements badly. Raises DriverError."""
-        began = time.monotonic()
+        began = self._begin(function)
         try:
             return bound(*arguments, **more)
         except self.binding.NVMLError as error:
@@ -81,7 +86,7 @@ class Caller:
         allocates each time, and raises where nothing is new. Raises DriverError if the library lacks the function.
         """
         symbol = self._symbol(function)
-        began = time.monotonic()
+        began = self._begin(function)
         code: int = symbol(*arguments)
         self._count(function, began)
         return code
@@ -128,9 +133,20 @@ class Caller:
         except self.binding.NVMLError as error:
             raise DriverError(error.value, function) from None
 
+    def begin(self, seconds: float) -> None:
+        """Let no call begin after so many seconds."""
+        self.until = time.monotonic() + seconds
+
+    def _begin(self, function: str) -> float:
+        if self.ended[0] > self.until and not function.endswith("Free"):
+            raise DriverError(TOO_SLOW, function)
+        return time.monotonic()
+
     def _count(self, function: str, began: float) -> None:
         self.ended[0] = now = time.monotonic()
         took = now - began
+        self.spent += took
+        self.number += 1
         counter = self._calls.get(function)
         if counter is None:
             self._calls[function] = [1, took, took]

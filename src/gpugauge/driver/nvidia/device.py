@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from gpugauge.driver.codes import (
-    DEVICE_GONE,
     IMPLAUSIBLE,
     INVALID_ARGUMENT,
-    LIFECYCLE,
     NOT_SUPPORTED,
     SUCCESS,
+    TOO_SLOW,
     UNSUPPORTED,
     DriverError,
 )
@@ -25,7 +25,7 @@ from gpugauge.driver.nvidia.gpm import Gpm
 from gpugauge.driver.nvidia.links import PREFIX, Links
 from gpugauge.driver.nvidia.mig import Mig
 from gpugauge.driver.nvidia.plausible import COUNTER, Check, Rising
-from gpugauge.driver.nvidia.samples import Samples
+from gpugauge.driver.nvidia.samples import AGAIN_SECONDS, Samples
 
 _CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
     group: tuple(row for row in CALLS if row.group == group) for group in {row.group for row in CALLS}
@@ -33,11 +33,8 @@ _CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
 
 
 class Device:
-    """A GPU. A call that it does not support is not repeated, unless it has worked before: some drivers return "not
-    supported" during a reset or while MIG is being enabled. `clock` returns seconds of a steady clock.
-
-    The methods add values to `found` by field, and the return codes of failed fields to `errors`. They raise
-    DriverError if the GPU or the driver as a whole is gone.
+    """A GPU. `clock` returns seconds of a steady clock. The methods add values to `found` by field, and the return
+    codes of failed fields to `errors`. Whatever a call returns, the others are made.
     """
 
     def __init__(self, handle: Any, call: Caller, rows: Iterable[FieldValue], clock: Callable[[], float]) -> None:
@@ -46,26 +43,29 @@ class Device:
         self.events = Events(call)
         self.event_types: int | None = 0
         """The registered events as a bit mask; 0 while the registration fails, None for a GPU that supports none."""
-        self._events_settled = False
+        self._events_settled = self._events_tried = False
         self.layout_changed = False  # MIG; until the next reading
         self.mode_changed = False  # MIG was enabled or disabled since the last reading
         self._call, self._clock = call, clock
-        self._sources = {row: list(row.sources) for row in CALLS}
+        self._rows = dict(_CALLS_BY_GROUP)  # in the order in which they are read
+        self._sources = {row: row.sources for row in CALLS}
         self._proven: set[object] = set()  # rows of both tables that have worked
+        self._again: dict[object, float] = {}  # rows, and groups, that are not supported: when they are tried again
+        self.lacks: set[str] = set()
+        """The fields that are not supported, as far as that is known."""
         self._field_values = list(rows)
         self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
         self._links = Links(call, handle)
         self._samples = Samples(clock)
         self._counters: defaultdict[Hashable, Rising] = defaultdict(Rising)
-        self._gpm: Gpm | None = Gpm(call, handle)
+        self._gpm = Gpm(call, handle)
         self._gpm_supported: bool | None = None
-        self._mig: Mig | None = Mig(call, handle)
+        self._mig = Mig(call, handle)
 
     def free(self) -> None:
         """Free what the library holds for this GPU."""
         for holder in (self._gpm, self._mig, self.events):
-            if holder:
-                holder.free()
+            holder.free()
 
     def replacement(self, rows: Iterable[FieldValue]) -> Device:
         """Return this GPU after a change of its MIG layout, which changes what it supports; free the old one."""
@@ -77,45 +77,66 @@ class Device:
         self.free()
         return device
 
-    def register_events(self) -> None:
-        """Register the events of the GPU, unless that is done or it supports none; after a failure, call it again."""
-        if self._events_settled:
+    def register_events(self, errors: dict[str, int]) -> None:
+        """Register the events of the GPU, unless that is done; after a failure, call it again."""
+        if self._events_settled or self._is_waiting(Events):
             return
+        before = self.event_types
         try:
             self.event_types = self.events.register(self.handle) or None
+            self._events_settled = True
         except DriverError as error:
-            _record(error, (), {})
-            if error.code not in UNSUPPORTED:
-                return
-            self.event_types = None
-        self._events_settled = True
+            if error.code in UNSUPPORTED:
+                self.event_types = None
+                self._wait(Events, ())
+            else:
+                errors["events"] = error.code
+        if self._events_tried and before != self.event_types:
+            self.layout_changed = True  # so that they are reported
+        self._events_tried = True
 
     def read_calls(self, group: str, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Read the values of a group that have a call of their own."""
-        for row in _CALLS_BY_GROUP.get(group, ()):
-            self._read_row(row, found, errors)
+        rows = self._rows.get(group, ())
+        for place, row in enumerate(rows):
+            if self._read_row(row, found, errors) == TOO_SLOW and rows is self._rows[group]:
+                self._rows[group] = rows[place:] + rows[:place]  # the next reading begins with those that are left
         if group == "processes":
             proven = {kind for row in _CALLS_BY_GROUP[group] if row in self._proven for kind in row.fields}
             _merge_processes(found, errors, proven)
 
-    def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, int]) -> None:
-        sources = self._sources[row]
-        while sources:
-            source = sources[0]
+    def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, int]) -> int:
+        """Read a row from the first source that is supported; return the code."""
+        if self._is_waiting(row):
+            return NOT_SUPPORTED
+        code, exported = NOT_SUPPORTED, False
+        for source in self._sources[row]:
             try:
                 raw = source(self._call, self.handle)
-            except DriverError as error:
+            except DriverError as error:  # noqa: PERF203  (few rows have a second source)
+                code, exported = error.code, exported or self._call.exports(error.call)
                 _record(error, row.fields, errors)
-                if error.code not in UNSUPPORTED or row in self._proven:
-                    return
-                del sources[0]
+                if code not in UNSUPPORTED or row in self._proven:
+                    return code
             else:
                 self._proven.add(row)
+                self._sources[row] = (source,)
                 values = raw if len(row.fields) > 1 else (raw,)
                 for (field, check), value in zip(row.fields.items(), values, strict=True):
                     errors.pop(field, None)  # of an unsupported source of the same row
                     self._keep(field, value, check, found, errors)
-                return
+                self.lacks -= row.fields.keys()
+                return SUCCESS
+        self._wait(row, row.fields, exported=exported)
+        return code
+
+    def _is_waiting(self, row: object) -> bool:
+        return row in self._again and self._clock() < self._again[row]
+
+    def _wait(self, row: object, fields: Iterable[str], *, exported: bool = True) -> None:
+        """Do not read what is not supported for a while; never again if the library lacks the function."""
+        self._again[row] = self._clock() + AGAIN_SECONDS if exported else math.inf
+        self.lacks.update(fields)
 
     def _keep(self, field: str, value: Any, check: Check, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
@@ -138,25 +159,23 @@ class Device:
             found["nvlink_active"] = self._links.read()
         except DriverError as error:
             _record(error, ["nvlink_active"], errors)
+            if error.code in UNSUPPORTED:
+                self.lacks.add("nvlink_active")
         if self._links.count != count:
             self._requests.clear()
 
     def read_field_values(self, values: dict[str, dict[str, Any]], errors: dict[str, int]) -> None:
         """Read the field values of all groups in `values` with one call."""
-        groups = tuple(values)
-        request = self._requests.get(groups)
         try:
-            if request is None:
-                rows = [row for row in self._field_values if row.group in values and self._links.has(row)]
-                request = self._requests[groups] = FieldValueRequest(self._call, rows)
-            if not request.rows:
+            request = self._request(tuple(values))
+            if not request.rows or self._is_waiting(FieldValue):
                 return
             answers = request.read(self._call, self.handle)
         except DriverError as error:
-            _record(error, {row.field for row in self._field_values if row.group in values}, errors)
+            fields = {row.field for row in self._field_values}  # also those that are not due: they would fail, too
+            _record(error, fields, errors)
             if error.code in UNSUPPORTED and self._proven.isdisjoint(self._field_values):
-                self._field_values.clear()
-                self._requests.clear()
+                self._wait(FieldValue, fields, exported=self._call.exports(error.call))
             return
         answered: set[tuple[str, str | None]] = set()
         failures: dict[str, int] = {}
@@ -181,9 +200,17 @@ class Device:
         fields = {field for field, _ in answered}
         errors |= {field: code for field, code in failures.items() if field not in fields}
 
+    def _request(self, groups: tuple[str, ...]) -> FieldValueRequest:
+        """Return the request for the field values of these groups. Raises DriverError."""
+        request = self._requests.get(groups)
+        if request is None:
+            rows = [row for row in self._field_values if row.group in groups and self._links.has(row)]
+            request = self._requests[groups] = FieldValueRequest(self._call, rows)
+        return request
+
     def read_profiling(self, found: dict[str, Any], errors: dict[str, int]) -> bool:
         """Read the GPM means since the last reading; return False if there are none yet."""
-        if self._gpm is None:
+        if self._is_waiting(Gpm):
             return True
         try:
             if self._gpm_supported is None:
@@ -194,8 +221,8 @@ class Device:
         except DriverError as error:
             _record(error, PROFILING_FIELDS, errors)
             if error.code in UNSUPPORTED and not self._gpm.proven:
+                self._wait(Gpm, PROFILING_FIELDS, exported=self._gpm_supported is not False)
                 self._gpm.free()
-                self._gpm = None
             return True
         lacks_links = self._links.none
         found.update(
@@ -205,7 +232,7 @@ class Device:
 
     def read_mig(self, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Read the MIG devices."""
-        if self._mig is None:
+        if self._is_waiting(Mig):
             return
         before = self._mig.enabled
         try:
@@ -213,8 +240,7 @@ class Device:
         except DriverError as error:
             _record(error, ["mig_instances"], errors)
             if error.code in UNSUPPORTED and before is None:
-                self._mig = None
-                return
+                self._wait(Mig, ["mig_instances"])
         self.mode_changed = before is not None and self._mig.enabled is not before
 
     def read_samples(self, errors: dict[str, int]) -> dict[str, Any]:
@@ -222,13 +248,13 @@ class Device:
         found, failures = self._samples.drain(self._call, self.handle)
         for name, error in failures:
             _record(error, [f"samples_{name}"], errors)
+            if name in self._samples.lacks:
+                self.lacks.add(f"samples_{name}")
         return found
 
 
 def _record(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -> None:
-    """Record the code of a failure for the fields that were read. Raises the error if the GPU or the driver is gone."""
-    if error.code in LIFECYCLE or error.code in DEVICE_GONE:
-        raise error
+    """Record the code of a failure for the fields that were read."""
     errors.update(dict.fromkeys(fields, error.code))
 
 

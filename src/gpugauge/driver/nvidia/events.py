@@ -11,6 +11,7 @@ from gpugauge.driver.codes import (
     GPU_UNAVAILABLE_EVENT,
     MIG_EVENT,
     RECOVERY_ACTION_EVENT,
+    TIMEOUT,
     XID_EVENT,
     DriverError,
 )
@@ -57,18 +58,19 @@ class Events:
                 raise
         return types
 
-    def poll(self) -> list[dict[str, Any]]:
-        """Return the events since the last poll, oldest first, without waiting. The `handle` of an event is that of its
-        GPU, which is not always the registered one.
+    def poll(self, errors: dict[str, int]) -> list[dict[str, Any]]:
+        """Return the events since the last poll, oldest first, without waiting; the code of a failure is added to
+        `errors`. The `handle` of an event is that of its GPU, which is not always the registered one.
         """
         found: list[dict[str, Any]] = []
         for _ in range(_MAX_EVENTS_PER_POLL if self._set is not None else 0):
-            # A code other than success usually is the time-out. Failures of the GPU show in its readings.
             try:
                 code = self._call.code("nvmlEventSetWait_v2", self._set, byref(self._data), 0)
-            except DriverError:
-                break
+            except DriverError as error:
+                code = error.code
             if code:
+                if code != TIMEOUT:  # there are no more
+                    errors["events"] = code
                 break
             if self._data.eventType in _NAMES:
                 found.append(_plain(self._data))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpugauge.driver.codes import (
-    DEVICE_GONE,
     IMPLAUSIBLE,
     INVALID_ARGUMENT,
-    LIFECYCLE,
     NOT_SUPPORTED,
     SUCCESS,
     UNSUPPORTED,
@@ -54,7 +52,7 @@ class Links:
 
     def read(self) -> dict[str, bool]:
         """Return whether each link is up, by number, counted from 0; a link whose state cannot be read is missing.
-        Raises DriverError if there is none, or if the GPU or the driver as a whole is gone.
+        Raises DriverError if there is none.
         """
         if self.count is None and self._count_supported:
             self.count = self._read_count()
@@ -63,8 +61,6 @@ class Links:
             try:
                 state = self._call(_STATE, self._handle, link)
             except DriverError as error:
-                if error.code in LIFECYCLE or error.code in DEVICE_GONE:
-                    raise
                 if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:
                     failure = error
                 continue
@@ -79,14 +75,10 @@ class Links:
         return self._up
 
     def _read_count(self) -> int | None:
-        """Return the number of links; None if the driver does not report it. Raises DriverError if the GPU or the
-        driver as a whole is gone.
-        """
+        """Return the number of links; None if the driver does not report it."""
         try:
             ((_, code, count),) = FieldValueRequest(self._call, [_COUNT]).read(self._call, self._handle)
         except DriverError as error:
-            if error.code in LIFECYCLE or error.code in DEVICE_GONE:
-                raise
             code, count = error.code, 0
         self._count_supported = code not in {INVALID_ARGUMENT, *UNSUPPORTED}
         return int(count) if code == SUCCESS and _COUNT.check(count) else None

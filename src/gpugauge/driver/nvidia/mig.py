@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import (
-    DEVICE_GONE,
-    IMPLAUSIBLE,
-    INVALID_ARGUMENT,
-    LIFECYCLE,
-    NOT_FOUND,
-    UNSUPPORTED,
-    DriverError,
-)
+from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, NOT_FOUND, UNSUPPORTED, DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import memory
 from gpugauge.driver.nvidia.gpm import Gpm
@@ -62,8 +54,8 @@ class Mig:
                 if error.code in {NOT_FOUND, INVALID_ARGUMENT}:
                     continue  # the numbers have gaps
                 raise
-            uuid = self._ask("nvmlDeviceGetUUID", handle, TEXT)
-            if uuid:
+            uuid = self._call("nvmlDeviceGetUUID", handle)  # without it, the device would seem to be gone
+            if TEXT(uuid):
                 found.append({"uuid": uuid, **self._describe(handle)})
         return found
 
@@ -89,8 +81,6 @@ class Mig:
         try:
             gpm.read(now)
         except DriverError as error:
-            if error.code in LIFECYCLE or error.code in DEVICE_GONE:
-                raise
             self._profiling = error.code not in UNSUPPORTED or gpm.proven
             return {}
         return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
@@ -104,9 +94,7 @@ class Mig:
     def _optional(ask: Callable[[], Any]) -> Any:
         try:
             return ask()
-        except DriverError as error:
-            if error.code in LIFECYCLE or error.code in DEVICE_GONE:
-                raise
+        except DriverError:
             return None
 
 

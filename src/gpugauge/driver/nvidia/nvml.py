@@ -6,18 +6,22 @@ repeated until a new worker starts, or until the MIG layout of the GPU changes.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
-from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, LIFECYCLE, UNSUPPORTED, DriverError, DriverFacts, Group
+from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, UNSUPPORTED, DriverError, DriverFacts, Group
 from gpugauge.driver.nvidia.binding import pynvml
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.device import Device
 from gpugauge.driver.nvidia.events import address
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, field_values
 from gpugauge.driver.nvidia.plausible import GPUS
+
+# The longest time for the calls of a GPU in one reading, from its first values on: the other GPUs wait for it.
+_SHARE_SECONDS = 1.0
 
 
 def use_library(library: object) -> None:
@@ -59,6 +63,7 @@ class Nvml:
         for device in self._devices.values():
             device.free()
         self._devices.clear()
+        self._call.until = math.inf
         self._call("nvmlShutdown")
 
     def facts(self) -> DriverFacts:
@@ -75,21 +80,28 @@ class Nvml:
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
         """Return the values of a GPU by group and field, and the codes of the fields that failed. After a change of the
-        MIG layout, "static" and "mig" are read as well. A group without new values is omitted. Raises DriverError if
-        the GPU or the driver as a whole is gone.
+        MIG layout, "static" and "mig" are read as well. A group without new values is omitted. What a slow GPU has no
+        time for is too slow. Raises DriverError if the library does not give the GPU.
         """
-        device = self._poll_events(index, self._device(index))
+        errors: dict[str, int] = {}
+        self._call.until = math.inf
+        device = self._device(index)
+        device.register_events(errors)
+        device = self._poll_events(index, device, errors)
+        self._call.begin(_SHARE_SECONDS)
         wanted = dict.fromkeys((*groups, "static", "mig") if device.layout_changed else groups)
         values: dict[str, dict[str, Any]] = {group: {} for group in wanted}
-        errors: dict[str, int] = {}
-        if "static" in wanted:
-            device.register_events()
-        for group in wanted:
+        # In the order of worth per call: a slow GPU has time for the first ones only.
+        first: list[Group] = [group for group in wanted if group in {"static", "fast"}]
+        for group in first:
             device.read_calls(group, values[group], errors)
         if "slow" in values:
             device.read_links(values["slow"], errors)
         device.read_field_values(values, errors)
-        if "static" in values:
+        for group in wanted:
+            if group not in first:
+                device.read_calls(group, values[group], errors)
+        if values.get("static"):
             device.uuid = values["static"].get("uuid", device.uuid)
             values["static"] |= {"index": index, "event_types": device.event_types}
         if "profiling" in values and not device.read_profiling(values["profiling"], errors):
@@ -103,10 +115,14 @@ class Nvml:
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the new samples of a GPU (see `Reply.samples`), packed by engine, and the codes of the rings that
-        failed as `samples_ENGINE`. Raises DriverError if the GPU or the driver as a whole is gone.
+        failed as `samples_ENGINE`. Raises DriverError if the library does not give the GPU.
         """
         errors: dict[str, int] = {}
         return self._device(index).read_samples(errors), errors
+
+    def lacks(self, index: int) -> Collection[str]:
+        """Return the fields that a GPU does not support, as far as that is known."""
+        return self._devices[index].lacks
 
     def take_events(self) -> list[dict[str, Any]]:
         """Return and remove the events of the last reads, including reads that failed."""
@@ -117,6 +133,10 @@ class Nvml:
         """Return and reset the counters: number of calls, seconds, and longest seconds by function."""
         return self._call.take_counts()
 
+    def spent(self) -> tuple[float, int]:
+        """Return the seconds that all calls so far took, and their number."""
+        return self._call.spent, self._call.number
+
     def show_calls(self, ended: memoryview[float]) -> None:
         """Write the time at which each call of the library ended, in monotonic seconds, into the first item."""
         self._call.ended = ended
@@ -126,14 +146,13 @@ class Nvml:
         if device is None:
             handle = self._call("nvmlDeviceGetHandleByIndex_v2", index)
             device = self._devices[index] = Device(handle, self._call, self._rows, self._clock)
-            device.register_events()
         return device
 
-    def _poll_events(self, index: int, device: Device) -> Device:
+    def _poll_events(self, index: int, device: Device, errors: dict[str, int]) -> Device:
         """Collect the events that the event set of a GPU reports, each for the GPU of its handle; return the device, a
         new one after a change of its MIG layout.
         """
-        for event in device.events.poll():
+        for event in device.events.poll(errors):
             owner = self._owner(event.pop("handle"))
             uuid = owner if isinstance(owner, str) else self._uuid(owner)
             # Without a uuid, an event belongs to the GPU of the reply; with an empty one, to none that is known.
@@ -172,7 +191,5 @@ class Nvml:
         """Return a fact of the driver, None if it is not available."""
         try:
             return self._call(function) or None
-        except DriverError as error:
-            if error.code in LIFECYCLE:
-                raise
+        except DriverError:
             return None

@@ -33,6 +33,8 @@ _MAX_CAPACITY = 1 << 16
 # On an idle GPU, minutes without entries are normal.
 _DRY_SECONDS = 15.0
 _MAX_PERCENT = 100
+# A call that a GPU has never answered but with "not supported" is made again after this time: a failure looks the same.
+AGAIN_SECONDS = 20.0
 
 
 class Samples:
@@ -46,6 +48,8 @@ class Samples:
         self._capacities: dict[str, int] = {}  # entries of a ring
         self._fresh: dict[str, float] = {}  # time of the last new entry
         self._proven: set[str] = set()  # rings that have been read
+        self.lacks: dict[str, float] = {}
+        """The rings that the GPU does not have, and when they are tried again: a failure looks the same."""
         # Arguments of the calls, allocated once: each ring is read several times a second.
         self._since, self._type, self._count = c_ulonglong(), c_uint(), c_uint()
         self._type_out, self._count_out = byref(self._type), byref(self._count)
@@ -55,15 +59,18 @@ class Samples:
         found: dict[str, Any] = {}
         failures: list[tuple[str, DriverError]] = []
         now = self._clock()
-        for name in tuple(self._cursors):
+        for name in self._cursors:
+            if self.lacks and now < self.lacks.get(name, now):
+                continue
             drain = self._drain_processes if name == _PROCESS else self._drain_engine
             try:
                 found[name] = drain(call, handle, name, now)
                 self._proven.add(name)
+                self.lacks.pop(name, None)
             except DriverError as error:
                 failures.append((name, error))
                 if (error.code == INVALID_ARGUMENT or error.code in UNSUPPORTED) and name not in self._proven:
-                    del self._cursors[name]
+                    self.lacks[name] = now + AGAIN_SECONDS
         return found, failures
 
     def _drain_engine(self, call: Caller, handle: Any, engine: str, now: float) -> str:

@@ -25,6 +25,8 @@ class Fault:
         self._start: float = plain["start"]
         self._end: float = float("inf") if plain["end"] is None else plain["end"]
         self._left: float = float("inf") if plain["times"] is None else plain["times"]
+        self._every: int = plain.get("every") or 1
+        self._matched = 0
         self._switch: str | None = plain.get("while_exists")
         self._code: int | None = plain["code"]
         self._delay: float | None = plain["delay"]
@@ -49,6 +51,9 @@ class Fault:
         if self._gpu is not None and self._gpu not in (index, uuid):
             return False
         if self._switch is not None and not os.path.lexists(self._switch):
+            return False
+        self._matched += 1
+        if self._matched % self._every:
             return False
         self._left -= 1
         return True

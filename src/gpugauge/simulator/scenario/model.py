@@ -108,7 +108,8 @@ class Job(StrictModel):
 
 
 class Fault(StrictModel):
-    """A fault of the calls that match. `times` counts within one worker process. Without `call` it applies to every
+    """A fault of the calls that match, or with `every` of each so many of them. `times` counts within one worker
+    process. Without `call` it applies to every
     call about a GPU, without `gpu` to every GPU. `value` replaces the outputs of a call, with `member` only that member
     of structures. With `while_exists`, the fault applies while that file exists. `stat` is a path on a file system that
     hangs, for example: unlike with `hang`, the process blocks in the kernel, and no signal ends it.
@@ -119,6 +120,7 @@ class Fault(StrictModel):
     start: float = 0.0
     end: float | None = None
     times: Annotated[int, Field(ge=1)] | None = None
+    every: Annotated[int, Field(ge=1)] = 1
     code: Code | None = None
     delay: Annotated[float, Field(gt=0, le=3600)] | None = None
     hang: bool = False
