@@ -343,18 +343,23 @@ def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch
     assert last.is_set()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_view_raises_after_the_thread_has_ended(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_raises_while_the_thread_fails(listener: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
     def broken(*_: object) -> None:
+        failed.set()
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(listener, "_handle", broken)
-    with hooks.connect(listener) as client:
-        client.send(hello())
-        assert listener._thread is not None
-        listener._thread.join(10)
-    with pytest.raises(SessionsError, match="has ended"):
-        listener.view()
+    with monkeypatch.context() as patch:
+        patch.setattr(listener._reception, "watch", broken)
+        assert failed.wait(10)
+        hooks.until(lambda: listener.is_failing)
+        with pytest.raises(SessionsError, match="planted"):
+            listener.view()
+    monkeypatch.setattr("gpugauge.sessions.listener._FAILING_SECONDS", 0.0)
+    assert listener._thread is not None
+    assert listener._thread.is_alive()
+    assert listener.view() == ()
 
 
 def test_the_listener_continues_after_a_memory_error(

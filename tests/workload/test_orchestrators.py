@@ -80,6 +80,15 @@ def test_kubelet_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     assert len(caplog.records) == 2
 
 
+def test_an_error_of_ours_does_not_end_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = orchestrators(tmp_path, Clock(), jobs=tmp_path)
+    monkeypatch.setattr(made, "_ask_kubelet", lambda: "x".encode("idna") + ("y" * 64).encode("idna"))
+
+    made.refresh()
+
+    assert (ups(made)["kubelet"], ups(made)["slurm"]) == (False, True)
+
+
 def test_unknown_devices_are_counted_once(tmp_path: Path) -> None:
     made = orchestrators(tmp_path, Clock())
     with serving(tmp_path / "kubelet.sock", Service(b"")) as service:

@@ -7,6 +7,7 @@ ends or hangs. Other threads get frozen sessions and never wait for a training p
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import socket
@@ -59,6 +60,7 @@ def _age(pid: int) -> float | None:
 
 log = logging.getLogger(__name__)
 
+_FAILING_SECONDS = 5.0  # for so long after an error of the thread, the sessions are not known
 SWEEP_INTERVAL_SECONDS = 1.0  # between two sweeps of shared records and ended sessions
 REJECTION_LOG_INTERVAL_SECONDS = 60.0  # between two log lines for the same user and reason
 LOST_SECONDS = 60.0  # in which a process that has no pid here connects again, after its receiver has ended
@@ -86,6 +88,7 @@ class Sessions:
         self._endings: list[ends.Ending] = []  # of sessions without connection, whose reason is not settled
         self._logged = Occasions(REJECTION_LOG_INTERVAL_SECONDS, _MAX_LOGGED)  # by uid and reason
         self._thread: threading.Thread | None = None
+        self._failed, self._error = -math.inf, ""  # the last time at which a turn failed
         self._reception = Reception(self.path, self._options, self._selector, self._store, self._lose)
         self._swept = time.monotonic()
 
@@ -133,10 +136,10 @@ class Sessions:
     def view(self) -> tuple[Session, ...]:
         """Return all sessions, including those that ended recently; the same object if nothing has changed.
 
-        Raises SessionsError if the thread has ended with an error.
+        Raises SessionsError while the thread fails.
         """
-        if self._thread is not None and not self._thread.is_alive():
-            raise SessionsError("the thread that reads the hook's socket has ended")
+        if self.is_failing:
+            raise SessionsError(f"reading the hook's socket fails: {self._error}")
         return self._store.view()
 
     def counters(self) -> Counters:
@@ -163,6 +166,17 @@ class Sessions:
         except MemoryError:  # memory may be available in a moment; unread messages stay in the queue
             time.sleep(0.1)
             return True
+        except Exception as error:  # an error of ours must not end the thread
+            if not self.is_failing:
+                log.exception("reading the hook's socket failed")
+            self._failed, self._error = time.monotonic(), f"{type(error).__name__}: {error}"
+            time.sleep(0.1)
+            return True
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the thread has failed to read the socket in the last seconds."""
+        return time.monotonic() - self._failed < _FAILING_SECONDS
 
     def _turn(self, seconds: float) -> bool:
         """Read what arrives within `seconds`, and sweep if it is time. Return False after stop()."""

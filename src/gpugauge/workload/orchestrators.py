@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.environ import is_number
@@ -28,6 +28,7 @@ from gpugauge.workload.kubelet import Kubelet, KubeletError
 from gpugauge.workload.podinfo import Place, PodNames, read_names
 from gpugauge.workload.sources import Source
 
+T = TypeVar("T")
 _INDEX = re.compile(r"\d{1,4}(?:\.\d{1,4})?")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}|nvidia\d{1,4}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
@@ -204,11 +205,23 @@ class Orchestrators:
         self._wake.set()
 
     def refresh(self) -> None:
-        """Read every source once."""
-        pods = self._metadata.refresh() if self._metadata else {}
-        view = View(self._ask_kubelet(), self._read_jobs(), self._read_names(), pods)
+        """Read every source once. One that has what nobody expects keeps what it had, and is down."""
+        pods = self._guarded("pods", self._metadata.refresh, self.view.pods) if self._metadata else {}
+        view = View(
+            self._guarded("kubelet", self._ask_kubelet, self.view.kubelet),
+            self._guarded("slurm", self._read_jobs, self.view.jobs),
+            self._guarded("pod_logs", self._read_names, self.view.names),
+            pods,
+        )
         if view != self.view:
             self.view = view
+
+    def _guarded(self, source: str, read: Callable[[], T], before: T) -> T:
+        try:
+            return read()
+        except Exception as error:  # noqa: BLE001  (an error of ours must not end the thread)
+            self.sources[source].set_down(f"reading {source} failed: {type(error).__name__}: {error}")
+            return before
 
     def _run(self) -> None:
         while not self._stopping.is_set():
