@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.drawn import seeds
+from tests.drawn import cases, seeds
+from tests.simulator.build import Clock, opened
 
 from qa.worlds.answering import Moment, moments
 
@@ -242,3 +243,48 @@ def check(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = draw.function not in {EVERYTHING, "nvmlDeviceGetNvLinkState"}  # one link of many that fails is left out
     if draw.code not in {0, 2, 6, 10, *LACKS} and draw.seconds > 20 and draw.every == 1 and counted:
         assert errors > 0, draw
+
+
+# What a GPU answers in place of a member or a value, the field that is refused, and whether it is a failure.
+GARBAGE = [
+    ("nvmlDeviceGetMemoryInfo_v2", 160 << 30, "used", "memory_used_bytes", True),
+    ("nvmlDeviceGetMemoryInfo_v2", 0, "total", "memory_used_bytes", False),  # it has no memory of its own
+    ("nvmlDeviceGetBAR1MemoryInfo", 1 << 40, "bar1Used", "bar1_used_bytes", True),
+    ("nvmlDeviceGetTotalEnergyConsumption", 1 << 61, None, "energy_millijoules", True),
+    ("nvmlDeviceGetFieldValues", 1 << 61, None, "ecc_errors", True),
+    ("nvmlDeviceGetFieldValues", 1 << 20, None, "retired_pages", True),
+    ("nvmlDeviceGetFieldValues", 1 << 30, None, "ecc_errors", True),  # a leap
+]
+
+
+@cases(("call", "value", "member", "name", "fails"), GARBAGE)
+def test_what_cannot_be_true_is_refused(call: str, value: int, member: str | None, name: str, fails: bool) -> None:
+    key = f", member: {member}" if member else ""
+    clock, model = Clock(), "t4" if name == "retired_pages" else "h100"
+    nvml = opened(
+        f"gpus: {{model: {model}}}\nfaults: [{{call: {call}, start: 3, end: 20, value: {value}{key}}}]", clock
+    )
+    found = []
+    for clock.now in (0.0, 5.0, 10.0, 25.0):
+        values, errors = nvml.read(0, ["normal", "slow"])
+        found.append(({**values["normal"], **values["slow"]}.get(name), errors.get(name)))
+
+    (before, none), *wrong, (after, no_error) = found
+    assert before is not None is not after
+    assert (none, no_error) == (None, None)
+    assert wrong == [(None, -1 if fails else None)] * 2
+
+
+@cases("fails", [False, True])
+def test_errors_of_links_are_summed_where_there_is_no_total(fails: bool) -> None:
+    """While a link is silent there is no sum: it would fall."""
+    outage = ", nvlink_outages: [{link: 3, start: 5, end: 15, silent: true}]" if fails else ""
+    health = f"health: {{nvlink_errors: {{replay: 48623, crc_flit: 7}}{outage}}}"
+    clock = Clock()
+    nvml = opened(f"gpus: [{{model: h100, unsupported_fields: [38, 45, 52, 59, 160], {health}}}]", clock)
+    found = []
+    for clock.now in (0.0, 10.0, 20.0):
+        found.append(nvml.read(0, ["slow"])[0]["slow"].get("nvlink_errors") or {})
+
+    assert found[0] == found[2] == {"replay": 48623, "recovery": 0, "crc_flit": 7}
+    assert found[1] == ({} if fails else found[0])

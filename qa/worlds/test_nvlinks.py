@@ -117,7 +117,11 @@ class Driver:
         link = OLD_SPEEDS.get(number, scope if number == 164 else -1)
         if number == 91:
             return t.count_code, t.links
-        if number in (202, 204, *range(206, 216)) or number in t.unsupported or (number == 164 and t.old):
+        if (
+            number in (161, 162, 163, 202, 204, *range(206, 216))
+            or number in t.unsupported
+            or (number == 164 and t.old)
+        ):
             return NOT_SUPPORTED, 0
         if (number in OLD_SPEEDS) and not t.old:
             return INVALID, 0

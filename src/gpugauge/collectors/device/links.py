@@ -68,7 +68,7 @@ METRICS: tuple[Metric, ...] = (
         NONE,
         lambda d: d.nvlink_errors,
         "kind",
-        source="fields 38, 45, 52, 59, 160, 206-214",
+        source="fields 38, 45, 52, 59, 160, 206-214; 161-163 by link",
         devices="with NVLink",
     ),
     _device.counter(

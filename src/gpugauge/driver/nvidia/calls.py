@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from gpugauge.driver.codes import Group
+from gpugauge.driver.codes import IMPLAUSIBLE, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller, member
 from gpugauge.driver.nvidia.plausible import (
     ANY,
@@ -34,6 +34,7 @@ from gpugauge.driver.nvidia.plausible import (
     TEXT,
     Check,
     each,
+    memory_fits,
 )
 from gpugauge.driver.nvidia.processes import running
 
@@ -88,22 +89,34 @@ def _utilization(call: Caller, handle: Any) -> tuple[int, int]:
     return member(rates, "gpu"), member(rates, "memory")
 
 
-def memory(call: Caller, handle: Any) -> tuple[int, int, int, int]:
+def memory(call: Caller, handle: Any) -> tuple[Any, ...]:
     """Return total, used, free and reserved bytes of a GPU or of a MIG device."""
     function = "nvmlDeviceGetMemoryInfo_v2"
     found = call(function, handle, version=call.bound("nvmlMemory_v2", function))
-    return member(found, "total"), member(found, "used"), member(found, "free"), member(found, "reserved")
+    return _fitting(function, *(member(found, part) for part in ("total", "used", "free", "reserved")))
 
 
-def _memory_v1(call: Caller, handle: Any) -> tuple[int, int, int, None]:
+def _memory_v1(call: Caller, handle: Any) -> tuple[Any, ...]:
     """Return the same with drivers before R510, where `used` includes the reserved bytes."""
-    found = call("nvmlDeviceGetMemoryInfo", handle)
-    return found.total, found.used, found.free, None
+    function = "nvmlDeviceGetMemoryInfo"
+    found = call(function, handle)
+    return _fitting(function, found.total, found.used, found.free, None)
+
+
+def _fitting(function: str, total: int, *parts: int | None) -> tuple[Any, ...]:
+    """Return the sizes of a memory, None for all if the GPU has none of its own. Raises DriverError."""
+    if not total:
+        return None, *(None for _ in parts)
+    if not memory_fits(total, *parts):
+        raise DriverError(IMPLAUSIBLE, function)
+    return total, *parts
 
 
 def _bar1(call: Caller, handle: Any) -> tuple[int, int]:
-    found = call("nvmlDeviceGetBAR1MemoryInfo", handle)
-    return member(found, "bar1Total"), member(found, "bar1Used")
+    function = "nvmlDeviceGetBAR1MemoryInfo"
+    found = call(function, handle)
+    total, used = _fitting(function, member(found, "bar1Total"), member(found, "bar1Used"))
+    return total, used
 
 
 def _gpm_supported(call: Caller, handle: Any) -> bool:

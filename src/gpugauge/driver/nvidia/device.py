@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -57,7 +56,7 @@ class Device:
         self._requests: dict[tuple[str, ...], FieldValueRequest] = {}  # by groups
         self._links = Links(call, handle)
         self._samples = Samples(clock)
-        self._counters: defaultdict[Hashable, Rising] = defaultdict(Rising)
+        self._counters: dict[Hashable, Rising] = {}
         self._gpm = Gpm(call, handle)
         self._gpm_supported: bool | None = None
         self._mig = Mig(call, handle)
@@ -142,13 +141,17 @@ class Device:
         """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
         if value is None:
             return
-        if self._plausible(field, value, check):
+        if self._plausible(field, field, value, check):
             found[field] = value
         else:
             errors[field] = IMPLAUSIBLE
 
-    def _plausible(self, name: Hashable, value: Any, check: Check) -> bool:
-        return check(value) and (check is not COUNTER or self._counters[name].plausible(value))
+    def _plausible(self, name: Hashable, field: str, value: Any, check: Check) -> bool:
+        if check is not COUNTER or not check(value):
+            return check(value)
+        if name not in self._counters:
+            self._counters[name] = Rising(field)
+        return self._counters[name].plausible(value, self._clock())
 
     def read_links(self, found: dict[str, Any], errors: dict[str, int]) -> None:
         """Read the states of the NVLinks. Called before `read_field_values`, which reads the values of these links."""
@@ -177,27 +180,32 @@ class Device:
             if error.code in UNSUPPORTED and self._proven.isdisjoint(self._field_values):
                 self._wait(FieldValue, fields, exported=self._call.exports(error.call))
             return
-        answered: set[tuple[str, str | None]] = set()
+        answered: set[tuple[str, str | None, int | None]] = set()
+        partial: set[FieldValue] = set()  # of sums over the links
         failures: dict[str, int] = {}
         for row, code, value in answers:
-            name = (row.field, row.key)
+            name = (row.field, row.key, row.link)
+            total = name in answered or (row.field, row.key, None) in answered
             unsupported = (code in UNSUPPORTED or code == INVALID_ARGUMENT) and row not in self._proven
-            if name in answered or (unsupported and self._links.settles(row)):
+            if total or (unsupported and self._links.settles(row)):
                 self._field_values.remove(row)  # a row above has the value, or unsupported for good
                 self._requests.clear()
-            if name in answered:
+            if total:
                 continue
             if code != SUCCESS:
                 _record(DriverError(code, "nvmlDeviceGetFieldValues"), [row.field], failures)
+                partial.add(row)
                 continue
             answered.add(name)
             self._proven.add(row)
-            if self._plausible(name, value, row.check):
+            if self._plausible(name, row.field, value, row.check):
                 keep(row, value, values[row.group])
             else:
                 errors[row.field] = IMPLAUSIBLE
         # A failed row is not a failure of its field if another row of the field has a value.
-        fields = {field for field, _ in answered}
+        fields = {field for field, *_ in answered}
+        for row in partial:
+            _drop_partial(row, answered, values)
         errors |= {field: code for field, code in failures.items() if field not in fields}
 
     def _request(self, groups: tuple[str, ...]) -> FieldValueRequest:
@@ -256,6 +264,12 @@ class Device:
 def _record(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -> None:
     """Record the code of a failure for the fields that were read."""
     errors.update(dict.fromkeys(fields, error.code))
+
+
+def _drop_partial(row: FieldValue, answered: set[tuple[str, str | None, int | None]], values: dict[str, Any]) -> None:
+    """Drop a sum over the links to which the value of a link is missing: it would fall."""
+    if row.link is not None and (row.field, row.key, row.link) not in answered:
+        values[row.group].get(row.field, {}).pop(row.key, None)
 
 
 def _merge_processes(found: dict[str, Any], errors: dict[str, int], proven: set[str]) -> None:

@@ -22,6 +22,8 @@ from gpugauge.driver.nvidia.plausible import (
     MILLIWATTS,
     MODE,
     NOT_AVAILABLE,
+    PAGES,
+    ROWS,
     Check,
 )
 
@@ -107,9 +109,12 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         "ecc_errors",
         {"corrected_volatile": 3, "uncorrected_volatile": 4, "corrected_aggregate": 5, "uncorrected_aggregate": 6},
     ),
-    *_counters("slow", "retired_pages", {"single_bit": 29, "double_bit": 30}),
+    *(FieldValue("slow", "retired_pages", PAGES, n, key=key) for n, key in ((29, "single_bit"), (30, "double_bit"))),
     FieldValue("slow", "retired_pages_pending", FLAG, 31, flag=True),
-    *_counters("slow", "remapped_rows", {"correctable": 142, "uncorrectable": 143}),
+    *(
+        FieldValue("slow", "remapped_rows", ROWS, n, key=key)
+        for n, key in ((142, "correctable"), (143, "uncorrectable"))
+    ),
     FieldValue("slow", "remapped_rows_pending", FLAG, 144, flag=True),
     FieldValue("slow", "remapped_rows_failure", FLAG, 145, flag=True),
     FieldValue("slow", "recovery_action", MODE, 230),
@@ -131,9 +136,15 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
             "lane": 183,
         },
     ),
-    # Totals over all links, up to NVLink 4. Fields 161 to 163 are a part of them by link, without their history …
+    # Totals over all links, up to NVLink 4 …
     *_counters(
         "slow", "nvlink_errors", {"crc_flit": 38, "crc_data": 45, "replay": 52, "recovery": 59, "ecc_data": 160}
+    ),
+    # … the same by link, where there are no totals: their sum …
+    *(
+        FieldValue("slow", "nvlink_errors", COUNTER, number, link, key, link=link)
+        for number, key in ((161, "replay"), (162, "recovery"), (163, "crc_flit"))
+        for link in range(MAX_LINKS)
     ),
     # … and of NVLink 5. Field 215 is the sum of the recoveries that succeeded and that failed.
     *_counters(
@@ -202,4 +213,5 @@ def keep(row: FieldValue, value: int | float, found: dict[str, Any]) -> None:
     if row.key is None:
         found[row.field] = plain
     else:
-        found.setdefault(row.field, {})[row.key] = plain
+        entries = found.setdefault(row.field, {})
+        entries[row.key] = plain + (entries.get(row.key, 0) if row.link is not None else 0)

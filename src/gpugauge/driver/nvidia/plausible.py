@@ -43,6 +43,8 @@ BYTES = _between(0, 1 << 50)
 MILLIWATTS = _between(0, 10_000_000)
 MILLIWATTS_LIMIT = _between(1, 10_000_000)
 COUNTER = _between(0, (1 << 63) - 1)  # see Rising, too
+PAGES = _between(0, 1 << 12)  # retired; 64 up to Volta
+ROWS = _between(0, 1 << 16)  # remapped
 CELSIUS = _between(1, 200)  # GPUs without the sensor return 0
 MEGAHERTZ = _between(0, 100_000)
 MIB_PER_SECOND = _between(0, 1e8)
@@ -59,16 +61,44 @@ BITS = _between(0, (1 << 32) - 2)
 MODE = _between(0, 100)
 
 
+# By field, the most by which a counter can rise in a second: 10 kW, a second of throttling, 10 TB of NVLink traffic.
+_MOST_PER_SECOND = {
+    "energy_millijoules": 1e7,
+    "clocks_event_nanoseconds": 1e9,
+    "nvlink_transmitted_bytes": 1e13,
+    "nvlink_received_bytes": 1e13,
+}
+_MOST_ERRORS_PER_SECOND = 1e7
+_LIFE_SECONDS = 3.2e8  # ten years
+
+
+def memory_fits(total: int, *parts: int | None) -> bool:
+    """Return whether parts of a memory are not larger than the whole."""
+    return all(part is None or part <= total for part in parts)
+
+
 class Rising:
-    """A counter. That it falls is plausible when the next reading is low, too: then it was reset. Of a single low
-    reading, rate() and increase() in Prometheus would make an increase by the whole counter.
+    """A counter of a field. That it falls is plausible when the next reading is low, too: then it was reset. Of a
+    single low reading, rate() and increase() in Prometheus would make an increase by the whole counter. It cannot rise
+    by more than the hardware can do.
     """
 
-    def __init__(self) -> None:
-        self._last, self._doubted = 0, False
+    def __init__(self, field: str) -> None:
+        self._most = _MOST_PER_SECOND.get(field, _MOST_ERRORS_PER_SECOND)
+        self._doubted = False
+        self._known: list[tuple[int, float]] = []  # values and times: the last one, and that before it fell
 
-    def plausible(self, value: int) -> bool:
-        """Return whether a reading is plausible after the ones before."""
-        self._doubted = value < self._last and not self._doubted
-        self._last = self._last if self._doubted else value
-        return not self._doubted
+    def plausible(self, value: int, now: float) -> bool:
+        """Return whether a reading at `now` (seconds) is plausible after the ones before."""
+        if value > self._most * _LIFE_SECONDS:
+            return False
+        rises = [last <= value <= last + self._most * (1 + now - then) for last, then in self._known]
+        if not rises or any(rises):
+            self._known, self._doubted = [(value, now)], False
+            return True
+        last = self._known[0]
+        self._doubted = value < last[0] and not self._doubted
+        if self._doubted or value >= last[0]:
+            return False
+        self._known = [(value, now), last]  # a reset, or garbage twice
+        return True

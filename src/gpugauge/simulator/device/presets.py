@@ -21,7 +21,7 @@ WITHOUT: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
         (38, 45, 52, 59, *range(84, 90), 91, *range(132, 140), *range(160, 166), 202, 204, *range(206, 216)),
     ),
     "nvlink_5": ((), (202, 204, *range(206, 216))),
-    "nvlink_before_5": ((), (38, 45, 52, 59, 138, 139, 160)),
+    "nvlink_before_5": ((), (38, 45, 52, 59, 138, 139, *range(160, 164))),
     "page_retirement": ((), (29, 30, 31)),
     "pcie_counters": ((), tuple(range(173, 184))),
     "recovery_action": ((), (230,)),

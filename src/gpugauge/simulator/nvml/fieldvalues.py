@@ -92,6 +92,18 @@ def _counter(kind: str, source: str) -> _Answer:
     return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.counted(source, s, kind), t))
 
 
+def _nvlink_errors(kind: str) -> _Answer:
+    """Return the answer of a counter of each link: all errors are those of link 0."""
+    counter = _counter(kind, "nvlink_errors")
+
+    def answer(device: Device, t: float, link: int) -> int | None:
+        if device.nvlink_up(link, t) is None or device.health.nvlink_silent(link, t):
+            return None
+        return 0 if link else counter(device, t, link)
+
+    return answer
+
+
 # Value type and answer by id. An id is required here for each row of driver/nvidia/fieldvalues.py.
 FIELDS: dict[int, tuple[int, _Answer]] = {
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in (1, 2)},  # ECC mode now and pending
@@ -133,6 +145,10 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
     143: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("uncorrectable", t)),
     144: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("pending", t)),
     145: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("failure", t)),
+    **{
+        number: (UNSIGNED_LONG_LONG, _nvlink_errors(kind))
+        for number, kind in ((161, "replay"), (162, "recovery"), (163, "crc_flit"))
+    },
     164: (UNSIGNED_INT, _nvlink_speed),
     **{
         173 + i: (UNSIGNED_INT, _counter(kind, "pcie_errors"))
