@@ -147,7 +147,7 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     assert "last_processes" not in second
     (process,) = first["last_processes"]
     assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
-    assert "last used by pid 4001 train.py (ended)" in table(status(gone, history), False, 1.7e9, 120)
+    assert "last used by pid 4001 train.py (not seen now)" in table(status(gone, history), False, 1.7e9, 120)
 
 
 def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
@@ -178,7 +178,7 @@ def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
     assert (down["kind"], down["runbook"], down["detail"]) == (
         "gpu_down",
         "GpuLost",
-        "last used by pid 6 (ended), pid 7",
+        "last used by pid 6 (not seen now), pid 7",
     )
     assert "nvidia-smi --gpu-reset" in down["advice"]
     assert (trouble["processes"], trouble["text"], trouble["runbook"]) == (["bb"], "is stalled", "TrainingStalled")

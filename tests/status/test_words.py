@@ -58,5 +58,5 @@ def test_no_number_has_an_exponent(seed: int) -> None:
 def test_who_used_a_gpu_last() -> None:
     known = [{"pid": 7, "command": "train.py", "alive": False}, {"pid": None, "command": "x.py", "alive": True}]
 
-    assert last_use({"last_processes": known}) == "last used by pid 7 train.py (ended), x.py"
+    assert last_use({"last_processes": known}) == "last used by pid 7 train.py (not seen now), x.py"
     assert last_use({"last_processes": [{"pid": None, "command": None, "alive": True}]}).endswith("without a pid")

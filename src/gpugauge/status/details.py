@@ -90,7 +90,7 @@ def remark(process: Mapping[str, Any]) -> str:
 def _named(process: Mapping[str, Any]) -> str:
     pid, command = process["pid"], process["command"] or ""
     name = f"pid {pid} {command}".strip() if pid is not None else command or "a process without a pid"
-    return name + ("" if process["alive"] else " (ended)")
+    return name + ("" if process["alive"] else " (not seen now)")
 
 
 def last_use(gpu: Mapping[str, Any]) -> str:
