@@ -100,11 +100,11 @@ class Failing:
         if known is None:
             if code in UNSUPPORTED and held is None and name.removeprefix("samples_") not in self._rings:
                 return  # the GPU lacks it
-            group, good, limit = held or ("", now, _KEPT_SECONDS)
-            groups = {group} if group else {"samples"} if name.startswith("samples_") else set(asked)
-            groups = {"events"} if name == "events" else groups
+            group, good, limit = held or (part_of(name), now, _KEPT_SECONDS)
+            # Of a field that was never read, the group is not known: it is one of those that were read now.
+            own = held or group in {"samples", "events", "profiling", "processes", "mig"}
+            groups = {group} if own else asked - {"samples", "events", "profiling"}
             known = self._fields[name] = _Field(groups, good, min(limit, _KEPT_SECONDS), unix)
-        known.groups = known.groups & asked or known.groups
         known.codes[code] += 1
         known.fails, known.succeeds = known.fails + 1, 0
 
