@@ -72,6 +72,7 @@ def test_no_alert_resolves_over_a_restart(tmp_path: Path) -> None:
             again = time.time() + 15  # longer than any validity, and than `settle`
             wait_for(lambda: posted[-1][0] > again, 60, "the alerts are sent again")
     server.shutdown()
+    server.server_close()
     assert len(posted) > before
     valid: dict[str, float] = defaultdict(lambda: float("inf"))
     for at, alerts in posted:
