@@ -77,9 +77,9 @@ class Kubelet:
 
     def drop(self) -> None:
         """End all connections to plugins."""
-        for channel in self._channels:
+        channels, self._channels = self._channels, []
+        for channel in channels:
             channel.close()
-        self._channels.clear()
 
     def allocate(self, containers: int) -> list[tuple[dict[str, str], list[tuple[str, str, bool]]]]:
         """Return environment and mounts (path in the container, path on the node, read-only) of each container."""
@@ -102,12 +102,14 @@ class Kubelet:
         message = decode(request)
         version, endpoint, resource = (message[number][0].decode() for number in (1, 2, 3))
         self.registered.append((version, endpoint, resource))
-        threading.Thread(target=self._watch, args=(endpoint, resource), daemon=True).start()
+        channel = self._dial(endpoint)
+        self._channels.append(channel)  # before the thread, which may start late: drop() must find it
+        if self._server is None:
+            self.drop()
+        threading.Thread(target=self._watch, args=(channel, resource), daemon=True).start()
         return b""
 
-    def _watch(self, endpoint: str, resource: str) -> None:
-        channel = self._dial(endpoint)
-        self._channels.append(channel)
+    def _watch(self, channel: Any, resource: str) -> None:
         try:
             options = decode(channel.unary_unary("/v1beta1.DevicePlugin/GetDevicePluginOptions")(b"", timeout=10))
             assert options == {}
