@@ -65,9 +65,13 @@ def add(
     if owners or drawn.random.random() < 0.5:
         noise = [reference("Workload", "kueue.x-k8s.io/v1beta1", "other", controller=False)]
         metadata["ownerReferences"] = [*(noise if drawn.random.random() < 0.3 else []), *owners]
-    if drawn.random.random() < 0.1:  # a static pod, seen through the API
-        metadata["annotations"] = {"kubernetes.io/config.mirror": f"{drawn.random.getrandbits(128):032x}"}
-        uid = metadata["annotations"]["kubernetes.io/config.mirror"]  # type: ignore[index]  # set in the line above
+    mirror = f"{drawn.random.getrandbits(128):032x}"
+    if owners and owners[0]["kind"] == "Node" and owners[0]["controller"] is True:  # a static pod, seen through the API
+        metadata["annotations"] = {"kubernetes.io/config.mirror": mirror}
+        uid = mirror
+    elif drawn.random.random() < 0.1:  # a pod that claims to be a static one, or another
+        claimed = drawn.random.choice([mirror, *drawn.truth])
+        metadata["annotations"] = {"kubernetes.io/config.mirror": claimed}
     drawn.items.append({"metadata": metadata, "spec": {"containers": [{"name": '}],"items":['}]}, "status": {}})
     drawn.truth[uid] = (namespace, *(truth if any(truth) else ("pod", name)))
 

@@ -269,7 +269,7 @@ def test_pods() -> None:
 
 def test_a_pod_whose_names_are_not_known_is_its_uid() -> None:
     """Without the namespace, the name of the controller could be that of another one."""
-    assert resolve(JobFacts(kubeflow("bert"), host=HOST, pod_uid="uid")) == Job("pod", "uid", "", "pod")
+    assert resolve(JobFacts(kubeflow("bert"), host=HOST, pod_uid="uid")) == Job("pod", "uid", "", "unknown")
 
 
 HOSTS: list[tuple[str, JobFacts, tuple[str, str, str]]] = [
@@ -426,8 +426,8 @@ def test_kinds_and_sources_are_closed_and_all_tested() -> None:
     expected = {(kind, source) for kind, _, source in rows} - {("", "")}
 
     assert {kind for kind, _ in expected} == set(KINDS) - {"tfjob", "jaxjob", "paddlejob", "xgboostjob"}
-    # `metadata` and `hook` replace other sources, see below.
-    assert {source for _, source in expected} == set(SOURCES) - {"metadata", "hook"}
+    # `metadata`, `hook` and `unknown` replace other sources, see below.
+    assert {source for _, source in expected} == set(SOURCES) - {"metadata", "hook", "unknown"}
 
 
 @pytest.mark.parametrize(

@@ -154,27 +154,6 @@ def test_names_that_come_late_make_no_second_job(made: Made, tmp_path: Path) -> 
     assert seen.index(seen[-1]) == 9  # at second 145
 
 
-def test_a_pod_whose_name_never_comes_is_its_own_job(made: Made, tmp_path: Path) -> None:
-    clock, logs = Clock(), tmp_path / "log"
-    made.process(41, cgroup=POD, environ=PYTORCHJOB)
-    workloads = over(made, pod_logs=logs, clock=clock)
-    before = job(workloads.resolve(41))
-    clock.now += 59
-    still = job(workloads.resolve(41))
-    clock.now += 1
-    after = job(workloads.resolve(41))
-    pod_logs(logs, "research", "trainer-worker-1", UID, {"main": ID})
-    workloads.refresh()
-    clock.now += 60
-    workloads.resolve(41)
-
-    assert before == still == ("", "", "", "")
-    assert after == ("pod", UID, "", "pod")
-    # Its name is shown, but the job stays.
-    assert job(workloads.resolve(41))[:2] == ("pod", UID)
-    assert workloads.resolve(41).pod == "trainer-worker-1"
-
-
 def test_a_user_whose_name_comes_late(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[int, str] = {}
     monkeypatch.setattr("gpugauge.workload.users.Users.is_known", lambda _, uid: uid in known)
@@ -395,7 +374,9 @@ def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:
 def test_counters_are_complete_from_the_start(made: Made) -> None:
     counters: Mapping[str, int] = over(made).counters()
 
-    assert counters == dict.fromkeys(("pids_vanished", "labels_cleaned", "kubelet_failures", "devices_ignored"), 0)
+    assert counters == dict.fromkeys(
+        ("pids_vanished", "labels_cleaned", "jobs_changed", "kubelet_failures", "devices_ignored"), 0
+    )
 
 
 @settings(max_examples=50, deadline=None)

@@ -208,7 +208,10 @@ class Parts:
 def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
     """Return the sources of the collectors; starts to query the orchestrators."""
     own_pod, metadata = _own_pod(settings.kubernetes.pod_info), pod_metadata(settings.kubernetes)
-    workloads = on_host = Workloads(
+    on_host = None
+    if machine.host_procfs:  # trainings that report to a simulated node are real processes
+        on_host = Workloads(machine.host_procfs, pod_logs=settings.path.pod_logs, own_pod=own_pod, metadata=metadata)
+    workloads = Workloads(
         machine.procfs,
         cgroup_root=machine.cgroup_root,
         kubelet_socket=machine.kubelet_socket,
@@ -217,12 +220,10 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
         pod_logs=machine.pod_logs,
         own_pod=own_pod,
         docker_containers=None if machine.scenario else _DOCKER_CONTAINERS,
-        metadata=None if machine.host_procfs else metadata,
+        metadata=None if on_host else metadata,
+        besides=on_host,
     )
-    if machine.host_procfs:
-        # Trainings that report to a simulated node are real processes.
-        on_host = Workloads(machine.host_procfs, pod_logs=settings.path.pod_logs, own_pod=own_pod, metadata=metadata)
-    for each in {workloads, on_host}:
+    for each in {workloads, on_host or workloads}:
         each.start()
         stack.callback(each.stop)
     return Sources(
@@ -230,7 +231,7 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
         workloads,
         sessions=machine.session_sources[-1] if machine.session_sources else None,
         session_procfs=machine.session_procfs,
-        session_workloads=lambda s: workloads if machine.session_procfs(s) is machine.procfs else on_host,
+        session_workloads=lambda s: workloads if machine.session_procfs(s) is machine.procfs else on_host or workloads,
         kernel_log=machine.kernel_log,
         fault_file=state.with_name(f"{state.stem}-xids.json") if (state := machine.state_file) else None,
         boot=machine.scenario or host_digest(settings.path.procfs),

@@ -112,8 +112,8 @@ def down_phrase(reason: str | None) -> str:
 
 def unread_words(parts: Collection[str], reason: str, since: float) -> str:
     """Return which parts of a GPU cannot be read since a Unix time."""
-    names = ", ".join(PARTS.get(part, part) for part in parts)
-    return f"cannot be read since {datetime.fromtimestamp(since, timezone.utc):%H:%M} UTC: {names}: {reason.replace('_', ' ')}"
+    names, code = ", ".join(PARTS.get(part, part) for part in parts), reason.replace("_", " ")
+    return f"cannot be read since {datetime.fromtimestamp(since, timezone.utc):%H:%M} UTC: {names}: {code}"
 
 
 def unread_advice(reason: str) -> str:

@@ -35,6 +35,11 @@ def parse(environ: bytes) -> dict[str, str]:
     return found
 
 
+def sent(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the VARIABLES among the facts that a hook sent."""
+    return {name: value for name, value in facts.items() if name.encode() in VARIABLES}
+
+
 def run_identity(environ: Mapping[str, str]) -> str:
     """Return the id of the experiment run, `wandb:abc`; empty without one. torchrun's default "none" is ignored."""
     for name, tool in _RUNS:

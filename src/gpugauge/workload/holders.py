@@ -50,6 +50,13 @@ class Holders:
             if len(self._held) > _MAX_HOLDERS:
                 self._held.popitem(last=False)
 
+    def renamed(self, key: Key, before: Job, job: Job) -> None:
+        """Note that the job of a holder has another name, since a source of names has answered."""
+        held = self._held.get(key)
+        if held and held.job == before:
+            held.job = job
+            self.changes += 1
+
     def job(self, workload: Workload) -> Job:
         """Return the job of a holder; an empty one for a pod of which no process was found."""
         if workload.kind != "slurm":

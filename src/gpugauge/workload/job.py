@@ -21,7 +21,7 @@ KINDS = (
 )
 SOURCES = (
     *("declared", "slurm", "metadata", "downward_api", "environment", "pod_name", "pod"),
-    *("rendezvous", "cgroup", "ancestry", "hook"),
+    *("rendezvous", "cgroup", "ancestry", "hook", "unknown"),
 )
 MAX_NAME_BYTES = 128
 
@@ -31,7 +31,7 @@ _SHARED_UNITS = re.compile(
     r"docker|containerd|kubelet|podman|nomad|jupyterhub|getty|rserver|rstudio-server|code-server|gitlab-runner)(?:@[^/]*)?"
     r"|jupyter-[^/]+|actions\.runner\.[^/]+)\.service"
 )
-_PROVEN = ("metadata", "downward_api", "pod_name", "pod")  # sources that a process cannot change
+_CLAIMS = ("declared", "environment", "rendezvous")  # sources that are the environment
 _LOOPBACK = re.compile(r"(?:localhost(?:\..*)?|ip6-localhost|127(?:\.\d+){0,3}|::1|0(?:\.0){0,3}|::)?")
 _HET_LEADERS = ("SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID_PACK_GROUP_0")  # the second one before Slurm 20.02
 # PRRTE, the launcher of Open MPI 5: `prterun-<host>-<pid>@<number>`.
@@ -55,7 +55,9 @@ class JobFacts:
     """The facts about one process. Unknown ones are empty or None."""
 
     environment: Mapping[str, str] = field(default_factory=dict)  # those of environ.VARIABLES
-    claimed: bool = False  # the environment was sent by the hook, since /proc does not show the process
+    claimed: bool = False  # the environment was sent by the hook, since /proc does not show it
+    hidden: bool = False  # the environment is not known
+    incomplete: bool = False  # a source that may know more has not answered
     user: str = ""
     host: str = ""  # a name that no other machine has
     slurm_job: str = ""  # the number or the SLUID in the cgroup
@@ -81,12 +83,11 @@ def resolve(facts: JobFacts) -> Job:
         return Job()
     sources = (_declared, _slurm, *((_of_pod,) if in_pod else (_mpi, _distributed, _ray, _of_host)))
     found = next((job for source in sources if (job := source(facts)) is not None), Job())
-    claimed = facts.claimed and found.source not in _PROVEN
     return Job(
         found.kind,
         bounded(printable(found.name)),
         facts.pod.namespace if facts.pod and found.kind else "",
-        "hook" if claimed and found.kind else found.source,
+        "hook" if facts.claimed and found.source in _CLAIMS else found.source,
     )
 
 
@@ -116,7 +117,7 @@ def _leader(environment: Mapping[str, str]) -> str:
 
 
 def _declared(f: JobFacts) -> Job | None:
-    name = f.environment.get("GPUGAUGE_JOB", "").strip()
+    name = f.environment.get("GPUGAUGE_JOB", "").strip() if f.pod or not f.pod_uid else ""  # without its namespace
     return Job("declared", f"{f.user}/{name}", source="declared") if name else None
 
 
@@ -133,12 +134,13 @@ def _slurm(f: JobFacts) -> Job | None:
 def _of_pod(f: JobFacts) -> Job:
     if f.pod is None:
         # Without the namespace, every other name could be that of another namespace's job.
-        return Job("pod", f.pod_uid, source="pod")
+        return Job("pod", f.pod_uid, source="unknown")
     found = controller(f.pod, f.environment)
     if found:
         kind, name, source = found
         return Job(kind, name, source=source)
-    return _distributed(f) or Job("pod", f.pod.name, source="pod")
+    stated = f.pod.labels or f.pod.source == "metadata" or not f.incomplete
+    return _distributed(f) or Job("pod", f.pod.name, source="pod" if stated else "unknown")
 
 
 def _distributed(f: JobFacts) -> Job | None:

@@ -18,7 +18,7 @@ from gpugauge.workload.identity import Workload, clean
 
 _METHOD = "/v1.PodResourcesLister/List"
 _MAX_REPLY_BYTES = 16 << 20
-_MAX_DEVICES = 65536
+_MAX_DEVICES, _MAX_HOLDERS = 65536, 256  # in all, and of one device
 # `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`, by HAMi `GPU-uuid-3`; on GKE `nvidia0`, `nvidia0/gi2`, shared
 # `nvidia0/vgpu1`.
 _DEVICE = re.compile(
@@ -39,7 +39,7 @@ class Allocations:
     """The containers by name of the device; several for a shared device."""
 
     devices: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
-    ignored: int = 0  # devices with an unknown form of name, or above _MAX_DEVICES
+    ignored: int = 0  # devices with an unknown form of name, or above a limit
 
 
 class Kubelet:
@@ -86,11 +86,12 @@ def decode(reply: bytes, resources: tuple[str, ...]) -> Allocations:
     for workload, name in _assignments(reply, resources):
         match = _DEVICE.fullmatch(name)
         count += 1
-        if match is None or count > _MAX_DEVICES:
+        holders = devices.setdefault(next(filter(None, match.groups())), {}) if match else {}
+        if match is None or count > _MAX_DEVICES or len(holders) >= _MAX_HOLDERS:
             ignored += 1
             continue
-        devices.setdefault(next(filter(None, match.groups())), {})[workload] = None
-    return Allocations({name: tuple(holders) for name, holders in devices.items()}, ignored)
+        holders[workload] = None
+    return Allocations({name: tuple(holders) for name, holders in devices.items() if holders}, ignored)
 
 
 def _assignments(reply: bytes, resources: tuple[str, ...]) -> Iterator[tuple[Workload, str]]:

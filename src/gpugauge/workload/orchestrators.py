@@ -119,7 +119,7 @@ class View:
         """
         if container_id in self.names.containers:
             return self.names.containers[container_id]
-        listed = self.pods.get(pod_uid)
+        listed = self.listed(pod_uid)
         named = Place(listed.namespace, listed.name) if listed else self.names.pods.get(pod_uid) or named
         holders = [{w for name in names for w in self.kubelet.get(name, ())} for names in devices]
         common = set.intersection(*holders) if holders else set()
@@ -132,6 +132,11 @@ class View:
             return named
         (namespace, pod), *_ = pods
         return Place(namespace, pod, next(iter(common)).container if len(common) == 1 else "")
+
+    def listed(self, uid: str) -> Pod | None:
+        """Return a pod as the cluster lists it, unless the folders have another one with this UID."""
+        pod, named = self.pods.get(uid), self.names.pods.get(uid)
+        return None if pod and named and (pod.namespace, pod.name) != (named.namespace, named.pod) else pod
 
 
 class Metadata(Protocol):

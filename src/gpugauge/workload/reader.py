@@ -58,7 +58,8 @@ class Reader:
         if status is None:
             return None
         groups = self._cgroup(pid)
-        environment = self._environ(pid, status.uid)
+        read = self._environ(pid, status.uid)
+        environment = read or {}
         command = self._command(pid, status)
         job = environ.slurm_job(environment, groups.slurm_job, in_pod=bool(groups.pod_uid))
         contained = bool(groups.pod_uid or groups.container_id or groups.system)
@@ -83,6 +84,7 @@ class Reader:
             status.container_pid,
             JobFacts(
                 environment,
+                hidden=read is None,
                 user=user,
                 host=self._host,
                 slurm_job=groups.slurm_job,
@@ -122,7 +124,8 @@ class Reader:
         self.sources["cgroup"].set_up()
         return cgroup.parse(text)
 
-    def _environ(self, pid: int, uid: int) -> dict[str, str]:
+    def _environ(self, pid: int, uid: int) -> dict[str, str] | None:
+        """Return the variables, None if they cannot be read."""
         source = self.sources["environ"]
         try:
             content = self._procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
@@ -134,9 +137,9 @@ class Reader:
                     "environments of other users' processes cannot be read, run ids are missing: "
                     + privileges.reading_others()
                 )
-            return {}
+            return None
         except OSError:
-            return {}
+            return None
         self._may_read_others |= uid != os.geteuid()
         if self._may_read_others or source.up is None:
             source.set_up()

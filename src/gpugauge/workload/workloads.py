@@ -35,8 +35,8 @@ _UNKNOWN = Workload()
 _MAX_PROCESSES = 4096
 # A process that is not found may have just ended. If none is found for this long, /proc does not show them.
 _INVISIBLE_SECONDS = 60.0
-# Names that are part of a job are awaited for this time after its first process was found.
-_NAMES_WAIT_SECONDS = 60.0
+# Names that are part of a job, and the environment from the hook, are awaited for this time from the first sight on.
+_NAMES_WAIT_SECONDS, _HOOK_WAIT_SECONDS = 60.0, 15.0
 _INITIAL_PID_NAMESPACE = 4026531836
 
 
@@ -48,7 +48,8 @@ class _Known:
     facts: KernelFacts
     workload: Workload
     found: float  # monotonic time
-    settled: bool = False  # whether its job is resolved; it is resolved once
+    settled: bool = False  # whether its job is resolved
+    lacking: frozenset[str] = frozenset()  # what was not known then: the job is resolved again when it is
     held: tuple[tuple[Key, Job], ...] = ()  # its job by the keys of those to whom devices may be allocated
     devices: DeviceNames = ()
     tried: tuple[View, DeviceNames] | None = None  # input of the last attempt to find the names of the pod
@@ -69,13 +70,14 @@ class Workloads:
         own_pod: Pod | None = None,
         docker_containers: Path | None = None,
         metadata: Metadata | None = None,
+        besides: Workloads | None = None,
         users: Users | None = None,
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`own_pod` is the pod that this daemon runs in as a sidecar: every process that it sees is in that pod.
         `docker_containers` is Docker's folder of containers. `users` are by default those of the host, where this
-        process knows them.
+        process knows them. `besides` are those of another /proc, whose sources and counts are reported, too.
         """
         users = self._users = users or Users(shares_host_users() and procfs.root == Path("/proc"))
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
@@ -84,16 +86,17 @@ class Workloads:
         self._orchestrators = Orchestrators(
             kubelet, job_mapping_dir, pod_logs, users.name, poll_seconds, clock, metadata
         )
-        self._visible = Source("procfs", log)
+        self._visible, self._besides = Source("procfs", log), besides
         self._vanished = 0
         self._last_seen: float | None = None
         self._cache: OrderedDict[int, _Known] = OrderedDict()
         self._lock = threading.Lock()
         self._own_pod, self._host = own_pod, procfs.host()
         self._holders = Holders(clock)
-        self._agents: OrderedDict[str, Job] = OrderedDict()  # by the `process` label of a torchrun
+        self._agents: OrderedDict[str, tuple[Job, bool]] = OrderedDict()  # by `process` of a torchrun; if complete
         self._numbers: OrderedDict[str, tuple[str, bool]] = OrderedDict()  # by SLUID; whether the number is proven
         self.indexes = Indexes()
+        self._changes, self._checked = 0, View()  # jobs that were resolved again, with another result
         self._allocations: Mapping[str, tuple[Workload, ...]] = MappingProxyType({})
         self._allocated_at = (View(), 0, 0)  # their input: the view, and the numbers of changes
 
@@ -111,19 +114,35 @@ class Workloads:
         """
         self._orchestrators.refresh()
 
-    def resolve(self, pid: int, devices: DeviceNames = (), *, start: int | None = None) -> Workload:
+    @property
+    def changes(self) -> int:
+        """The number of changed jobs: each was resolved again, since a source has come back or a name came late."""
+        if self._checked is not self._orchestrators.view:
+            with self._lock:
+                self._checked = self._orchestrators.view
+                for known in filter(lambda each: each.lacking, self._cache.values()):
+                    self._name(known)
+                    self._settle(known)
+        return self._changes
+
+    def resolve(
+        self, pid: int, devices: DeviceNames = (), *, start: int | None = None, sent: Mapping[str, str] | None = None
+    ) -> Workload:
         """Return the workload of a process, an empty one if it ended.
 
         `devices` has the names (`identity.device_names`) of each device that it uses; they identify a pod whose name is
-        in no log folder. `start` is the start time of the process; it is read if not given.
+        in no log folder. `start` is the start time of the process; it is read if not given. `sent` are the facts
+        that its hook sent: variables of the job, which count if its environment cannot be read.
         """
         with self._lock:
             known = self._known(pid, start)
             if known is None:
                 return _UNKNOWN
+            if sent and known.facts.job.hidden:
+                self._add_environment(known, environ.sent(sent))
             known.devices = devices or known.devices
             self._name(known)
-            if not known.settled:
+            if known.lacking or not known.settled:
                 self._settle(known)
             for key, job in known.held:
                 self._holders.found(key, job, known.workload.job_id, known.start)
@@ -139,7 +158,7 @@ class Workloads:
         place = str(namespace), environment.get(INIT_START, "")
         launch = process_hash(*place, port) if port else process_hash(session)
         facts = JobFacts(
-            {name: value for name, value in environment.items() if name.encode() in environ.VARIABLES},
+            environ.sent(environment),
             claimed=True,
             user=clean(self._users.name(uid) if on_host and self._own_pod is None else self._users.number(uid)),
             host=self._host,
@@ -148,7 +167,9 @@ class Workloads:
             launch=launch[:8],
         )
         pod = self._own_pod or Pod("", "")
-        return _with_job(Workload("pod" if pod.name else "", pod.namespace, pod.name), resolve(facts))
+        job = resolve(facts)
+        job = replace(job, source="hook") if job.source == "ancestry" else job
+        return _with_job(Workload("pod" if pod.name else "", pod.namespace, pod.name), job)
 
     def container_pid(self, pid: int, *, start: int | None = None) -> int | None:
         """Return the pid of the process in its container, None outside of a container. For `start` see resolve()."""
@@ -193,12 +214,16 @@ class Workloads:
     def sources(self) -> Mapping[str, bool]:
         """Return the state of the sources by name, without those that do not apply or were not read yet."""
         every = (self._visible, *self._reader.sources.values(), *self._orchestrators.sources.values())
-        return {source.name: source.up for source in every if source.up is not None}
+        others = self._besides.sources() if self._besides else {}
+        return {**others, **{source.name: source.up for source in every if source.up is not None}}
 
     def counters(self) -> Mapping[str, int]:
         """Return the numbers of values that were truncated, cleaned, ignored or failed since the start, by kind."""
         own = {"pids_vanished": self._vanished, "labels_cleaned": self._reader.labels_cleaned}
-        return own | self._orchestrators.counters
+        own["jobs_changed"] = self._changes
+        own |= self._orchestrators.counters
+        others = self._besides.counters() if self._besides else {}
+        return {kind: count + others.get(kind, 0) for kind, count in own.items()}
 
     def _known(self, pid: int, start: int | None) -> _Known | None:
         if start is None and pid > 0:
@@ -253,37 +278,72 @@ class Workloads:
             if tried is None and (place is None or self._awaits_metadata(known)):
                 self._orchestrators.request_pod_names(facts.pod_uid)
 
+    @staticmethod
+    def _add_environment(known: _Known, environment: dict[str, str]) -> None:
+        """Add the environment that the hook sent. The first one counts."""
+        facts = replace(known.facts.job, environment=environment, hidden=False, claimed=True)
+        known.facts = replace(known.facts, job=facts)
+        job = "" if facts.pod_uid or facts.slurm_job else environ.slurm_job(environment)
+        run, job_id = clean(environ.run_identity(environment)), job or known.workload.job_id
+        known.workload = replace(known.workload, run_id=run, job_id=job_id)
+
+    def _lacking(self, known: _Known) -> frozenset[str]:
+        """Return what is not known yet and may be part of the job."""
+        facts = known.facts.job
+        of_pod = (("pod", self._pod(known) is None), ("owner", self._awaits_metadata(known))) if facts.pod_uid else ()
+        return frozenset(name for name, lacks in (("environment", facts.hidden), *of_pod) if lacks)
+
     def _settle(self, known: _Known) -> None:
-        """Resolve the job of a process, once, when all names in it are known or were awaited for long enough."""
-        waits = self._clock() - known.found < _NAMES_WAIT_SECONDS
-        facts, workload = known.facts.job, known.workload
-        pod = self._pod(known)
-        number, proven = self._number(known)
-        if number is None or (waits and facts.pod_uid and (pod is None or self._awaits_metadata(known))):
+        """Resolve the job of a process when all that may be part of it is known, or was awaited for long enough. The
+        job is resolved again when more is known.
+        """
+        lacking, age = self._lacking(known), self._clock() - known.found
+        waits = age < _NAMES_WAIT_SECONDS
+        awaited = lacking if age < _HOOK_WAIT_SECONDS else lacking - {"environment"} if waits else frozenset()
+        if not lacking < known.lacking if known.settled else awaited:
             return
+        number, proven = self._number(known)
+        if number is None:
+            return
+        facts = replace(known.facts.job, pod=self._pod(known), incomplete=bool(lacking))
+        before = known.workload
         if number:
-            workload, facts = replace(workload, job_id=number), numbered(facts, number, proven=proven)
+            facts, before = numbered(facts, number, proven=proven), replace(before, job_id=number)
+        found = self._job(known, facts, waits=waits)
+        if found is None:
+            return
+        job, user = found
+        if known.settled and (before.job_kind, before.job) != (job.kind, job.name):
+            self._changes += 1
+            log.info("the job %s is %s now: a name in it came late", before.job, job.name)
+        for key, earlier in known.held:
+            self._holders.renamed(key, earlier, job)
+        known.settled, known.lacking, known.workload = True, lacking, _with_job(before, job)
+        pod = self._pod(known) if job.kind else None
+        keys = [pod_key(pod.namespace, pod.name)] if pod else []
+        if job.kind == "slurm":
+            keys.append(slurm_key(before.job_id, "" if before.job_id == facts.slurm_job else user))
+        known.held = tuple((key, job) for key in keys)
+
+    def _job(self, known: _Known, facts: JobFacts, *, waits: bool) -> tuple[Job, str] | None:
+        """Return the job of a process with these facts and the name of its user, None while that is awaited."""
         agent = known.facts.parent if "TORCHELASTIC_RUN_ID" in facts.environment else ""
         # torchrun starts its ranks again with another port.
-        job, user = self._agents.get(agent), facts.user
-        if job is None:
-            job = resolve(replace(facts, pod=pod))
-            if known.facts.user is not None and f"{user}/" in job.name:
-                name = self._reader.user_name(known.facts.user)
-                if name is None and waits:
-                    return
-                user = name or user
-                job = resolve(replace(facts, pod=pod, user=user))
+        job, complete = self._agents.get(agent, (None, False))
+        if job and (complete or facts.incomplete):
+            return job, facts.user
+        job = resolve(facts)
+        if known.facts.user is not None and f"{facts.user}/" in job.name:
+            name = self._reader.user_name(known.facts.user)
+            if name is None and waits:
+                return None
+            facts = replace(facts, user=name or facts.user)
+            job = resolve(facts)
         if agent:
-            self._agents.setdefault(agent, job)
+            self._agents[agent] = job, not facts.incomplete
             if len(self._agents) > _MAX_PROCESSES:
                 self._agents.popitem(last=False)
-        known.settled, known.workload = True, _with_job(workload, job)
-        if job.kind:
-            keys = [pod_key(pod.namespace, pod.name)] if pod else []
-            if job.kind == "slurm":
-                keys.append(slurm_key(workload.job_id, "" if workload.job_id == facts.slurm_job else user))
-            known.held = tuple((key, job) for key in keys)
+        return job, facts.user
 
     def _number(self, known: _Known) -> tuple[str | None, bool]:
         """Return the number of the Slurm job that the kernel names by its SLUID, and whether its prolog has stated it;
@@ -322,14 +382,14 @@ class Workloads:
         workload, uid = known.workload, known.facts.job.pod_uid
         if self._own_pod and uid in {"", self._own_pod.uid}:
             return self._own_pod
-        listed = self._orchestrators.view.pods.get(uid)
+        listed = self._orchestrators.view.listed(uid)
         return listed or (Pod(workload.namespace, workload.pod, uid) if workload.pod else None)
 
     def _awaits_metadata(self, known: _Known) -> bool:
         """Return whether the cluster has not stated the controller of the process's pod yet."""
         uid = known.facts.job.pod_uid
         own = self._own_pod.uid if self._own_pod else ""
-        return self._orchestrators.asks_cluster and uid != own and uid not in self._orchestrators.view.pods
+        return self._orchestrators.asks_cluster and uid != own and not self._orchestrators.view.listed(uid)
 
     def _allocated(self, workload: Workload) -> Workload:
         """Return the holder of a device with its job. A pod has one when one of its processes was found."""

@@ -200,6 +200,8 @@ def test_counter_continues_after_a_long_outage_of_the_device(tmp_path: Path) -> 
 class RecordingWorkloads:
     """Workloads that record the resolved pids."""
 
+    changes = 0
+
     def __init__(self) -> None:
         self.resolved: list[int] = []
         self.found = {7: Workload(job="seven")}

@@ -45,7 +45,7 @@ def test_the_token_is_read_for_each_request(kubelet: FakeKubelet, source: PodSou
 
 def test_an_answer_without_pods_is_one_sentence(kubelet: FakeKubelet, source: PodSource) -> None:
     for kubelet.status, kubelet.body, sentence in (
-        (401, "", "refuses \\(401\\): the ServiceAccount needs get of nodes/pods"),
+        (401, "", "refuses the token \\(401\\): it expired, or the API server is not reached"),
         (403, "", "refuses \\(403\\): the ServiceAccount needs get of nodes/pods"),
         (500, "", "answers 500"),
         (302, "", "answers 302"),

@@ -105,9 +105,8 @@ def _judged(p: Parameters, name: str, hold: int, older: str | None, *labels: str
     s, metric = Selectors(p), "gpu_problem_info" if labels else "gpu_problem"
     own = f"max by ({', '.join((gpu(p), *labels))}) ({s.present(metric, p.lookback, problem=name)})"
     if hold:
-        own += (
-            f"\nand on ({gpu(p)}) last_over_time({s(metric, p.lookback, problem=name)} offset {format_duration(hold)})"
-        )
+        ago = f"{s(metric, p.lookback, problem=name)} offset {format_duration(hold)}"
+        own += f"\nand on ({gpu(p)}) last_over_time({ago})"
     judged = s.last("gpu_problems")
     return f"{own}\nor on ({gpu(p)})\n(\n{older}\n)\nunless on ({gpu(p)}) {judged}" if older else own
 

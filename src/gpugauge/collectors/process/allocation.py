@@ -68,7 +68,8 @@ SOURCES: tuple[Metric, ...] = (
     ),
     _exporter.counter(
         "gpugauge_attribution_problems_total",
-        "Values that attribution truncated, cleaned, ignored or failed to read, by kind.",
+        "Values that attribution truncated, cleaned, ignored or failed to read, and jobs that changed because a name "
+        "in them came late (jobs_changed), by kind.",
         NONE,
         lambda w: dict(w.counters()),
         "kind",

@@ -136,7 +136,7 @@ class ProcessCollector(RegisteredCollector):
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
-        self._resolved: tuple[object, object] = ({}, None)  # names of devices by process, and the allocations
+        self._resolved: tuple[object, ...] = ({}, None, 0)  # names of devices by process, allocations, changes of jobs
         self._resolved_at = 0.0
         self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
         self._process_families: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())  # processes, families
@@ -250,12 +250,13 @@ class ProcessCollector(RegisteredCollector):
         if workloads is None or self._resolving.running is not None:
             return
         # The result changes with the processes and the orchestrators' allocations, and while a job is not resolved.
-        allocations, (before, allocations_before) = workloads.allocations(), self._resolved
+        allocations, changes = workloads.allocations(), workloads.changes
+        before, allocations_before, changes_before = self._resolved
         resolved = all(self._identities[process].workload.job for process in names)
         recent = resolved and self._now - self._resolved_at < _RESOLVE_SECONDS
-        if names == before and allocations is allocations_before and recent:
+        if names == before and allocations is allocations_before and changes == changes_before and recent:
             return
-        self._resolved, self._resolved_at = (names, allocations), self._now
+        self._resolved, self._resolved_at = (names, allocations, changes), self._now
         identities = [(self._identities[process], tuple(on)) for process, on in names.items()]
         self._resolving.start(lambda: [_resolve(workloads, identity.owner, on) for identity, on in identities])
 

@@ -16,17 +16,19 @@ from gpugauge.sessions.session import NO_OWNER, Counters, Session, SessionSource
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs, process_hash
+from gpugauge.workload.workloads import Workloads
 
 JobLabels = tuple[str, ...]  # values of JOB_LABELS
+_NOT_KNOWN = 0, NO_OWNER
 
 
 class Owners:
-    """The job of each session. It is resolved while the process is connected, and kept."""
+    """The job of each session. It is resolved while the process is connected, and kept until `changes` is another."""
 
-    def __init__(self, workload: Callable[[Session], Workload]) -> None:
-        self._workload = workload
-        self._known: dict[str, JobLabels] = {}
-        self._resolving: Background[list[tuple[str, JobLabels]]] = Background("session jobs")
+    def __init__(self, workload: Callable[[Session], Workload], changes: Callable[[Session], int]) -> None:
+        self._workload, self._changes = workload, changes
+        self._known: dict[str, tuple[int, JobLabels]] = {}  # with `changes` before it was resolved
+        self._resolving: Background[list[tuple[str, int, JobLabels]]] = Background("session jobs")
 
     def update(self, view: Sequence[Session]) -> bool:
         """Resolve the jobs that are not known yet; return whether any changed."""
@@ -35,34 +37,40 @@ class Owners:
         changed = self._take()
         open_ = [session for session in view if session.connected and not self._is_resolved(session)]
         if open_ and self._resolving.running is None:
-            self._resolving.start(lambda: [(s.hello.session, self._workload(s).job_labels()) for s in open_])
+            self._resolving.start(
+                lambda: [(s.hello.session, self._changes(s), self._workload(s).job_labels()) for s in open_]
+            )
             changed |= self._take()
         return changed
 
     def of(self, session: Session) -> JobLabels:
         """Return the values of JOB_LABELS of a session, empty ones before they are known."""
-        return self._known.get(session.hello.session, NO_OWNER)
+        return self._known.get(session.hello.session, _NOT_KNOWN)[1]
 
     def _is_resolved(self, session: Session) -> bool:
-        _, job, *_ = self.of(session)
-        return bool(job)
+        changes, (_, job, *_) = self._known.get(session.hello.session, _NOT_KNOWN)
+        return bool(job) and changes == self._changes(session)
 
     def _take(self) -> bool:
-        found = dict(self._resolving.take() or ())
-        changed = any(self._known.get(name, NO_OWNER) != owner for name, owner in found.items())
+        found = {name: (at, owner) for name, at, owner in self._resolving.take() or ()}
+        changed = any(self._known.get(name, _NOT_KNOWN)[1] != owner for name, (_, owner) in found.items())
         self._known |= found
         return changed
 
 
-def workload_of(node: Sources, session: Session) -> Workload:
+def workloads_of(sources: Sources, session: Session) -> Workloads:
+    """Return the workloads of the processes in the /proc that shows the pid of a session."""
+    return sources.session_workloads(session) if sources.session_workloads else sources.workloads
+
+
+def workload_of(sources: Sources, session: Session) -> Workload:
     """Return the workload of the process of a session: from /proc, or from the hook's words if /proc does not show it.
 
     A process that has just ended has an empty one.
     """
-    workloads = node.session_workloads(session) if node.session_workloads else node.workloads
-    if session.peer_pid > 0 and (node.session_workloads or node.procfs_of(session) is node.procfs):
-        return workloads.resolve(session.peer_pid, start=session.peer_start)
-    hello = session.hello
+    workloads, hello = workloads_of(sources, session), session.hello
+    if session.peer_pid > 0 and (sources.session_workloads or sources.procfs_of(session) is sources.procfs):
+        return workloads.resolve(session.peer_pid, start=session.peer_start, sent=hello.facts)
     return workloads.claimed(hello.facts, hello.session, session.peer_uid, hello.pid_namespace)
 
 
@@ -144,8 +152,8 @@ class _Sum(NamedTuple):
 
 
 class TrainingCollector(RegisteredCollector):
-    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid, and
-    `workload` the workload of its process.
+    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid,
+    `workload` the workload of its process, and `changes` a number that is another when that has changed.
     """
 
     name = "training"
@@ -156,10 +164,11 @@ class TrainingCollector(RegisteredCollector):
         sessions: SessionSource,
         process_id: Callable[[Session], str | None],
         workload: Callable[[Session], Workload] = lambda _: Workload(),
+        changes: Callable[[Session], int] = lambda _: 0,
     ) -> None:
         self._sessions = sessions
         self._process_id = process_id
-        self._owners = Owners(workload)
+        self._owners = Owners(workload, changes)
         self._labels: dict[str, str] = {}
         self._sums: dict[str, _Sum] = {}  # by session
         self._seen: tuple[Sequence[Session], Counters] | None = None
@@ -175,6 +184,7 @@ class TrainingCollector(RegisteredCollector):
             sources.sessions,
             lambda session: _process_id(sources.procfs_of(session), session),
             lambda session: workload_of(sources, session),
+            lambda session: workloads_of(sources, session).changes,
         )
 
     def collect(self, tick: Tick) -> Section:

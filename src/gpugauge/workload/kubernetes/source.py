@@ -22,29 +22,35 @@ from gpugauge.workload.identity import clean
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
-# In the API a static pod has another UID than on its node, where it is this hash.
+# In the API a static pod, which belongs to its Node, has another UID than on the node, where it is this hash.
 _MIRROR = "kubernetes.io/config.mirror"
 
 
-def pods(text: str) -> Iterator[tuple[str, Pod]]:
-    """Yield each pod by its UID on the node; entries that are no pods are left out. Raises ValueError.
+def pods(text: str, wanted: Collection[str] | None = None) -> dict[str, Pod]:
+    """Return the pods, or the wanted ones, by their UID on the node; entries that are no pods are left out. Raises
+    ValueError.
 
-    One pod is decoded at a time: all of a large list together take ten times the memory of its text.
+    A user may give a pod the annotation of a static pod: one whose own UID it is wins, and of several others none is
+    meant. One pod is decoded at a time: all of a large list together take ten times the memory of its text.
     """
+    found: dict[str, list[Pod]] = {}
+    mirrors: dict[str, list[Pod]] = {}
     for item in _items(text):
         metadata = item.get("metadata") if isinstance(item, dict) else None
-        if isinstance(metadata, dict) and (pod := _pod(metadata)):
-            yield pod.uid, pod
+        if isinstance(metadata, dict) and (pod := _pod(metadata)) and (wanted is None or pod.uid in wanted):
+            (found if pod.uid == metadata["uid"] else mirrors).setdefault(pod.uid, []).append(pod)
+    return {uid: each[0] for uid, each in (mirrors | found).items() if len(each) == 1}
 
 
 def _pod(metadata: Mapping[str, Any]) -> Pod | None:
-    annotations = _texts(metadata.get("annotations"))
     namespace, name, own = (metadata.get(key) for key in ("namespace", "name", "uid"))
-    uid = annotations.get(_MIRROR) or own
-    if not all(isinstance(value, str) and value for value in (namespace, name, uid)):
+    if not all(isinstance(value, str) and value for value in (namespace, name, own)):
         return None
+    owner = _owner(metadata)
+    static = owner is not None and (owner.group, owner.kind) == ("", "Node")
+    uid = (_texts(metadata.get("annotations")).get(_MIRROR) if static else "") or own
     labels = {key: clean(value) for key, value in _texts(metadata.get("labels")).items() if key in LABELS and value}
-    return Pod(clean(str(namespace)), clean(str(name)), str(uid), labels, "metadata", _owner(metadata))
+    return Pod(clean(str(namespace)), clean(str(name)), str(uid), labels, "metadata", owner)
 
 
 def _owner(metadata: Mapping[str, Any]) -> OwnerReference | None:
@@ -133,12 +139,14 @@ class PodSource:
             ) from None
         except OSError as error:
             raise PodSourceError(f"{self.server} cannot be asked: {error.strerror or error}") from None
-        if status in {401, 403}:
+        if status == 401:
+            raise PodSourceError(f"{self.server} refuses the token (401): it expired, or the API server is not reached")
+        if status == 403:
             raise PodSourceError(f"{self.server} refuses ({status}): the ServiceAccount needs {self.right}")
         if status != 200:
             raise PodSourceError(f"{self.server} answers {status} instead of a list of pods")
         try:
-            return {uid: pod for uid, pod in pods(body) if uid in wanted}
+            return pods(body, wanted)
         except (ValueError, RecursionError):
             raise PodSourceError(f"the answer of {self.server} is no list of pods") from None
 
