@@ -260,6 +260,15 @@ STORIES = (
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
     Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),
     Story("ExporterClockSkewed", _EXPORTER, (Row("gpugauge_snapshot_timestamp_seconds", {}, 3600, 0, clock=True),)),
+    Story(
+        "AttributionSourceDown",
+        {**_EXPORTER, "source": "pods"},
+        (
+            Row("gpugauge_attribution_source_up", {"source": "pods"}, 0, 1),
+            # Absent by choice: the environments of others.
+            Row("gpugauge_attribution_source_up", {"source": "environ"}, 0, 0),
+        ),
+    ),
     Story("ExporterDown", _EXPORTER, (Row("up", {"job": "gpugauge"}, 0, 1),)),
 )
 

@@ -12,11 +12,19 @@ from gpugauge.driver.advice import WITHOUT_GPU
 _DOWN_SHARE = 0.4  # of the window, in which scrapes fail
 _SKEW = 120  # seconds
 
+_LOST = {  # without the sources that an administrator sets up
+    "kubelet": "which GPU is allocated to which pod",
+    "pod_logs": "the names of pods",
+    "pods": "the owners of pods, so that each pod of a training can be a job of its own",
+    "slurm": "which GPU is allocated to which Slurm job",
+}
+
 
 def of_exporters(p: Parameters) -> list[Alert]:
     """Return the alerts about exporters."""
     s, t = Selectors(p), Texts(p)
     instance = s.keys("instance")
+    lost = "".join(f'{{{{ if eq $labels.source "{name}" }}}}{text}{{{{ end }}}}' for name, text in _LOST.items())
     return [
         Alert(
             "ExporterBlind",
@@ -60,6 +68,16 @@ def of_exporters(p: Parameters) -> list[Alert]:
             p.release_patience,
             "exporter",
             f"the driver is released for more than {format_duration(p.release_patience)}",
+        ),
+        Alert(
+            "AttributionSourceDown",
+            _sources(p),
+            "warning",
+            f"{t.exporter()} cannot read the source {{{{ $labels.source }}}} of workload labels",
+            f"Without it, gpugauge does not know {lost}. Its log has the reason.",
+            p.settle,
+            "exporter",
+            "a source of workload labels that is set up cannot be read",
         ),
     ]
 
@@ -113,6 +131,18 @@ def _skewed(p: Parameters) -> str:
         f"max by ({instance}) ({ahead} > {_SKEW} or {ahead} < -{_SKEW})\n"
         f"and on ({instance}) ({usual} > {_SKEW} or {usual} < -{_SKEW})\n"
         f"unless on ({instance}) ({_stuck(p, p.lookback)})"
+    )
+
+
+def _sources(p: Parameters) -> str:
+    """Return the sources of labels that cannot be read for half of some minutes."""
+    s, name = Selectors(p), "gpugauge_attribution_source_up"
+    # min, because sidecars have the same instance as the exporter of their node.
+    keys, of = s.keys("instance", "source"), f"~{'|'.join(_LOST)}"
+    known = f"count_over_time({s(name, p.settle, source=of)} offset {format_duration(p.settle)})"
+    return (
+        f"min by ({keys}) (avg_over_time({s(name, 2 * p.settle, source=of)})) <= 0.5\n"
+        f"and on ({keys}) {s.present(name, source=of)}\nand on ({keys}) {known}"
     )
 
 
