@@ -178,7 +178,7 @@ deploy-check: $(VENV)/frameworks ## systemd unit, image and sidecar tried for re
 cluster-packages: ## the Debian packages that `make cluster-check` needs
 	@echo $(CLUSTER_PACKAGES)
 
-cluster-build: ## build Kubernetes' programs into ~/.cache/gpugauge-cluster, once; KUBERNETES=1.33.13 from Go modules
+cluster-build: ## build Kubernetes' programs into ~/.cache/gpugauge-cluster, once: 1.33.13 from Go modules, else 1.20; KUBERNETES=debian
 	@qa/cluster/build.sh
 
 cluster-check: $(VENV)/frameworks ## a real Kubernetes with two nodes on this machine; as root, after `make cluster-build`

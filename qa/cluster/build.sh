@@ -2,24 +2,24 @@
 # Builds Kubernetes' own programs into $CLUSTER/$KUBERNETES. Does nothing for those that are there.
 #   KUBERNETES=debian   from the source package of Debian 12, Kubernetes 1.20: needs Debian's mirror only
 #   KUBERNETES=1.33.13  that release from its Go modules, and the CRDs of the Prometheus operator
+# By default 1.33.13 where Go's modules can be had, otherwise that of Debian.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 CLUSTER=${CLUSTER:-${XDG_CACHE_HOME:-$HOME/.cache}/gpugauge-cluster}
-KUBERNETES=${KUBERNETES:-debian}
-bin=$CLUSTER/$KUBERNETES
+KUBERNETES=${KUBERNETES:-}
+newest=1.33.13 # as in cluster.py
 programs=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
 export CGO_ENABLED=0 GOCACHE=$CLUSTER/go-cache GOTOOLCHAIN=local
-
-mkdir -p "$bin"
-missing=()
-for program in "${programs[@]}"; do [ -x "$bin/$program" ] || missing+=("$program"); done
-[ ${#missing[@]} -gt 0 ] || exit 0
 
 use_go() { # version, suite of Debian that has it
   "$here/../e2e/fetch-debian" "$CLUSTER/go$1" "usr/lib/go-$1/bin/go" "$2" "golang-$1-go" "golang-$1-src"
   export GOROOT=$CLUSTER/go$1/usr/lib/go-$1
   export PATH=$GOROOT/bin:$PATH
 }
+
+has_modules() (
+  use_go 1.24 trixie && GOPATH=$CLUSTER/go GOFLAGS=-mod=mod go mod download "k8s.io/kubernetes@v$newest"
+) &>/dev/null
 
 build() { # version
   local package=k8s.io/component-base/version program flags minor
@@ -65,7 +65,7 @@ from_modules() {
   source=$(folder "k8s.io/kubernetes@v$1")
   mkdir -p "$CLUSTER/build" && cd "$CLUSTER/build"
   sed -E -e 's#^module .*#module cluster#' -e "s#(k8s\.io/[a-z-]+) => \./staging/.*#\1 => \1 $staging#" \
-    -e "s#(k8s\.io/[a-z-]+) v0\.0\.0#\1 $staging#" "$source/go.mod" >go.mod
+    -e "s#(k8s\.io/[a-z-]+) v0\.0\.0( |\$)#\1 $staging\2#" "$source/go.mod" >go.mod
   cp --no-preserve=mode "$source/go.sum" go.sum
   go mod edit -require "k8s.io/kubernetes@v$1"
   printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' >tools.go
@@ -75,4 +75,13 @@ from_modules() {
   cp --no-preserve=mode "$crds"/monitoring.coreos.com_{podmonitors,servicemonitors,prometheusrules}.yaml "$bin/crds"
 }
 
+if [ -z "$KUBERNETES" ]; then
+  KUBERNETES=debian
+  if [ -x "$CLUSTER/$newest/${programs[-1]}" ] || has_modules; then KUBERNETES=$newest; fi
+fi
+bin=$CLUSTER/$KUBERNETES
+mkdir -p "$bin"
+missing=()
+for program in "${programs[@]}"; do [ -x "$bin/$program" ] || missing+=("$program"); done
+[ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$KUBERNETES" = debian ]; then from_debian; else from_modules "$KUBERNETES"; fi

@@ -22,6 +22,7 @@ from tests.needs import need
 
 ADDRESS, SERVICE = "10.99.0.1", "10.96.0.1"
 NODES = {"gpu-1": "10.99.0.11", "gpu-2": "10.99.0.12"}
+NEWEST = "1.33.13"  # as in build.sh
 CONTROL = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 # Who a token belongs to: user, group.
 _TOKENS = {
@@ -38,8 +39,9 @@ def cache() -> Path:
 
 
 def programs() -> Path:
-    """Return the folder with Kubernetes' programs (build.sh)."""
-    return cache() / os.environ.get("KUBERNETES", "debian")
+    """Return the folder with Kubernetes' programs: by default the newest ones that build.sh has built."""
+    built = [name for name in (NEWEST, "debian") if (cache() / name / "kubelet").exists()]
+    return cache() / (os.environ.get("KUBERNETES") or next(iter(built), NEWEST))
 
 
 def until(condition: Callable[[], Any], seconds: float, message: str) -> Any:

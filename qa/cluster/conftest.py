@@ -74,4 +74,4 @@ def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cluster.kubectl("apply", "-k", path)
     until(lambda: daemon_pods(cluster).keys() == NODES.keys(), 180, "the DaemonSet runs on both nodes")
     yield cluster
-    cluster.kubectl("delete", "-k", path)
+    cluster.kubectl("delete", "-k", path, "--ignore-not-found")

@@ -73,9 +73,12 @@ def definitions() -> list[Object]:
 
 def pod(name: str, namespace: str, command: list[str], **extra: Any) -> Object:
     """Return a pod at the level `restricted` that asks for a GPU and the hook. `extra`: env, user, gpus, node, volumes,
-    mounts.
+    mounts, hook.
     """
-    limits = {"gpugauge.dev/hook": 1, **({"nvidia.com/gpu": extra["gpus"]} if extra.get("gpus") else {})}
+    limits = {
+        **({"gpugauge.dev/hook": 1} if extra.get("hook", True) else {}),
+        **({"nvidia.com/gpu": extra["gpus"]} if extra.get("gpus") else {}),
+    }
     container = {
         "name": "training",
         "image": BASE,

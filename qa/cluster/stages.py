@@ -24,7 +24,8 @@ STAGES = (
     Stage("document", "the commands of docs/install-kubernetes.md, in order", "test_document.py", nodes=True),
     Stage("identity", "the owners of pods, from two kubelets and the API", "test_identity.py", nodes=True),
     Stage("hook", "the hook by the device plugin, on two kubelets", "test_hook.py", nodes=True),
-    Stage("job", "a Job on two nodes: one job, one notification", "test_job.py", nodes=True),
+    Stage("job", "pods of a Job that do not run as root: one job, one notification", "test_job.py", nodes=True),
+    Stage("sidecar", "native sidecars: a Job that completes, one that fails", "test_sidecar.py", nodes=True),
 )
 _API = ("etcd", "kubectl", "ip", "unshare")
 _NODES = ("containerd", "ctr", "runc", "podman", "mmdebstrap")

@@ -28,7 +28,7 @@ def api(control: Cluster) -> Cluster:
     for kind in ("podmonitors", "servicemonitors", "prometheusrules"):
         until(lambda kind=kind: "Error" not in control.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]  # the lambda has a default
     for name in ("training", "monitoring"):
-        namespace(control, name)
+        namespace(control, name, "baseline")
     return control
 
 
@@ -73,7 +73,7 @@ def test_nothing_differs_after_the_chart(clean: Cluster, target: str) -> None:
     clean.kubectl("apply", "-f", "-", input=text)
 
     assert same(clean, "-f", "-", input=text) == ""
-    clean.kubectl("delete", "-f", "-", input=text)
+    clean.kubectl("delete", "-f", "-", "--ignore-not-found", input=text)
 
 
 def chart(values: dict[str, Any]) -> str:

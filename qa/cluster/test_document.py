@@ -35,10 +35,12 @@ def before(cluster: Cluster) -> Iterator[Cluster]:
     for kind in ("podmonitors", "servicemonitors", "prometheusrules"):
         until(lambda kind=kind: "rror" not in cluster.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]  # the lambda has a default
     for name in ("training", "monitoring"):
-        namespace(cluster, name)
+        namespace(cluster, name, "baseline")
     yield cluster
+    # Its pod would hold a GPU of the later stages.
+    cluster.kubectl("delete", "job", "train", "-n", "training", "--cascade=foreground", "--ignore-not-found")
     cluster.kubectl("delete", "namespace", "gpugauge", "--ignore-not-found")
-    cluster.kubectl("delete", "runtimeclass", "nvidia")
+    cluster.kubectl("delete", "runtimeclass", "nvidia", "--ignore-not-found")
 
 
 def test_every_command_in_order(before: Cluster, tmp_path: Path) -> None:
@@ -56,6 +58,7 @@ def test_every_command_in_order(before: Cluster, tmp_path: Path) -> None:
     images = {each["spec"]["containers"][0]["image"] for each in daemon_pods(before).values()}
     if version() >= (1, 29):  # "The component requires Kubernetes 1.29 or newer"
         follow("Beside a training")
+        until(lambda: before.items("pods", "-n", "training"), 60, "a pod of the Job with the sidecar is admitted")
     follow("Removing it")
     left = {path for place in ON_THE_NODES for name in NODES for path in (before.folder / f"{name}{place}").rglob("*")}
 

@@ -125,5 +125,5 @@ def test_without_the_right_it_is_refused(cluster: Cluster, pods: dict[str, str],
         with pytest.raises(PodSourceError, match=r"refuses \(403\): the ServiceAccount needs"):
             source.pods(pods.keys())
     (folder / "token").write_text("wrong")
-    with pytest.raises(PodSourceError, match=r"refuses \(401\)"):
+    with pytest.raises(PodSourceError, match=r"refuses the token \(401\)"):
         sources(kind, folder)[0].pods(pods.keys())

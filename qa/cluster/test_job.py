@@ -1,12 +1,15 @@
-"""Stage `job`: a Job of four pods with the hook, on two simulated nodes, judged by a real Prometheus."""
+"""Stage `job`: pods with the hook that do not run as root, on two simulated nodes, judged by a real Prometheus."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.e2e.manifests import FOLDER
 from tests.e2e.programs import Prometheus, wait_for
 from tests.e2e.webhook import webhook
 from tests.needs import need
@@ -21,35 +24,38 @@ from qa.worlds.alert_fleet import FAST, PATIENCE, Node, Received, Server, judged
 pytestmark = pytest.mark.cluster
 
 PODS = 4
-COMPONENTS = ("simulate", "hostpid", "device-plugin", "kubelet-pods")
+COMPONENTS = ("simulate", "hostpid", "device-plugin")
 # A training on the CPU of a node with a GPU, here a simulated one. It runs until the test deletes it.
 SCRIPT = f"{PYTHON} {gpus.WORKLOADS}/small.py 600 /tmp/out"
 RBAC = "rbac.authorization.k8s.io"
 JOB_LABELS = ("workload_job_kind", "workload_namespace", "workload_job")
+INDEXED, NAMED = version() >= (1, 22), {"GPUGAUGE_JOB": "night"}
 
 
-@pytest.fixture(scope="module")
-def simulated(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Return the cluster with a DaemonSet that simulates GPUs, hands out the hook, and knows the owners of pods."""
-    path = kustomization(
-        tmp_path_factory.mktemp("simulated"), "base", *(f"components/{each}" for each in COMPONENTS), "image"
-    )
-    cluster.kubectl("apply", "-k", path)
-    # A kubelet before 1.33 knows no smaller right.
-    rule = {"apiGroups": [""], "resources": [KUBELET], "verbs": ["get"]}
-    meta = {"name": "gpugauge-kubelet-pods"}
-    apply(cluster, {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": meta, "rules": [rule]})
+@contextmanager
+def simulated(cluster: Cluster, folder: Path, *components: str, binds: bool = True) -> Iterator[None]:
+    """Run a DaemonSet that simulates GPUs and hands out the hook; `binds`: with the right that `components` need."""
+    path = kustomization(folder, "base", *(f"components/{each}" for each in (*COMPONENTS, *components)), "image")
+    objects = [each for each in yaml.safe_load_all(cluster.kubectl("kustomize", path)) if each]
+    apply(cluster, *(each for each in objects if each["kind"] != "ClusterRoleBinding" or binds))
+    if "kubelet-pods" in components:
+        # A kubelet before 1.33 knows no smaller right.
+        rule = {"apiGroups": [""], "resources": [KUBELET], "verbs": ["get"]}
+        meta = {"name": "gpugauge-kubelet-pods"}
+        apply(cluster, {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": meta, "rules": [rule]})
     cluster.kubectl("rollout", "status", "daemonset/gpugauge", "-n", "gpugauge", "--timeout=180s")
     until(lambda: daemon_pods(cluster).keys() == NODES.keys(), 180, "the DaemonSet runs on both nodes")
-    yield cluster
-    cluster.kubectl("delete", "-k", path)
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "-k", path, "--ignore-not-found")
 
 
-def job(space: str) -> dict[str, object]:
-    """Return a Job of four pods that run at the same time; an Indexed one where the server knows it."""
-    template = pod("train", space, ["sh", "-c", SCRIPT], env=TRAINING_ENV, gpus=1)
-    indexed = {"completionMode": "Indexed"} if version() >= (1, 22) else {}
-    spec = {"completions": PODS, "parallelism": PODS, "template": {"spec": template["spec"]}, **indexed}
+def job(space: str, env: Mapping[str, str], *, indexed: bool, pods: int = PODS) -> dict[str, object]:
+    """Return a Job of pods that run at the same time, not as root."""
+    template = pod("train", space, ["sh", "-c", SCRIPT], env={**TRAINING_ENV, **env}, gpus=1)
+    spec = {"completions": pods, "parallelism": pods, "template": {"spec": template["spec"]}}
+    spec |= {"completionMode": "Indexed"} if indexed else {}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": space}, "spec": spec}
 
 
@@ -59,14 +65,23 @@ def hooked(cluster: Cluster) -> list[dict[str, str]]:
     return [labels for labels in found if labels["workload_pod"].startswith("train-")]
 
 
-def test_a_job_on_two_nodes_is_one_job_and_one_notification(simulated: Cluster, tmp_path: Path) -> None:
-    space = namespace(simulated, "indexed")
+@pytest.mark.parametrize("components", [("kubelet-pods",), ()], ids=["by its owner", "by the hook"])
+def test_a_job_on_two_nodes_is_one_job_and_one_notification(
+    cluster: Cluster, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    with simulated(cluster, tmp_path, *components):
+        # Without the owner, the hook states the index or the name of the job.
+        _one_job(cluster, tmp_path, "owner" if components else "hook", {} if components or INDEXED else NAMED)
+
+
+def _one_job(simulated: Cluster, tmp_path: Path, name: str, env: dict[str, str]) -> None:
+    space = namespace(simulated, name)
     addresses = {name: f"{each['status']['podIP']}:10478" for name, each in daemon_pods(simulated).items()}
     nodes = {name: Node("", name, "") for name in addresses}
     server = Server("oldest", need("prometheus"), need("prometheus-alertmanager"))
-    truth = ("job", space, "train")
+    truth = ("declared", space, "1234/night") if env else ("job", space, "train")
     with webhook() as hook, judged(tmp_path / "server", server, nodes, addresses, {"all": FAST}, hook) as url:
-        apply(simulated, job(space))
+        apply(simulated, job(space, env, indexed=INDEXED))
         until(lambda: len(hooked(simulated)) == PODS, 150, f"{PODS} trainings report")
         began = time.monotonic()
         received, prometheus = Received(server.name, hook), Prometheus(url)
@@ -90,3 +105,28 @@ def test_a_job_on_two_nodes_is_one_job_and_one_notification(simulated: Cluster, 
     assert placed == NODES.keys()
     assert names == ["TrainingOnCpu"], received.text()
     assert waited < 2 * PATIENCE + 15
+
+
+def test_a_source_that_returns_names_the_jobs_that_were_found_without_it(cluster: Cluster, tmp_path: Path) -> None:
+    space = namespace(cluster, "returns")
+
+    def jobs() -> set[tuple[str, ...]]:
+        return {tuple(each[key] for key in JOB_LABELS) for each in hooked(cluster) if each["workload_job"]}
+
+    def state(name: str) -> list[float]:
+        found = [(labels, value) for node in NODES for labels, value in metrics(cluster, node, name)]
+        return [value for labels, value in found if {"pods", "jobs_changed"} & {*labels.values()}]
+
+    with simulated(cluster, tmp_path, "kubelet-pods", binds=False):
+        apply(cluster, job(space, {}, indexed=False, pods=2))
+        until(lambda: len(jobs()) == 2, 240, "each pod is a job, since its owner is not known")
+        before, down = jobs(), state("gpugauge_attribution_source_up")
+        binding = yaml.safe_load((FOLDER / "components" / "kubelet-pods" / "clusterrolebinding.yaml").read_text())
+        apply(cluster, binding)
+        until(lambda: jobs() == {("job", space, "train")}, 120, "both pods are one job")
+        up, changed = state("gpugauge_attribution_source_up"), state("gpugauge_attribution_problems_total")
+    cluster.kubectl("delete", "namespace", space, "--wait=false")
+
+    assert {kind for kind, *_ in before} == {"pod"}
+    assert (set(down), set(up)) == ({0}, {1})
+    assert sum(changed) == 2
