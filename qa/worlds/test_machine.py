@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -60,9 +61,9 @@ def test_the_kubelet_is_asked_for_the_mig_devices_of_each_process(seed: int, tmp
     asked: dict[int, set[str]] = {}
 
     class Asked(Workloads):
-        def resolve(self, pid: int, devices: DeviceNames = (), *, start: int | None = None) -> Workload:
+        def resolve(self, pid: int, devices: DeviceNames = (), **more: Any) -> Workload:
             asked[pid] = {names[0] for names in devices}
-            return super().resolve(pid, devices, start=start)
+            return super().resolve(pid, devices, **more)
 
     watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, Asked(Procfs(str(tmp_path))))
     end = time.monotonic() + 20
