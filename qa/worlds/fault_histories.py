@@ -34,7 +34,7 @@ from qa.bench.alerts.story import Story, notation
 MINUTES, SCRAPE = 80, 30
 BOOT = 20_000.0  # seconds from the boot to the start of the scenario
 KEEP_FIRING, PATIENCE, SETTLE = 15, 15, 5  # minutes, the defaults of the rules
-LATE = 5  # minutes: readings, scrape, two groups of rules, the judgement, and the confirmation of a repair
+LATE = 6  # minutes: readings, scrape, two groups of rules, the window of a last value, and the confirmation of a repair
 ACTIONS = (
     *("gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"),
     *("recover_imex_domain", "bus_reset", "system_reboot"),

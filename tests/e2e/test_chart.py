@@ -56,7 +56,7 @@ def made(values: Mapping[str, Any]) -> Objects:
         item
         for name, text in rendered(values).items()
         if name != "NOTES.txt"
-        for item in yaml.safe_load_all(text)
+        for item in yaml.safe_load_all(text.replace("kubelet-pods-gpugauge-release", "kubelet-pods"))
         if item
     ]
     for item in found:
@@ -100,6 +100,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "state": {"state": True},
     "kmsg": {"kernelLog": True},
     "kubelet-pods": {"kubeletPods": True},
+    "kubelet-ca": {"kubeletCaFile": "/var/lib/kubelet/pki/kubelet.crt"},
     "device-plugin": {"hookInjection": True},
     "gpu-operator": {"gpuOperator": True},
     "critical": {"priorityClassName": "system-node-critical"},
@@ -108,6 +109,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "tls": {"tls": {"secretName": "gpugauge-web"}},
 }
 NOTHING: dict[str, Any] = {
+    "kubeletPods": False,
     "runtimeClassName": "",
     "processes": False,
     "state": False,
@@ -153,7 +155,8 @@ def test_the_thresholds_are_those_of_the_rules_command(threshold: int, critical:
 def test_the_settings_of_the_daemon_are_variables() -> None:
     values = {"hook.linger_seconds": 60, "driver.worker_max_bytes": 1073741824, "log.format": "json"}
     values |= {"sampling.interval_seconds": 0.5, "web.enable_lifecycle": True}
-    ((_, item),) = [each for each in made({"settings": values}).items() if each[0][0] == "DaemonSet"]
+    chosen = {"settings": values, "kubeletPods": False}
+    ((_, item),) = [each for each in made(chosen).items() if each[0][0] == "DaemonSet"]
     (daemon,) = item["spec"]["template"]["spec"]["containers"]
 
     assert {entry["name"]: entry["value"] for entry in daemon["env"] if "value" in entry} == {
@@ -164,6 +167,8 @@ def test_the_settings_of_the_daemon_are_variables() -> None:
         "GPUGAUGE_WEB_ENABLE_LIFECYCLE": "true",
     }
     assert {each.environment for each in walk()} >= {entry["name"] for entry in daemon["env"]}
+    # Two releases in one cluster do not share it.
+    assert rendered({"kubeletPods": True})["base.yaml"].count("kubelet-pods-gpugauge-release") == 3
 
 
 def test_other_values_reach_the_pod() -> None:
@@ -280,7 +285,7 @@ def test_the_package_has_what_the_templates_read_and_no_links(tmp_path: Path) ->
     folder = tmp_path / "gpugauge" / "files"
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    assert len(folders) == 15
+    assert len(folders) == 16
     assert all(member.isreg() for member in members)
     assert found == {path: content for path, content in expected.items() if path not in unread}
 

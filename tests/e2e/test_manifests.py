@@ -120,7 +120,7 @@ def asked_ports(item: Manifest) -> set[str]:
     if item["kind"] == "PodMonitor":
         return {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]}
     if item["kind"] == "NetworkPolicy":
-        return {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+        return {port["port"] for rule in spec.get("ingress", []) for port in rule["ports"]}
     return set()
 
 
@@ -145,7 +145,7 @@ def test_monitors(target: str) -> None:
         (endpoint,) = monitor["spec"][endpoints]
         assert set(endpoint) == {"port", "interval", "scrapeTimeout", "relabelings"}
         assert endpoint["relabelings"] == [
-            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"}
+            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance", "action": "replace"}
         ]
 
 
@@ -226,7 +226,7 @@ def test_the_overlay_with_a_privileged_container_says_so() -> None:
 
 @pytest.mark.parametrize("target", ["overlays/standard", "overlays/annotated", "overlays/privileged"])
 def test_only_pods_of_prometheus_may_connect(target: str) -> None:
-    (policy,) = of_kind(target, "NetworkPolicy")
+    kubelet, policy = sorted(of_kind(target, "NetworkPolicy"), key=lambda item: "ingress" in item["spec"])
     (rule,) = policy["spec"]["ingress"]
 
     # One entry with both selectors: two entries would admit every pod of the namespace.
@@ -236,9 +236,10 @@ def test_only_pods_of_prometheus_may_connect(target: str) -> None:
             "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
         }
     ]
-    # No outgoing connections. The API server drops an empty list, so that with one a diff would never be empty.
+    # Outgoing connections to kubelets only. An empty list is dropped by the server, and a diff would never be empty.
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in policy["spec"]
+    assert kubelet["spec"]["egress"] == [{"ports": [{"port": 10250, "protocol": "TCP"}]}]
 
 
 @pytest.mark.parametrize("target", ["overlays/standard", "overlays/annotated", "overlays/privileged"])

@@ -6,7 +6,10 @@
 {{- if and .Values.runtimeClassName (not .Values.simulate) }}{{ $components = append $components "runtimeclass" }}{{ end -}}
 {{- if .Values.processes }}{{ $components = append $components "hostpid" }}{{ end -}}
 {{- if .Values.state }}{{ $components = append $components "state" }}{{ end -}}
-{{- if .Values.kubeletPods }}{{ $components = append $components "kubelet-pods" }}{{ end -}}
+{{- $asks := .Values.kubeletPods -}}
+{{- if eq (toString $asks) "auto" }}{{ $asks = and .Values.processes (semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version) }}{{ end -}}
+{{- if $asks }}{{ $components = append $components "kubelet-pods" }}{{ end -}}
+{{- if .Values.kubeletCaFile }}{{ $components = append $components "kubelet-ca" }}{{ end -}}
 {{- if .Values.kernelLog }}{{ $components = append $components "kmsg" }}{{ end -}}
 {{- if .Values.hookInjection }}{{ $components = append $components "device-plugin" }}{{ end -}}
 {{- if .Values.gpuOperator }}{{ $components = append $components "gpu-operator" }}{{ end -}}
