@@ -268,7 +268,7 @@ local template = [
       },
       {
         "alert": "GpuLost",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuLost\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmin by (@cluster@, instance, uuid) ((gpu_up{@selector%@} or last_over_time(gpu_up{@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)) == 0\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuLost\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m] offset 2m)\nor on (@cluster@, instance, uuid)\n(\n(min by (@cluster@, instance, uuid) (avg_over_time(gpu_up{@selector%@}[4m])) <= 0.5 or min by (@cluster@, instance, uuid) (avg_over_time(gpu_up{@selector%@}[15m])) <= 0.5)\nand on (@cluster@, instance, uuid) (gpu_up{@selector%@} or last_over_time(gpu_up{@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\nand on (@cluster@, instance, uuid) count_over_time(gpu_up{@selector%@}[15m] offset 2m)\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "critical",
@@ -342,7 +342,7 @@ local template = [
       },
       {
         "alert": "GpuPcieDegraded",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuPcieDegraded\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\n(max by (@cluster@, instance, uuid) (last_over_time(gpu_pcie_width{when=\"current\",@selector%@}[5m]))\n< max by (@cluster@, instance, uuid) (last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[5m])))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) (last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[5m])))))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuPcieDegraded\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m] offset 5m)\nor on (@cluster@, instance, uuid)\n(\n(max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[5m]))\n< max by (@cluster@, instance, uuid) ((gpu_pcie_width{when=\"max\",@selector%@} or last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) ((gpu_pcie_width{when=\"max\",@selector%@} or last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)))))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -356,7 +356,7 @@ local template = [
       },
       {
         "alert": "GpuHot",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuHot\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_temperature_celsius{sensor=\"gpu\",@selector%@}[5m]))\n>= max by (@cluster@, instance, uuid) (last_over_time(gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}[5m])) - 5\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuHot\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m] offset 5m)\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (quantile_over_time(0.6667, gpu_temperature_celsius{sensor=\"gpu\",@selector%@}[15m]))\n>= max by (@cluster@, instance, uuid) ((gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@} or last_over_time(gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)) - 5\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -370,7 +370,7 @@ local template = [
       },
       {
         "alert": "GpuThrottled",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuThrottled\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuThrottled\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m] offset 5m)\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -453,6 +453,20 @@ local template = [
           "runbook_url": "@runbook@#gpuxidother",
           "dashboard_url": "@dashboard@/d/gpugauge-node?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}&var-uuid={{ with $labels.uuid }}{{ . | urlquery }}{{ end }}"
         }
+      },
+      {
+        "alert": "GpuReadingFailed",
+        "expr": "(\nmax by (@cluster@, instance, uuid, reading, reason) ((gpu_reading_failed{@selector%@} or last_over_time(gpu_reading_failed{@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid, reading) last_over_time(gpu_reading_failed{@selector%@}[5m] offset 5m)\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "keep_firing_for": "15m",
+        "labels": {
+          "severity": "warning"
+        },
+        "annotations": {
+          "summary": "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }} cannot be read in part: {{ $labels.reading }}",
+          "description": "The driver returns {{ $labels.reason }}. Alerts and views that need this part are blind. See the kernel log, and reset the GPU or reboot the machine.{{ range printf `count by (workload_namespace, workload_pod) (gpu_process_info{@cluster@=%q,instance=%q,workload_pod!=\"\",@selector%%@} and on (@cluster@, process) gpu_process_memory_used_bytes{@cluster@=%q,instance=%q,uuid=%q,@selector%%@} or gpu_allocation_info{@cluster@=%q,instance=%q,uuid=%q,workload_pod!=\"\",@selector%%@})` $labels.@cluster@ $labels.instance $labels.@cluster@ $labels.instance $labels.uuid $labels.@cluster@ $labels.instance $labels.uuid | query | sortByLabel \"workload_pod\" }} Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.{{ end }}",
+          "runbook_url": "@runbook@#gpureadingfailed",
+          "dashboard_url": "@dashboard@/d/gpugauge-node?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}&var-uuid={{ with $labels.uuid }}{{ . | urlquery }}{{ end }}"
+        }
       }
     ]
   },
@@ -513,6 +527,20 @@ local template = [
           "summary": "gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} has released the driver for a long time",
           "description": "For more than 30m. Its GPUs are not monitored in the meantime.{{ range printf `gpugauge_driver_released_until_timestamp_seconds{@cluster@=%q,instance=%q,@selector%%@}` $labels.@cluster@ $labels.instance | query }} It attaches again at {{ .Value | humanizeTimestamp }}.{{ end }}",
           "runbook_url": "@runbook@#driverreleasedlong",
+          "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
+        }
+      },
+      {
+        "alert": "AttributionSourceDown",
+        "expr": "min by (@cluster@, instance, source) (avg_over_time(gpugauge_attribution_source_up{source=~\"kubelet|pod_logs|pods|slurm\",@selector%@}[10m])) <= 0.5\nand on (@cluster@, instance, source) (gpugauge_attribution_source_up{source=~\"kubelet|pod_logs|pods|slurm\",@selector%@} or last_over_time(gpugauge_attribution_source_up{source=~\"kubelet|pod_logs|pods|slurm\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\nand on (@cluster@, instance, source) count_over_time(gpugauge_attribution_source_up{source=~\"kubelet|pod_logs|pods|slurm\",@selector%@}[5m] offset 5m)",
+        "keep_firing_for": "15m",
+        "labels": {
+          "severity": "warning"
+        },
+        "annotations": {
+          "summary": "gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} cannot read the source {{ $labels.source }} of workload labels",
+          "description": "Without it, gpugauge does not know {{ if eq $labels.source \"kubelet\" }}which GPU is allocated to which pod{{ end }}{{ if eq $labels.source \"pod_logs\" }}the names of pods{{ end }}{{ if eq $labels.source \"pods\" }}the owners of pods, so that each pod of a training can be a job of its own{{ end }}{{ if eq $labels.source \"slurm\" }}which GPU is allocated to which Slurm job{{ end }}. Its log has the reason.",
+          "runbook_url": "@runbook@#attributionsourcedown",
           "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
         }
       }
