@@ -12,7 +12,7 @@ from tests.driver.fakeworker import FakeWorker, Node
 from tests.simulation import scenario
 
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors.base import Node as Machine
+from gpugauge.collectors.base import Sources as Machine
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver import client, inventory, reader, roster, schedule, supervisor

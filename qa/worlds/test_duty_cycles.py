@@ -241,9 +241,9 @@ def test_clocks() -> None:
         skewed = {"ExporterClockSkewed"} if abs(offset) > 120 else set()
         assert runs.keys() == {"TrainingLoadLow", "GpuXidApplication"} | skewed, (offset, runs)
         assert 16 <= runs["TrainingLoadLow"].begin <= 30, (offset, runs)
-        error = runs["GpuXidApplication"]
-        assert 30 <= error.begin <= 33, (offset, runs)
-        assert error.end <= 30 + 15 + 15 + 3, (offset, runs)
+        fired = runs["GpuXidApplication"]
+        assert 30 <= fired.begin <= 33, (offset, runs)
+        assert fired.end <= 30 + 15 + 15 + 3, (offset, runs)
 
 
 def test_a_clock_that_was_set_back_leaves_no_error_in_the_future() -> None:

@@ -5,28 +5,24 @@ from typing import Any
 import pytest
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.device.problems import FaultsCollector
-from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView
 from gpugauge.faults.judged import Judged
+from gpugauge.node.node import Load, Node
 from gpugauge.settings.model import Faults, Settings
-from gpugauge.snapshot import Section
 
 
-class Run(UtilizationCollector):
+class Run:
     def __init__(self, load: float = 0.0) -> None:
         self.load, self.now, self.busy = load, 0.0, 0.0
-        self.collector = FaultsCollector(EventsCollector(None), self)
-
-    def gpu_seconds(self, uuid: str) -> dict[str, float]:
-        return {"busy": self.busy, "observed": self.now}
+        self.collector = FaultsCollector()
 
     def tick(self, reason: str = "ok", **reading: Any) -> Judged:
         self.now, self.busy = self.now + 5, self.busy + 5 * self.load
         device = Device("GPU-a", reason == "ok", reason, DeviceReading(index=3, **reading), {"normal": int(self.now)})
-        ran, driver = [Section("utilization", ())], DriverView(True, "ok", devices=(device,))
-        return self.collector.collect(Tick(1e9 + self.now, self.now, driver, sections=ran))
+        node = Node(1e9 + self.now, self.now, loads={"GPU-a": Load(self.busy, self.now)})
+        driver = DriverView(True, "ok", devices=(device,))
+        return self.collector.collect(Tick(node.timestamp, node.monotonic, driver, node=node))
 
     def names(self, ticks: int = 1, **reading: Any) -> set[str]:
         return {each.runbook for each in [self.tick(**reading) for _ in range(ticks)][-1].faults["GPU-a"]}
