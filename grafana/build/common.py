@@ -14,7 +14,7 @@ from grafana.build.queries import CLUSTER, COUNT, Expr, braced
 TAG = "gpugauge"
 JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
 # The names of the alerts of the rules; a test compares them.
-_ALERT_NAMES = "(AllocatedGpu|Driver|Exporter|Gpu|Torch|Training).*"
+_ALERT_NAMES = "(AllocatedGpu|Attribution|Driver|Exporter|Gpu|Torch|Training).*"
 FLEET, NODE, JOB, EXPORTER = "gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"
 # That of Grafana 11; newer versions migrate a dashboard when they load it.
 _SCHEMA_VERSION = 39

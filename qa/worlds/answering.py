@@ -33,7 +33,7 @@ from gpugauge.workload.workloads import Workloads
 START = 1_790_000_000.0  # Unix time
 _DEADLINE = 2.0
 _COLLECTORS = frozenset(
-    ("device", "utilization", "profiling", "clocks", "health", "links", "mig", "events", "process", "driver")
+    ("device", "utilization", "profiling", "clocks", "health", "links", "mig", "events", "faults", "process", "driver")
 )
 _TIMED = (client, inventory, reader, roster, schedule, supervisor, caller, faults)
 

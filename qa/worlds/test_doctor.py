@@ -70,7 +70,10 @@ def plant_whole(rng: random.Random, gpu: Gpu, index: int) -> None:
     ]
     effect, text = rng.choice(effects)
     gpu.faults.append({"gpu": index, **effect, **({"call": call} if call else {})})
-    gpu.expected, gpu.named = [text], call is not None and call not in STATIC
+    gpu.expected = [text]
+    # One call that fails with a code costs its value alone.
+    alone = "code" in effect and call != "nvmlDeviceGetUUID"
+    gpu.named = call is not None and (call not in STATIC or alone)
 
 
 def plant_parts(rng: random.Random, gpu: Gpu, index: int) -> None:

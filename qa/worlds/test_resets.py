@@ -22,7 +22,6 @@ FIELDS: tuple[tuple[int, Group, str, str | None, int], ...] = (
     (74, "normal", "clocks_event_nanoseconds", "sw_power_cap", 1),
     (138, "normal", "nvlink_transmitted_bytes", None, 1024),
     (4, "slow", "ecc_errors", "uncorrected_volatile", 1),
-    (143, "slow", "remapped_rows", "uncorrectable", 1),
     (94, "slow", "pcie_replays", None, 1),
     (45, "slow", "nvlink_errors", "crc_data", 1),
 )

@@ -42,5 +42,5 @@ def test_all_faults_of_a_gpu_are_told_the_gravest_first() -> None:
     graves = [ailment.grave for ailment in ailments(worst, 3)]
 
     assert graves == sorted(graves, reverse=True)
-    alone = {name for name in FAULTS if name == "GpuLost" or name.startswith("GpuXid")}
+    alone = {name for name in FAULTS if name in {"GpuLost", "GpuReadingFailed"} or name.startswith("GpuXid")}
     assert {ailment.runbook for ailment in ailments(worst, 3)} == FAULTS.keys() - alone

@@ -79,7 +79,7 @@ class _Entry:
 
         def held(name: str) -> tuple[str, float, float] | None:
             found = next((group for group, values in self.values.items() if name in values), "")
-            return (found, self.times[found], limits.get(found, math.inf)) if found else None  # type: ignore[call-overload]
+            return (found, self.times[found], limits.get(found, math.inf)) if found else None  # type: ignore[call-overload]  # names of groups
 
         before = self.failing.failures()
         self.failing.read(reply, held, now, time.time())
@@ -235,7 +235,7 @@ class Inventory:
 
     def again(self, index: int, now: float) -> Iterable[Group]:
         """Return the groups of a GPU that are read also while they are not due, because some of them fail."""
-        return self._by_index[index].failing.again(now)  # type: ignore[return-value]
+        return self._by_index[index].failing.again(now)  # type: ignore[return-value]  # names of groups
 
     def fail_index(self, index: int, reason: str, **detail: object) -> None:
         """Record that the GPU that the worker enumerates at `index` cannot be read; `detail` is for the log."""

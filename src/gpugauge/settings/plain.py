@@ -29,6 +29,7 @@ _PLAIN: dict[type, tuple[str, Callable[[str], Any]]] = {
 _NEVER = "(?!)"
 _CHECKS: dict[str, Callable[[Any, Any], object]] = {
     "ge": operator.ge,
+    "gt": operator.gt,
     "le": operator.le,
     "min_length": lambda value, least: len(value) >= least,
     "pattern": lambda value, pattern: re.search(pattern, value),
