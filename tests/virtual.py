@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Collector, Sources, Tick
@@ -59,6 +59,9 @@ class VirtualDaemon:
         scenario._start |= {"monotonic": 0.0, "unix": START}
         self.now, self._watch = 0.0, watch
         self._service = simulated_service(lambda: self.now)
+        # Calls take real time: on a busy machine a GPU would be slow.
+        backend: Any = self._service._backend
+        backend._call.begin = lambda _: None
         opened = self._service.answer({"id": 0, "op": "open", "simulate": scenario.simulation()})
         self._facts = DriverFacts(**opened.values["driver"])
         self._intervals, self._schedule = ReadingIntervals(dict(READING_INTERVALS)), Schedule()

@@ -29,7 +29,8 @@ def missing_data() -> Expr:
     failing = _S.read("gpugauge_collector_success").then("({} == 0)")
     blind = _S.read("gpugauge_driver_up", reason="!released").then("({} == 0)")
     released = _S.read("gpugauge_driver_released").then("({} == 1)")
-    unjudged = _S.read("gpu_up").then(f"({{}} unless on ({_GPU}) {_S.select('gpu_problems')})")
+    judged = _S.select("gpugauge_collector_success", collector="faults")
+    unjudged = _S.read("gpu_up").then(f"({{}} unless on ({keys('instance')}) {judged})")
     gaps = (
         _gap(_S.scraped("up").then("({} == 0)"), "the node is down, or its exporter is not scraped"),
         _gap(blind, "no driver: $1", "reason"),

@@ -134,6 +134,7 @@ class DrawnFleet:
         yield from row("gpugauge_snapshot_timestamp_seconds", second)
         yield from row("gpugauge_driver_up", not node.blind, reason="driver_not_loaded" if node.blind else "ok")
         yield from row("gpugauge_collector_success", 1, collector="device")
+        yield from row("gpugauge_collector_success", 1, collector="faults")
         if node.blind:
             return
         for index, uuid in enumerate(node.uuids):

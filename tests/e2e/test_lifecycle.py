@@ -191,7 +191,7 @@ def test_upgraded_driver_is_reported_and_opened_by_a_new_worker(tmp_path: Path) 
     switch = tmp_path / "upgrade"
     upgrade = (
         "faults:\n"
-        f"  - {{call: nvmlDeviceGetUtilizationRates, while_exists: {switch}, code: 1}}\n"
+        f"  - {{while_exists: {switch}, code: 1}}\n"
         f"  - {{call: nvmlInitWithFlags, while_exists: {switch}, code: 18}}\n"
     )
     with simulated(tmp_path, more=upgrade) as running:

@@ -43,7 +43,10 @@ def judged(window: Window, process: str, node: Node) -> Any:
     return plain([asdict(found), asdict(loading) if loading else None, shares, mfu])
 
 
-@pytest.mark.parametrize("scenario", ["bottlenecks", "loaders", "node", "a100-mig"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["bottlenecks", *(pytest.param(name, marks=pytest.mark.everything) for name in ("loaders", "node", "a100-mig"))],
+)
 def test_evidence_is_that_of_a_scrape(scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Window, Node]] = []
 

@@ -130,7 +130,7 @@ def of_jobs(p: Parameters) -> list[Recording]:
         Recording(LOAD, f"clamp_min(1 - sum by ({s.job}) ({LOST}), 0)"),
         Recording(DOMINANT, f"topk by ({s.job}) (1, {LOST} >= {_MIN_DOMINANT_SHARE:g})"),
         *([Recording(OUTSIDE, _outside(p))] if p.training_matchers else []),
-        Recording(ARMED, _armed(p)),
+        Recording(ARMED, f"(\n{_armed(p)}\n) > bool 0"),
     ]
 
 
