@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.drawn import cases, seeds
+from tests.drawn import cases, draws, seeds
 from tests.simulator.build import Clock, opened
 
 from qa.worlds.answering import Moment, moments
@@ -216,7 +216,7 @@ def check_node(moment: Moment, draw: Draw, *, midst: bool, calm: bool) -> None:
         assert source == 1
 
 
-@seeds(range(200))
+@seeds(draws(75, 2000))
 def test_what_the_driver_fails_to_answer_is_said(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, tmp_path, monkeypatch)
 

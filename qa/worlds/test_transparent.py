@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.drawn import seeds
+from tests.drawn import draws, seeds
 from tests.hook.conftest import RunFork, fork, forks
 
 __all__ = ["fork", "forks"]  # fixtures
@@ -46,7 +46,7 @@ def unnoticed(program: str, fork: RunFork, *arguments: str) -> str:
     return output
 
 
-@seeds(range(3))
+@seeds(draws(1, 3))
 def test_a_program_does_not_notice_the_hook(seed: int, fork: RunFork) -> None:
     assert "all errors arrived: True" in unnoticed(PROGRAM.read_text(), fork, str(seed))
 
