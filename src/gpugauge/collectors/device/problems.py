@@ -30,7 +30,7 @@ from gpugauge.settings.model import Faults, Settings
 
 log = logging.getLogger("gpugauge.events")
 
-_OVER_SECONDS = 60.0
+_OVER_SECONDS = 60.0  # without a fault before it counts as over
 _LINK_SECONDS = 300.0  # over which a GPU is under load, for the width of its link
 _PASSING = {"application", "other"}  # classes of Xid errors that are no fault of the GPU after a while
 _NO_XIDS = Xids({}, {})
