@@ -11,7 +11,7 @@ export TORCH
 JOBS   ?= 3
 PYTEST  = -m pytest -q --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
 # End-to-end tests wait for other programs most of the time.
-e2e: JOBS = 4
+e2e: JOBS = 5
 # The tests of a push. The others are in `make everything`.
 PUSH   := not everything and not deploy and not cluster
 

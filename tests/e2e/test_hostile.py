@@ -182,6 +182,7 @@ def test_uncaught_out_of_memory_ends_the_program_and_is_counted_at_once(tmp_path
     assert list(counted.values()) == [48]
 
 
+@pytest.mark.everything  # a minute
 def test_dozens_of_forked_workers_are_one_training(tmp_path: Path) -> None:
     alone = unwatched(FEW_STEPS)
     with serve(tmp_path) as running:
