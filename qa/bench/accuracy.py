@@ -65,7 +65,7 @@ class Device:
     def advance(self, now: float) -> None:
         """Add the samples that end by `now`."""
         while self._due <= now:
-            busy = self._shape.integral(self._due) - self._shape.integral(self._sampled)
+            busy = self._shape(self._due) - self._shape(self._sampled)
             self.percent = round(100 * busy / (self._due - self._sampled))
             self._ring.append([round((1000 + self._due) * 1e6), self.percent])
             width = SAMPLE * self._random.uniform(1 - JITTER, 1 + JITTER)
@@ -247,7 +247,7 @@ def window_errors(shape: Load, course: Course) -> list[float]:
     for end in range(math.ceil(times[SETTLING] + WINDOW), int(times[-1])):
         first, last = bisect_right(times, end - WINDOW), bisect_right(times, end) - 1
         if first < last:
-            true = (shape.integral(times[last]) - shape.integral(times[first])) / (times[last] - times[first])
+            true = (shape(times[last]) - shape(times[first])) / (times[last] - times[first])
             observed = course.observed[last] - course.observed[first]
             found.append(100 * ((course.busy[last] - course.busy[first]) / observed - true) if observed else 100.0)
     return found
@@ -262,9 +262,7 @@ def errors(shape: Load, course: Course, scrape: int) -> tuple[list[float], list[
     ours, gauges = [], []
     for end in range(count + SETTLING, len(course.times)):
         start = end - count
-        true = (shape.integral(course.times[end]) - shape.integral(course.times[start])) / (
-            course.times[end] - course.times[start]
-        )
+        true = (shape(course.times[end]) - shape(course.times[start])) / (course.times[end] - course.times[start])
         mean = (course.busy[end] - course.busy[start]) / (course.observed[end] - course.observed[start])
         ours.append(100 * (mean - true))
         gauges.append(100 * (statistics.fmean(course.gauge[start + 1 : end + 1]) - true))

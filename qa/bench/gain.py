@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from gpugauge.simulator.device.pipeline import MIN_SPEEDUP, speedups
 from gpugauge.verdict.gain import Gain, gains
 from gpugauge.verdict.judge import judge
 from qa.bench import figures
 from qa.bench.report import report
 from qa.worlds.oracle import GAIN_SEEDS, Case, cases
+from qa.worlds.truth import MIN_SPEEDUP, speedups
 
 PIPELINES = 25  # of each seed and number of faults: 1,000 in all
 _NO_EFFECT = 1.02  # a true gain below it

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.simulation import moments, scenario
 
-from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
+from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.verdict import loaders, mistakes, states
 from gpugauge.verdict.causes import as_markdown
@@ -38,6 +38,7 @@ from qa.worlds.oracle import (
     without_counters,
     without_hook,
 )
+from qa.worlds.truth import true_cause
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "verdict.md"
 PIPELINES = 1000  # of each seed and number of faults

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpugauge.simulator.device.pipeline import MIN_SPEEDUP, Pipeline, observe, speedups
+from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from qa.worlds.truth import MIN_SPEEDUP, speedups
 
 WINDOW = 60.0
 # The thresholds of the verdict were chosen with the first seeds. The figures in the documents are those of the others.
@@ -113,13 +114,15 @@ def evidence(p: Pipeline) -> Evidence:
     """Return the exact evidence from hook, driver and /proc about a minute of the pipeline."""
     o = observe(p)
     slowed = float(p.clock < 1.0)
+    other_busy = min(1.0 - o.own_busy, p.other)
+    computing, spinning = p.kernels / p.clock / o.step, max(0.0, p.peer - p.own_step) / o.step
     device = DeviceEvidence(
-        busy=o.busy,
+        busy=min(1.0, o.own_busy + other_busy),
         own_busy=o.own_busy,
-        sm_active=o.sm_active,
+        sm_active=min(1.0, o.own_sm_active + other_busy * 0.5),
         tensor_active=o.tensor_active,
         tensor_speedup=_H100,
-        power=o.power,
+        power=0.12 + 0.8 * (computing * p.fill + other_busy * 0.5) + 0.08 * spinning,
         clock=p.clock,
         thermal=slowed if p.throttle == "thermal" else 0.0,
         power_capped=slowed if p.throttle == "power_cap" else 0.0,
@@ -138,7 +141,7 @@ def evidence(p: Pipeline) -> Evidence:
         slow_step=o.step * 1.2,
         data_wait=o.data_wait,
         data_wait_exposed=o.data_wait_exposed,
-        local_work=o.local_work,
+        local_work=p.own_step / o.step,
         pinned=p.pinned,
         loader_workers=p.workers,
         world_size=p.world_size,

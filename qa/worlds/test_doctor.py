@@ -157,9 +157,10 @@ class InProcess(Worker):
 
 
 def apply(fault: Fault) -> int | None:
-    if fault._hang or fault._crash:
-        raise Stuck("hang" if fault._hang else "crash")
-    return fault._code
+    if fault._plain["hang"] or fault._plain["crash"]:
+        raise Stuck("hang" if fault._plain["hang"] else "crash")
+    code: int | None = fault._plain["code"]
+    return code
 
 
 def findings(gpus: list[Gpu], folder: Path) -> list[Finding]:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpugauge.simulator.device.pipeline import REMOVED, Pipeline, without
+from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.gain import MOST_SPREAD, Gain, gains
 from gpugauge.verdict.judge import Verdict, judge
 from qa.bench.gain import advised, bounded, published, quantile
 from qa.worlds.oracle import GAIN_SEEDS, PUBLISHED_SEEDS, TUNING_SEEDS, evidence, without_hook
+from qa.worlds.truth import REMOVED, without
 
 CAUSES = (*REMOVED, "underfilled", "precision_unused")
 ALL = Verdict("training", "inside", dict.fromkeys(CAUSES, 0.5))

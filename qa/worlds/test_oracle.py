@@ -2,10 +2,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
+from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.judge import judge
 from qa.worlds.oracle import PUBLISHED_SEEDS, TUNING_SEEDS, Case, cases, right, without_counters
+from qa.worlds.truth import true_cause
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,8 @@ def test_oracle_names_the_planted_cause() -> None:
 def test_observation_follows_from_the_pipeline() -> None:
     healthy, starved = observe(Pipeline()), observe(Pipeline(load=2.0))
 
-    assert (healthy.busy, healthy.data_wait) == (1.0, 0.0)
-    assert abs(starved.busy - 0.2) < 1e-9  # 0.1 s of kernels in a step of 2 s by four workers
+    assert (healthy.own_busy, healthy.data_wait) == (1.0, 0.0)
+    assert abs(starved.own_busy - 0.2) < 1e-9  # 0.1 s of kernels in a step of 2 s by four workers
     assert abs(starved.data_wait_exposed - 0.8) < 1e-9
 
 
@@ -93,6 +94,6 @@ def test_the_gpu_is_idle_while_the_allocator_retries() -> None:
     pressed = observe(Pipeline(retries=0.5, cached=100, device_call=0.001))  # 0.1 s in every second step
 
     assert pressed.step == pytest.approx(0.2)
-    assert pressed.busy == pytest.approx(0.5)
+    assert pressed.own_busy == pytest.approx(0.5)
     assert pressed.retries == pytest.approx(2.5)
     assert pressed.device_calls == pytest.approx(250.0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.simulation import BY_TURNS, OFTEN, RARELY, STEADY, Moment, moments, scenario
 
-from gpugauge.simulator.device.pipeline import true_cause
 from gpugauge.simulator.scenario.load import Scenario, load_scenario
+from qa.worlds.truth import true_cause
 
 SECONDS = 76
 # By planted cause: the pipeline, and the load of other processes on its GPU.

@@ -81,7 +81,7 @@ def test_simulated_gpus_need_no_gpu() -> None:
     assert "runtimeClassName" not in spec
     assert "affinity" not in spec
     with ExitStack() as stack:
-        assert Simulation(setting["value"], stack).name == setting["value"]
+        assert Simulation(setting["value"], stack).scenario.name == setting["value"]
     assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.simulator.device.pipeline import Pipeline, observe, true_cause
+from gpugauge.simulator.device.pipeline import Pipeline, observe
 from qa.bench.alerts.builders import ALWAYS, machine, slurm
 from qa.bench.alerts.record import Planned
 from qa.bench.alerts.story import Expectation
+from qa.worlds.truth import true_cause
 
 COUNT = 60
 _MINUTES = 60  # every fault is there from the first one on

@@ -77,11 +77,13 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
     A kubelet is used only if its setting is given; pods have the names of the scenario. Raises ConfigError (scenario)
     or SessionsError.
     """
+    from gpugauge.simulator import WORKER  # noqa: PLC0415  (not loaded on a real machine)
+    from gpugauge.simulator.host.trainings import SimulatedSessions  # noqa: PLC0415  (the same)
     from gpugauge.simulator.simulation import Simulation  # noqa: PLC0415  (not loaded on a real machine)
 
     simulation = Simulation(scenario, stack)
     sessions = _listen(settings, stack)
-    simulated = simulation.sessions(sessions, settings.hook.linger_seconds)
+    simulated = SimulatedSessions(simulation.scenario, sessions, settings.hook.linger_seconds)
     kernel_log = KernelLog(settings.path.kmsg if "path.kmsg" in settings.given else simulation.kernel_log)
     stack.callback(kernel_log.close)
     procfs, host_procfs = simulation.procfs, Procfs(str(settings.path.procfs))
@@ -93,12 +95,12 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
         kernel_log=kernel_log,
         kubelet_socket=settings.kubernetes.kubelet_socket if "kubernetes.kubelet_socket" in settings.given else None,
         pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else simulation.pod_logs,
-        worker_module=simulation.worker,
+        worker_module=WORKER,
         bound_devices=simulation.devices,
         bus_devices=simulation.bus,
         state_file=settings.driver.state_file,
-        simulated_driver=simulation.driver(),
-        scenario=simulation.name,
+        simulated_driver=simulation.scenario.simulation(),
+        scenario=simulation.scenario.name,
         host_procfs=host_procfs,
         update=simulation.update,
     )

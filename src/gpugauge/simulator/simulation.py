@@ -9,15 +9,10 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from gpugauge.driver.missing import BusDevice, pci_address
-from gpugauge.sessions.listener import Sessions
-from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World
-from gpugauge.simulator.host.kernellog import kernel_log
-from gpugauge.simulator.host.procfs import ProcTree
-from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.host.procfs import ProcTree, kernel_log
 from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
 from gpugauge.workload.procfs import Procfs
 
@@ -27,21 +22,18 @@ class Simulation:
     read like real ones. Raises ScenarioError.
     """
 
-    worker = WORKER
-
     def __init__(self, name: str, stack: ExitStack) -> None:
-        self._scenario = load_scenario(name)
+        self.scenario = load_scenario(name)
         try:
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugauge-proc-")))
-            self._tree = ProcTree(root, self._scenario)
+            self._tree = ProcTree(root, self.scenario)
             self.update()
             self.kernel_log = root / "kmsg"
-            self.kernel_log.write_text(kernel_log(self._scenario))
+            self.kernel_log.write_text(kernel_log(self.scenario))
         except OSError as error:
             message = f"simulate: the simulated processes need a folder for temporary files (TMPDIR): {error.strerror}"
             raise ScenarioError(message) from None
-        self._world = World(self._scenario.simulation())
-        self.name = self._scenario.name
+        self._world = World(self.scenario.simulation())
         self.procfs = Procfs(str(root))
         self.cgroup_root, self.pod_logs = self._tree.cgroup_root, self._tree.pod_logs
 
@@ -59,11 +51,3 @@ class Simulation:
         now = self._world.now()
         present = [device for device in self._world.devices if device.on_bus(now)]
         return tuple(BusDevice(pci_address(device.bus_id), "nvidia", visible=True) for device in present)
-
-    def driver(self) -> dict[str, Any]:
-        """Return the plain data from which the worker simulates the driver."""
-        return self._scenario.simulation()
-
-    def sessions(self, real: Sessions | None, linger_seconds: float) -> SimulatedSessions:
-        """Return the trainings of the scenario together with the real ones."""
-        return SimulatedSessions(self._scenario, real, linger_seconds)

@@ -24,8 +24,8 @@ def gpu(text: str) -> Device:
     ("state", "values"),
     [
         (lambda d, t: d.health.recovery_action(t), (0, 1, 0, 0)),
-        (lambda d, t: d.health.remapped_rows("pending", t), (0, 1, 0, 0)),
-        (lambda d, t: d.health.remapped_rows("failure", t), (0, 1, 1, 0)),
+        (lambda d, t: d.health.rows("remapped_rows", "pending", t), (0, 1, 0, 0)),
+        (lambda d, t: d.health.rows("remapped_rows", "failure", t), (0, 1, 1, 0)),
         (lambda d, t: d.pcie(t), ((5, 16), (5, 8), (5, 8), (5, 16))),
         (lambda d, t: d.temperature(t) == 91, (False, True, True, False)),
     ],

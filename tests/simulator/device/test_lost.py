@@ -46,13 +46,3 @@ def test_added_device_is_found_by_a_new_worker_only() -> None:
     assert found_by_worker(5, 30) == [15]
     assert found_by_worker(16, 30) == ["GPU-1"]
     assert found_by_worker(25, 30) == ["GPU-0", "GPU-1"]
-
-
-def test_frozen_time_has_the_events_of_the_past() -> None:
-    service = simulated_service()
-    text = "gpus: [{model: h100, health: {xids: [{at: 5, xid: 31}, {at: 50, xid: 79}]}}]\nfrozen_at: 40"
-    service.answer({"op": "open", "simulate": scenario(text).simulation()})
-    replies = [service.answer({"op": "read", "index": 0, "groups": ["fast"]}) for _ in range(2)]
-    service.close()
-
-    assert [[event["xid"] for event in reply.events] for reply in replies] == [[31], []]

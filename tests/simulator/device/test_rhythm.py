@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpugauge.simulator.device.activity import Rhythm, Working
+from gpugauge.simulator.device.activity import Rhythm, working
 
 PLAIN = {"compiling": 10.0, "every": 100.0, "evaluating": 20.0, "checkpointing": 5.0, "stalled_at": None}
 
@@ -51,12 +51,12 @@ def test_without_phases_it_only_trains() -> None:
 
 
 def test_load_of_long_steps() -> None:
-    load = Working(Rhythm(None, 0.0, float("inf")), 3.0, 10.0, smooth=False)
+    load = working(Rhythm(None, 0.0, float("inf")), 3.0, 10.0, smooth=False)
 
-    assert [load.integral(t) for t in (0, 2, 5, 10, 12)] == [0, 2, 3, 3, 5]
+    assert [load(t) for t in (0, 2, 5, 10, 12)] == [0, 2, 3, 3, 5]
 
 
 def test_load_of_a_shared_device_is_even() -> None:
-    load = Working(Rhythm(None, 0.0, float("inf")), 5.0, 10.0, smooth=True)
+    load = working(Rhythm(None, 0.0, float("inf")), 5.0, 10.0, smooth=True)
 
-    assert [load.integral(t) for t in (2, 10, 15)] == [1, 5, 7.5]
+    assert [load(t) for t in (2, 10, 15)] == [1, 5, 7.5]

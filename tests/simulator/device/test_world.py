@@ -93,14 +93,6 @@ def test_overrides_come_before_the_model() -> None:
     assert (device.name, device.memory_total, device.power_limit_watts) == ("Mine", 1 << 30, 300)
 
 
-def test_frozen_time() -> None:
-    clock = Clock()
-    world = clock.world("gpus: {model: h100}\nfrozen_at: 12.5")
-    clock.now = 99.0
-
-    assert world.now() == 12.5
-
-
 def test_idle_device_of_every_model() -> None:
     for model, preset in PRESETS.items():
         device = Clock().world(f"gpus: {{model: {model}}}").devices[0]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gpugauge.collectors.kmsg import parse, pci_address
-from gpugauge.simulator.host.kernellog import kernel_log
+from gpugauge.simulator.host.procfs import kernel_log
 from tests.simulator.build import Clock, scenario
 
 TEXT = """

@@ -61,7 +61,7 @@ ERRORS = [
     (
         "- 1",
         "f.yaml:1: expected `key: value`; the keys of a scenario are name, description, driver, gpus, processes, "
-        "faults, frozen_at, replay, host",
+        "faults, replay",
     ),
     ("", "f.yaml:1: description: must be set"),
     ("gpus: {model: h100}", "f.yaml:1: description: must be set"),
@@ -143,10 +143,6 @@ ERRORS = [
         "f.yaml:3: processes[0].load.period: must be greater than or equal to 0.001, not 0",
     ),
     (
-        HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: constant, level: 0.9, noise: 0.2}}]",
-        "f.yaml:3: processes[0].load: noise 0.2 moves the load out of 0 to 1",
-    ),
-    (
         HEAD + "processes: [{pid: 1, gpus: [0], load: {shape: points, points: [[1, 0], [1, 1]]}}]",
         "f.yaml:3: processes[0].load.points: the seconds of points must increase, by a microsecond or more",
     ),
@@ -184,7 +180,7 @@ ERRORS = [
     ),
     ("description: d\ngpus: {model: h100, back_at: 5, lost_at: 7}", "f.yaml:2: gpus: back_at must come after lost_at"),
     ("description: d\ngpus: {model: t4, memory: 1MiB}", "f.yaml:2: gpus: memory_reserved is more than memory"),
-    ("description: d\nfrozen_at: " + "9" * 5000, "f.yaml:2: a number has too many digits"),
+    ("description: d\nname: " + "9" * 5000, "f.yaml:2: a number has too many digits"),
     ("description: d\ndescription: e", "f.yaml:2: description is set twice, first in f.yaml:1"),
     (HEAD + "processes: [{pid: 1, gpus: [0], load: {level: 1}}]", "f.yaml:3: processes[0].load: 'shape' must be set"),
     (
@@ -268,17 +264,6 @@ def test_anchors_and_aliases_are_refused() -> None:
     for text in ("description: &a x", "description: d\ngpus: [*a]", "&a {description: d}"):
         with pytest.raises(ScenarioError, match=r"^f\.yaml:\d: anchors and aliases are not used"):
             parse_scenario(text, "f.yaml", "f")
-
-
-def test_former_spelling_of_a_throttle_reason() -> None:
-    health = "{throttling: [{reason: applications_clocks}, {reason: display_clock_setting}]}"
-    (gpu,) = parse_scenario(f"description: d\ngpus: {{model: h100, health: {health}}}", "f.yaml", "f").gpus
-
-    assert gpu.health is not None
-    assert [period.reason for period in gpu.health.throttling] == [
-        "applications_clocks_setting",
-        "display_clock_setting",
-    ]
 
 
 def test_unknown_name() -> None:

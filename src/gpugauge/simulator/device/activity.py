@@ -75,30 +75,27 @@ class Rhythm:
         return found
 
 
-class Working(Load):
-    """The load of a training: in each step the GPU is busy for `busy` seconds of `step`. With `smooth`, the busy time
-    is spread evenly, like that of processes which share a GPU. Evaluation has the same mean load as training.
+def working(rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> Load:
+    """Return the load of a training: in each step the GPU is busy for `busy` seconds of `step`. With `smooth`, the busy
+    time is spread evenly, like that of processes which share a GPU. Evaluation has the same mean load as training.
     """
+    busy = min(busy, step)
+    level = busy / step
 
-    def __init__(self, rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> None:
-        self._rhythm, self._busy, self._step, self._smooth = rhythm, min(busy, step), step, smooth
-
-    def integral(self, t: float) -> float:
-        """See Load."""
-        trained, evaluated = self._rhythm.progress(t), self._rhythm.progress(t, "evaluating")
-        level = self._busy / self._step
-        if self._smooth:
+    def integral(t: float) -> float:
+        trained, evaluated = rhythm.progress(t), rhythm.progress(t, "evaluating")
+        if smooth:
             return (trained + evaluated) * level
-        steps, rest = divmod(trained, self._step)
-        return steps * self._busy + min(rest, self._busy) + evaluated * level
+        steps, rest = divmod(trained, step)
+        return steps * busy + min(rest, busy) + evaluated * level
+
+    return integral
 
 
 class Activity:
-    """Work on a GPU between two seconds of the scenario. Per busy second, `intensity` is the share of the full power
-    and `traffic` the share of memory time: a kernel that only waits for a peer keeps a GPU busy at low power. `engines`
-    has the shares of the video engines; `sm_active`, `tensor_active` and `link` (of the PCIe bandwidth into the GPU)
-    are those of the performance counters, None for the usual share at that intensity. A pipeline determines all of
-    them.
+    """Work on a GPU between two seconds of the scenario. Per busy second, `intensity` is the share of the full power,
+    `traffic` of memory time, `engines` of each engine's time, and `link` of the PCIe bandwidth into the GPU, None for
+    the usual bytes. A pipeline determines all of them.
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
@@ -106,8 +103,7 @@ class Activity:
         self.end: float = float("inf") if plain["end"] is None else plain["end"]
         self.intensity: float = plain["intensity"]
         self.traffic: float = plain["traffic"]
-        self.sm_active: float | None = None
-        self.tensor_active: float | None = None
+        self.sm_active, self.tensor_active = 0.2 + 0.8 * self.intensity, 0.6 * self.intensity
         self.link: float | None = None
         self.pinned = True
         self.pipeline = pipeline(plain["pipeline"]) if plain.get("pipeline") else None
@@ -117,13 +113,13 @@ class Activity:
             self._derive()
         # The share of the time of each engine per busy second, by the name of its sample ring.
         self.engines: dict[str, float] = {"gpu": 1.0, "memory": self.traffic, **plain["engines"]}
-        self._before = self._load.integral(self.start) if self._load else 0.0
+        self._before = self._load(self.start) if self._load else 0.0
 
     def _derive(self) -> None:
         assert self.pipeline
         shown = observe(self.pipeline)
         busy = shown.own_busy
-        self._load = Working(self.rhythm, busy * shown.step, shown.step, smooth=bool(self.pipeline.other))
+        self._load = working(self.rhythm, busy * shown.step, shown.step, smooth=bool(self.pipeline.other))
         self.intensity = min(1.0, shown.own_power / busy)
         self.sm_active = min(1.0, shown.own_sm_active / busy)
         self.tensor_active = min(1.0, shown.tensor_active / busy)
@@ -137,7 +133,7 @@ class Activity:
         """Return the busy seconds of a GPU from the start of the activity to `t`."""
         if self._load is None or t <= self.start:
             return 0.0
-        return self._load.integral(min(t, self.end)) - self._before
+        return self._load(min(t, self.end)) - self._before
 
 
 class Pod:
@@ -158,22 +154,12 @@ class Pod:
 
 
 class Process:
-    """A process of a job on some of the GPUs, `rank` of `ranks` processes. `memory` is in bytes on each GPU, None if
-    the driver does not report it. On a GPU with MIG the process runs on the MIG device with the number `instance`. GPUs
-    that are not in `works_on` are held but not used.
-    """
+    """A process of a job (scenario/model.py) on some of its GPUs: `rank` of `ranks` processes."""
 
-    def __init__(
-        self,
-        plain: Mapping[str, Any],
-        pid: int,
-        container_pid: int | None,
-        gpus: tuple[int, ...],
-        rank: int = 0,
-        ranks: int = 1,
-    ) -> None:
-        self.pid, self.container_pid, self.gpus = pid, container_pid, gpus
-        self.rank, self.ranks = rank, ranks
+    def __init__(self, plain: Mapping[str, Any], gpus: tuple[int, ...], rank: int, ranks: int) -> None:
+        self.gpus, self.rank, self.ranks = gpus, rank, ranks
+        self.pid: int = plain["pid"] + rank
+        self.container_pid: int | None = None if plain["container_pid"] is None else plain["container_pid"] + rank
         self.activity = Activity(plain)
         self.works_on = gpus if plain["works_on"] is None else tuple(plain["works_on"])
         self._idle = Activity({**plain, "load": None, "pipeline": None})
@@ -182,12 +168,12 @@ class Process:
         self.instance: int | None = plain["instance"]
         self.hook: bool = plain["hook"]
         self.uid: int = plain["uid"]
-        self.cpus: str | None = plain.get("cpus")
-        self.swapped: int = plain.get("swapped") or 0
+        self.cpus: str | None = plain["cpus"]
+        self.swapped: int = plain["swapped"]
         self.command: list[str] = shlex.split(plain["command"])
         self.cgroup: str = plain["cgroup"]
         self.environment: dict[str, str] = plain["environment"]
-        self.pod = Pod(plain["pod"]) if plain.get("pod") else None
+        self.pod = Pod(plain["pod"]) if plain["pod"] else None
         if self.pod:
             self.cgroup = self.pod.cgroup
             self.environment = {"HOSTNAME": self.pod.name[:63], **self.environment}

@@ -13,7 +13,7 @@ from typing import Any
 from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, MIG_EVENT
 from gpugauge.simulator.device.activity import Activity, Process
 from gpugauge.simulator.device.health import Health
-from gpugauge.simulator.device.instance import MIG_LACKS, Instance, instances
+from gpugauge.simulator.device.instance import MIG_LACKS, Instance, grouped, instances
 from gpugauge.simulator.device.presets import PRESETS, WITHOUT
 from gpugauge.simulator.device.rings import UPTIME, Ring
 
@@ -37,7 +37,7 @@ class Device:
         self.figures: Mapping[str, Any] = figures
         digest = hashlib.sha256(f"{seed}/{index}".encode()).hexdigest()
         self.index = index
-        self.uuid: str = figures.get("uuid") or f"GPU-{_grouped(digest)}"
+        self.uuid: str = figures.get("uuid") or f"GPU-{grouped(digest)}"
         self.serial = str(int(digest[32:48], 16))[:13]
         self.bus_id = f"{index // 200:08X}:{0x10 + index % 200:02X}:00.0"
         self.name: str = figures["name"]
@@ -45,47 +45,40 @@ class Device:
         self.memory_reserved: int = figures["memory_reserved"]
         self.processes = tuple(p for p in processes if index in p.gpus)
         self._slowed = [(p, p.activity.pipeline) for p in self.processes if p.activity.pipeline and index in p.works_on]
-        self.idle_watts: float = figures["idle_watts"]
+        idle_watts: float = figures["idle_watts"]
         self.default_limit_watts: float = PRESETS[plain["model"]]["power_limit_watts"]
         lowered = [self.default_limit_watts * p.clock for _, p in self._slowed if p.throttle == "power_cap"]
         self.power_limit_watts: float = min([figures["power_limit_watts"], *lowered])
-        self.health = Health(self._with_throttling(plain.get("health") or {}))
+        self._idle_watts, self._dynamic_watts = idle_watts, self.power_limit_watts - idle_watts
+        self.health = Health(self._with_throttling(plain["health"]))
         self.ring = Ring(figures["ring"])
-        self.lost_at, self.back_at = (
-            float("inf") if plain.get(key) is None else float(plain[key]) for key in ("lost_at", "back_at")
-        )
-        self.stays_on_bus = bool(plain.get("stays_on_bus"))
-        self.gone_while_exists: str | None = plain.get("gone_while_exists")
-        self.plugged_at = float(plain.get("plugged_at") or 0.0)
-        self._clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
+        self.lost_at = float("inf") if plain["lost_at"] is None else float(plain["lost_at"])
+        self._back_at = float("inf") if plain["back_at"] is None else float(plain["back_at"])
+        self._stays_on_bus: bool = plain["stays_on_bus"]
+        self._gone_while_exists: str | None = plain["gone_while_exists"]
+        self._plugged_at = float(plain["plugged_at"] or 0.0)
+        self.clocks = [figures["clock"], figures["clock"], figures["clock_memory"], figures["clock_video"]]
         self.instances: tuple[Instance, ...] | None = (
-            None if plain.get("mig") is None else instances(figures, digest, self.processes)
+            None if plain["mig"] is None else instances(figures, digest, self.processes)
         )
         lacks = [WITHOUT[name] for name in (*figures["lacks"], *(MIG_LACKS if self.instances is not None else ()))]
         self._unsupported = (*figures["unsupported"], *(f for functions, _ in lacks for f in functions))
         self.unsupported_fields = frozenset((*figures["unsupported_fields"], *(i for _, ids in lacks for i in ids)))
-        own = plain.get("load")
-        background: dict[str, Any] = {
-            "start": 0.0,
-            "end": None,
-            "load": own,
-            "intensity": 0.6,
-            "traffic": 0.4,
-            "engines": {},
-        }
         # The work on a MIG device is a part of the work of the GPU.
-        self._parts = [
-            *([(Activity(background), 1.0)] if own else []),
-            *((p.on(index), self._share(p)) for p in self.processes),
-        ]
+        self._parts = [(p.on(index), self._share(p)) for p in self.processes]
+        if plain["load"]:
+            work = {"start": 0.0, "end": None, "load": plain["load"], "intensity": 0.6, "traffic": 0.4, "engines": {}}
+            self._parts.insert(0, (Activity(work), 1.0))
         # Rings, counters and rates use the same seconds; the entries of a ring are read once per engine.
         self._spent = lru_cache(maxsize=self.ring.capacity + 2)(self._busy_by_part)
         # Bytes that all NVLinks have sent; as many are received. It is read once per link.
         self.nvlink_bytes = lru_cache(maxsize=1)(self._sent_by_links)
         used = {name for a, _ in self._parts for name, share in a.engines.items() if share}
-        self._engines = {name: self._counter(name) for name in used}
+        # By engine that something uses: the function that counts its busy seconds.
+        self.engines = {name: self._counter(name) for name in used}
+        changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
         # Driver events in order: second, type, data.
-        self.events = self._all_events()
+        self.events = sorted([*self.health.events(), *((at, MIG_EVENT, 0) for at in changes)])
 
     def supports(self, function: str) -> bool:
         """Return whether the GPU supports a function of the library."""
@@ -93,14 +86,12 @@ class Device:
 
     def present(self, t: float) -> bool:
         """Return whether the driver enumerates the GPU. A library that was opened before it was added does not."""
-        return self.plugged_at <= t and not self.lost_at <= t < self.back_at and not self._gone()
+        gone = self._gone_while_exists is not None and os.path.lexists(self._gone_while_exists)
+        return self._plugged_at <= t and not self.lost_at <= t < self._back_at and not gone
 
     def on_bus(self, t: float) -> bool:
         """Return whether the GPU is on the bus."""
-        return self.present(t) or (self.stays_on_bus and self.plugged_at <= t)
-
-    def _gone(self) -> bool:
-        return self.gone_while_exists is not None and os.path.lexists(self.gone_while_exists)
+        return self.present(t) or (self._stays_on_bus and self._plugged_at <= t)
 
     def busy(self, t: float) -> float:
         """Return the seconds in which a kernel ran, from the start of the scenario to `t`."""
@@ -111,54 +102,44 @@ class Device:
         spent = self._spent(t)
         return t - (sum(spent) if self.instances is None else max(spent, default=0.0))
 
-    def engine(self, name: str) -> Callable[[float], float] | None:
-        """Return the function that counts the busy seconds of an engine; None if nothing uses the engine."""
-        return self._engines.get(name)
-
     def utilization(self, t: float, engine: str = "gpu") -> int:
         """Return the percentage of the last sample period in which an engine was busy."""
-        busy = self.engine(engine)
+        busy = self.engines.get(engine)
         if busy is None:
             return 0
         return min(100, round(100 * (busy(t) - busy(t - _SAMPLE_PERIOD_SECONDS)) / _SAMPLE_PERIOD_SECONDS))
 
     def power(self, t: float) -> int:
         """Return the power in milliwatts, the mean over the last second."""
-        return round(1000 * (self.idle_watts + self._dynamic_watts * (self.work(t) - self.work(t - 1))))
+        return round(1000 * (self._idle_watts + self._dynamic_watts * (self.work(t) - self.work(t - 1))))
 
     def power_now(self, t: float) -> int:
         """Return the power in milliwatts, the mean over the last 0.1 s."""
-        return round(1000 * (self.idle_watts + self._dynamic_watts * 10 * (self.work(t) - self.work(t - 0.1))))
+        return round(1000 * (self._idle_watts + self._dynamic_watts * 10 * (self.work(t) - self.work(t - 0.1))))
 
     def energy(self, t: float) -> int:
         """Return the energy in millijoules since the driver was loaded."""
         return round(
-            self.since_reset(lambda s: 1000 * (self.idle_watts * (UPTIME + s) + self._dynamic_watts * self.work(s)), t)
+            self.since_reset(lambda s: 1000 * (self._idle_watts * (UPTIME + s) + self._dynamic_watts * self.work(s)), t)
         )
 
     def temperature(self, t: float) -> int:
         """Return degrees Celsius: those of the scenario, or 32 when idle and up to 45 more at full power."""
         given = self.health.temperature(t)
-        return (
-            given
-            if given is not None
-            else round(32 + 45 * (self.work(t) - self.work(t - _COOLING_SECONDS)) / _COOLING_SECONDS)
-        )
+        if given is not None:
+            return given
+        return round(32 + 45 * (self.work(t) - self.work(t - _COOLING_SECONDS)) / _COOLING_SECONDS)
 
     def clock(self, domain: int, t: float) -> int | None:
         """Return megahertz of a clock domain (graphics, SM, memory, video); None for an unknown domain."""
-        if not 0 <= domain < len(self._clocks):
+        if not 0 <= domain < len(self.clocks):
             return None
-        busy, idle = map(int, self._clocks[domain])
+        busy, idle = map(int, self.clocks[domain])
         if not self.occupied(t):
             return idle
         # Thermal and power limits lower the clocks of the multiprocessors, not those of the memory.
         slowed = [p.clock for process, p in self._slowed if process.activity.alive(t)] if domain < 2 else []
         return round(busy * min(slowed, default=1.0))
-
-    def clock_max(self, domain: int) -> int | None:
-        """Return the highest megahertz of a clock domain; None for an unknown domain."""
-        return self._clocks[domain][0] if 0 <= domain < len(self._clocks) else None
 
     def performance_state(self, t: float) -> int:
         """Return the performance state: 0 with a process on the GPU."""
@@ -198,19 +179,16 @@ class Device:
 
     def sm_active(self, t: float) -> float:
         """Return the seconds in which multiprocessors were in use, each second weighted by their share."""
-        return sum(
-            busy * (0.2 + 0.8 * a.intensity if a.sm_active is None else a.sm_active) for busy, (a, _) in self._each(t)
-        )
+        return sum(busy * a.sm_active for busy, (a, _) in self._each(t))
 
     def tensor_active(self, t: float) -> float:
         """Return the seconds of work of the tensor cores."""
-        return sum(
-            busy * (0.6 * a.intensity if a.tensor_active is None else a.tensor_active) for busy, (a, _) in self._each(t)
-        )
+        return sum(busy * a.tensor_active for busy, (a, _) in self._each(t))
 
     def received(self, t: float) -> float:
         """Return the bytes received over PCIe."""
-        link = self._link_bytes(t)
+        generation, width = self.pcie(t)
+        link = _LANE_BYTES[generation] * width  # per second
         carried = {True: link, False: min(link, _PAGEABLE_BYTES / (1.0 - _SENT_RATIO))}  # by whether memory is pinned
         return sum(
             busy * (PCIE_BYTES if a.link is None else a.link * carried[a.pinned]) for busy, (a, _) in self._each(t)
@@ -225,11 +203,6 @@ class Device:
         (generation, width), (lower, narrower) = self.figures["pcie"], self.health.pcie(t)
         return lower or generation, narrower or width
 
-    def _link_bytes(self, t: float) -> float:
-        """Return the bytes per second of the PCIe link in one direction."""
-        generation, width = self.pcie(t)
-        return _LANE_BYTES[generation] * width
-
     def since_reset(self, total: Callable[[float], float], t: float) -> float:
         """Return a hardware counter, which starts again at `counters_reset_at` of the scenario."""
         at = self.health.counters_reset_at
@@ -243,13 +216,8 @@ class Device:
         return zip(self._spent(t), self._parts, strict=True)
 
     def _counter(self, name: str) -> Callable[[float], float]:
-        """Return the function that counts the busy seconds of an engine."""
         shares = [a.engines.get(name, 0.0) for a, _ in self._parts]
         return lambda t: sum(map(mul, self._spent(t), shares))
-
-    def _all_events(self) -> list[tuple[float, int, int]]:
-        changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
-        return sorted([*self.health.events(), *((at, MIG_EVENT, 0) for at in changes)])
 
     def occupied(self, t: float) -> bool:
         """Return whether a process is alive, or the GPU has work without one."""
@@ -262,17 +230,9 @@ class Device:
             for on, p in self._slowed
             if p.clock < 1.0
         }
-        return {**health, "throttling": [*(health.get("throttling") or []), *spells.values()]}
+        return {**health, "throttling": [*health["throttling"], *spells.values()]}
 
     def _share(self, process: Process) -> float:
         if not self.instances or process.instance is None:
             return 1.0
         return self.instances[process.instance].slices / 7
-
-    @property
-    def _dynamic_watts(self) -> float:
-        return self.power_limit_watts - self.idle_watts
-
-
-def _grouped(digest: str) -> str:
-    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))

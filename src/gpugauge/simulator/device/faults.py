@@ -14,64 +14,54 @@ from typing import Any, NoReturn
 
 
 class Fault:
-    """A fault of the scenario: the calls, the GPU, the first and last second, the number of times in this process, and
-    the effect: an NVML return code, a delay in seconds, a hang, a crash, bytes that are never freed, a stat of a file
-    that blocks in the kernel, or a value that replaces all outputs, or one member of structures.
-    """
+    """A fault of the scenario (scenario/model.py), with the number of times that are left in this process."""
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
-        self._call: str | None = plain["call"]
-        self._gpu: int | str | None = plain["gpu"]
-        self._start: float = plain["start"]
-        self._end: float = float("inf") if plain["end"] is None else plain["end"]
+        self._plain = plain
         self._left: float = float("inf") if plain["times"] is None else plain["times"]
-        self._every: int = plain.get("every") or 1
         self._matched = 0
-        self._switch: str | None = plain.get("while_exists")
-        self._code: int | None = plain["code"]
-        self._delay: float | None = plain["delay"]
-        self._hang: bool = plain["hang"]
-        self._crash: bool = plain["crash"]
-        self._stat: str | None = plain.get("stat")
-        self._leak: int = plain.get("leak") or 0
         self._leaked: list[bytes] = []
         self.value: int | None = plain["value"]
         self.member: str | None = plain["member"]
 
     def concerns(self, function: str) -> bool:
         """Return whether the fault can apply to a function."""
-        return self._call is None or fnmatchcase(function, self._call)
+        pattern = self._plain["call"]
+        return pattern is None or fnmatchcase(function, pattern)
 
     def due(self, t: float, index: int | None, uuid: str | None) -> bool:
         """Return whether the fault applies to a call at `t`, and count it."""
-        if not self._start <= t < self._end or self._left <= 0:
+        plain = self._plain
+        if t < plain["start"] or (plain["end"] is not None and t >= plain["end"]) or self._left <= 0:
             return False
-        if self._call is None and index is None:  # not a call about a GPU
+        if plain["call"] is None and index is None:  # not a call about a GPU
             return False
-        if self._gpu is not None and self._gpu not in (index, uuid):
+        if plain["gpu"] is not None and plain["gpu"] not in (index, uuid):
             return False
-        if self._switch is not None and not os.path.lexists(self._switch):
+        if plain["while_exists"] is not None and not os.path.lexists(plain["while_exists"]):
             return False
         self._matched += 1
-        if self._matched % self._every:
+        if self._matched % plain["every"]:
             return False
         self._left -= 1
         return True
 
     def apply(self) -> int | None:
         """Apply the effect; return the return code of the call, None if the call proceeds."""
-        if self._delay is not None:
-            time.sleep(self._delay)
-        if self._hang:
+        plain = self._plain
+        if plain["delay"] is not None:
+            time.sleep(plain["delay"])
+        if plain["hang"]:
             _hang()
-        if self._stat is not None:
-            Path(self._stat).stat()
-        if self._leak:
-            self._leaked.append(b"\1" * self._leak)
-        if self._crash:
+        if plain["stat"] is not None:
+            Path(plain["stat"]).stat()
+        if plain["leak"]:
+            self._leaked.append(b"\1" * plain["leak"])
+        if plain["crash"]:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.kill(os.getpid(), signal.SIGSEGV)
-        return self._code
+        code: int | None = plain["code"]
+        return code
 
 
 def _hang() -> NoReturn:
@@ -103,13 +93,8 @@ def spoil(arguments: Sequence[Any], value: int, member: str | None = None) -> No
         elif isinstance(target, ctypes.Array):
             for item in target:
                 _spoil_structure(item, value, member)
-        elif target is not argument and not is_list and not sizes_a_list and member is None and _is_number(target):
-            target.value = value
-
-
-def _is_number(target: Any) -> bool:
-    """Return whether a target is a number: pointers stay, because an invalid handle would crash the caller."""
-    return hasattr(target, "value")
+        elif target is not argument and not (is_list or sizes_a_list or member) and hasattr(target, "value"):
+            target.value = value  # pointers have none, and stay: an invalid handle would crash the caller
 
 
 def _spoil_structure(structure: ctypes.Structure, value: int, member: str | None) -> None:

@@ -29,8 +29,10 @@ class Generation:
     def __init__(self, version: str) -> None:
         major, minor, *_ = [*(int(p) for p in version.split(".") if p.isdigit()), 0, 0]
         self._version = (major, minor)
-        self._last_field = self._highest_field()
-        self._first_throttle_field = self._find_first_throttle_field()
+        newest = self._version >= (580, 82)
+        known = [last for branch, last in _LAST_FIELD if major >= branch] or [_LAST_FIELD[0][1]]
+        self._last_field = 307 if newest else known[-1]
+        self._first_throttle_field = 251 if (575, 0) <= self._version <= (580, 65) else 269 if newest else None
 
     def lacks(self, function: str) -> bool:
         """Return whether the library does not export a function."""
@@ -40,22 +42,9 @@ class Generation:
         """Return whether the driver accepts a field id."""
         return number <= self._last_field
 
-    def _highest_field(self) -> int:
-        if self._version >= (580, 82):
-            return 307
-        last = 0
-        for major, highest in _LAST_FIELD:
-            last = highest if self._version[0] >= major else last
-        return last or _LAST_FIELD[0][1]
-
     def has_ring(self, engine: str) -> bool:
         """Return whether the driver has a sample ring of an engine."""
         return self._version[0] >= 535 or engine not in {"jpeg", "ofa"}
-
-    def _find_first_throttle_field(self) -> int | None:
-        if self._version >= (580, 82):
-            return 269
-        return 251 if (575, 0) <= self._version <= (580, 65) else None
 
     def throttle_reason(self, number: int) -> str | None:
         """Return the throttle reason that a field id counts in this driver, None for other ids."""

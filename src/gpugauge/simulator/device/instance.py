@@ -24,7 +24,7 @@ class Instance:
         self.end: float = float("inf") if plain["end"] is None else plain["end"]
         self.gpu_instance_id, self.compute_instance_id = _FIRST_INSTANCE_ID + number, 0
         digest = hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()
-        self.uuid = f"MIG-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+        self.uuid = f"MIG-{grouped(digest)}"
         self.name = f"{figures['name']} MIG {plain['profile']}"
         self.sm_count = self.slices * figures["mig_slice_sms"]
         self.memory_total = memory_of(plain["profile"])
@@ -50,6 +50,11 @@ class Instance:
     def moved(self, t: float) -> float:
         """Return the seconds in which the memory was read or written."""
         return sum(p.activity.busy(t) * p.activity.traffic for p in self.processes)
+
+
+def grouped(digest: str) -> str:
+    """Return hexadecimal digits as in a uuid."""
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
 
 def memory_of(profile: str) -> int:

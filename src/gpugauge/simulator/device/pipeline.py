@@ -1,20 +1,16 @@
-"""A training step as a pipeline, which determines all that can be observed and the true cause of slowness.
+"""A training step as a pipeline, which determines all that can be observed.
 
 Loader, copy, host, kernels and collective overlap as they do in PyTorch: the host launches kernels ahead of the GPU
-unless it synchronises, a copy of pageable memory blocks the host, a collective that waits for a peer spins. The true
-cause is the component whose removal speeds the step up most.
+unless it synchronises, a copy of pageable memory blocks the host, a collective that waits for a peer spins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields
 from typing import Any
 
 EPOCH = 200
-# The smallest speedup without a component for which it is the cause.
-MIN_SPEEDUP = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,58 +128,16 @@ def pipeline(plain: Mapping[str, Any]) -> Pipeline:
     return Pipeline(**{field.name: plain[field.name] for field in fields(Pipeline)})
 
 
-REMOVED = {
-    "data_loading": {"load": 0.0, "restart": 0.0},
-    "host_bound": {"host": 0.0, "synchronises": False},
-    "transfer": {"copy": 0.0, "pinned": True},
-    "waiting_for_peers": {"peer": 0.0},
-    "throttled": {"clock": 1.0},
-    "contention": {"other": 0.0},
-    "cpu_limited": {"cpu_quota": 1.0},
-    "memory_swap_io": {"paging": 0.0},
-    "memory_pressure": {"retries": 0.0},
-}
-
-
-def without(pipeline: Pipeline, cause: str) -> Pipeline:
-    """Return the pipeline without a cause."""
-    if cause == "underfilled":
-        return replace(pipeline, kernels=pipeline.kernels * min(1.0, pipeline.fill / 0.85), fill=0.85)
-    if cause == "precision_unused":
-        faster = pipeline.kernels / (pipeline.tensor_speedup if pipeline.precision_unused else 1.0)
-        return replace(pipeline, kernels=faster, precision_unused=False)
-    changes: dict[str, float | bool] = dict(REMOVED[cause])
-    return replace(pipeline, **changes)  # type: ignore[arg-type]  # the table's keys are the fields' names
-
-
-@lru_cache(maxsize=1)  # the same pipeline is compared with several verdicts
-def speedups(pipeline: Pipeline) -> Mapping[str, float]:
-    """Return the speedup of the run without each cause."""
-    step, causes = pipeline.step, (*REMOVED, "underfilled", "precision_unused")
-    return {cause: step / without(pipeline, cause).step for cause in causes}
-
-
-def true_cause(pipeline: Pipeline) -> str | None:
-    """Return the component whose removal speeds the run up most; None if the speedup is below MIN_SPEEDUP."""
-    gains = speedups(pipeline)
-    best = max(gains, key=lambda cause: gains[cause])
-    return best if gains[best] >= MIN_SPEEDUP else None
-
-
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The observable values of a pipeline, as shares of time unless a comment has another unit."""
 
     step: float  # seconds
-    busy: float  # of the GPU, all processes
-    own_busy: float
-    sm_active: float
+    own_busy: float  # of the GPU
     tensor_active: float
-    power: float  # of the limit
     transfer: float  # of the bandwidth of the link
     data_wait: float
     data_wait_exposed: float
-    local_work: float
     cpu_throttled: float
     memory_pressure: float
     retries: float  # per second
@@ -197,7 +151,6 @@ def observe(p: Pipeline) -> Observed:
     step = p.step
     spin = max(0.0, p.peer - p.own_step)
     own_busy = min(1.0, (p.kernels / p.clock + spin) / step)
-    other_busy = min(1.0 - own_busy, p.other)
     computing = p.kernels / p.clock / step
     if p.workers:
         inline = p.host_seconds + p.allocator_seconds
@@ -209,20 +162,15 @@ def observe(p: Pipeline) -> Observed:
     wait = waiting / step
     own_idle = max(0.0, p.own_step - p.kernel_seconds - p.allocator_seconds) / step
     own_sm = computing * p.fill + spin / step * 0.05
-    sm = own_sm + other_busy * 0.5
     tensor = 0.0 if p.precision_unused else computing * p.tensor * p.fill
     cpu = (p.host_seconds - (0.0 if p.pinned else p.copy)) / step
     return Observed(
         step=step,
-        busy=min(1.0, own_busy + other_busy),
         own_busy=own_busy,
-        sm_active=min(1.0, sm),
         tensor_active=tensor,
-        power=0.12 + 0.8 * (computing * p.fill + other_busy * 0.5) + 0.08 * spin / step,
         transfer=p.copy / step,
         data_wait=wait,
         data_wait_exposed=min(wait, own_idle),
-        local_work=p.own_step / step,
         cpu_throttled=min(1.0, (1.0 - p.cpu_quota) * min(1.0, max(cpu, p.loader_interval / step))),
         memory_pressure=p.paging * min(1.0, max(cpu, p.loader_interval / step)),
         retries=p.retries / step,

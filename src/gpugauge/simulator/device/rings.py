@@ -12,10 +12,7 @@ UPTIME = 864_000.0
 
 
 class Ring:
-    """At most `capacity` entries, `period` seconds apart, each up to half of `jitter` periods early or late. With
-    `dry_when_idle` there are no entries while the GPU has no process. `clock_steps` are steps of the driver's clock,
-    each [second, seconds].
-    """
+    """The sample rings of a GPU in a scenario (scenario/gpuspec.py)."""
 
     def __init__(self, plain: Mapping[str, Any]) -> None:
         self.capacity: int = plain["capacity"]

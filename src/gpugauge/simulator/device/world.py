@@ -27,12 +27,10 @@ class World:
         self._clock = clock
         self._start: float = simulation["start"]["monotonic"]
         self.start_unix: float = simulation["start"]["unix"]
-        self.frozen_at: float | None = scenario["frozen_at"]
         self.name: str = scenario["name"]
-        self.host: str = scenario.get("host") or self.name
         self.driver_version: str = scenario["driver"]["version"]
         self.cuda_version: int = scenario["driver"]["cuda_version"]
-        self.foreign_events: bool = scenario["driver"].get("foreign_events", False)
+        self.foreign_events: bool = scenario["driver"]["foreign_events"]
         self.generation = Generation(self.driver_version)
         self._missing: list[str] = scenario["driver"]["missing"]
         count = sum(gpu["count"] for gpu in scenario["gpus"])
@@ -47,7 +45,7 @@ class World:
 
     def second(self, monotonic: float) -> float:
         """Return the second of the scenario at a time of CLOCK_MONOTONIC, which is the same in all processes."""
-        return monotonic - self._start if self.frozen_at is None else self.frozen_at
+        return monotonic - self._start
 
     def lacks(self, function: str) -> bool:
         """Return whether the library of the driver does not export a function."""
@@ -58,6 +56,5 @@ def _processes(job: Mapping[str, Any], gpu_count: int) -> Iterator[Process]:
     """Yield the processes of a job: one on all its GPUs, or `per_gpu` on each GPU, with consecutive pids."""
     gpus = tuple(range(gpu_count)) if job["gpus"] == "all" else tuple(job["gpus"])
     groups = [gpus] if job["per_gpu"] is None else [(gpu,) for gpu in gpus for _ in range(job["per_gpu"])]
-    for i, group in enumerate(groups):
-        container_pid = None if job["container_pid"] is None else job["container_pid"] + i
-        yield Process(job, job["pid"] + i, container_pid, group, i, len(groups))
+    for rank, group in enumerate(groups):
+        yield Process(job, group, rank, len(groups))

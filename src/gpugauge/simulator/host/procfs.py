@@ -1,10 +1,11 @@
-"""The double of /proc: files for the processes of a scenario, which code that reads /proc reads unchanged."""
+"""The doubles of /proc and of the kernel log: files of a scenario, which code that reads real ones reads unchanged."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -29,10 +30,6 @@ class Figures:
     stalled: float = 0.0  # waits for memory or storage
     faults: int = 0
     cpus: float | None = None  # the CPU quota
-
-    def stat(self) -> dict[int, int]:
-        """Return the fields majflt, utime and cutime of proc_pid_stat(5) by position, counted from 0."""
-        return {11: self.faults, 13: round(self.main * _TICKS), 15: round(self.workers * _TICKS)}
 
 
 def figures(process: Process, t: float) -> Figures:
@@ -110,7 +107,9 @@ class ProcTree:
             if pid not in self._written:
                 self._write_process(process, counted[pid])
             elif process.activity.pipeline:
-                self._write_stat(self._root / str(pid), process, counted[pid])
+                text = _stat(process, _name(process.command), counted[pid], pid, process.launcher or 1)
+                for place in ("stat", f"task/{pid}/stat"):
+                    _replace(self._root / str(pid) / place, text)
         self._written = alive.keys() | launchers.keys()
         self._write_cgroups([(process, counted[pid]) for pid, process in alive.items() if process.activity.pipeline])
 
@@ -119,44 +118,41 @@ class ProcTree:
         random.mkdir(parents=True, exist_ok=True)
         boot_id = uuid.UUID(bytes=hashlib.sha256(self._world.name.encode()).digest()[:16])
         (random / "boot_id").write_text(f"{boot_id}\n")
-        (random.parent / "hostname").write_text(f"{self._world.host}\n")
+        (random.parent / "hostname").write_text(f"{self._world.name}\n")
         for folder in ("pods", "containers"):
             (self.pod_logs / folder).mkdir(parents=True, exist_ok=True)
         (self._root / "stat").write_text(f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {int(self._world.start_unix - UPTIME)}\n")
 
     def _write_process(self, process: Process, counted: Figures) -> None:
         """Write a folder and rename it, so that a reader never finds an incomplete process."""
-        folder = self._begin(process.pid, process.command)
-        name = _name(process.command)
+        folder = self._begin(process, process.pid, process.launcher or 1, process.command, counted)
         (folder / "environ").write_bytes(_strings([f"{key}={value}" for key, value in process.environment.items()]))
-        (folder / "cgroup").write_text(f"0::{process.cgroup}\n" if process.cgroup.startswith("/") else process.cgroup)
-        (folder / "status").write_text(_status(process, name, process.pid, process.launcher or 1))
         if process.activity.pipeline:
-            (folder / "task" / str(process.pid)).mkdir(parents=True)
+            task = folder / "task" / str(process.pid)
+            task.mkdir(parents=True)
+            shutil.copyfile(folder / "stat", task / "stat")
             (folder / "statm").write_text(f"{2 * _RESIDENT // _PAGE} {_RESIDENT // _PAGE} {_MAPPED // _PAGE} 1 0 1 0\n")
         if _has_torch(process):
             lines = [f"7f0000000000-7f0000001000 r-xp 00000000 08:01 42 /opt/torch/lib/{name}" for name in _LIBRARIES]
             (folder / "maps").write_text("\n".join(lines) + "\n")
-        self._write_stat(folder, process, counted)
         folder.rename(self._root / str(process.pid))
         if process.pod:
             self._write_pod(process.pod)
 
-    def _begin(self, pid: int, command: list[str]) -> Path:
-        folder = self._root / f".{pid}"
+    def _begin(self, process: Process, pid: int, parent: int, command: list[str], counted: Figures) -> Path:
+        folder, name = self._root / f".{pid}", _name(command)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        (folder / "comm").write_text(f"{_name(command)}\n")
+        (folder / "comm").write_text(f"{name}\n")
         (folder / "cmdline").write_bytes(_strings(command))
+        (folder / "cgroup").write_text(f"0::{process.cgroup}\n" if process.cgroup.startswith("/") else process.cgroup)
+        (folder / "status").write_text(_status(process, name, pid, parent))
+        (folder / "stat").write_text(_stat(process, name, counted, pid, parent))
         return folder
 
     def _write_launcher(self, pid: int, rank: Process) -> None:
         """Write the process that has started the ranks of a training, without torch and environment."""
-        command = ["torchrun", *rank.command[1:]]
-        folder = self._begin(pid, command)
-        (folder / "cgroup").write_text(f"0::{rank.cgroup}\n" if rank.cgroup.startswith("/") else rank.cgroup)
-        (folder / "status").write_text(_status(rank, _name(command), pid, 1))
-        (folder / "stat").write_text(_stat(rank, _name(command), Figures(), pid, 1))
+        folder = self._begin(rank, pid, 1, ["torchrun", *rank.command[1:]], Figures())
         folder.rename(self._root / str(pid))
 
     def _write_pod(self, pod: Pod) -> None:
@@ -164,12 +160,6 @@ class ProcTree:
         (self.pod_logs / "pods" / f"{pod.namespace}_{pod.name}_{pod.uid}").mkdir(exist_ok=True)
         log = self.pod_logs / "containers" / f"{pod.name}_{pod.namespace}_{pod.container}-{pod.container_id}.log"
         log.touch()
-
-    def _write_stat(self, folder: Path, process: Process, counted: Figures) -> None:
-        text = _stat(process, _name(process.command), counted, process.pid, process.launcher or 1)
-        _replace(folder / "stat", text)
-        if process.activity.pipeline:
-            _replace(folder / "task" / str(process.pid) / "stat", text)
 
     def _write_cgroups(self, trainings: list[tuple[Process, Figures]]) -> None:
         groups: dict[Path, list[Figures]] = {}
@@ -212,8 +202,8 @@ def _stat(process: Process, name: str, counted: Figures, pid: int, parent: int) 
     fields[0], fields[1], fields[2], fields[3] = pid, f"({name})", "S", parent
     fields[4] = fields[5] = pid
     fields[19] = 1  # threads
-    for number, value in counted.stat().items():
-        fields[number] = value
+    # majflt, utime, cutime
+    fields[11], fields[13], fields[15] = counted.faults, round(counted.main * _TICKS), round(counted.workers * _TICKS)
     fields[23] = (_RESIDENT if process.activity.pipeline else _MAPPED) // _PAGE
     fields[21] = round((UPTIME + process.activity.start) * _TICKS)  # start, ticks after boot
     return " ".join(map(str, fields)) + "\n"
@@ -247,3 +237,17 @@ def _status(process: Process, name: str, pid: int, parent: int) -> str:
         **_cpus(process.cpus),
     }
     return "".join(f"{key}:\t{value}\n" for key, value in lines.items())
+
+
+def kernel_log(scenario: Scenario) -> str:
+    """Return the Xid errors from before the start of a scenario as /dev/kmsg has them; NVML reports the later ones. One
+    from before the boot of this machine has the time 0.
+    """
+    world = World(scenario.simulation())
+    start = time.monotonic() - world.now()
+    errors = sorted((at, device.bus_id, xid) for device in world.devices for at, xid in device.health.xids if at < 0)
+    # The kernel writes the domain with four digits, and no function.
+    return "".join(
+        f"4,{i},{max(0, round(1e6 * (start + at)))},-;NVRM: Xid (PCI:{bus_id[4:-2].lower()}): {xid}, simulated\n"
+        for i, (at, bus_id, xid) in enumerate(errors)
+    )

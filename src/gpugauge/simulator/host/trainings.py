@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session, SessionSource
 from gpugauge.simulator.device.device import Device
@@ -21,39 +21,26 @@ _COMPARED = 10  # batches of each worker, before the hook compares them
 _WORKER_BYTES = 600 << 20  # memory that a loader worker does not share
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Seconds of the loading of one batch: work, waits for storage or swap, and waits for a CPU, also by a quota."""
-
-    cpu: float
-    storage: float
-    queued: float
-
-
-def batch(p: Pipeline) -> Batch:
-    """Return the mean times of a batch of a steady run."""
-    limited = p.workers > 0 and p.cpu_interval >= p.step - p.restart_seconds
-    # Where the CPUs are the limit, each worker has a batch all the time, and waits while others run.
-    mean, granted = p.mean_worker, p.load_cpu / p.cpu_quota
-    crowded = max(0.0, p.workers * p.cpu_interval - p.load_seconds * mean) if limited else 0.0
-    return Batch(p.load_cpu * mean, (p.load_seconds - granted) * mean, (granted - p.load_cpu) * mean + crowded)
-
-
-def report(p: Pipeline, batches: int, steps: int) -> wire.Loader | None:
+def loader(p: Pipeline, batches: int, steps: int) -> wire.Loader | None:
     """Return the loader of a snapshot after so many batches and steps; None before the first batch."""
     if not batches:
         return None
+    limited = p.workers > 0 and p.cpu_interval >= p.step - p.restart_seconds
+    mean, granted = p.mean_worker, p.load_cpu / p.cpu_quota
+    # Where the CPUs are the limit, each worker has a batch all the time, and waits while others run.
+    crowded = max(0.0, p.workers * p.cpu_interval - p.load_seconds * mean) if limited else 0.0
+    queued = (granted - p.load_cpu) * mean + crowded
     # The first batch of each process is not measured.
-    one, measured = batch(p), max(0, batches - max(1, p.workers))
-    waited = p.host * (1.0 / p.cpu_quota - 1.0) + (0.0 if p.workers else one.queued)
+    measured = max(0, batches - max(1, p.workers))
+    waited = p.host * (1.0 / p.cpu_quota - 1.0) + (0.0 if p.workers else queued)
     epochs = 1 + batches // EPOCH if p.restart else 1
     return wire.Loader(
         batches=batches,
         measured=measured,
-        cpu_seconds=one.cpu * measured,
+        cpu_seconds=p.load_cpu * mean * measured,
         threads_seconds=0.0,
-        queued_seconds=one.queued * measured,
-        storage_seconds=one.storage * measured,
+        queued_seconds=queued * measured,
+        storage_seconds=(p.load_seconds - granted) * mean * measured,
         blocked_seconds=0.0,
         epochs=epochs,
         starts=epochs if p.workers else 0,
@@ -87,7 +74,11 @@ class SimulatedSessions:
     ) -> None:
         self._world = World(scenario.simulation())
         self._devices = {device.index: device for device in self._world.devices}
-        self._trainings = {_id(self._world, p): p for p in self._world.processes if p.activity.pipeline and p.hook}
+        self._trainings = {
+            hashlib.sha256(f"{self._world.name}/{p.pid}".encode()).hexdigest()[:32]: p
+            for p in self._world.processes
+            if p.activity.pipeline and p.hook
+        }
         self._real, self.linger_seconds, self._clock = real, linger, clock
         self._view_key: tuple[float, tuple[Session, ...]] | None = None
         self._view: tuple[Session, ...] = ()
@@ -97,10 +88,9 @@ class SimulatedSessions:
     def view(self) -> tuple[Session, ...]:
         """Return all sessions; the same object as before if nothing changed. Raises what `real` raises."""
         t = float(math.floor(self._world.second(self._clock())))
-        real = self._real.view() if self._real else ()
-        if self._view_key is None or self._view_key[0] != t or self._view_key[1] is not real:
-            self._view_key = (t, real)
-            self._view = (*real, *self._simulated(t))
+        key = t, self._real.view() if self._real else ()
+        if key != self._view_key:
+            self._view_key, self._view = key, (*key[1], *self._simulated(t))
         return self._view
 
     def counters(self) -> Counters:
@@ -108,7 +98,7 @@ class SimulatedSessions:
         t = self._world.second(self._clock())
         ended = sum(0 <= p.activity.end <= t for p in self._trainings.values())
         real = self._real.counters() if self._real else None
-        if self._counters_key is None or self._counters_key[0] != ended or self._counters_key[1] is not real:
+        if (ended, real) != self._counters_key:
             self._counters_key = (ended, real)
             found = real or Counters(dict.fromkeys(REJECTION_REASONS, 0), dict.fromkeys(SESSION_END_REASONS, 0))
             self._counters = replace(found, ended={**found.ended, "finished": found.ended.get("finished", 0) + ended})
@@ -125,10 +115,6 @@ class SimulatedSessions:
             if begin + 1 <= t < end + self.linger_seconds:
                 devices = [self._devices[gpu] for gpu in process.gpus]
                 yield _session(name, self._world.start_unix, devices, process, min(t, end))
-
-
-def _id(world: World, process: Process) -> str:
-    return hashlib.sha256(f"{world.name}/{process.pid}".encode()).hexdigest()[:32]
 
 
 def _session(name: str, start_unix: float, devices: list[Device], process: Process, t: float) -> Session:
@@ -191,6 +177,7 @@ class _Progress:
         steps, batches = self._durations(), self._batches()
         waits = max(0.0, observed.step - self._pipeline.own_step) * max(0, self._steps - 1)
         device = "cuda" if devices else "cpu"
+        shared = max(self._pipeline.world_size, self._process.ranks) > 1
         return wire.Snap(
             session=session,
             sequence=max(1, int(self._t - self._rhythm.start) + 1),
@@ -203,12 +190,12 @@ class _Progress:
             step_source="optimizer" if self._steps else None,
             optimizer_state=self._tensors(device, devices, 2 * _PARAMETERS),
             exposed_wait_seconds=observed.data_wait_exposed * trained if devices else None,
-            local_work_seconds=max(0.0, steps.seconds - waits) if self._shared else None,
+            local_work_seconds=max(0.0, steps.seconds - waits) if shared else None,
             compilations=int(self._rhythm.seconds(self._t)["compiling"] > 0),
             samples=_BATCH * self._steps,
             tokens=_TOKENS * _BATCH * self._steps,
             flops=self._flops(devices),
-            loader=report(self._pipeline, batches.count, self._steps),
+            loader=loader(self._pipeline, batches.count, self._steps),
         )
 
     def _flops(self, devices: list[Device]) -> dict[str, float] | None:
@@ -225,10 +212,6 @@ class _Progress:
         loading = self._observed.data_wait * self._trained
         seconds |= {"loading": loading, "training": seconds["training"] - loading}
         return SharedRecord(phase, round(self._unix + since, 2), steps, steps + 1, seconds)
-
-    @property
-    def _shared(self) -> bool:
-        return max(self._pipeline.world_size, self._process.ranks) > 1
 
     def _durations(self) -> wire.Progress:
         """Return the steps, each from the end of the step before; an interruption lengthens the step that it is in."""

@@ -24,17 +24,22 @@ UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3
 DeviceFunction: TypeAlias = Callable[..., int]  # (GPU or MIG device, second, other arguments)
 
 
+def _write(out: Any, value: int | None, absent: int) -> int:
+    """Write a number, or return the code `absent` for None."""
+    if value is None:
+        return absent
+    out._obj.value = value
+    return SUCCESS
+
+
 def number(answer: Callable[[Any, float], int | None]) -> DeviceFunction:
     """Return a function that writes a number; None means not supported."""
+    return lambda device, t, out: _write(out, answer(device, t), NOT_SUPPORTED)
 
-    def function(device: Any, t: float, out: Any) -> int:
-        value = answer(device, t)
-        if value is None:
-            return NOT_SUPPORTED
-        out._obj.value = value
-        return SUCCESS
 
-    return function
+def chosen(answer: Callable[[Any, float, int], int | None]) -> DeviceFunction:
+    """Return a function with an argument before the number that it writes; None means an invalid argument."""
+    return lambda device, t, choice, out: _write(out, answer(device, t, plain(choice)), INVALID_ARGUMENT)
 
 
 def numbers(answer: Callable[[Any, float], tuple[int, ...]]) -> DeviceFunction:
@@ -48,24 +53,15 @@ def numbers(answer: Callable[[Any, float], tuple[int, ...]]) -> DeviceFunction:
     return function
 
 
-def chosen(answer: Callable[[Any, float, int], int | None]) -> DeviceFunction:
-    """Return a function with an argument before the number that it writes; None means an invalid argument."""
-
-    def function(device: Any, t: float, choice: Any, out: Any) -> int:
-        value = answer(device, t, plain(choice))
-        if value is None:
-            return INVALID_ARGUMENT
-        out._obj.value = value
-        return SUCCESS
-
-    return function
-
-
 def text(answer: Callable[[Any], str]) -> DeviceFunction:
     """Return a function that writes text into a buffer."""
 
     def function(device: Any, _t: float, buffer: Any, length: Any) -> int:
-        return fill(buffer, length, answer(device))
+        data = answer(device).encode()
+        if len(data) >= plain(length):
+            return INSUFFICIENT_SIZE
+        buffer.value = data
+        return SUCCESS
 
     return function
 
@@ -79,15 +75,6 @@ def structure(answer: Callable[[Any, float], dict[str, Any]]) -> DeviceFunction:
         return SUCCESS
 
     return function
-
-
-def fill(buffer: Any, length: Any, content: str) -> int:
-    """Write text into a buffer; return INSUFFICIENT_SIZE if the buffer is too short."""
-    data = content.encode()
-    if len(data) >= plain(length):
-        return INSUFFICIENT_SIZE
-    buffer.value = data
-    return SUCCESS
 
 
 def plain(value: Any) -> int:

@@ -56,10 +56,8 @@ def _throttle(reason: str) -> _Answer:
     return lambda device, t, _scope: _throttled(device, t, reason)
 
 
-def _ecc(kind: str, *, volatile: bool) -> _Answer:
-    """Return the answer of an ECC counter. Volatile ones start when the driver is loaded, and again at a reset."""
-    if not volatile:
-        return lambda device, t, _scope: device.health.ecc_errors(kind, -UPTIME, t)
+def _volatile_ecc(kind: str) -> _Answer:
+    """Return the answer of an ECC counter that starts when the driver is loaded, and again at a reset."""
     return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.ecc_errors(kind, 0.0, s), t))
 
 
@@ -76,18 +74,14 @@ def _nvlink_bytes(unit: int) -> _Answer:
 
 
 def _nvlink_speed(device: Device, t: float, link: int) -> int | None:
-    return _of_link(device, t, link, device.figures["nvlink_megabytes_per_second"])
-
-
-def _of_link(device: Device, t: float, link: int, value: int) -> int | None:
-    """Return a value of a link: 0 while it is down, None where the driver does not answer for it."""
+    """Return the speed of a link: 0 while it is down, None where the driver does not answer for it."""
     up = device.nvlink_up(link, t)
     if up is None or device.health.nvlink_silent(link, t):
         return None
-    return value if up else 0
+    return int(device.figures["nvlink_megabytes_per_second"]) if up else 0
 
 
-def _counter(kind: str, source: str) -> _Answer:
+def _counter(kind: str | None, source: str) -> _Answer:
     """Return the answer of a counter of the scenario, which is constant until a reset."""
     return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.counted(source, s, kind), t))
 
@@ -107,13 +101,13 @@ def _nvlink_errors(kind: str) -> _Answer:
 # Value type and answer by id. An id is required here for each row of driver/nvidia/fieldvalues.py.
 FIELDS: dict[int, tuple[int, _Answer]] = {
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in (1, 2)},  # ECC mode now and pending
-    3: (UNSIGNED_LONG_LONG, _ecc("corrected", volatile=True)),
-    4: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=True)),
-    5: (UNSIGNED_LONG_LONG, _ecc("corrected", volatile=False)),
-    6: (UNSIGNED_LONG_LONG, _ecc("uncorrected", volatile=False)),
-    29: (UNSIGNED_INT, lambda device, t, _scope: device.health.retired_pages("single_bit", t)),
-    30: (UNSIGNED_INT, lambda device, t, _scope: device.health.retired_pages("double_bit", t)),
-    31: (UNSIGNED_INT, lambda device, t, _scope: device.health.retired_pages("pending", t)),
+    3: (UNSIGNED_LONG_LONG, _volatile_ecc("corrected")),
+    4: (UNSIGNED_LONG_LONG, _volatile_ecc("uncorrected")),
+    5: (UNSIGNED_LONG_LONG, lambda device, t, _scope: device.health.ecc_errors("corrected", -UPTIME, t)),
+    6: (UNSIGNED_LONG_LONG, lambda device, t, _scope: device.health.ecc_errors("uncorrected", -UPTIME, t)),
+    29: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("retired_pages", "single_bit", t)),
+    30: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("retired_pages", "double_bit", t)),
+    31: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("retired_pages", "pending", t)),
     **{
         number: (UNSIGNED_LONG_LONG, _counter(kind, "nvlink_errors"))
         for number, kind in (
@@ -135,16 +129,13 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
         for link, number in enumerate((*range(84, 90), *range(132, 138)))
     },
     91: (UNSIGNED_INT, lambda device, _t, _scope: device.figures["nvlinks"]),
-    94: (
-        UNSIGNED_INT,
-        lambda device, t, _scope: round(device.since_reset(lambda s: device.health.counted("pcie_replays", s), t)),
-    ),
+    94: (UNSIGNED_INT, _counter(None, "pcie_replays")),
     138: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
     139: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
-    142: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("correctable", t)),
-    143: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("uncorrectable", t)),
-    144: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("pending", t)),
-    145: (UNSIGNED_INT, lambda device, t, _scope: device.health.remapped_rows("failure", t)),
+    142: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "correctable", t)),
+    143: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "uncorrectable", t)),
+    144: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "pending", t)),
+    145: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "failure", t)),
     **{
         number: (UNSIGNED_LONG_LONG, _nvlink_errors(kind))
         for number, kind in ((161, "replay"), (162, "recovery"), (163, "crc_flit"))

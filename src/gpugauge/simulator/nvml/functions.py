@@ -151,7 +151,9 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
         lambda _device, _t, which: _THRESHOLDS[which] if which < len(_THRESHOLDS) else None
     ),
     "nvmlDeviceGetClockInfo": chosen(lambda device, t, domain: device.clock(domain, t)),
-    "nvmlDeviceGetMaxClockInfo": chosen(lambda device, _t, domain: device.clock_max(domain)),
+    "nvmlDeviceGetMaxClockInfo": chosen(
+        lambda device, _t, domain: device.clocks[domain][0] if 0 <= domain < len(device.clocks) else None
+    ),
     "nvmlDeviceGetPerformanceState": number(lambda device, t: device.performance_state(t)),
     "nvmlDeviceGetCurrentClocksEventReasons": number(lambda device, t: device.clocks_event_reasons(t)),
     "nvmlDeviceGetCurrentClocksThrottleReasons": number(lambda device, t: device.clocks_event_reasons(t)),
@@ -159,8 +161,8 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetSupportedClocksThrottleReasons": number(lambda _device, _t: _REASONS_SUPPORTED),
     "nvmlDeviceGetRowRemapperHistogram": structure(
         lambda device, t: (
-            {"max": 640 - device.health.remapped_rows("uncorrectable", t), "high": 0}
-            | {"partial": device.health.remapped_rows("uncorrectable", t), "low": 0, "none": 0}
+            {"max": 640 - device.health.rows("remapped_rows", "uncorrectable", t), "high": 0}
+            | {"partial": device.health.rows("remapped_rows", "uncorrectable", t), "low": 0, "none": 0}
         )
     ),
     "nvmlDeviceGetCurrPcieLinkGeneration": number(lambda device, t: device.pcie(t)[0]),

@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 
 def install(simulation: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> Library | Replay:
     """Make pynvml call a simulation, made by `Scenario.simulation`; return the library."""
-    recording = simulation["scenario"]["replay"]
-    library = _replay(recording) if recording else Library(World(simulation, clock))
+    library: Library | Replay
+    if recording := simulation["scenario"]["replay"]:
+        from pathlib import Path  # noqa: PLC0415  (loads modules that other simulations do not need)
+
+        from gpugauge.simulator.nvml.replay import Replay  # noqa: PLC0415  (likewise)
+
+        library = Replay(Path(recording))
+    else:
+        library = Library(World(simulation, clock))
     use_library(library)
     return library
-
-
-def _replay(recording: str) -> Replay:
-    from pathlib import Path  # noqa: PLC0415  (loads modules that other simulations do not need)
-
-    from gpugauge.simulator.nvml.replay import Replay  # noqa: PLC0415  (likewise)
-
-    return Replay(Path(recording))

@@ -1,11 +1,10 @@
 """The double of the C library for a simulated world, with the faults of the world in each function."""
 
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
+
 from __future__ import annotations
 
-# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 import struct
-
-# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -24,7 +23,7 @@ from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.faults import spoil
 from gpugauge.simulator.device.generation import Generation
 from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml.answers import UNSIGNED_INT, fill, plain, point, pointed
+from gpugauge.simulator.nvml.answers import UNSIGNED_INT, number, plain, point, pointed, text
 from gpugauge.simulator.nvml.fieldvalues import field_values
 from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
 from gpugauge.simulator.nvml.objects import Objects
@@ -55,7 +54,7 @@ def samples(
     if array is None:
         count._obj.value = device.ring.capacity
         return SUCCESS
-    found = device.ring.samples(plain(after), t, device.engine(engine), device.occupied)
+    found = device.ring.samples(plain(after), t, device.engines.get(engine), device.occupied)
     if not found:
         return NOT_FOUND
     count._obj.value = len(found)
@@ -72,24 +71,23 @@ def process_utilization(device: Device, t: float, array: Any, count: Any, after:
     begin = max(t - device.ring.span, t - (device.ring.stamp(t) - since) / 1e6 if since else 0.0)
     if t <= begin:
         return NOT_FOUND
-    stamp, number = device.ring.stamp(t), 0
+    stamp, found = device.ring.stamp(t), 0
     for process in device.processes:
         activity = process.on(device.index)
         busy = (activity.busy(t) - activity.busy(begin)) / (t - begin)
-        if busy <= 0 or number == _MAX_PROCESSES:
+        if busy <= 0 or found == _MAX_PROCESSES:
             continue
-        entry = array[number]
+        entry = array[found]
         entry.pid, entry.timeStamp = process.pid, stamp
         entry.smUtil, entry.memUtil, entry.encUtil, entry.decUtil = (
             min(100, round(100 * busy * activity.engines.get(engine, 0.0)))
             for engine in ("gpu", "memory", "encoder", "decoder")
         )
-        number += 1
-    count._obj.value = number
-    return SUCCESS if number else NOT_FOUND
+        found += 1
+    count._obj.value = found
+    return SUCCESS if found else NOT_FOUND
 
 
-_BEFORE_INIT = {"nvmlInitWithFlags"}
 _MIG_SHIFT = 16  # a handle is the number of a GPU, from 1, and in the higher bits that of a MIG device
 
 
@@ -97,14 +95,14 @@ class Library:
     """Replaces `ctypes.CDLL("libnvidia-ml.so.1")`: an attribute is a C function."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self._devices: list[Device] | None = None  # as enumerated at init; None before
         self._opened = 0.0
-        self.objects = Objects(frozen=world.frozen_at is not None)
+        self.objects = Objects()
 
     def __getattr__(self, function: str) -> Callable[..., int]:
         """Return a function with its faults. Raises AttributeError if the driver does not export it."""
-        if function not in FUNCTIONS or self._world.lacks(function):
+        if function not in FUNCTIONS or self.world.lacks(function):
             raise AttributeError(function)
         if function in SYSTEM_FUNCTIONS:
             return self._system_function(function)
@@ -114,7 +112,7 @@ class Library:
         answer = partial(SYSTEM_FUNCTIONS[function], self)
 
         def call(*arguments: Any) -> int:
-            if self._devices is None and function not in _BEFORE_INIT:
+            if self._devices is None and function != "nvmlInitWithFlags":
                 return UNINITIALIZED
             device = None
             if function == "nvmlDeviceGetHandleByIndex_v2":  # concerns a GPU, but has no handle yet
@@ -124,10 +122,11 @@ class Library:
         return call
 
     def _device_function(self, function: str) -> Callable[..., int]:
-        answer = self._answer(function)
+        bound = _BOUND_FUNCTIONS.get(function)
+        answer = bound(self) if bound else DEVICE_FUNCTIONS.get(function)
         of_instance = MIG_FUNCTIONS.get(function)
-        supported = {device.index for device in self._world.devices if device.supports(function)}
-        faulty = any(fault.concerns(function) for fault in self._world.faults)
+        supported = {device.index for device in self.world.devices if device.supports(function)}
+        faulty = any(fault.concerns(function) for fault in self.world.faults)
 
         def normal(device: Device, position: int, t: float, arguments: tuple[Any, ...]) -> int:
             if self._opened < device.lost_at <= t:
@@ -142,22 +141,15 @@ class Library:
         def call(handle: Any, *arguments: Any) -> int:
             if self._devices is None:
                 return UNINITIALIZED
-            number = pointed(handle)
-            device, position = self._device(number & (1 << _MIG_SHIFT) - 1), number >> _MIG_SHIFT
+            place = pointed(handle)
+            device, position = self._device(place & (1 << _MIG_SHIFT) - 1), place >> _MIG_SHIFT
             if device is None:
                 return INVALID_ARGUMENT
             if not faulty:
-                return normal(device, position, self._world.now(), arguments)
+                return normal(device, position, self.world.now(), arguments)
             return self._faulty(function, device, lambda t: normal(device, position, t, arguments), arguments)
 
         return call
-
-    def _answer(self, function: str) -> Callable[..., int] | None:
-        """Return the function for a GPU without faults; None for a function of MIG devices only."""
-        if function in DEVICE_FUNCTIONS:
-            return DEVICE_FUNCTIONS[function]
-        bound = _BOUND_FUNCTIONS.get(function)
-        return bound(self) if bound else None
 
     def _device(self, number: int) -> Device | None:
         devices = self._devices or ()
@@ -166,15 +158,14 @@ class Library:
     def _faulty(
         self, function: str, device: Device | None, normal: Callable[[float], int], arguments: tuple[Any, ...]
     ) -> int:
-        """Call `normal` and apply the faults that are due."""
-        t = self._world.now()
+        t = self.world.now()
         index, uuid = (device.index, device.uuid) if device else (None, None)
-        due = [f for f in self._world.faults if f.concerns(function) and f.due(t, index, uuid)]
+        due = [f for f in self.world.faults if f.concerns(function) and f.due(t, index, uuid)]
         for fault in due:
             code = fault.apply()
             if code is not None:
                 return code
-        result = normal(self._world.now())
+        result = normal(self.world.now())
         for fault in due:
             if fault.value is not None and result == SUCCESS:
                 spoil(arguments, fault.value, fault.member)
@@ -182,18 +173,13 @@ class Library:
 
     def init(self, t: float, _flags: Any) -> int:
         """Initialise and enumerate the GPUs that are on the bus now; also without GPUs."""
-        self._devices = [device for device in self._world.devices if device.present(t)]
+        self._devices = [device for device in self.world.devices if device.present(t)]
         self._opened = t
         return SUCCESS
 
     def shutdown(self, _t: float) -> int:
         """Undo `init`."""
         self._devices = None
-        return SUCCESS
-
-    def count(self, _t: float, out: Any) -> int:
-        """Write the number of GPUs."""
-        out._obj.value = len(self._devices or ())
         return SUCCESS
 
     def handle(self, _t: float, index: Any, out: Any) -> int:
@@ -216,36 +202,23 @@ class Library:
     def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
         """Write the next event of an event set."""
         handles = {device: number for number, device in enumerate(self._devices or (), 1)}
-        return self.objects.event_set_wait(handles, t, events, out, foreign=self._world.foreign_events)
+        return self.objects.event_set_wait(handles, t, events, out, foreign=self.world.foreign_events)
 
-    def driver_version(self, _t: float, buffer: Any, length: Any) -> int:
-        """Write the version of the driver."""
-        return fill(buffer, length, self._world.driver_version)
 
-    def nvml_version(self, _t: float, buffer: Any, length: Any) -> int:
-        """Write the version of the library, which begins with the CUDA major version."""
-        return fill(buffer, length, f"{self._world.cuda_version // 1000}.{self._world.driver_version}")
-
-    def cuda_version(self, _t: float, out: Any) -> int:
-        """Write the CUDA version that the driver supports."""
-        out._obj.value = self._world.cuda_version
-        return SUCCESS
-
-    @property
-    def world(self) -> World:
-        """The simulated world."""
-        return self._world
+def _cuda(library: Library) -> int:
+    return library.world.cuda_version
 
 
 # Functions of the driver, of samples and of event sets: (library, second, arguments).
 SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlInitWithFlags": Library.init,
     "nvmlShutdown": Library.shutdown,
-    "nvmlDeviceGetCount_v2": Library.count,
+    "nvmlDeviceGetCount_v2": number(lambda library, _t: len(library._devices or ())),
     "nvmlDeviceGetHandleByIndex_v2": Library.handle,
-    "nvmlSystemGetDriverVersion": Library.driver_version,
-    "nvmlSystemGetNVMLVersion": Library.nvml_version,
-    "nvmlSystemGetCudaDriverVersion_v2": Library.cuda_version,
+    "nvmlSystemGetDriverVersion": text(lambda library: library.world.driver_version),
+    # It begins with the CUDA major version.
+    "nvmlSystemGetNVMLVersion": text(lambda library: f"{_cuda(library) // 1000}.{library.world.driver_version}"),
+    "nvmlSystemGetCudaDriverVersion_v2": number(lambda library, _t: _cuda(library)),
     "nvmlGpmSampleAlloc": lambda library, *arguments: library.objects.sample_alloc(*arguments),
     "nvmlGpmSampleFree": lambda library, *arguments: library.objects.sample_free(*arguments),
     "nvmlGpmMetricsGet": lambda library, *arguments: library.objects.metrics_get(*arguments),

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpugauge.driver.codes import NOT_SUPPORTED, SUCCESS
 
@@ -40,20 +41,12 @@ def check_recording(path: Path) -> str:
     raise ValueError("the first line is not that of a recording: record with `make gpu-check`")
 
 
-class _Answers:
-    """The results of equal calls, in order."""
+# The results of equal calls, in order: return code, and outputs by position.
+_Answers: TypeAlias = "deque[tuple[int, dict[int, bytes]]]"
 
-    def __init__(self) -> None:
-        self._answers: list[tuple[int, dict[int, bytes]]] = []
-        self._next = 0
 
-    def add(self, code: int, outputs: dict[int, bytes]) -> None:
-        self._answers.append((code, outputs))
-
-    def next(self) -> tuple[int, dict[int, bytes]]:
-        answer = self._answers[min(self._next, len(self._answers) - 1)]
-        self._next += 1
-        return answer
+def _next(answers: _Answers) -> tuple[int, dict[int, bytes]]:
+    return answers.popleft() if len(answers) > 1 else answers[0]
 
 
 class Replay:
@@ -62,8 +55,8 @@ class Replay:
     def __init__(self, path: Path) -> None:
         check_recording(path)
         self._functions: set[str] = set()
-        self._exact: dict[Hashable, _Answers] = {}
-        self._similar: dict[Hashable, _Answers] = {}
+        self._exact: defaultdict[Hashable, _Answers] = defaultdict(deque)
+        self._similar: defaultdict[Hashable, _Answers] = defaultdict(deque)
         with path.open(encoding="utf-8") as lines:
             next(lines)
             number = 1
@@ -85,7 +78,7 @@ class Replay:
             found = self._exact.get(_key(function, plain)) or self._similar.get(_similar(function, plain))
             if found is None:
                 return NOT_SUPPORTED
-            code, outputs = found.next()
+            code, outputs = _next(found)
             for position, data in outputs.items():
                 _write(target(arguments[position]), data)
             return code
@@ -102,20 +95,19 @@ class Replay:
                 raise ValueError(f"{a[1]} field values in one call")
             data = outputs[2].ljust(a[1] * _FIELD_VALUE.size, b"\0")
             for value in _FIELD_VALUE.iter_unpack(data) if r == SUCCESS else ():
-                answers = self._exact.setdefault((f, a[0], value[0], value[1]), _Answers())
-                answers.add(value[5], {0: _FIELD_VALUE.pack(*value)})
+                self._exact[f, a[0], value[0], value[1]].append((value[5], {0: _FIELD_VALUE.pack(*value)}))
             return
-        self._exact.setdefault(_key(f, a), _Answers()).add(r, outputs)
+        self._exact[_key(f, a)].append((r, outputs))
         similar = _similar(f, a)
         if similar is not None:
-            self._similar.setdefault(similar, _Answers()).add(r, outputs)
+            self._similar[similar].append((r, outputs))
 
     def _field_values(self, handle: Any, _count: Any, values: Any) -> int:
         for value in values._obj:  # noqa: SLF001  (`_obj` is the interface of ctypes)
             found = self._exact.get((_FIELD_VALUES, argument_of(handle), value.fieldId, value.scopeId))
             value.nvmlReturn = NOT_SUPPORTED
             if found:
-                _write(value, found.next()[1][0])
+                _write(value, _next(found)[1][0])
         return SUCCESS
 
 

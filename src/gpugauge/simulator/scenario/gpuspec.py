@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, LIBRARY_MISMATCH, SUCCESS
 from gpugauge.settings.nearest import hint
@@ -21,8 +21,6 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 
 _CODES = {name: code for code, name in CODE_NAMES.items() if code > SUCCESS}
 _CODES["lib_rm_version_mismatch"] = LIBRARY_MISMATCH
 _REASONS = tuple(name for name in CLOCKS_EVENT_REASONS if name != "gpu_idle")
-# Former spellings of reasons.
-_REASON_ALIASES = {"applications_clocks": "applications_clocks_setting", "display_clocks": "display_clock_setting"}
 
 
 def _size(value: object) -> object:
@@ -30,9 +28,19 @@ def _size(value: object) -> object:
         return value
     match = _SIZE.fullmatch(value)
     if not match:
-        message = "{value} is not a size; write a number of bytes, or a size like 40GiB"
-        raise PydanticCustomError("size", message, {"value": value})
+        raise ValueError(f"{value} is not a size; write a number of bytes, or a size like 40GiB")
     return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _known(what: str, names: Collection[str]) -> AfterValidator:
+    """Return the check that a text is one of the names."""
+
+    def check(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"unknown {what} {value}{hint(value, names)}")
+        return value
+
+    return AfterValidator(check)
 
 
 def _code(value: object) -> object:
@@ -40,50 +48,21 @@ def _code(value: object) -> object:
         return value
     name = value.lower().removeprefix("nvml_error_")
     if name not in _CODES:
-        raise PydanticCustomError(
-            "code", "unknown NVML code {value}{hint}", {"value": value, "hint": hint(name, _CODES)}
-        )
+        raise ValueError(f"unknown NVML code {value}{hint(name, _CODES)}")
     return _CODES[name]
 
 
 def _pattern(value: str) -> str:
     if not any(fnmatchcase(function, value) for function in FUNCTIONS):
-        raise PydanticCustomError(
-            "call", "unknown NVML function {value}{hint}", {"value": value, "hint": hint(value, FUNCTIONS)}
-        )
+        raise ValueError(f"unknown NVML function {value}{hint(value, FUNCTIONS)}")
     return value
-
-
-def _model(value: str) -> str:
-    if value not in PRESETS:
-        raise PydanticCustomError(
-            "model", "unknown model {value}{hint}", {"value": value, "hint": hint(value, PRESETS)}
-        )
-    return value
-
-
-def _feature(value: str) -> str:
-    if value not in WITHOUT:
-        raise PydanticCustomError(
-            "lacks", "unknown feature {value}{hint}", {"value": value, "hint": hint(value, WITHOUT)}
-        )
-    return value
-
-
-def _reason(value: str) -> str:
-    reason = _REASON_ALIASES.get(value, value)
-    if reason not in _REASONS:
-        raise PydanticCustomError(
-            "reason", "unknown reason {value}{hint}", {"value": value, "hint": hint(value, _REASONS)}
-        )
-    return reason
 
 
 Bytes = Annotated[int, BeforeValidator(_size), Field(ge=0, le=1 << 50)]
 Code = Annotated[int, BeforeValidator(_code), Field(ge=1)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Reason = Annotated[str, AfterValidator(_reason)]
+Reason = Annotated[str, _known("reason", _REASONS)]
 Counts = Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory=dict)]
 
 
@@ -167,9 +146,9 @@ class Health(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Health:
         if self.counters_reset_at is not None and self.reset_at is not None:
-            raise PydanticCustomError("reset_at", "a reset also restarts the counters: omit counters_reset_at")
+            raise ValueError("a reset also restarts the counters: omit counters_reset_at")
         if self.until is not None and self.since is not None and self.until <= self.since:
-            raise PydanticCustomError("until", "until must come after since")
+            raise ValueError("until must come after since")
         return self
 
 
@@ -184,7 +163,7 @@ class MigDevice(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> MigDevice:
         if not PROFILE.fullmatch(self.profile):
-            raise PydanticCustomError("profile", "{name} is not a profile like 1g.10gb", {"name": self.profile})
+            raise ValueError(f"{self.profile} is not a profile like 1g.10gb")
         return self
 
 
@@ -196,7 +175,7 @@ class Gpu(StrictModel):
     answers for `nvlinks_absent` links that the GPU does not have, as if they were down.
     """
 
-    model: Annotated[str, AfterValidator(_model)]
+    model: Annotated[str, _known("model", PRESETS)]
     count: Annotated[int, Field(ge=1, le=256)] = 1
     uuid: str | None = None
     name: str | None = None
@@ -204,14 +183,14 @@ class Gpu(StrictModel):
     memory_reserved: Bytes | None = None
     idle_watts: Annotated[float, Field(ge=0)] | None = None
     power_limit_watts: Annotated[float, Field(gt=0)] | None = None
-    unsupported: list[Pattern] | None = None
-    unsupported_fields: list[int] | None = None
-    lacks: list[Annotated[str, AfterValidator(_feature)]] | None = None
+    unsupported: Annotated[list[Pattern], Field(default_factory=list)]
+    unsupported_fields: Annotated[list[int], Field(default_factory=list)]
+    lacks: list[Annotated[str, _known("feature", WITHOUT)]] | None = None
     nvlinks: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] | None = None
-    nvlinks_absent: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] | None = None
+    nvlinks_absent: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] = 0
     load: AnyLoad | None = None
-    ring: Ring | None = None
-    health: Health | None = None
+    ring: Annotated[Ring, Field(default_factory=Ring)]
+    health: Annotated[Health, Field(default_factory=Health)]
     mig: list[MigDevice] | None = None
     lost_at: float | None = None
     back_at: float | None = None
@@ -222,18 +201,18 @@ class Gpu(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Gpu:
         if self.uuid and self.count > 1:
-            raise PydanticCustomError("uuid", "a uuid belongs to one GPU, so count must be 1")
+            raise ValueError("a uuid belongs to one GPU, so count must be 1")
         if self.free_for_processes < 0:
-            raise PydanticCustomError("memory", "memory_reserved is more than memory")
+            raise ValueError("memory_reserved is more than memory")
         if self.back_at is not None and (self.lost_at is None or self.back_at <= self.lost_at):
-            raise PydanticCustomError("back_at", "back_at must come after lost_at")
+            raise ValueError("back_at must come after lost_at")
         slices = sum(int(device.profile[0]) * device.count for device in self.mig or () if device.start <= 0)
         if self.mig is not None and not PRESETS[self.model]["mig_slice_sms"]:
-            raise PydanticCustomError("mig", "{model} has no MIG", {"model": self.model})
+            raise ValueError(f"{self.model} has no MIG")
         if slices > 7:
-            raise PydanticCustomError("mig", "the MIG devices have {slices} slices of 7", {"slices": slices})
+            raise ValueError(f"the MIG devices have {slices} slices of 7")
         if self._figure("idle_watts") >= self._figure("power_limit_watts"):
-            raise PydanticCustomError("watts", "idle_watts must be less than power_limit_watts")
+            raise ValueError("idle_watts must be less than power_limit_watts")
         return self
 
     def _figure(self, name: str) -> float:

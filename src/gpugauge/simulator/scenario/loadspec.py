@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 
 class StrictModel(BaseModel):
@@ -23,74 +21,43 @@ _MIN_BETWEEN_POINTS = 1e-6
 Seconds = Annotated[float, Field(ge=_MIN_SECONDS, le=_MAX_SECONDS)]
 
 
-class _NoisyLoad(StrictModel):
-    """A load with noise of at most `noise` in both directions, which depends on `seed`."""
-
-    noise: Level = 0.0
-    seed: int = 0
-
-    @property
-    @abstractmethod
-    def bounds(self) -> tuple[float, float]:
-        """The lowest and the highest level without noise."""
-
-    @property
-    def peak(self) -> float:
-        """The highest level including noise."""
-        return self.bounds[1] + self.noise
-
-    @model_validator(mode="after")
-    def _check_noise(self) -> _NoisyLoad:
-        low, high = self.bounds
-        if self.noise and (low - self.noise < 0 or high + self.noise > 1):
-            raise PydanticCustomError(
-                "noise", "noise {noise} moves the load out of 0 to 1", {"noise": f"{self.noise:g}"}
-            )
-        return self
-
-
-class ConstantLoad(_NoisyLoad):
+class ConstantLoad(StrictModel):
     """A constant level."""
 
     shape: Literal["constant"]
     level: Level
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """See _NoisyLoad."""
-        return self.level, self.level
+    def peak(self) -> float:
+        """The highest level."""
+        return self.level
 
 
-class SquareLoad(_NoisyLoad):
+class _Wave(StrictModel):
+    low: Level = 0.0
+    high: Level = 1.0
+    period: Seconds
+
+    @property
+    def peak(self) -> float:
+        """The highest level."""
+        return max(self.low, self.high)
+
+
+class SquareLoad(_Wave):
     """`high` for the first `duty` of each `period`, then `low`."""
 
     shape: Literal["square"]
-    high: Level = 1.0
-    low: Level = 0.0
-    period: Seconds
     duty: Level = 0.5
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """See _NoisyLoad."""
-        return min(self.low, self.high), max(self.low, self.high)
 
-
-class SineLoad(_NoisyLoad):
+class SineLoad(_Wave):
     """From `low` to `high` and back once a `period`."""
 
     shape: Literal["sine"]
-    low: Level = 0.0
-    high: Level = 1.0
-    period: Seconds
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """See _NoisyLoad."""
-        return min(self.low, self.high), max(self.low, self.high)
 
 
-class PointsLoad(_NoisyLoad):
+class PointsLoad(StrictModel):
     """Straight lines through [second, level] points; with `repeat` they start again after the last one."""
 
     shape: Literal["points"]
@@ -101,20 +68,19 @@ class PointsLoad(_NoisyLoad):
     def _check_points(self) -> PointsLoad:
         times = [t for t, _ in self.points]
         if any(later - earlier < _MIN_BETWEEN_POINTS for earlier, later in pairwise(times)):
-            raise PydanticCustomError("points", "the seconds of points must increase, by a microsecond or more")
+            raise ValueError("the seconds of points must increase, by a microsecond or more")
         if not all(0 <= level <= 1 for _, level in self.points):
-            raise PydanticCustomError("points", "the levels of points must be from 0 to 1")
+            raise ValueError("the levels of points must be from 0 to 1")
         if max(abs(times[0]), abs(times[-1])) > _MAX_SECONDS:
-            raise PydanticCustomError("points", "the seconds of points must be from -1e9 to 1e9")
+            raise ValueError("the seconds of points must be from -1e9 to 1e9")
         if self.repeat and times[-1] < _MIN_SECONDS:
-            raise PydanticCustomError("points", "repeated points must end at second 0.001 or later")
+            raise ValueError("repeated points must end at second 0.001 or later")
         return self
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """See _NoisyLoad."""
-        levels = [level for _, level in self.points]
-        return min(levels), max(levels)
+    def peak(self) -> float:
+        """The highest level."""
+        return max(level for _, level in self.points)
 
 
 def _bare_level(value: object) -> object:

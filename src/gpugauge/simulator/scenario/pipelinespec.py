@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from gpugauge.simulator.device.pipeline import Pipeline, pipeline
 from gpugauge.simulator.scenario.loadspec import Level, Seconds, StrictModel
@@ -47,9 +46,9 @@ class PipelineSpec(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> PipelineSpec:
         if self.peer and self.world_size < 2:
-            raise PydanticCustomError("peer", "peer is the step of another rank: it needs a world_size of at least 2")
+            raise ValueError("peer is the step of another rank: it needs a world_size of at least 2")
         if (self.straggler > 1.0 and self.workers < 2) or (self.restart and not self.workers):
-            raise PydanticCustomError("workers", "straggler needs at least 2 workers, and restart at least 1")
+            raise ValueError("straggler needs at least 2 workers, and restart at least 1")
         return self
 
     @property
@@ -72,7 +71,7 @@ class Phases(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Phases:
         if (self.every is None) != (self.evaluating + self.checkpointing == 0):
-            raise PydanticCustomError("every", "every and evaluating or checkpointing must be given together")
+            raise ValueError("every and evaluating or checkpointing must be given together")
         if self.every is not None and self.evaluating + self.checkpointing >= self.every:
-            raise PydanticCustomError("every", "evaluating and checkpointing leave no time to train in every period")
+            raise ValueError("evaluating and checkpointing leave no time to train in every period")
         return self
