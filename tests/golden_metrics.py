@@ -24,6 +24,7 @@ from gpugauge.sessions.session import Counters, Session
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.scenario.load import Scenario, load_scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
+from gpugauge.snapshot import LastReload
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 from gpugauge.workload.procfs import Procfs
@@ -173,7 +174,7 @@ def metrics(
         return view, received
 
     sessions = FixedSessions(*trainings)
-    exporter = ExporterCollector(lambda: (True, START), lambda: (True, START))
+    exporter = ExporterCollector(lambda: LastReload(True, START), lambda: LastReload(True, START))
     collectors = create_collectors(Sources(node, workloads, sessions))
     sampler = Sampler(collectors, news, exposition.publish, 1.0, exporter=exporter)
     while now <= seconds:

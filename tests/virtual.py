@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors.base import Collector, Sources, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
@@ -41,10 +41,10 @@ def _just_do(_: str, work: Callable[[], T]) -> T:
     return work()
 
 
-class _Watched:
+class _Watched(RegisteredCollector):
     """A collector that is measured."""
 
-    def __init__(self, inner: Collector, watch: Watch) -> None:
+    def __init__(self, inner: RegisteredCollector, watch: Watch) -> None:
         self._inner, self._watch = inner, watch
         self.name, self.metrics = inner.name, inner.metrics
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.collectors.proctree import CUDA, write
 
-from gpugauge.collectors.base import Collector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.process.allocation import AllocationCollector
 from gpugauge.collectors.process.host import HostCollector
 from gpugauge.collectors.process.process import ProcessCollector
@@ -68,7 +68,7 @@ def main() -> None:
         procfs = Procfs(folder)
         workloads = Workloads(procfs)
         now = [0.0]
-        collectors: list[Collector] = [
+        collectors: list[RegisteredCollector] = [
             ProcessCollector(procfs, lambda _: 0.9 * now[0], workloads),
             HostCollector(procfs, workloads),
             AllocationCollector(workloads),

@@ -11,7 +11,7 @@ from tests.drawn import seeds
 from tests.texts import NAMES, TEXTS
 
 from gpugauge.base.text import whole
-from gpugauge.collectors.base import Collector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training.memory import MemoryCollector
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.collectors.training.verdict import VerdictCollector
@@ -57,7 +57,7 @@ def session(dice: random.Random, number: int, second: float) -> Session:
 @seeds(range(40))
 def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     sessions = FakeSessions()
-    collectors: list[Collector] = [
+    collectors: list[RegisteredCollector] = [
         TrainingCollector(sessions, lambda session: f"pid-{session.peer_pid}"),
         MemoryCollector(),
         VerdictCollector(),

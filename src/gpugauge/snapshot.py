@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpugauge.metric import Family
 
@@ -26,6 +27,13 @@ class Health:
     last_success: float
     failures: int
     error: str = ""
+
+
+class LastReload(NamedTuple):
+    """Result of the last reload of a file, and the Unix time of the last successful one."""
+
+    successful: bool
+    timestamp: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)

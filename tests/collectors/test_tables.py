@@ -1,6 +1,6 @@
 """The tables of the device collectors, by reading."""
 
-from gpugauge.collectors.base import Collector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.device.clocks import ClocksCollector
 from gpugauge.collectors.device.device import DeviceCollector
 from gpugauge.collectors.device.health import HealthCollector
@@ -20,7 +20,7 @@ def device(reading: DeviceReading, *, up: bool = True, generation: int = 1) -> D
     return Device("GPU-a", up, "ok" if up else "gpu_is_lost", reading, dict.fromkeys(groups, generation))
 
 
-def values(collector: Collector, *devices: Device) -> dict[str, Values]:
+def values(collector: RegisteredCollector, *devices: Device) -> dict[str, Values]:
     return {f.metric.name: dict(f.samples) for f in collector.collect(tick(*devices)).families}
 
 

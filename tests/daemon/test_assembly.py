@@ -22,7 +22,6 @@ from gpugauge.daemon import people
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.machine import real_machine
 from gpugauge.daemon.reload import Reloader
-from gpugauge.daemon.selection import SelectionError
 from gpugauge.driver.api import Device, DeviceReading, DriverView
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import validate
@@ -109,7 +108,7 @@ def test_live_settings_are_applied(parts: Parts, tmp_path: Path) -> None:
 def test_invalid_settings_change_nothing(parts: Parts, tmp_path: Path) -> None:
     before = names(parts)
 
-    with pytest.raises(SelectionError):
+    with pytest.raises(ConfigError):
         parts.configure(settings(tmp_path, metrics={"include": ["gpu_powr"]}, collector={"events": False}))
 
     assert names(parts) == before

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpugauge.daemon.reload import LIVE, Reloader, different, is_live
-from gpugauge.daemon.selection import SelectionError
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.settings.model import Settings
@@ -80,8 +79,8 @@ def test_bad_file_changes_nothing_and_names_line_and_key(tmp_path: Path, caplog:
 
 def test_settings_that_cannot_be_applied_are_a_failed_reload(tmp_path: Path) -> None:
     running = Running(tmp_path / "g.yaml", "")
-    running.error = SelectionError("metrics.include: no metric is called 'x'")
-    with pytest.raises(SelectionError):
+    running.error = ConfigError("metrics.include: no metric is called 'x'")
+    with pytest.raises(ConfigError):
         running.reload("")
     failed = running.reloader.last
     running.error = None
@@ -128,7 +127,7 @@ def test_a_burst_of_requests_needs_two_reloads_that_begin_after_them(tmp_path: P
         begun.release()
         go_on.acquire(timeout=10)
         if fails:
-            raise SelectionError("refused")
+            raise ConfigError("refused")
 
     reloader = Reloader(Settings(), running.load)
     reloader.start(apply)

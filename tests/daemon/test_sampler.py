@@ -6,18 +6,18 @@ from collections.abc import Callable
 import pytest
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverView, Reply
-from gpugauge.metric import NONE, Metric, Table, families
+from gpugauge.metric import NONE, Table, families
 from gpugauge.snapshot import Section, Snapshot
 from tests.drawn import seeds
 
 ROWS = (Table().gauge("gpu_pci_devices", "GPUs on the bus.", NONE, lambda v: v),)
 
 
-class Fake:
-    metrics: tuple[Metric, ...] = ROWS
+class Fake(RegisteredCollector):
+    metrics = ROWS
 
     def __init__(self, name: str, failing: tuple[float, ...] = ()) -> None:
         self.name, self.failing = name, failing

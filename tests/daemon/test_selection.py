@@ -1,7 +1,8 @@
 import pytest
 
-from gpugauge.daemon.selection import Selection, SelectionError
+from gpugauge.daemon.selection import Selection
 from gpugauge.metric import NONE, Family, Table
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section
 from tests.drawn import cases
 
@@ -29,7 +30,7 @@ def test_patterns_select_families(
 
 
 def test_unknown_name_is_an_error_with_the_nearest() -> None:
-    with pytest.raises(SelectionError, match=r"metrics.exclude.*'gpu_powr_watts'.*gpu_power_watts"):
+    with pytest.raises(ConfigError, match=r"metrics.exclude.*'gpu_powr_watts'.*gpu_power_watts"):
         Selection(NAMES, exclude=("gpu_powr_watts",))
 
 

@@ -27,12 +27,11 @@ def test_messages(manager: tuple[socket.socket, str]) -> None:
     channel, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
 
-    notifier.ready("8 devices\nFAKE=1")
-    notifier.status("up")
+    notifier.ready()
     notifier.watchdog()
     notifier.stopping()
 
-    expected = [b"READY=1\nSTATUS=8 devices FAKE=1", b"STATUS=up", b"WATCHDOG=1", b"STOPPING=1"]
+    expected = [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
     assert [channel.recv(100) for _ in expected] == expected
 
 
@@ -62,17 +61,17 @@ def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> N
 
 @cases("address", ["", "/nowhere/notify", "@nobody-listens-here", "x" * 500])
 def test_without_a_manager_nothing_is_sent(address: str) -> None:
-    Notifier({"NOTIFY_SOCKET": address}).ready("up")
+    Notifier({"NOTIFY_SOCKET": address}).ready()
 
 
 def test_manager_that_does_not_read_does_not_block(manager: tuple[socket.socket, str]) -> None:
     channel, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
 
-    for number in range(2000):  # more than the queue of a datagram socket holds
-        notifier.status(str(number))
+    for _ in range(2000):  # more than the queue of a datagram socket holds
+        notifier.ready()
 
-    assert channel.recv(100) == b"STATUS=0"
+    assert channel.recv(100) == b"READY=1"
 
 
 # The manager writes the process's own id into the environment and passes descriptors from 3 on.

@@ -13,7 +13,7 @@ import pytest
 from gpugauge.cli.status import fetch
 from gpugauge.doctor.daemon import ask_daemon
 from gpugauge.web import client
-from gpugauge.web.client import RefusedError, RequestError, UnreachableError
+from gpugauge.web.client import RequestError, UnreachableError
 from gpugauge.web.config.access import WebAccess
 from gpugauge.web.server import Route, Server, sentence
 
@@ -81,7 +81,7 @@ def test_401_without_the_right_login(home: Path, url: str, text: str | None) -> 
     if text:
         netrc(home, text)
 
-    with pytest.raises(RefusedError, match=r"/metrics answers 401: a user name and a password are needed here$"):
+    with pytest.raises(RequestError, match=r"/metrics answers 401: a user name and a password are needed here$"):
         get(f"{url}/metrics")
 
 
@@ -164,7 +164,7 @@ def test_refusal_is_one_printable_line() -> None:
         request.end_headers()
         request.wfile.write(b"not \x1b[31mnow\nsecond line")
 
-    with answering(answer) as address, pytest.raises(RefusedError) as caught:
+    with answering(answer) as address, pytest.raises(RequestError) as caught:
         get(address)
 
     assert str(caught.value) == f"{address} answers 503: not ?[31mnow"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import DriverView, Reply
@@ -30,24 +30,6 @@ class Tick:
     replies: tuple[Reply, ...] = ()
     health: Mapping[str, Health] = field(default_factory=dict)
     node: Node = field(default_factory=Node)  # the parts of the collectors that ran earlier in this tick
-
-
-class Collector(Protocol):
-    """Runs in the sampler's thread. An exception costs the collector's own section of this tick and nothing else."""
-
-    @property
-    def name(self) -> str:
-        """The name in the settings (`collector.NAME`) and in the exporter's own metrics."""
-        ...
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """The rows that the collector can export."""
-        ...
-
-    def collect(self, tick: Tick) -> Section:
-        """Return the collector's families; the same object as before if nothing changed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +63,14 @@ class Sources:
 
 
 class RegisteredCollector:
-    """Base class of the collectors in `gpugauge.base.registry`. Subclasses set `name` and `metrics`."""
+    """Base class of the collectors in `gpugauge.base.registry`. They run in the sampler's thread. An exception costs
+    the collector's own section of this tick and nothing else.
+    """
 
-    name: ClassVar[str]
-    metrics: ClassVar[tuple[Metric, ...]]
+    name: str
+    """The name in the settings (`collector.NAME`) and in the exporter's own metrics."""
+    metrics: tuple[Metric, ...]
+    """The rows that the collector can export."""
 
     @classmethod
     def create(cls, sources: Sources) -> RegisteredCollector | None:  # noqa: ARG003  (most read the driver's replies only)
@@ -95,5 +81,5 @@ class RegisteredCollector:
         """Apply the settings that a reload can change."""
 
     def collect(self, tick: Tick) -> Section:
-        """See `Collector.collect`."""
+        """Return the collector's families; the same object as before if nothing changed."""
         raise NotImplementedError

@@ -49,7 +49,7 @@ _DRIVER_WAIT_SECONDS = 3.0
 
 def run(settings: Settings, load: Callable[[], Settings], spawn: Spawn = Worker) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings with `load`, which may raise
-    ConfigError. `spawn` starts a worker. Raises ConfigError (web.config.file, scenario), ListenError, SelectionError or
+    ConfigError. `spawn` starts a worker. Raises ConfigError (web.config.file, scenario, metrics), ListenError or
     SessionsError.
     """
     stop = threading.Event()
@@ -71,12 +71,6 @@ def run(settings: Settings, load: Callable[[], Settings], spawn: Spawn = Worker)
         daemon = _Daemon(parts, stack, stop, ended)
         _stop_on_signals(daemon.stop_after_last_scrape, parts.sampler.wake)
         return daemon.run(reloader)
-
-
-def _return_free_memory() -> None:
-    """Return to the kernel what the start has used and freed, half a megabyte."""
-    with contextlib.suppress(AttributeError):  # not glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _stop_on_signals(*actions: Callable[[], None]) -> None:
@@ -126,7 +120,8 @@ class _Daemon:
         log.info("serving", extra=fields(version=__version__, listen=listening, simulate=settings.simulate or "no"))
         # Modules and tables live until the end; without this, each full collection traverses them and delays scrapes.
         gc.freeze()
-        _return_free_memory()
+        with contextlib.suppress(AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)  # returns to the kernel what the start has freed, half a megabyte
         # The objects of a tick are freed by reference counts at the next tick; collections took 10 % of the CPU time.
         gc.set_threshold(*GC_THRESHOLDS)
         self._sampling = True

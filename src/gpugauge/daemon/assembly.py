@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpugauge import catalog
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.base.logline import Condition
-from gpugauge.collectors.base import Collector, Sources
+from gpugauge.collectors.base import RegisteredCollector, Sources
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.daemon.lifecycle import lifecycle_routes
 from gpugauge.daemon.machine import Machine, pod_metadata, real_machine, simulated_machine
@@ -64,7 +64,7 @@ READING_INTERVALS: dict[Group, float] = {
 
 class Parts:
     """All parts, created in the order of their dependencies; the stack ends them in reverse order. Raises ConfigError
-    (web.config.file, scenario), SelectionError or SessionsError.
+    (web.config.file, scenario, metrics) or SessionsError.
     """
 
     def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader, spawn: Spawn = Worker) -> None:
@@ -74,6 +74,7 @@ class Parts:
         scenario = settings.simulate
         machine = simulated_machine(settings, scenario, stack) if scenario else real_machine(settings, stack)
         self._session_sources, self._update_machine = machine.session_sources, machine.update
+        self._hook = next((source for source in machine.session_sources if isinstance(source, Sessions)), None)
         self.forecast = forecast = ScrapeForecast()
         forecast.record_viewer(time.monotonic())  # a person who starts the daemon is likely to request its metrics
         self.driver = _supervisor(settings, machine, forecast, spawn)
@@ -103,7 +104,7 @@ class Parts:
         self._check_lifecycle()
 
     def configure(self, settings: Settings) -> None:
-        """Apply the settings that `reload.LIVE` lists; no counter is lost. Raises SelectionError, and then nothing has
+        """Apply the settings that `reload.LIVE` lists; no counter is lost. Raises ConfigError, and then nothing has
         changed.
         """
         selection = _selection(settings)
@@ -134,7 +135,7 @@ class Parts:
         else:
             self._open_lifecycle.recovered("the lifecycle endpoints are closed to unknown clients")
 
-    def _enabled(self, settings: Settings) -> Sequence[Collector]:
+    def _enabled(self, settings: Settings) -> Sequence[RegisteredCollector]:
         enabled = settings.collectors()
         return [collector for collector in self._collectors if collector.name in enabled]
 
@@ -185,16 +186,14 @@ class Parts:
             self.notifier.ready()
 
     def _note(self) -> str:
-        sources = [source for source in self._session_sources if isinstance(source, Sessions)]
-        return next((sentence for source in sources if (sentence := source.trouble())), "")
+        return self._hook.trouble() if self._hook else ""
 
     def sessions(self) -> list[Session]:
         """Return the training processes that are exported."""
         return [session for source in self._session_sources for session in source.view()]
 
     def _receiver(self) -> int | None:
-        sources = [source for source in self._session_sources if isinstance(source, Sessions)]
-        return next((pid for source in sources if (pid := source.receiver_pid())), None)
+        return self._hook.receiver_pid() if self._hook else None
 
     def _not_ready(self) -> str | None:
         """Return the reason why the daemon is not ready, None if it is."""

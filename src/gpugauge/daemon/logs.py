@@ -12,8 +12,9 @@ import os
 import re
 import select
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import Literal, TextIO
 
 from gpugauge.base.logline import fields
 
@@ -25,7 +26,7 @@ _MAX_TEXT_CHARACTERS = 4096
 def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", stream: TextIO | None = None) -> None:
     """Write all log records to `stream`, by default standard error. May be called again after a reload."""
     handler = _Handler(stream or sys.stderr)
-    handler.setFormatter(_JsonFormatter() if format == "json" else _LogfmtFormatter())
+    handler.setFormatter(_Formatter(_json_line if format == "json" else _logfmt_line))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -36,13 +37,7 @@ def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", str
     logging.getLogger("tornado.general").setLevel(handshakes)
 
 
-if TYPE_CHECKING:
-    _StreamHandler = logging.StreamHandler[TextIO]
-else:
-    _StreamHandler = logging.StreamHandler  # not subscriptable at run time before Python 3.11
-
-
-class _Handler(_StreamHandler):
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # not subscriptable before Python 3.11
     """Writes a line only if the stream accepts it without blocking: a reader that does not read (a stopped journal, a
     full pipe) must not block the threads that log. Dropped lines are counted and reported when the reader continues.
     """
@@ -81,32 +76,33 @@ class _Handler(_StreamHandler):
 
 
 class _Formatter(logging.Formatter):
-    """Collects the fields of a record; subclasses format them as one line."""
+    """Formats the fields of a record as one line."""
 
-    def record_fields(self, record: logging.LogRecord) -> dict[str, object]:
+    def __init__(self, line: Callable[[dict[str, object]], str]) -> None:
+        super().__init__()
+        self._line = line
+
+    def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
-        line: dict[str, object] = {
+        found: dict[str, object] = {
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix("gpugauge."),
             "msg": record.getMessage()[:_MAX_TEXT_CHARACTERS],
         }
         for name, value in getattr(record, "fields", {}).items():
-            line.setdefault(name, value)
+            found.setdefault(name, value)
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return line
+            found["exception"] = self.formatException(record.exc_info)
+        return self._line(found)
 
 
-class _LogfmtFormatter(_Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return " ".join(f"{name}={_logfmt(value)}" for name, value in self.record_fields(record).items())
+def _logfmt_line(found: dict[str, object]) -> str:
+    return " ".join(f"{name}={_logfmt(value)}" for name, value in found.items())
 
 
-class _JsonFormatter(_Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        values = {name: _json_value(value) for name, value in self.record_fields(record).items()}
-        return json.dumps(values)
+def _json_line(found: dict[str, object]) -> str:
+    return json.dumps({name: _json_value(value) for name, value in found.items()})
 
 
 def _json_value(value: object) -> object:

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import NamedTuple
 
 from gpugauge.base.logline import fields
 from gpugauge.daemon import logs
-from gpugauge.daemon.selection import SelectionError
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import walk
+from gpugauge.snapshot import LastReload
 
 log = logging.getLogger("gpugauge")
 
@@ -27,13 +26,6 @@ LIVE = (
     *("driver.devices", "driver.deadline_seconds", "driver.worker_", "driver.lost_exit_seconds", "driver.forget_"),
     "web.enable_lifecycle",
 )
-
-
-class LastReload(NamedTuple):
-    """Result of the last reload, and the Unix time of the last successful one."""
-
-    successful: bool
-    timestamp: float
 
 
 class Reloader:
@@ -47,7 +39,7 @@ class Reloader:
         self.last = LastReload(True, time.time())
 
     def start(self, apply: Callable[[Settings], None]) -> None:
-        """Start the thread. `apply` applies new settings, or raises SelectionError."""
+        """Start the thread. `apply` applies new settings, or raises ConfigError."""
         threading.Thread(target=self._run, args=(apply,), name="reload", daemon=True).start()
 
     def stop(self) -> None:
@@ -55,9 +47,7 @@ class Reloader:
         self._requests.put(None)
 
     def request(self) -> Future[str]:
-        """Request a reload. The future returns one sentence with the changed keys, or raises ConfigError or
-        SelectionError.
-        """
+        """Request a reload. The future returns one sentence with the changed keys, or raises ConfigError."""
         future: Future[str] = Future()
         future.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel the reload
         self._requests.put(future)
@@ -76,20 +66,17 @@ class Reloader:
     def _handle(self, futures: Sequence[Future[str]], apply: Callable[[Settings], None]) -> None:
         try:
             result = self._reload(apply)
-        except (ConfigError, SelectionError) as error:
-            log.error("reload failed, settings unchanged: %s", error)
-            self._fail(futures, error)
         except Exception as error:
-            log.exception("reload failed")
-            self._fail(futures, error)
+            if isinstance(error, ConfigError):
+                log.error("reload failed, settings unchanged: %s", error)
+            else:
+                log.exception("reload failed")
+            self.last = self.last._replace(successful=False)
+            for future in futures:
+                future.set_exception(error)
         else:
             for future in futures:
                 future.set_result(result)
-
-    def _fail(self, futures: Sequence[Future[str]], error: Exception) -> None:
-        self.last = self.last._replace(successful=False)
-        for future in futures:
-            future.set_exception(error)
 
     def _reload(self, apply: Callable[[Settings], None]) -> str:
         settings = self._load()

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.base.logline import Condition, fields
-from gpugauge.collectors.base import Collector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
 from gpugauge.node.node import Node
@@ -32,7 +32,7 @@ class Sampler:
 
     def __init__(
         self,
-        collectors: Sequence[Collector],
+        collectors: Sequence[RegisteredCollector],
         driver: Callable[[], tuple[DriverView, tuple[Reply, ...]]],
         publish: Callable[[Snapshot], None],
         interval: float,
@@ -52,7 +52,7 @@ class Sampler:
         self._patience = _PATIENCE_INTERVALS if after_readings else 0.0
         self._wake = threading.Event()
 
-    def configure(self, collectors: Sequence[Collector], interval: float, idle: float) -> None:
+    def configure(self, collectors: Sequence[RegisteredCollector], interval: float, idle: float) -> None:
         """Use these values from the next tick on. Collectors that were present before keep their health."""
         self._collectors, self._interval, self._idle = collectors, interval, idle
 
@@ -121,7 +121,7 @@ class Sampler:
         self._publish(snapshot)
         return snapshot
 
-    def _collect(self, collector: Collector, tick: Tick) -> Section | None:
+    def _collect(self, collector: RegisteredCollector, tick: Tick) -> Section | None:
         """Run one collector and record its health. Any exception of the collector ends here."""
         before = self._health.get(collector.name)
         last_success, failures = (before.last_success, before.failures) if before else (0.0, 0)

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section, Snapshot
-
-
-class SelectionError(Exception):
-    """A pattern matches no metric. The message is one sentence with the pattern and the nearest name."""
 
 
 class Selection:
     """Removes families from snapshots: keeps those that match `include` and not `exclude`, as shell patterns.
 
-    An empty `include` matches all. Raises SelectionError for a pattern that matches none of `names`.
+    An empty `include` matches all. Raises ConfigError for a pattern that matches none of `names`.
     """
 
     def __init__(self, names: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
@@ -40,8 +37,6 @@ class Selection:
 
     def of_section(self, section: Section) -> Section:
         """Return the section with the selected families only."""
-        if self._all:
-            return section
         last = self._last.get(section.collector)
         if last is None or last[0] is not section:
             selected = tuple(family for family in section.families if family.metric.name in self._selected)
@@ -51,9 +46,7 @@ class Selection:
 
 def _check(setting: str, pattern: str, names: Sequence[str]) -> None:
     if not any(fnmatchcase(name, pattern) for name in names):
-        import difflib  # noqa: PLC0415  (needed only for this error)
+        from gpugauge.settings.nearest import nearest  # noqa: PLC0415  (needed only for this error)
 
-        nearest = difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)
-        raise SelectionError(
-            f"{setting}: no metric matches {pattern!r}; the nearest name is {nearest[0] if nearest else 'none'}"
-        )
+        near = nearest(pattern, names, cutoff=0.0) or "none"
+        raise ConfigError(f"{setting}: no metric matches {pattern!r}; the nearest name is {near}")

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 
 from gpugauge.daemon import app, logs
-from gpugauge.daemon.selection import SelectionError
 from gpugauge.driver.client import Spawn, Worker
 from gpugauge.sessions.listener import SessionsError
 from gpugauge.settings.kinds import ConfigError, ReaderEnded
@@ -24,7 +23,7 @@ def serve(read: Callable[[], Settings], spawn: Spawn = Worker) -> int:
         return app.run(settings, read, spawn)
     except ReaderEnded as error:
         return error.status if error.explained else _failed(1, error)
-    except (ConfigError, SelectionError) as error:
+    except ConfigError as error:
         return _failed(2, error)
     except (ListenError, SessionsError) as error:
         return _failed(1, error)

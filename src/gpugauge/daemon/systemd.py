@@ -37,33 +37,26 @@ class Notifier:
         self.watchdog_interval = _watchdog_interval(environ)
         """Seconds between two calls of `watchdog()`: half of WatchdogSec=; None if the watchdog is off."""
 
-    def ready(self, status: str = "") -> None:
+    def ready(self) -> None:
         """Report that the service is up."""
-        self._send("READY=1", status)
+        self._send(b"READY=1")
 
-    def stopping(self, status: str = "") -> None:
+    def stopping(self) -> None:
         """Report that the service is stopping."""
-        self._send("STOPPING=1", status)
-
-    def status(self, status: str) -> None:
-        """Set the status line of `systemctl status`."""
-        self._send("", status)
+        self._send(b"STOPPING=1")
 
     def watchdog(self) -> None:
         """Report progress. Call it from the thread that must not hang."""
         if self.watchdog_interval is not None:
-            self._send("WATCHDOG=1")
+            self._send(b"WATCHDOG=1")
 
-    def _send(self, state: str, status: str = "") -> None:
+    def _send(self, state: bytes) -> None:
         if not self._address:
             return
-        lines = [state] if state else []
-        if status:
-            lines.append("STATUS=" + " ".join(status.split()))
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
                 channel.setblocking(False)  # a manager that does not read must not block the sampler
-                channel.sendto("\n".join(lines).encode("utf-8", "replace"), self._address)
+                channel.sendto(state, self._address)
         except OSError:
             pass  # the manager does not run or its queue is full; the next message follows soon
 

@@ -32,13 +32,6 @@ class UnreachableError(RequestError):
     """No connection to the address."""
 
 
-class RefusedError(RequestError):
-    """An answer with a status of 300 or more, in the words of the server."""
-
-    def __init__(self, url: str, status: int, text: str) -> None:
-        super().__init__(f"{url} answers {status}: {text}", wrong_request=status == 400)
-
-
 def request(url: str, method: str = "GET", *, timeout_seconds: float, max_bytes: int) -> bytes:
     """Return the body of the answer. A login comes from ~/.netrc and is sent only after a 401; SSL_CERT_FILE names the
     authority of a certificate that the system does not trust. Raises RequestError.
@@ -87,7 +80,8 @@ def _send(url: str, method: str, timeout_seconds: float, max_bytes: int) -> byte
     except urllib.error.HTTPError as error:
         with error:
             text = error.read(_MAX_REFUSAL_BYTES).decode(errors="replace").strip().partition("\n")[0]
-        raise RefusedError(url, error.code, text or str(error.reason)) from None
+        sentence = f"{url} answers {error.code}: {text or error.reason}"
+        raise RequestError(sentence, wrong_request=error.code == 400) from None
 
 
 def _within(seconds: float, work: Callable[[], bytes]) -> bytes:

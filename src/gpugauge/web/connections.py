@@ -10,14 +10,13 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
 
 from tornado.iostream import IOStream, SSLIOStream
 
 from gpugauge.base.logline import Condition
 from gpugauge.web.http1 import MAX_BODY_BYTES, MAX_HEADER_BYTES, Connection
-from gpugauge.web.messages import Client, Reply, Request
+from gpugauge.web.messages import Client, Handler, Reply
 from gpugauge.web.prefixes import prefix
 
 log = logging.getLogger("gpugauge.server")
@@ -45,8 +44,6 @@ _GONE = {
     *(errno.ECONNABORTED, errno.ENETDOWN, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.ENONET),
     *(errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH, errno.EPERM, errno.ETIMEDOUT, errno.EINTR),
 }
-
-Handler: TypeAlias = Callable[[Request], Reply | Awaitable[Reply]]
 
 
 class _Phase(dict[Connection, float]):
@@ -200,7 +197,12 @@ class Listener:
 
     def on_close(self, connection: Connection) -> None:
         """Remove a closed connection."""
-        self._leave(connection)
+        for phase in self._phases:
+            phase.pop(connection, None)
+        self._newcomers.remove(connection)
+        if self._admitted.pop(connection, None) is not None:
+            self._admitted_of[prefix(connection.remote)] -= 1
+            self._admitted_of += Counter()  # drops the zeros
 
     def close_overdue(self, now: float) -> None:
         """Close the connections that have exceeded the timeout of their phase."""
@@ -237,7 +239,7 @@ class Listener:
         self._close(victim or next(phase.oldest() for phase in reversed(self._phases) if phase))
 
     def _close(self, connection: Connection) -> None:
-        self._leave(connection)
+        self.on_close(connection)
         connection.close()
 
     def _enter(self, connection: Connection, phase: _Phase) -> None:
@@ -247,11 +249,3 @@ class Listener:
         if connection not in self._admitted:
             self._newcomers.remove(connection)
             self._newcomers.add(connection)
-
-    def _leave(self, connection: Connection) -> None:
-        for phase in self._phases:
-            phase.pop(connection, None)
-        self._newcomers.remove(connection)
-        if self._admitted.pop(connection, None) is not None:
-            self._admitted_of[prefix(connection.remote)] -= 1
-            self._admitted_of += Counter()  # drops the zeros

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
@@ -14,7 +14,7 @@ from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 _OWN_SITES = ("same-origin", "none")
 
 
-def own_names(listen_hosts: Iterable[str] = ()) -> frozenset[str]:
+def own_names(listen_hosts: Iterable[str]) -> frozenset[str]:
     """Return the names of this machine: localhost, its host name with and without domain, and `listen_hosts`."""
     machine = os.uname().nodename.lower()
     given = (host.lower() for host in listen_hosts if host)
@@ -44,14 +44,9 @@ def foreign_origin(request: Request) -> Reply | None:
     return sentence(403, "requests from pages of other sites are not allowed")
 
 
-def guarded(handler: Handler, names: frozenset[str] | None = None) -> Handler:
-    """Return `handler` with both checks, for requests that change something. `names` is by default `own_names()`."""
-    allowed = own_names() if names is None else names
-
-    def checked(request: Request) -> Reply | Awaitable[Reply]:
-        return foreign_host(request, allowed) or foreign_origin(request) or handler(request)
-
-    return checked
+def guarded(handler: Handler, names: frozenset[str]) -> Handler:
+    """Return `handler` with both checks, for requests that change something."""
+    return lambda request: foreign_host(request, names) or foreign_origin(request) or handler(request)
 
 
 def own_names_only(routes: Mapping[str, Route], listen_hosts: Sequence[str]) -> dict[str, Route]:

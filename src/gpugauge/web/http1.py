@@ -8,16 +8,18 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import h11
 from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 
 from gpugauge.base.logline import fields
 from gpugauge.web.messages import Headers, Reply, Request, sentence
+
+if TYPE_CHECKING:
+    from gpugauge.web.connections import Listener
 
 log = logging.getLogger("gpugauge.server")
 
@@ -43,31 +45,6 @@ class Refused(Exception):  # noqa: N818  (named by what happens to the request)
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.reply = sentence(status, reason)
-
-
-class Listener(Protocol):
-    """What a connection reports to the listener."""
-
-    def request_begins(self, connection: Connection) -> None:
-        """The headers of a request are complete."""
-
-    def answer(self, request: Request) -> Reply | Awaitable[Reply]:
-        """Return the reply to a request."""
-
-    def reply_pending(self, connection: Connection) -> None:
-        """The reply to the request is awaited."""
-
-    def reply_begins(self, connection: Connection, reply: Reply) -> None:
-        """The reply is known, and not yet sent."""
-
-    def request_ends(self, connection: Connection, reply: Reply) -> None:
-        """The kernel has taken the reply; the connection waits for the next request."""
-
-    def last_reply_sent(self, connection: Connection) -> None:
-        """The connection waits for the client to close it."""
-
-    def on_close(self, connection: Connection) -> None:
-        """The connection is closed."""
 
 
 class Connection:
@@ -182,13 +159,9 @@ class Connection:
             target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
             headers = [(name, absolute[1] if name == b"host" else value) for name, value in headers]
         path, _, query = target.decode("latin-1").partition("?")
-        return Request(
-            head.method.decode(), path, query, Headers(iter(headers)), body, self.remote, self._certificate()
-        )
-
-    def _certificate(self) -> Mapping[str, object] | None:
         connection = self._stream.socket
-        return (connection.getpeercert() or None) if isinstance(connection, ssl.SSLSocket) else None
+        certificate = (connection.getpeercert() or None) if isinstance(connection, ssl.SSLSocket) else None
+        return Request(head.method.decode(), path, query, Headers(iter(headers)), body, self.remote, certificate)
 
     async def _write(self, reply: Reply, head_only: bool, keep: bool) -> None:
         header = {

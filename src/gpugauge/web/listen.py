@@ -41,24 +41,17 @@ def _bind_each(found: Sequence[tuple[Any, ...]]) -> Iterator[socket.socket]:
     """
     bound, absent = 0, None
     for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-        made = _bind(family, address)
-        if isinstance(made, OSError):
-            absent = made
+        try:
+            made = socket.create_server(address, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            absent = error
             continue
         bound += 1
         yield made
     if absent and not bound:
         raise absent
-
-
-def _bind(family: int, address: Any) -> socket.socket | OSError:
-    """Return a listening socket, or the error of an address that this machine does not have."""
-    try:
-        return socket.create_server(address, family=family, backlog=_BACKLOG)
-    except OSError as error:
-        if error.errno not in _ABSENT:
-            raise
-        return error
 
 
 def _bind_all_interfaces(port: int) -> socket.socket:

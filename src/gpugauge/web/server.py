@@ -83,7 +83,9 @@ class Server:
                     sock.setblocking(False)
                     self._sockets.append(sock)
         except ListenError:
-            self._close_sockets()
+            for sock in self._sockets:
+                sock.close()
+            self._sockets.clear()
             raise
         self.addresses = tuple(sock.getsockname()[:2] for sock in self._sockets)
         started = threading.Event()
@@ -120,11 +122,6 @@ class Server:
             await asyncio.wait([stopping], timeout=_SWEEP_SECONDS * (_IDLE_SWEEP_FACTOR if listener.is_idle else 1))
         listener.stop()
         await listener.close_all()
-
-    def _close_sockets(self) -> None:
-        for sock in self._sockets:
-            sock.close()
-        self._sockets.clear()
 
 
 class _Dispatcher:

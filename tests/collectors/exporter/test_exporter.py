@@ -3,6 +3,7 @@ from __future__ import annotations
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView
+from gpugauge.snapshot import LastReload
 
 OFF = DriverView(False, "off")
 
@@ -18,14 +19,14 @@ def exported(exporter: ExporterCollector, prefix: str = "gpugauge_web_", view: D
 
 
 def test_last_reload_of_the_web_configuration() -> None:
-    last = (True, 50.0)
+    last = LastReload(True, 50.0)
     exporter = ExporterCollector(lambda: last)
 
     assert exported(exporter) == {
         "gpugauge_web_config_last_reload_successful": 1,
         "gpugauge_web_config_last_reload_success_timestamp_seconds": 50.0,
     }
-    last = (False, 50.0)
+    last = LastReload(False, 50.0)
     assert exported(exporter)["gpugauge_web_config_last_reload_successful"] == 0
 
 
@@ -34,7 +35,7 @@ def test_web_configuration_is_absent_without_a_file() -> None:
 
 
 def test_last_reload_of_the_settings() -> None:
-    assert exported(ExporterCollector(config=lambda: (False, 50.0)), "gpugauge_config_") == {
+    assert exported(ExporterCollector(config=lambda: LastReload(False, 50.0)), "gpugauge_config_") == {
         "gpugauge_config_last_reload_successful": 0,
         "gpugauge_config_last_reload_success_timestamp_seconds": 50.0,
     }

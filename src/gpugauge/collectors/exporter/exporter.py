@@ -11,7 +11,7 @@ from gpugauge.base import buildinfo
 from gpugauge.collectors.base import Tick
 from gpugauge.driver.api import RELEASED
 from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, Metric, Table, families
-from gpugauge.snapshot import Health, Section
+from gpugauge.snapshot import Health, LastReload, Section
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs
 
 
@@ -137,10 +137,7 @@ COLLECTORS: tuple[Metric, ...] = (
 )
 
 _part = Table[Usage]("part")
-# Whether the last reload succeeded, and the Unix time of the last successful one.
-_Reload = tuple[bool, float]
-_web = Table[_Reload]()
-_config = Table[_Reload]()
+_reload = Table[LastReload]()
 PARTS: tuple[Metric, ...] = (
     _part.counter(
         "gpugauge_cpu_seconds_total",
@@ -173,35 +170,23 @@ PARTS: tuple[Metric, ...] = (
 )
 
 
-WEB: tuple[Metric, ...] = (
-    _web.gauge(
-        "gpugauge_web_config_last_reload_successful",
-        "1 if the last reload of the web configuration file succeeded, 0 while an older one stays in use; absent "
-        "without such a file.",
-        NONE,
-        lambda w: int(w[0]),
-    ),
-    _web.gauge(
-        "gpugauge_web_config_last_reload_success_timestamp_seconds",
-        "Unix time at which the web configuration in use was read, including the files that it names.",
-        TIMESTAMP,
-        lambda w: w[1],
-    ),
-)
+def _reload_rows(stem: str, successful: str, timestamp: str) -> tuple[Metric, ...]:
+    return (
+        _reload.gauge(f"{stem}_last_reload_successful", successful, NONE, lambda r: int(r.successful)),
+        _reload.gauge(f"{stem}_last_reload_success_timestamp_seconds", timestamp, TIMESTAMP, lambda r: r.timestamp),
+    )
 
-CONFIG: tuple[Metric, ...] = (
-    _config.gauge(
-        "gpugauge_config_last_reload_successful",
-        "1 if the last reload of the settings succeeded, 0 while older ones stay in use.",
-        NONE,
-        lambda c: int(c[0]),
-    ),
-    _config.gauge(
-        "gpugauge_config_last_reload_success_timestamp_seconds",
-        "Unix time at which the settings in use were read.",
-        TIMESTAMP,
-        lambda c: c[1],
-    ),
+
+WEB = _reload_rows(
+    "gpugauge_web_config",
+    "1 if the last reload of the web configuration file succeeded, 0 while an older one stays in use; absent without "
+    "such a file.",
+    "Unix time at which the web configuration in use was read, including the files that it names.",
+)
+CONFIG = _reload_rows(
+    "gpugauge_config",
+    "1 if the last reload of the settings succeeded, 0 while older ones stay in use.",
+    "Unix time at which the settings in use were read.",
 )
 
 
@@ -213,13 +198,11 @@ class ExporterCollector:
 
     def __init__(
         self,
-        web_config: Callable[[], _Reload | None] = lambda: None,
-        config: Callable[[], _Reload | None] = lambda: None,
+        web_config: Callable[[], LastReload | None] = lambda: None,
+        config: Callable[[], LastReload | None] = lambda: None,
         receiver: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """The first two return whether the last reload succeeded, and the Unix time of the last successful one.
-        `receiver` returns the pid of the receiver of training processes.
-        """
+        """`receiver` returns the pid of the receiver of training processes."""
         self._receiver = receiver
         self._reloads = ((WEB, web_config), (CONFIG, config))
         self._usage: tuple[Family, ...] = ()

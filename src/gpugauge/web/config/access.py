@@ -10,11 +10,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from ssl import CERT_REQUIRED, SSLContext
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpugauge.base.logline import Condition, fields
 from gpugauge.settings.files import TimedReading, TimeoutExceeded
 from gpugauge.settings.kinds import ConfigError
+from gpugauge.snapshot import LastReload
 from gpugauge.web.config.load import WebConfig, load_web_config
 from gpugauge.web.config.model import RateLimit
 from gpugauge.web.config.users import Busy, Login, Logins, parse_login
@@ -39,13 +40,6 @@ _OTHER_NAME = sentence(403, "the client's certificate has none of the names in c
 _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
-class Reload(NamedTuple):
-    """Whether the file could be used when it was last read, and the Unix time when it last could."""
-
-    successful: bool
-    timestamp: float
-
-
 class WebAccess:
     """The server's `Access` by a web configuration file. A change applies to new connections shortly afterwards."""
 
@@ -62,7 +56,7 @@ class WebAccess:
         self._problem = Condition(log)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.last_reload = Reload(True, time.time())
+        self.last_reload = LastReload(True, time.time())
 
     def start(self) -> None:
         """Start to check the files, in a separate thread: a file system that hangs delays no scrape."""
@@ -133,14 +127,14 @@ class WebAccess:
             _refuse_less(self._config, config)
         except ConfigError as error:
             self._problem.failing(f"web configuration refused, the previous one stays: {error}", file=str(self._path))
-            self.last_reload = Reload(False, self.last_reload.timestamp)
+            self.last_reload = self.last_reload._replace(successful=False)
             return
         self._problem.recovered("web configuration usable again")
         if config.rate_limit != self._config.rate_limit:
             self._bucket = _Bucket(config.rate_limit)
         self._config, self._read = config, read
         self._seen = read
-        self.last_reload = Reload(True, time.time())
+        self.last_reload = LastReload(True, time.time())
         log.info("web configuration read again", extra=fields(file=str(self._path)))
 
     def _changed(self) -> tuple[WebConfig, _Signature] | None:

@@ -51,7 +51,7 @@ def load_web_config(path: Path) -> WebConfig:
         raise ConfigError(f"{document.place((_TLS, error.key))}: {_TLS}.{error.key}: {error}") from None
     return WebConfig(
         tls,
-        _names(server),
+        None if server is None or server.client_allowed_sans is None else frozenset(server.client_allowed_sans),
         tuple(
             (name, value) for name, value in file.http_server_config.headers.model_dump(by_alias=True).items() if value
         ),
@@ -59,11 +59,6 @@ def load_web_config(path: Path) -> WebConfig:
         file.rate_limit,
         (path, *(files(server, path.parent) if server else ())),
     )
-
-
-def _names(server: TlsServer | None) -> frozenset[str] | None:
-    names = server.client_allowed_sans if server else None
-    return None if names is None else frozenset(names)
 
 
 def _refuse_users_without_hash(document: Document) -> None:
