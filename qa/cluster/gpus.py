@@ -30,8 +30,7 @@ def serve() -> None:
     """Serve until the process ends."""
     plugin.RESOURCE, plugin.SOCKET = "nvidia.com/gpu", "gpus.sock"
     places = {PYTHON: sys.base_prefix, PACKAGES: torch_folder(), WORKLOADS: str(ROOT / "tests" / "e2e" / "workloads")}
-    mounts = [messages.Mount(inside, outside) for inside, outside in places.items()]
-    container = messages.container_response({"LD_LIBRARY_PATH": f"{PYTHON}/lib"}, mounts)
+    container = messages.container_response({"LD_LIBRARY_PATH": f"{PYTHON}/lib"}, places)
     devices = plugin.DevicePlugin(FOLDER, container, 1)
     devices._devices = messages.device_list(UUIDS)
     devices.run(threading.Event())

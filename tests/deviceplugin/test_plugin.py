@@ -18,10 +18,7 @@ from gpugauge.deviceplugin import messages, plugin
 from tests.deviceplugin.kubelet import Kubelet, decode, until
 
 RESOURCE = "gpugauge.dev/hook"
-MOUNTS = [
-    messages.Mount("/opt/gpugauge-hook", "/var/lib/gpugauge/hook/1"),
-    messages.Mount("/run/gpugauge", "/run/ours"),
-]
+MOUNTS = {"/opt/gpugauge-hook": "/var/lib/gpugauge/hook/1", "/run/gpugauge": "/run/ours"}
 CONTAINER = messages.container_response({"PYTHONUSERBASE": "/opt/gpugauge-hook/user"}, MOUNTS)
 
 

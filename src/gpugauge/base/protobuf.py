@@ -43,17 +43,7 @@ def varint(value: int) -> bytes:
 
 
 def messages(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the values of a length-delimited field: messages, strings."""
-    return (value for found, value in _fields(message) if found == number)
-
-
-def text(message: bytes, number: int) -> str:
-    """Return a string field; the last value if it is repeated, as protobuf does."""
-    return next(iter(reversed(list(messages(message, number)))), b"").decode()
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the length-delimited fields; others are skipped. Raises ValueError."""
+    """Yield the values of a length-delimited field: messages, strings. Other fields are skipped. Raises ValueError."""
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)
@@ -67,9 +57,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         end = position + length
         if end > len(message):
             raise ValueError("field longer than its message")
-        if wire_type == 2:
-            yield tag >> 3, message[position:end]
+        if wire_type == 2 and tag >> 3 == number:
+            yield message[position:end]
         position = end
+
+
+def text(message: bytes, number: int) -> str:
+    """Return a string field; the last value if it is repeated, as protobuf does."""
+    return next(iter(reversed(list(messages(message, number)))), b"").decode()
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:

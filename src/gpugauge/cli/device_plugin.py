@@ -48,10 +48,7 @@ def command(kubelet_folder: Path, hook_folder: Path, socket_folder: Path, device
         signal.signal(number, lambda *_: stop.set())
     try:
         folder = files.install(hook_folder)
-        mounts = [
-            messages.Mount(files.CONTAINER_FOLDER, str(folder)),
-            messages.Mount("/run/gpugauge", str(socket_folder)),
-        ]
+        mounts = {files.CONTAINER_FOLDER: str(folder), "/run/gpugauge": str(socket_folder)}
         container = messages.container_response(files.environment(), mounts)
         plugin.DevicePlugin(kubelet_folder, container, devices).run(stop)
     except (OSError, plugin.PluginError) as error:

@@ -6,7 +6,6 @@ https://github.com/kubernetes/kubelet/blob/master/pkg/apis/deviceplugin/v1beta1/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from gpugauge.base.protobuf import field, flag, messages
 
@@ -16,13 +15,6 @@ SERVICE = f"{VERSION}.DevicePlugin"
 EMPTY = b""
 """`Empty`, and `DevicePluginOptions` without an option: the kubelet calls neither PreStartContainer nor
 GetPreferredAllocation."""
-
-
-class Mount(NamedTuple):
-    """A folder of the node, which the container gets read-only."""
-
-    container_path: str
-    host_path: str
 
 
 def register_request(endpoint: str, resource: str) -> bytes:
@@ -35,11 +27,13 @@ def device_list(names: Iterable[str]) -> bytes:
     return b"".join(field(1, field(1, name) + field(2, "Healthy")) for name in names)
 
 
-def container_response(environment: Mapping[str, str], mounts: Iterable[Mount]) -> bytes:
-    """Return a ContainerAllocateResponse."""
+def container_response(environment: Mapping[str, str], mounts: Mapping[str, str]) -> bytes:
+    """Return a ContainerAllocateResponse. `mounts` are folders of the node, which the container gets read-only, by
+    their path in the container.
+    """
     variables = b"".join(field(1, field(1, name) + field(2, value)) for name, value in environment.items())
     return variables + b"".join(
-        field(2, field(1, mount.container_path) + field(2, mount.host_path) + flag(3)) for mount in mounts
+        field(2, field(1, inside) + field(2, host) + flag(3)) for inside, host in mounts.items()
     )
 
 

@@ -9,6 +9,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from gpugauge.exposition.accept import negotiate
@@ -73,31 +74,39 @@ class _Device:
 
 
 _Read: TypeAlias = Callable[[_Device], "float | None"]
+_Row: TypeAlias = tuple[str, Kind, str, _Read]  # name, kind, help, reader
 
 
-def _scaled(name: str, factor: float, *labels: str) -> _Read:
+def _scaled(kind: Kind, name: str, text: str, metric: str, factor: float = 1, *labels: str) -> _Row:
+    """Return a row for the value of our metric times a factor."""
+
     def read(device: _Device) -> float | None:
-        value = device.value(name, *labels)
+        value = device.value(metric, *labels)
         return None if value is None else value * factor
 
-    return read
+    return name, kind, text, read
 
 
-def _rate(name: str) -> _Read:
+_gauge, _counter = partial(_scaled, "gauge"), partial(_scaled, "counter")
+
+
+def _rate(name: str, text: str, metric: str) -> _Row:
+    """Return a row for the increase of our counter a second."""
+
     def read(device: _Device) -> float | None:
-        increase = device.increase(name)
+        increase = device.increase(metric)
         return None if increase is None else increase / device.seconds
 
-    return read
+    return name, "gauge", text, read
 
 
-def _busy_percent(engine: str) -> _Read:
+def _load(name: str, text: str, engine: str) -> _Row:
     def read(device: _Device) -> float | None:
         busy = device.increase("busy_seconds_total", engine)
         observed = device.increase("observed_seconds_total", engine)
         return None if busy is None or not observed else 100 * busy / observed
 
-    return read
+    return name, "gauge", text, read
 
 
 def _last_xid(device: _Device) -> float | None:
@@ -110,80 +119,65 @@ def _last_xid(device: _Device) -> float | None:
     return float(max(times, key=lambda key: times[key])[0]) if times else 0.0
 
 
-# Name, kind, help, reader. Fields whose unit differs between versions of DCGM are left out (docs/migrating.md).
-ROWS: tuple[tuple[str, Kind, str, _Read], ...] = (
-    ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock in MHz.", _scaled("clock_hertz", 1e-6, "sm")),
-    ("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock in MHz.", _scaled("clock_hertz", 1e-6, "memory")),
-    ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature in C.", _scaled("temperature_celsius", 1, "gpu")),
-    ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature in C.", _scaled("temperature_celsius", 1, "memory")),
-    ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw in W.", _scaled("power_watts", 1)),
-    (
+# Fields whose unit differs between versions of DCGM are left out (docs/migrating.md).
+ROWS: tuple[_Row, ...] = (
+    _gauge("DCGM_FI_DEV_SM_CLOCK", "SM clock in MHz.", "clock_hertz", 1e-6, "sm"),
+    _gauge("DCGM_FI_DEV_MEM_CLOCK", "Memory clock in MHz.", "clock_hertz", 1e-6, "memory"),
+    _gauge("DCGM_FI_DEV_GPU_TEMP", "GPU temperature in C.", "temperature_celsius", 1, "gpu"),
+    _gauge("DCGM_FI_DEV_MEMORY_TEMP", "Memory temperature in C.", "temperature_celsius", 1, "memory"),
+    _gauge("DCGM_FI_DEV_POWER_USAGE", "Power draw in W.", "power_watts"),
+    _counter(
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-        "counter",
         "Energy since the driver was loaded, in mJ.",
-        _scaled("energy_joules_total", 1000),
+        "energy_joules_total",
+        1000,
     ),
-    (
-        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
-        "counter",
-        "PCIe packets that were sent again.",
-        _scaled("pcie_replays_total", 1),
-    ),
-    ("DCGM_FI_DEV_GPU_UTIL", "gauge", "Time with a kernel, in percent.", _scaled("utilization_ratio", 100)),
-    (
-        "DCGM_FI_DEV_MEM_COPY_UTIL",
-        "gauge",
-        "Time with memory traffic, in percent.",
-        _scaled("memory_utilization_ratio", 100),
-    ),
-    ("DCGM_FI_DEV_ENC_UTIL", "gauge", "Load of the encoder in percent.", _busy_percent("encoder")),
-    ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Load of the decoder in percent.", _busy_percent("decoder")),
+    _counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "PCIe packets that were sent again.", "pcie_replays_total"),
+    _gauge("DCGM_FI_DEV_GPU_UTIL", "Time with a kernel, in percent.", "utilization_ratio", 100),
+    _gauge("DCGM_FI_DEV_MEM_COPY_UTIL", "Time with memory traffic, in percent.", "memory_utilization_ratio", 100),
+    _load("DCGM_FI_DEV_ENC_UTIL", "Load of the encoder in percent.", "encoder"),
+    _load("DCGM_FI_DEV_DEC_UTIL", "Load of the decoder in percent.", "decoder"),
     ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Code of the last Xid error in five minutes, or until its repair.", _last_xid),
-    ("DCGM_FI_DEV_FB_TOTAL", "gauge", "Device memory in MiB.", _scaled("memory_total_bytes", 1 / _MIB)),
-    ("DCGM_FI_DEV_FB_FREE", "gauge", "Free device memory in MiB.", _scaled("memory_free_bytes", 1 / _MIB)),
-    ("DCGM_FI_DEV_FB_USED", "gauge", "Used device memory in MiB.", _scaled("memory_used_bytes", 1 / _MIB)),
-    ("DCGM_FI_DEV_FB_RESERVED", "gauge", "Reserved device memory in MiB.", _scaled("memory_reserved_bytes", 1 / _MIB)),
+    _gauge("DCGM_FI_DEV_FB_TOTAL", "Device memory in MiB.", "memory_total_bytes", 1 / _MIB),
+    _gauge("DCGM_FI_DEV_FB_FREE", "Free device memory in MiB.", "memory_free_bytes", 1 / _MIB),
+    _gauge("DCGM_FI_DEV_FB_USED", "Used device memory in MiB.", "memory_used_bytes", 1 / _MIB),
+    _gauge("DCGM_FI_DEV_FB_RESERVED", "Reserved device memory in MiB.", "memory_reserved_bytes", 1 / _MIB),
     *(
-        (f"DCGM_FI_DEV_ECC_{short}_{scope_name}_TOTAL", "counter", f"ECC errors: {kind}, {scope}.", read)
+        _counter(
+            f"DCGM_FI_DEV_ECC_{short}_{scope_name}_TOTAL",
+            f"ECC errors: {kind}, {scope}.",
+            "ecc_errors_total",
+            *(1, kind, scope),
+        )
         for (short, kind), (scope_name, scope) in itertools.product(
             (("SBE", "corrected"), ("DBE", "uncorrected")), (("VOL", "volatile"), ("AGG", "aggregate"))
         )
-        for read in [_scaled("ecc_errors_total", 1, kind, scope)]
     ),
-    (
-        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "Rows remapped for uncorrectable errors.",
-        _scaled("remapped_rows", 1, "uncorrectable"),
+    *(
+        _counter(
+            f"DCGM_FI_DEV_{kind.upper()}_REMAPPED_ROWS",
+            f"Rows remapped for {kind} errors.",
+            "remapped_rows",
+            *(1, kind),
+        )
+        for kind in ("uncorrectable", "correctable")
     ),
-    (
-        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "Rows remapped for correctable errors.",
-        _scaled("remapped_rows", 1, "correctable"),
+    _gauge("DCGM_FI_DEV_ROW_REMAP_FAILURE", "1 if a remapping failed.", "remapped_rows_failure"),
+    _gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Share of time with work.", "graphics_active_ratio"),
+    _gauge("DCGM_FI_PROF_SM_ACTIVE", "Share of time with a resident warp.", "sm_active_ratio"),
+    _gauge("DCGM_FI_PROF_SM_OCCUPANCY", "Share of the possible warps.", "sm_occupancy_ratio"),
+    _gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Load of the tensor cores.", "tensor_active_ratio"),
+    _gauge("DCGM_FI_PROF_DRAM_ACTIVE", "Load of the memory interface.", "dram_active_ratio"),
+    *(
+        _gauge(f"DCGM_FI_PROF_PIPE_{pipe}_ACTIVE", f"Load of the {pipe} pipe.", f"{pipe.lower()}_active_ratio")
+        for pipe in ("FP64", "FP32", "FP16")
     ),
-    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "1 if a remapping failed.", _scaled("remapped_rows_failure", 1)),
-    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Share of time with work.", _scaled("graphics_active_ratio", 1)),
-    ("DCGM_FI_PROF_SM_ACTIVE", "gauge", "Share of time with a resident warp.", _scaled("sm_active_ratio", 1)),
-    ("DCGM_FI_PROF_SM_OCCUPANCY", "gauge", "Share of the possible warps.", _scaled("sm_occupancy_ratio", 1)),
-    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Load of the tensor cores.", _scaled("tensor_active_ratio", 1)),
-    ("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Load of the memory interface.", _scaled("dram_active_ratio", 1)),
-    ("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "gauge", "Load of the FP64 pipe.", _scaled("fp64_active_ratio", 1)),
-    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gauge", "Load of the FP32 pipe.", _scaled("fp32_active_ratio", 1)),
-    ("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "gauge", "Load of the FP16 pipe.", _scaled("fp16_active_ratio", 1)),
-    ("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge", "Bytes a second sent over PCIe.", _rate("pcie_transmitted_bytes_total")),
-    ("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "Bytes a second received over PCIe.", _rate("pcie_received_bytes_total")),
-    (
-        "DCGM_FI_PROF_NVLINK_TX_BYTES",
-        "gauge",
-        "Bytes a second sent over NVLink.",
-        _rate("nvlink_profiled_transmitted_bytes_total"),
-    ),
-    (
-        "DCGM_FI_PROF_NVLINK_RX_BYTES",
-        "gauge",
-        "Bytes a second received over NVLink.",
-        _rate("nvlink_profiled_received_bytes_total"),
+    *(
+        _rate(
+            f"DCGM_FI_PROF_{link}_{short}_BYTES", f"Bytes a second {way} over {name}.", f"{ours}_{counted}_bytes_total"
+        )
+        for link, name, ours in (("PCIE", "PCIe", "pcie"), ("NVLINK", "NVLink", "nvlink_profiled"))
+        for short, way, counted in (("TX", "sent", "transmitted"), ("RX", "received", "received"))
     ),
 )
 

@@ -115,7 +115,7 @@ class Exposition:
             # updates them only after this scrape is recorded.
             self._formats.messages.starts.update(current.snapshot)
         self._record_scrape(variant, now_monotonic)
-        bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies()
+        bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies
         kind = content_type(accept or "", variant.format)
         return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
 
@@ -150,20 +150,16 @@ class _Publication:
     """Bodies of one snapshot, and on demand the bodies of the exporter's own families alone."""
 
     def __init__(self, snapshot: Snapshot, bodies: _Bodies, formats: _Formats) -> None:
-        self.snapshot = snapshot
-        self.monotonic = snapshot.monotonic
-        self.bodies = bodies
-        self._formats = formats
-        self._own: _Bodies | None = None
+        self.snapshot, self.monotonic = snapshot, snapshot.monotonic
+        self.bodies, self._formats = bodies, formats
 
+    @cached_property
     def own_bodies(self) -> _Bodies:
-        if self._own is None:
-            sections = [
-                Section(section.collector, tuple(f for f in section.families if f.metric.name.startswith(OWN_PREFIX)))
-                for section in self.bodies.sections
-            ]
-            self._own = _Bodies({section: _RenderedSection(section, self._formats) for section in sections})
-        return self._own
+        sections = [
+            Section(section.collector, tuple(f for f in section.families if f.metric.name.startswith(OWN_PREFIX)))
+            for section in self.bodies.sections
+        ]
+        return _Bodies({section: _RenderedSection(section, self._formats) for section in sections})
 
 
 class _Bodies:
@@ -200,7 +196,6 @@ class _RenderedSection:
     def __init__(self, section: Section, formats: _Formats) -> None:
         self._section = section
         self._formats = formats
-        self._families: list[tuple[Metric, str]] | None = None
         self._plain: dict[Format, bytes] = {}
         self._deflated: dict[Format, bytes] = {}
 
@@ -211,15 +206,15 @@ class _RenderedSection:
                 messages, sparse = self._formats.messages, form == "sparse"
                 body = b"".join([messages.of(family, sparse=sparse) for family in self._section.families])
             else:
-                body = self._text(openmetrics=form == "openmetrics")
+                texts = [heading(metric, form == "openmetrics") + lines for metric, lines in self._families]
+                body = "".join(texts).encode()
             self._plain[form] = body
         return body
 
-    def _text(self, *, openmetrics: bool) -> bytes:
-        if self._families is None:
-            rendered = [(family.metric, self._formats.lines.of(family)) for family in self._section.families]
-            self._families = [(metric, lines) for metric, lines in rendered if lines]
-        return "".join([heading(metric, openmetrics) + lines for metric, lines in self._families]).encode()
+    @cached_property
+    def _families(self) -> list[tuple[Metric, str]]:
+        rendered = [(family.metric, self._formats.lines.of(family)) for family in self._section.families]
+        return [(metric, lines) for metric, lines in rendered if lines]
 
     def deflated(self, form: Format) -> bytes:
         """Return a raw deflate stream that ends on a byte boundary; later streams do not refer back into it."""
