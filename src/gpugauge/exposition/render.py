@@ -196,6 +196,7 @@ class _RenderedSection:
     def __init__(self, section: Section, formats: _Formats) -> None:
         self._section = section
         self._formats = formats
+        self._families: list[tuple[Metric, str]] | None = None
         self._plain: dict[Format, bytes] = {}
         self._deflated: dict[Format, bytes] = {}
 
@@ -206,15 +207,15 @@ class _RenderedSection:
                 messages, sparse = self._formats.messages, form == "sparse"
                 body = b"".join([messages.of(family, sparse=sparse) for family in self._section.families])
             else:
-                texts = [heading(metric, form == "openmetrics") + lines for metric, lines in self._families]
-                body = "".join(texts).encode()
+                body = self._text(openmetrics=form == "openmetrics")
             self._plain[form] = body
         return body
 
-    @cached_property
-    def _families(self) -> list[tuple[Metric, str]]:
-        rendered = [(family.metric, self._formats.lines.of(family)) for family in self._section.families]
-        return [(metric, lines) for metric, lines in rendered if lines]
+    def _text(self, *, openmetrics: bool) -> bytes:
+        if self._families is None:
+            rendered = [(family.metric, self._formats.lines.of(family)) for family in self._section.families]
+            self._families = [(metric, lines) for metric, lines in rendered if lines]
+        return "".join([heading(metric, openmetrics) + lines for metric, lines in self._families]).encode()
 
     def deflated(self, form: Format) -> bytes:
         """Return a raw deflate stream that ends on a byte boundary; later streams do not refer back into it."""

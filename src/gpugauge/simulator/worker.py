@@ -14,15 +14,11 @@ from gpugauge.simulator.nvml.install import install
 
 
 class SimulatedNvml(Nvml):
-    """The NVML backend with a simulated library; `clock` returns the monotonic seconds of the simulation."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._simulation_clock = clock
+    """The NVML backend with a simulated library; its clock returns the monotonic seconds of the simulation."""
 
     def open(self, *, simulate: Mapping[str, Any] | None = None) -> None:
         """Install the simulation, as `Scenario.simulation` returns it, and open it. Raises DriverError or KeyError."""
-        install(simulate or {}, self._simulation_clock)
+        install(simulate or {}, self._clock)
         super().open()
 
     def facts(self) -> DriverFacts:

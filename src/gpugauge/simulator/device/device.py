@@ -45,11 +45,11 @@ class Device:
         self.memory_reserved: int = figures["memory_reserved"]
         self.processes = tuple(p for p in processes if index in p.gpus)
         self._slowed = [(p, p.activity.pipeline) for p in self.processes if p.activity.pipeline and index in p.works_on]
-        idle_watts: float = figures["idle_watts"]
+        self._idle_watts: float = figures["idle_watts"]
         self.default_limit_watts: float = PRESETS[plain["model"]]["power_limit_watts"]
         lowered = [self.default_limit_watts * p.clock for _, p in self._slowed if p.throttle == "power_cap"]
         self.power_limit_watts: float = min([figures["power_limit_watts"], *lowered])
-        self._idle_watts, self._dynamic_watts = idle_watts, self.power_limit_watts - idle_watts
+        self._dynamic_watts = self.power_limit_watts - self._idle_watts
         self.health = Health(self._with_throttling(plain["health"]))
         self.ring = Ring(figures["ring"])
         self.lost_at = float("inf") if plain["lost_at"] is None else float(plain["lost_at"])
