@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gpugauge.exposition.render import Exposition
-from gpugauge.metric import NONE, Family, Table
+from gpugauge.metric import Family, Table
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.web.routes import standard_routes
 from gpugauge.web.server import Access, Reply, Request, Route, Server
 
 LOCAL = ("127.0.0.1", 0)
-BUILD = Table("version").gauge("gpugauge_build_info", "Build.", NONE, id)
+BUILD = Table("version").gauge("gpugauge_build_info", "Build.", id)
 SNAPSHOT = Snapshot(0.0, time.monotonic(), (Section("exporter", (Family(BUILD, ((("1",), 1),)),)),))
 
 

@@ -3,37 +3,36 @@ import math
 import pytest
 
 from gpugauge import catalog
-from gpugauge.metric import NONE, RATIO, Metric, Table, families, scaled, states
+from gpugauge.metric import Metric, Table, families, scaled, states
 from tests.drawn import cases
 
 device = Table[dict[str, float]]("uuid")
 
 
 @cases(
-    ("name", "unit", "says"),
+    ("name", "says"),
     [
-        ("fan_speed_ratio", RATIO, "prefixes"),
-        ("gpu_Fan_ratio", RATIO, "prefixes"),
-        ("gpu_fan_speed", RATIO, "must end in its unit"),
-        ("gpu_fans_total", NONE, "only counters"),
-        ("gpu_fan_sum", NONE, "histograms"),
+        ("fan_speed_ratio", "prefixes"),
+        ("gpu_Fan_ratio", "prefixes"),
+        ("gpu_fans_total", "only counters"),
+        ("gpu_fan_sum", "histograms"),
     ],
 )
-def test_bad_names_are_refused(name: str, unit: str, says: str) -> None:
+def test_bad_names_are_refused(name: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        device.gauge(name, "Help.", unit, lambda _: 1)
+        device.gauge(name, "Help.", lambda _: 1)
 
 
 def test_repeated_label_is_refused() -> None:
     with pytest.raises(ValueError, match="repeated label"):
-        device.gauge("gpu_fan_ratio", "Help.", RATIO, lambda _: 1, "uuid")
+        device.gauge("gpu_fan_ratio", "Help.", lambda _: 1, "uuid")
 
 
 def test_families_of_scalars_and_mappings_without_absent_values() -> None:
     rows: tuple[Metric, ...] = (
-        device.gauge("gpu_plain", "Help.", NONE, lambda d: d.get("plain")),
-        device.gauge("gpu_by_fan", "Help.", NONE, lambda d: d.get("fans"), "fan"),
-        device.gauge("gpu_never", "Help.", NONE, lambda _: None),
+        device.gauge("gpu_plain", "Help.", lambda d: d.get("plain")),
+        device.gauge("gpu_by_fan", "Help.", lambda d: d.get("fans"), "fan"),
+        device.gauge("gpu_never", "Help.", lambda _: None),
     )
     subjects = [(("a",), {"plain": 1, "fans": {"0": 2}}), (("b",), {"fans": {("1",): 3}})]
 
@@ -43,6 +42,13 @@ def test_families_of_scalars_and_mappings_without_absent_values() -> None:
         ("gpu_plain", ((("a",), 1),)),
         ("gpu_by_fan", ((("a", "0"), 2), (("b", "1"), 3))),
     ]
+
+
+def test_the_unit_is_that_of_the_name() -> None:
+    names = ("gpu_fans_bytes", "gpu_start_timestamp_seconds", "gpu_fans")
+
+    assert [device.gauge(name, "Help.", lambda _: 1).unit for name in names] == ["bytes", "timestamp_seconds", ""]
+    assert device.counter("gpu_busy_seconds_total", "Help.", lambda _: 1).unit == "seconds"
 
 
 def test_scaled_keeps_absence() -> None:

@@ -10,13 +10,13 @@ from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import UnknownMetricError, with_cluster
-from gpugauge.metric import BYTES, CELSIUS, HERTZ, JOULES, NONE, RATIO, SECONDS, TIMESTAMP, WATTS, Metric
+from gpugauge.metric import Metric
 
 # Grafana's names for the units of the catalogue, for a value and for its increase in a second.
 COUNT, SHARE = "short", "percentunit"
-_UNITS = {BYTES: "bytes", CELSIUS: "celsius", HERTZ: "hertz", JOULES: "joule", NONE: COUNT}
-_UNITS |= {RATIO: SHARE, SECONDS: "s", TIMESTAMP: "dateTimeAsIso", WATTS: "watt"}
-_RATES = {BYTES: "Bps", JOULES: "watt", NONE: "suffix:/s", SECONDS: SHARE}
+_UNITS = {"bytes": "bytes", "celsius": "celsius", "hertz": "hertz", "joules": "joule", "": COUNT}
+_UNITS |= {"ratio": SHARE, "seconds": "s", "timestamp_seconds": "dateTimeAsIso", "watts": "watt"}
+_RATES = {"bytes": "Bps", "joules": "watt", "": "suffix:/s", "seconds": SHARE}
 # By the last word of the name of a recorded series.
 _RECORDED_UNITS = {"bool": COUNT, "gpus": COUNT, "info": COUNT, "processes": COUNT, "ratio": SHARE}
 CLUSTER = Parameters().cluster_label
@@ -89,17 +89,17 @@ class Scope:
     def read(self, name: str, **labels: str) -> Expr:
         """Return the values; timestamps in milliseconds, as Grafana expects them."""
         unit = _row(name).unit
-        return Expr(self.select(name, **labels) + (" * 1000" if unit == TIMESTAMP else ""), _UNITS[unit])
+        return Expr(self.select(name, **labels) + (" * 1000" if unit == "timestamp_seconds" else ""), _UNITS[unit])
 
     def age(self, name: str) -> Expr:
         """Return the seconds since a timestamp."""
-        if _row(name).unit != TIMESTAMP:
+        if _row(name).unit != "timestamp_seconds":
             raise UnknownMetricError(f"{name} is not a timestamp")
         return Expr(f"time() - {self.select(name)}", "s")
 
     def rate(self, name: str, window: str = "$__rate_interval", **labels: str) -> Expr:
         """Return the increase per second; for buckets and count of a histogram, the events per second."""
-        unit = NONE if name.endswith(("_bucket", "_count")) else _row(name).unit
+        unit = "" if name.endswith(("_bucket", "_count")) else _row(name).unit
         return Expr(f"rate({self.select(name, **labels)}[{window}])", _RATES[unit])
 
     def increase(self, name: str, window: str = "$__range", **labels: str) -> Expr:

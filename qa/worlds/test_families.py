@@ -22,13 +22,13 @@ from tests.exposition.test_render import Registry
 from gpugauge.exposition.accept import PROTOBUF
 from gpugauge.exposition.render import TEXT, Exposition
 from gpugauge.exposition.text import Lines
-from gpugauge.metric import BYTES, NONE, SECONDS, Family, HistogramValue, Metric, Table
+from gpugauge.metric import Family, HistogramValue, Metric, Table
 from gpugauge.snapshot import Section, Snapshot
 
-USED = Table("uuid").gauge("gpu_memory_used_bytes", "Memory in use.", BYTES, id)
-BUSY = Table("uuid").counter("gpu_busy_seconds_total", "Time with a kernel.", SECONDS, id, "engine")
-STEPS = Table("process").histogram("torch_step_duration_seconds", "Step.", SECONDS, id, (0.001, 1.0, 2_500_000.0))
-COUNT = Table().gauge("gpugauge_processes", "Processes.", NONE, id)
+USED = Table("uuid").gauge("gpu_memory_used_bytes", "Memory in use.", id)
+BUSY = Table("uuid").counter("gpu_busy_seconds_total", "Time with a kernel.", id, "engine")
+STEPS = Table("process").histogram("torch_step_duration_seconds", "Step.", id, (0.001, 1.0, 2_500_000.0))
+COUNT = Table().gauge("gpugauge_processes", "Processes.", id)
 
 near_the_limits = st.sampled_from([0, 1, -1, 999_999, 1_000_000, 1_000_001, 1_500_000, 2_500_000, 10**15, 10**16])
 integers = st.one_of(near_the_limits, st.integers(-(2**63), 2**64))

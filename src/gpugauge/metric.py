@@ -13,17 +13,8 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
-# Base units of the Prometheus naming guide; empty for counts, states and info metrics.
-BYTES = "bytes"
-CELSIUS = "celsius"
-HERTZ = "hertz"
-JOULES = "joules"
-NONE = ""
-RATIO = "ratio"
-SECONDS = "seconds"
-TIMESTAMP = "timestamp_seconds"
-WATTS = "watts"
-
+# Base units of the Prometheus naming guide. Names of counts, states and info metrics end in none of them.
+_UNIT = re.compile(r"_(bytes|celsius|hertz|joules|ratio|timestamp_seconds|seconds|watts)(?:_total)?$")
 _NAME = re.compile(r"(gpu|torch|training|gpugauge)_[a-z0-9_]*[a-z0-9]")
 _LABEL = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -56,7 +47,6 @@ class Metric:
     name: str
     kind: Kind
     help: str
-    unit: str
     labels: tuple[str, ...]
     read: Callable[[Any], Reading]
     source: str = ""  # call or file that the value comes from
@@ -73,13 +63,16 @@ class Metric:
             raise ValueError(f"{self.name}: counters, and only counters, end in _total")
         if self.name.endswith(("_bucket", "_count", "_sum", "_created")):
             raise ValueError(f"{self.name}: this suffix is reserved for histograms")
-        stem = self.name.removesuffix("_total")
-        if self.unit and not stem.endswith("_" + self.unit):
-            raise ValueError(f"{self.name}: the name must end in its unit, _{self.unit}")
         if not all(_LABEL.fullmatch(label) for label in self.labels) or len(set(self.labels)) != len(self.labels):
             raise ValueError(f"{self.name}: invalid or repeated label in {self.labels}")
         if not self.help.endswith("."):
             raise ValueError(f"{self.name}: the help must end in a full stop")
+
+    @property
+    def unit(self) -> str:
+        """The unit in the name, empty without one."""
+        match = _UNIT.search(self.name)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +95,18 @@ class Table(Generic[Subject]):
         self,
         name: str,
         help: str,
-        unit: str,
         read: Callable[[Subject], Reading],
         *labels: str,
         source: str = "",
         devices: str = "",
     ) -> Metric:
         """Return a row for a value that can rise and fall."""
-        return Metric(name, "gauge", help, unit, (*self.labels, *labels), read, source, devices)
+        return Metric(name, "gauge", help, (*self.labels, *labels), read, source, devices)
 
     def counter(
         self,
         name: str,
         help: str,
-        unit: str,
         read: Callable[[Subject], Reading],
         *labels: str,
         source: str = "",
@@ -124,20 +115,19 @@ class Table(Generic[Subject]):
     ) -> Metric:
         """Return a row for a value that only rises. The name ends in _total."""
         own = frozenset(sparse)
-        return Metric(name, "counter", help, unit, (*self.labels, *labels), read, source, devices, sparse=own)
+        return Metric(name, "counter", help, (*self.labels, *labels), read, source, devices, sparse=own)
 
     def histogram(
         self,
         name: str,
         help: str,
-        unit: str,
         read: Callable[[Subject], Reading],
         buckets: Sequence[float],
         source: str = "",
         devices: str = "",
     ) -> Metric:
         """Return a row for a distribution. The reader returns a HistogramValue with len(buckets) + 1 counts."""
-        return Metric(name, "histogram", help, unit, self.labels, read, source, devices, tuple(buckets))
+        return Metric(name, "histogram", help, self.labels, read, source, devices, tuple(buckets))
 
 
 def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:

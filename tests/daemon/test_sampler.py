@@ -9,11 +9,11 @@ from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverView, Reply
-from gpugauge.metric import NONE, Table, families
+from gpugauge.metric import Table, families
 from gpugauge.snapshot import Section, Snapshot
 from tests.drawn import seeds
 
-ROWS = (Table().gauge("gpu_pci_devices", "GPUs on the bus.", NONE, lambda v: v),)
+ROWS = (Table().gauge("gpu_pci_devices", "GPUs on the bus.", lambda v: v),)
 
 
 class Fake(RegisteredCollector):

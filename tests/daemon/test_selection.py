@@ -1,15 +1,13 @@
 import pytest
 
 from gpugauge.daemon.selection import Selection
-from gpugauge.metric import NONE, Family, Table
+from gpugauge.metric import Family, Table
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section
 from tests.drawn import cases
 
 NAMES = ("gpu_power_watts", "gpu_power_limit_watts", "gpu_up")
-SECTION = Section(
-    "device", tuple(Family(Table().gauge(name, "Help.", NONE, lambda _: 1), (((), 1),)) for name in NAMES)
-)
+SECTION = Section("device", tuple(Family(Table().gauge(name, "Help.", lambda _: 1), (((), 1),)) for name in NAMES))
 
 
 @cases(

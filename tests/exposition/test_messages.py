@@ -6,19 +6,17 @@ from typing import Any, TypeAlias
 
 from gpugauge.exposition.accept import PROTOBUF
 from gpugauge.exposition.render import Exposition
-from gpugauge.metric import NONE, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
+from gpugauge.metric import Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
 from tests.drawn import cases
 from tests.exposition.metrics_proto import families as read
 
 ACCEPT = PROTOBUF.replace(" ", "")
-LOST = Table("process").counter(
-    "training_lost_seconds_total", "Lost.", SECONDS, id, "cause", sparse=("throttled", "contention")
-)
-STEPS = Table("process").counter("torch_steps_total", "Steps.", NONE, id)
-BEGUN = Table("process").gauge("training_start_timestamp_seconds", "Begin.", TIMESTAMP, id)
-STARTED = Table("process").gauge("gpu_process_start_timestamp_seconds", "Start.", TIMESTAMP, id)
-DURATIONS = Table("process").histogram("torch_step_duration_seconds", "Step.", SECONDS, id, (0.5, 1.0, 2.0, 4.0))
+LOST = Table("process").counter("training_lost_seconds_total", "Lost.", id, "cause", sparse=("throttled", "contention"))
+STEPS = Table("process").counter("torch_steps_total", "Steps.", id)
+BEGUN = Table("process").gauge("training_start_timestamp_seconds", "Begin.", id)
+STARTED = Table("process").gauge("gpu_process_start_timestamp_seconds", "Start.", id)
+DURATIONS = Table("process").histogram("torch_step_duration_seconds", "Step.", id, (0.5, 1.0, 2.0, 4.0))
 Samples: TypeAlias = "tuple[Metric, dict[tuple[str, ...], Value]]"
 
 

@@ -23,20 +23,18 @@ from gpugauge.exposition import render as exposition_module
 from gpugauge.exposition import text as exposition_text
 from gpugauge.exposition.render import OPENMETRICS, TEXT, Exposition, Response, go_float
 from gpugauge.exposition.text import Lines
-from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, TIMESTAMP, Family, HistogramValue, Metric, Table, Value
+from gpugauge.metric import Family, HistogramValue, Metric, Table, Value
 from gpugauge.snapshot import Section, Snapshot
 from tests.drawn import cases
 from tests.exposition.test_accept import OPENMETRICS_ACCEPT
 
 DEVICE = Table[object]("uuid")
-USED = DEVICE.gauge("gpu_memory_used_bytes", "Memory in use.", BYTES, id)
-LOAD = DEVICE.gauge("gpu_utilization_ratio", 'Share, a "ratio" with \\ and\nmore.', RATIO, id)
-BUSY = DEVICE.counter("gpu_busy_seconds_total", "Time with a kernel.", SECONDS, id, "engine")
-STEPS = Table[object]("process").histogram(
-    "torch_step_duration_seconds", "Step.", SECONDS, id, (0.001, 1.0, 2_500_000.0)
-)
-TAKEN = Table[object]().gauge("gpugauge_snapshot_timestamp_seconds", "When the snapshot was taken.", TIMESTAMP, id)
-FACTS = Table[object]("version").gauge("gpugauge_build_info", "Build.", NONE, id)
+USED = DEVICE.gauge("gpu_memory_used_bytes", "Memory in use.", id)
+LOAD = DEVICE.gauge("gpu_utilization_ratio", 'Share, a "ratio" with \\ and\nmore.', id)
+BUSY = DEVICE.counter("gpu_busy_seconds_total", "Time with a kernel.", id, "engine")
+STEPS = Table[object]("process").histogram("torch_step_duration_seconds", "Step.", id, (0.001, 1.0, 2_500_000.0))
+TAKEN = Table[object]().gauge("gpugauge_snapshot_timestamp_seconds", "When the snapshot was taken.", id)
+FACTS = Table[object]("version").gauge("gpugauge_build_info", "Build.", id)
 
 NASTY = 'a"b\\c\nd\u00e9\U0001f525,}{= '
 
@@ -91,7 +89,7 @@ class Registry(Collector):
     @staticmethod
     def _convert(family: Family) -> ReferenceFamily:
         metric = family.metric
-        name, unit = metric.name.removesuffix("_total"), "seconds" if metric.unit == TIMESTAMP else metric.unit
+        name, unit = metric.name.removesuffix("_total"), metric.unit.removeprefix("timestamp_")
         if metric.kind == "histogram":
             histogram = HistogramMetricFamily(name, metric.help, labels=metric.labels, unit=unit)
             for labels, value in family.samples:
@@ -288,7 +286,7 @@ def test_the_bound_of_label_sets_follows_a_family_that_shrinks() -> None:
 
 def test_label_sets_of_the_largest_family_are_kept_beside_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     large = tuple(((f"{i}",), 1) for i in range(2000))
-    other = Table[object]("version").gauge("gpugauge_other_info", "Other.", NONE, id)
+    other = Table[object]("version").gauge("gpugauge_other_info", "Other.", id)
     exposition = published()
     label_set = Mock(wraps=exposition_text.label_set)
     monkeypatch.setattr(exposition_text, "label_set", label_set)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
-from gpugauge.metric import SECONDS, TIMESTAMP, Family, HistogramValue, LabelValues, Metric, Value
+from gpugauge.metric import Family, HistogramValue, LabelValues, Metric, Value
 
 _T = TypeVar("_T", str, bytes)
 Samples: TypeAlias = "tuple[tuple[LabelValues, Value] | None, ...]"
@@ -141,7 +141,7 @@ def heading(metric: Metric, openmetrics: bool) -> str:
 
 def unit_of(metric: Metric) -> str:
     """Return the unit as OpenMetrics and protobuf name it."""
-    return SECONDS if metric.unit == TIMESTAMP else metric.unit
+    return metric.unit.removeprefix("timestamp_")
 
 
 def go_float(value: float) -> str:

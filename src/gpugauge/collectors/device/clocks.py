@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
-from gpugauge.metric import HERTZ, NONE, SECONDS, Metric, Table, by, each, scaled
+from gpugauge.metric import Metric, Table, by, each, scaled
 
 _device = Table[DeviceReading]("uuid")
 _MHZ = 1_000_000
@@ -23,7 +23,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_clock_hertz",
         "Current clock by domain.",
-        HERTZ,
         lambda d: by(
             graphics=scaled(d.clock_graphics_mhz, _MHZ),
             sm=scaled(d.clock_sm_mhz, _MHZ),
@@ -36,7 +35,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_clock_max_hertz",
         "Maximum clock by domain.",
-        HERTZ,
         lambda d: by(
             graphics=scaled(d.clock_graphics_max_mhz, _MHZ),
             sm=scaled(d.clock_sm_max_mhz, _MHZ),
@@ -49,7 +47,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_clocks_event_active",
         "1 while the reason keeps the clocks below their maximum, 0 for the other reasons that the GPU supports.",
-        NONE,
         _active,
         "reason",
         source="nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetSupportedClocksEventReasons",
@@ -57,7 +54,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_clocks_event_seconds_total",
         "Time in which the reason kept the clocks below their maximum, since the driver was loaded.",
-        SECONDS,
         lambda d: each(d.clocks_event_nanoseconds, lambda nanoseconds: nanoseconds / 1e9),
         "reason",
         source="fields 74-79, and 251-253 or 269-271 by driver version",

@@ -6,23 +6,7 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DOWN_REASONS, RELEASED, Device, DeviceReading, down_reason
 from gpugauge.driver.failing import PARTS
-from gpugauge.metric import (
-    BYTES,
-    CELSIUS,
-    JOULES,
-    NONE,
-    RATIO,
-    TIMESTAMP,
-    WATTS,
-    Metric,
-    Table,
-    by,
-    each,
-    families,
-    flag,
-    scaled,
-    states,
-)
+from gpugauge.metric import Metric, Table, by, each, families, flag, scaled, states
 from gpugauge.snapshot import Section
 
 _device = Table[Device]("uuid")
@@ -58,7 +42,6 @@ IDENTITY: tuple[Metric, ...] = (
         "gpu_up",
         "1 while the GPU responds, 0 while it is lost, hangs or is removed, also before the exporter started; absent "
         "while the driver is released. Until the uuid is known, the label has the PCI bus id or the index.",
-        NONE,
         lambda d: None if d.reason == RELEASED else int(d.up),
         source="nvmlDeviceGetHandleByIndex, /sys/bus/pci, the state file",
     ),
@@ -66,7 +49,6 @@ IDENTITY: tuple[Metric, ...] = (
         "gpu_down_reason",
         f"1 with the reason for which the GPU is down: {', '.join(DOWN_REASONS)}, or the name of a return code of NVML "
         "such as gpu_is_lost. Absent while it is up.",
-        NONE,
         lambda d: None if d.up or d.reason == RELEASED else {down_reason(d.reason): 1},
         "reason",
     ),
@@ -74,7 +56,6 @@ IDENTITY: tuple[Metric, ...] = (
         "gpu_info",
         "Identity of the GPU; always 1. The index can change when another GPU is lost, the uuid cannot; a lost "
         "GPU whose index another one has now has none.",
-        NONE,
         lambda d: _info(d.reading),
         *("index", "minor_number", "name", "pci_bus_id", "compute_capability", "vbios_version", "serial"),
         "multiprocessors",
@@ -85,14 +66,12 @@ IDENTITY: tuple[Metric, ...] = (
         "gpu_reading_failed",
         f"1 with the name of the return code for each part of the GPU that cannot be read: {', '.join(sorted(PARTS))}. "
         "The series that need it are absent. Absent while all is well, and for parts that the GPU does not have.",
-        NONE,
         _failures,
         *("reading", "reason"),
     ),
     _device.gauge(
         "gpu_reading_failed_since_timestamp_seconds",
         "Unix time since which a part of the GPU cannot be read.",
-        TIMESTAMP,
         lambda d: {failure.reading: failure.since for failure in d.failures},
         "reading",
     ),
@@ -104,28 +83,24 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_memory_total_bytes",
         "Total device memory of the GPU.",
-        BYTES,
         lambda d: d.memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
     _reading.gauge(
         "gpu_memory_used_bytes",
         "Device memory allocated by all processes.",
-        BYTES,
         lambda d: d.memory_used_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
     _reading.gauge(
         "gpu_memory_free_bytes",
         "Device memory that is not allocated.",
-        BYTES,
         lambda d: d.memory_free_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
     ),
     _reading.gauge(
         "gpu_memory_reserved_bytes",
         "Device memory reserved by the driver and the firmware.",
-        BYTES,
         lambda d: d.memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
         devices="driver 510 and newer",
@@ -133,28 +108,24 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_bar1_total_bytes",
         "Size of the BAR1 window, through which the host and other devices map device memory.",
-        BYTES,
         lambda d: d.bar1_total_bytes,
         source="nvmlDeviceGetBAR1MemoryInfo",
     ),
     _reading.gauge(
         "gpu_bar1_used_bytes",
         "Mapped part of the BAR1 window.",
-        BYTES,
         lambda d: d.bar1_used_bytes,
         source="nvmlDeviceGetBAR1MemoryInfo",
     ),
     _reading.gauge(
         "gpu_power_watts",
         "Board power draw as reported by the driver: a mean over one second on Ampere and newer, except GA100.",
-        WATTS,
         lambda d: scaled(d.power_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerUsage",
     ),
     _reading.gauge(
         "gpu_power_instant_watts",
         "Board power draw at the moment of the reading.",
-        WATTS,
         lambda d: scaled(d.power_instant_milliwatts, 1e-3),
         source="field 186",
         devices="Ampere and newer",
@@ -162,35 +133,30 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_power_limit_watts",
         "Power limit in force.",
-        WATTS,
         lambda d: scaled(d.power_limit_milliwatts, 1e-3),
         source="nvmlDeviceGetEnforcedPowerLimit",
     ),
     _reading.gauge(
         "gpu_power_limit_default_watts",
         "Default power limit.",
-        WATTS,
         lambda d: scaled(d.power_limit_default_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementDefaultLimit",
     ),
     _reading.gauge(
         "gpu_power_limit_min_watts",
         "Lowest power limit that can be set.",
-        WATTS,
         lambda d: scaled(d.power_limit_min_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementLimitConstraints",
     ),
     _reading.gauge(
         "gpu_power_limit_max_watts",
         "Highest power limit that can be set.",
-        WATTS,
         lambda d: scaled(d.power_limit_max_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementLimitConstraints",
     ),
     _reading.counter(
         "gpu_energy_joules_total",
         "Energy consumed since the driver was loaded.",
-        JOULES,
         lambda d: scaled(d.energy_millijoules, 1e-3),
         source="nvmlDeviceGetTotalEnergyConsumption",
         devices="Volta and newer",
@@ -198,7 +164,6 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_temperature_celsius",
         "Temperature by sensor.",
-        CELSIUS,
         lambda d: by(gpu=d.temperature_celsius, memory=d.memory_temperature_celsius),
         "sensor",
         source="nvmlDeviceGetTemperatureV, field 82",
@@ -207,7 +172,6 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_temperature_limit_celsius",
         "Temperature limit: slowdown, shutdown, or maximum operating temperature (gpu_max, memory_max).",
-        CELSIUS,
         lambda d: by(
             slowdown=d.temperature_slowdown_celsius,
             shutdown=d.temperature_shutdown_celsius,
@@ -220,7 +184,6 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_fan_speed_ratio",
         "Intended fan speed as a share of the maximum; can exceed 1.",
-        RATIO,
         lambda d: each(d.fan_speed_percent, lambda percent: percent / 100),
         "fan",
         source="nvmlDeviceGetFanSpeed_v2",
@@ -229,7 +192,6 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_fan_rpm",
         "Measured fan speed in rotations per minute.",
-        NONE,
         lambda d: d.fan_rpm,
         "fan",
         source="nvmlDeviceGetFanSpeedRPM",
@@ -238,21 +200,18 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_performance_state",
         "Performance state, from 0 (P0, highest performance) to 15.",
-        NONE,
         lambda d: d.performance_state,
         source="nvmlDeviceGetPerformanceState",
     ),
     _reading.gauge(
         "gpu_encoder_sessions",
         "Open video encoder sessions.",
-        NONE,
         lambda d: d.encoder_sessions,
         source="nvmlDeviceGetEncoderStats",
     ),
     _reading.gauge(
         "gpu_compute_mode",
         "Compute mode: 1 for the mode in force, 0 for the others.",
-        NONE,
         lambda d: states(_COMPUTE_MODES, d.compute_mode),
         "mode",
         source="nvmlDeviceGetComputeMode",
@@ -260,35 +219,30 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_persistence_mode",
         "1 if the driver stays loaded while no process uses the GPU.",
-        NONE,
         lambda d: flag(d.persistence_mode),
         source="nvmlDeviceGetPersistenceMode",
     ),
     _reading.gauge(
         "gpu_accounting_mode",
         "1 if the driver keeps statistics of ended processes.",
-        NONE,
         lambda d: flag(d.accounting_mode),
         source="nvmlDeviceGetAccountingMode",
     ),
     _reading.gauge(
         "gpu_display_active",
         "1 if the GPU drives a display.",
-        NONE,
         lambda d: flag(d.display_active),
         source="nvmlDeviceGetDisplayActive",
     ),
     _reading.gauge(
         "gpu_cuda_cores",
         "CUDA cores of the GPU.",
-        NONE,
         lambda d: d.core_count,
         source="nvmlDeviceGetNumGpuCores",
     ),
     _reading.gauge(
         "gpu_local_cpus_info",
         "CPUs of the host that are near the GPU, as a list such as 0-31,64-95; always 1.",
-        NONE,
         lambda d: {cpus: 1} if (cpus := d.value("local_cpus")) else None,
         "cpus",
         source="nvmlDeviceGetCpuAffinity",
@@ -296,7 +250,6 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_numa_node",
         "NUMA node of the host that the GPU is attached to.",
-        NONE,
         lambda d: d.numa_node,
         source="nvmlDeviceGetNumaNodeId",
     ),

@@ -14,7 +14,7 @@ from gpugauge.collectors.device.kernelxids import KernelXids, Placed
 from gpugauge.collectors.kmsg import KernelLog, pci_address
 from gpugauge.driver.api import XID_EVENT, Device
 from gpugauge.driver.xids import XID_CLASSES, xid_class, xid_labels, xid_name
-from gpugauge.metric import NONE, TIMESTAMP, Metric, Table, families
+from gpugauge.metric import Metric, Table, families
 from gpugauge.node.node import Xids
 from gpugauge.snapshot import Section
 
@@ -79,7 +79,6 @@ DEVICE: tuple[Metric, ...] = (
         "gpu_xid_errors_total",
         "Xid errors, by the class of action that is recommended for them. Every class is exported from the start, "
         "with 0.",
-        NONE,
         lambda c: c.classes,
         "class",
         source="nvmlEventSetWait_v2, /dev/kmsg",
@@ -88,7 +87,6 @@ DEVICE: tuple[Metric, ...] = (
         "gpu_xid_last_timestamp_seconds",
         "Unix time of the last Xid error by code, with the class of action and the name in NVIDIA's catalogue. Errors "
         "from before the start of the exporter are those in the kernel log.",
-        TIMESTAMP,
         lambda c: {xid_labels(xid): at for xid, at in c.last.items()},
         *("xid", "class", "xid_name"),
         source="nvmlEventSetWait_v2, /dev/kmsg",
@@ -98,7 +96,6 @@ DEVICE: tuple[Metric, ...] = (
         "Unix time of the first Xid error by code, until the fault is repaired: the GPU was reset, the driver was "
         "loaded again, the machine was rebooted, or the driver requires no recovery action any more. Only codes whose "
         "fault lasts.",
-        TIMESTAMP,
         lambda c: {xid_labels(xid): at for xid, at in c.faults.items()},
         *("xid", "class", "xid_name"),
         source="nvmlEventSetWait_v2, /dev/kmsg, the state file",
@@ -106,7 +103,6 @@ DEVICE: tuple[Metric, ...] = (
     _device.counter(
         "gpu_mig_changes_total",
         "Changes of the GPU's MIG layout.",
-        NONE,
         lambda c: c.mig_changes,
         source="nvmlEventSetWait_v2",
     ),
@@ -115,7 +111,6 @@ SOURCES: tuple[Metric, ...] = (
     _exporter.gauge(
         "gpugauge_event_source_up",
         "1 while Xid errors can be read from the source: nvml (driver events), kmsg (kernel log).",
-        NONE,
         lambda sources: sources,
         "source",
     ),

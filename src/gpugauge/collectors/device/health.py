@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DeviceReading
 from gpugauge.driver.codes import RECOVERY_ACTIONS
-from gpugauge.metric import NONE, Metric, Table, by, flag, states
+from gpugauge.metric import Metric, Table, by, flag, states
 
 _device = Table[DeviceReading]("uuid")
 
@@ -21,7 +21,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_ecc_errors_total",
         "ECC memory errors by type (corrected, uncorrected) and scope. `volatile` counts since the driver was "
         "loaded, `aggregate` over the lifetime of the GPU.",
-        NONE,
         _ecc,
         *("type", "scope"),
         source="fields 3-6",
@@ -30,7 +29,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_ecc_mode",
         "1 if ECC is enabled now (current), or after the next reboot (pending).",
-        NONE,
         lambda d: by(current=flag(d.ecc_mode), pending=flag(d.ecc_mode_pending)),
         "when",
         source="nvmlDeviceGetEccMode",
@@ -39,7 +37,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_remapped_rows",
         "Memory rows replaced by spare rows, by type of the error.",
-        NONE,
         lambda d: d.remapped_rows,
         "cause",
         source="fields 142, 143",
@@ -48,7 +45,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_remapped_rows_pending",
         "1 if a row will be remapped at the next reset of the GPU.",
-        NONE,
         lambda d: flag(d.remapped_rows_pending),
         source="field 144",
         devices="Ampere and newer",
@@ -56,7 +52,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_remapped_rows_failure",
         "1 if remapping a row has failed: the GPU should be replaced.",
-        NONE,
         lambda d: flag(d.remapped_rows_failure),
         source="field 145",
         devices="Ampere and newer",
@@ -64,7 +59,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_row_remapper_banks",
         "Memory banks by number of spare rows left (max, high, partial, low, none).",
-        NONE,
         lambda d: d.row_remapper_banks,
         "available",
         source="nvmlDeviceGetRowRemapperHistogram",
@@ -73,7 +67,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_retired_pages",
         "Retired memory pages, by type of the error.",
-        NONE,
         lambda d: d.retired_pages,
         "cause",
         source="fields 29, 30",
@@ -82,7 +75,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_retired_pages_pending",
         "1 if pages will be retired at the next reboot.",
-        NONE,
         lambda d: flag(d.retired_pages_pending),
         source="field 31",
         devices="before Ampere",
@@ -90,7 +82,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_recovery_action",
         "Action that the driver requires to recover from an error: 1 for that action, 0 for the others.",
-        NONE,
         lambda d: states(RECOVERY_ACTIONS, d.recovery_action),
         "action",
         source="field 230",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DeviceReading
-from gpugauge.metric import BYTES, NONE, Metric, Table, by, each
+from gpugauge.metric import Metric, Table, by, each
 
 _device = Table[DeviceReading]("uuid")
 _MEGABYTE = 1_000_000
@@ -15,7 +15,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_pcie_generation",
         "PCIe generation of the link: current, and the maximum of GPU and slot. The current generation is lower "
         "while the GPU is idle.",
-        NONE,
         lambda d: by(current=d.pcie_generation, max=d.pcie_generation_max),
         "when",
         source="nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration",
@@ -23,7 +22,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_pcie_width",
         "PCIe lanes of the link: current, and the maximum of GPU and slot.",
-        NONE,
         lambda d: by(current=d.pcie_width, max=d.pcie_width_max),
         "when",
         source="nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth",
@@ -31,14 +29,12 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_pcie_replays_total",
         "PCIe packets that were sent again.",
-        NONE,
         lambda d: d.pcie_replays,
         source="nvmlDeviceGetPcieReplayCounter",
     ),
     _device.counter(
         "gpu_pcie_errors_total",
         "PCIe errors by kind.",
-        NONE,
         lambda d: d.pcie_errors,
         "kind",
         source="fields 173-183",
@@ -47,7 +43,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_nvlink_active",
         "1 if the NVLink is up.",
-        NONE,
         lambda d: each(d.nvlink_active, int),
         "link",
         source="nvmlDeviceGetNvLinkState",
@@ -56,7 +51,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_nvlink_speed_bytes",
         "Speed of the NVLink in bytes per second in one direction.",
-        BYTES,
         lambda d: each(d.nvlink_speed_megabytes_per_second, lambda speed: speed * _MEGABYTE),
         "link",
         source="field 164, fields 84-89 and 132-137 with old drivers",
@@ -65,7 +59,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_nvlink_errors_total",
         "NVLink errors of all links by kind.",
-        NONE,
         lambda d: d.nvlink_errors,
         "kind",
         source="fields 38, 45, 52, 59, 160, 206-214; 161-163 by link",
@@ -74,7 +67,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_nvlink_transmitted_bytes_total",
         "Bytes sent over all NVLinks since the driver was loaded.",
-        BYTES,
         lambda d: d.nvlink_transmitted_bytes,
         source="field 138 or 202",
         devices="with NVLink",
@@ -82,7 +74,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_nvlink_received_bytes_total",
         "Bytes received over all NVLinks since the driver was loaded.",
-        BYTES,
         lambda d: d.nvlink_received_bytes,
         source="field 139 or 204",
         devices="with NVLink",

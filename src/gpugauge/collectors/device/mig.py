@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import Device, DeviceReading, MigReading
-from gpugauge.metric import BYTES, NONE, RATIO, Metric, Table, by, families, flag, scaled
+from gpugauge.metric import Metric, Table, by, families, flag, scaled
 from gpugauge.snapshot import Section
 
 _device = Table[DeviceReading]("uuid")
@@ -22,7 +22,6 @@ DEVICE: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_mig_mode",
         "1 if MIG is enabled now (current), or after the next reset (pending).",
-        NONE,
         lambda d: by(current=flag(d.mig_mode), pending=flag(d.mig_mode_pending)),
         "when",
         source="nvmlDeviceGetMigMode",
@@ -35,7 +34,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_info",
         "Identity of a MIG device: GPU (parent_uuid), profile, ids of its GPU instance and compute instance; always 1.",
-        NONE,
         _info,
         *("parent_uuid", "profile", "gpu_instance", "compute_instance"),
         source="nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId, nvmlDeviceGetComputeInstanceId",
@@ -44,7 +42,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_multiprocessors",
         "Streaming multiprocessors of the MIG device.",
-        NONE,
         lambda s: s[1].sm_count,
         source="nvmlDeviceGetAttributes_v2",
         devices=_DEVICES,
@@ -52,7 +49,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_memory_total_bytes",
         "Total device memory of the MIG device.",
-        BYTES,
         lambda s: s[1].memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
         devices=_DEVICES,
@@ -60,7 +56,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_memory_used_bytes",
         "Device memory allocated on the MIG device.",
-        BYTES,
         lambda s: s[1].memory_used_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
         devices=_DEVICES,
@@ -68,7 +63,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_memory_reserved_bytes",
         "Device memory of the MIG device reserved by the driver.",
-        BYTES,
         lambda s: s[1].memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
         devices=_DEVICES,
@@ -76,7 +70,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_sm_active_ratio",
         "Share of time, averaged over the MIG device's multiprocessors, in which at least one warp was resident.",
-        RATIO,
         lambda s: scaled(s[1].sm_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 2",
         devices="Hopper and newer, with MIG",
@@ -84,7 +77,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_sm_occupancy_ratio",
         "Resident warps of the MIG device as a share of the maximum.",
-        RATIO,
         lambda s: scaled(s[1].sm_occupancy_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 3",
         devices="Hopper and newer, with MIG",
@@ -92,7 +84,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_tensor_active_ratio",
         "Share of cycles in which the tensor cores of the MIG device were active.",
-        RATIO,
         lambda s: scaled(s[1].tensor_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 5",
         devices="Hopper and newer, with MIG",
@@ -100,7 +91,6 @@ INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_dram_active_ratio",
         "Share of the memory bandwidth of the MIG device in use.",
-        RATIO,
         lambda s: scaled(s[1].dram_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 10",
         devices="Hopper and newer, with MIG",

@@ -24,7 +24,7 @@ from gpugauge.faults.table import (
     lost,
     xid_fault,
 )
-from gpugauge.metric import NONE, Metric, Table, by, families
+from gpugauge.metric import Metric, Table, by, families
 from gpugauge.node.node import Load, Xids
 from gpugauge.settings.model import Faults, Settings
 
@@ -73,7 +73,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_problem",
         "1 for each fault of the GPU that is there now, by the name of its alert (docs/runbook.md), with its severity. "
         "Absent for the other faults.",
-        NONE,
         _names,
         *("problem", "severity"),
     ),
@@ -82,14 +81,12 @@ METRICS: tuple[Metric, ...] = (
         "The words of each series of gpu_problem; always 1. Xid errors have a series for each code. state is at most "
         "14 characters long, summary follows the name of the GPU, and action is what drains nodes should do: reset, "
         "drain, or empty.",
-        NONE,
         _info,
         *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action"),
     ),
     _gpu.gauge(
         "gpu_problems",
         "Number of faults of the GPU, 0 without one. Absent while the driver is released.",
-        NONE,
         lambda g: len({each.runbook for each in g.faults}) if g.judged else None,
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.api import DeviceReading, Reply
-from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, families, scaled
+from gpugauge.metric import Metric, Table, families, scaled
 from gpugauge.node.node import Profiled
 from gpugauge.snapshot import Section
 
@@ -133,14 +133,13 @@ _device = Table["_State"]("uuid")
 
 METRICS: tuple[Metric, ...] = (
     *(
-        _device.gauge(f"gpu_{name}_ratio", text, RATIO, _ratio(name), source=f"{_SOURCE} {number}", devices=_DEVICES)
+        _device.gauge(f"gpu_{name}_ratio", text, _ratio(name), source=f"{_SOURCE} {number}", devices=_DEVICES)
         for name, (number, text) in _SHARES.items()
     ),
     *(
         _device.counter(
             f"gpu_{name}_seconds_total",
             f"Integral of gpu_{name}_ratio. Divide its rate by that of gpu_profiled_seconds_total.",
-            SECONDS,
             _active_seconds(name),
             source=f"{_SOURCE} {number}",
             devices=_DEVICES,
@@ -150,7 +149,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_profiled_seconds_total",
         "Time covered by the integrals of the performance counters.",
-        SECONDS,
         lambda c: c.covered,
         source=_SOURCE,
         devices=_DEVICES,
@@ -159,7 +157,6 @@ METRICS: tuple[Metric, ...] = (
         _device.counter(
             name,
             f"{text}, integrated from the rates of the performance counters. Time without a window is not included.",
-            BYTES,
             _bytes(name),
             source=f"{_SOURCE} {number}",
             devices=_DEVICES,
@@ -170,7 +167,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_profiling_valid",
         "0 while all performance counters are zero although the driver reports a busy GPU, 1 otherwise. The ratios are "
         "absent while it is 0. Another profiler on the GPU can be the reason.",
-        NONE,
         lambda c: int(c.valid) if c.active or not c.valid else None,
         source=f"{_SOURCE}, nvmlDeviceGetUtilizationRates",
         devices=_DEVICES,

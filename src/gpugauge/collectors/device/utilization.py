@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.device.busy import BUCKETS, EngineAccount
 from gpugauge.driver.api import ENGINES, Device, DeviceReading, Reply
-from gpugauge.metric import NONE, RATIO, SECONDS, HistogramValue, Metric, Table, families, scaled
+from gpugauge.metric import HistogramValue, Metric, Table, families, scaled
 from gpugauge.node.node import Load
 from gpugauge.snapshot import Section
 
@@ -130,14 +130,12 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_utilization_ratio",
         "Share of the last 5 seconds in which at least one kernel was running.",
-        RATIO,
         lambda c: c.mean("gpu", c.reading.utilization_percent),
         source=f"{_SAMPLES}, {_RATES}",
     ),
     _device.gauge(
         "gpu_memory_utilization_ratio",
         "Share of the last 5 seconds in which device memory was being read or written.",
-        RATIO,
         lambda c: c.mean("memory", c.reading.memory_utilization_percent),
         source=f"{_SAMPLES}, {_RATES}",
     ),
@@ -145,7 +143,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_busy_seconds_total",
         "Time in which the engine was busy, integrated from all samples of the driver. Divide its rate by that of "
         "gpu_observed_seconds_total.",
-        SECONDS,
         lambda c: {name: account.busy for name, account in c.live},
         "engine",
         source=f"{_SAMPLES}, {_ENGINE_RATES}",
@@ -153,7 +150,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_observed_seconds_total",
         "Time covered by the samples of gpu_busy_seconds_total, idle time included.",
-        SECONDS,
         lambda c: {name: account.observed for name, account in c.live},
         "engine",
         source=f"{_SAMPLES}, {_ENGINE_RATES}",
@@ -161,7 +157,6 @@ METRICS: tuple[Metric, ...] = (
     _device.counter(
         "gpu_unobserved_seconds_total",
         "Time without samples: they were overwritten, or the GPU did not respond.",
-        SECONDS,
         lambda c: {name: account.unobserved for name, account in c.live},
         "engine",
         source=f"{_SAMPLES}, {_ENGINE_RATES}",
@@ -169,7 +164,6 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_busy_source",
         "Source of gpu_busy_seconds_total: the driver's samples, or its percentage, which is polled; always 1.",
-        NONE,
         lambda c: c.sources(),
         *("engine", "source"),
     ),
@@ -177,7 +171,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_utilization_sample_ratio",
         "Histogram of the driver's samples of the gpu engine; idle gaps count as samples of 0. It distinguishes a "
         "steady load of 50 % from a load that alternates between 0 and 100 %.",
-        RATIO,
         lambda c: c.histogram("gpu"),
         BUCKETS,
         source=f"{_SAMPLES}, {_RATES}",

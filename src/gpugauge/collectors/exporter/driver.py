@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.api import UNSUPPORTED, Reply, code_name
-from gpugauge.metric import NONE, SECONDS, Metric, Table, families
+from gpugauge.metric import Metric, Table, families
 from gpugauge.snapshot import Section
 
 _driver = Table["_Account"]()
@@ -18,21 +18,18 @@ METRICS: tuple[Metric, ...] = (
     _driver.counter(
         "gpugauge_driver_calls_total",
         "Calls of the driver by function.",
-        NONE,
         lambda a: a.calls,
         "call",
     ),
     _driver.counter(
         "gpugauge_driver_call_seconds_total",
         "Time spent in calls of the driver by function.",
-        SECONDS,
         lambda a: a.seconds,
         "call",
     ),
     _driver.gauge(
         "gpugauge_driver_call_longest_seconds",
         "Duration of the longest call of the driver by function since the daemon started.",
-        SECONDS,
         lambda a: a.longest,
         "call",
     ),
@@ -40,21 +37,18 @@ METRICS: tuple[Metric, ...] = (
         "gpugauge_driver_errors_total",
         "Failed readings, by GPU, by reading and by error code of the driver. Readings that a GPU does not support are "
         "not counted.",
-        NONE,
         lambda a: a.errors,
         *("uuid", "reading", "code"),
     ),
     _driver.gauge(
         "gpu_reading_seconds",
         "Mean duration of a call of the driver about the GPU, in the last seconds.",
-        SECONDS,
         lambda a: {uuid: seconds / calls for uuid, (seconds, calls) in a.spent.items() if calls},
         "uuid",
     ),
     _driver.gauge(
         "gpugauge_driver_unsupported",
         "Number of readings that the GPU does not support. They are tried again from time to time.",
-        NONE,
         lambda a: {uuid: len(names) for uuid, names in a.unsupported.items()},
         "uuid",
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpugauge.base import buildinfo
 from gpugauge.collectors.base import Tick
 from gpugauge.driver.api import RELEASED
-from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, Metric, Table, families
+from gpugauge.metric import Family, Metric, Table, families
 from gpugauge.snapshot import Health, LastReload, Section
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs
 
@@ -58,53 +58,45 @@ EXPORTER: tuple[Metric, ...] = (
         "gpugauge_build_info",
         "Versions of the exporter, Python and driver, and the commit; always 1. simulated is true if the devices come "
         "from a scenario and not from a driver.",
-        NONE,
         _build,
         *("version", "revision", "python", "driver_version", "simulated"),
     ),
     _exporter.gauge(
         "gpugauge_snapshot_timestamp_seconds",
         "Unix time at which the values were collected.",
-        TIMESTAMP,
         lambda t: t.timestamp,
     ),
     _exporter.gauge(
         "gpugauge_driver_up",
         "1 while the driver responds, otherwise 0 with the reason.",
-        NONE,
         lambda t: {t.driver.reason: int(t.driver.up)},
         "reason",
     ),
     _exporter.gauge(
         "gpugauge_driver_released",
         "1 while the driver is released on request: no worker runs, and series of GPUs are absent.",
-        NONE,
         lambda t: int(t.driver.reason == RELEASED),
     ),
     _exporter.gauge(
         "gpugauge_driver_released_until_timestamp_seconds",
         "Unix time at which the release of the driver ends; absent if it is not released.",
-        TIMESTAMP,
         lambda t: t.driver.released_until,
     ),
     _exporter.counter(
         "gpugauge_worker_recycles_total",
         "Workers that were replaced although they worked, by reason: limit of memory or age reached, new GPUs, "
         "changed settings.",
-        NONE,
         lambda t: t.driver.worker_recycles,
         "reason",
     ),
     _exporter.counter(
         "gpugauge_worker_restarts_total",
         "Workers replaced because they ended or did not reply in time.",
-        NONE,
         lambda t: t.driver.worker_restarts,
     ),
     _exporter.gauge(
         "gpugauge_worker_unkillable",
         "Former workers that hang inside the kernel and cannot be killed.",
-        NONE,
         lambda t: t.driver.workers_unkillable,
     ),
 )
@@ -113,25 +105,21 @@ COLLECTORS: tuple[Metric, ...] = (
     _collector.gauge(
         "gpugauge_collector_success",
         "1 if the last run of the collector succeeded.",
-        NONE,
         lambda h: int(h.success),
     ),
     _collector.gauge(
         "gpugauge_collector_duration_seconds",
         "Duration of the last run of the collector.",
-        SECONDS,
         lambda h: h.duration,
     ),
     _collector.gauge(
         "gpugauge_collector_last_success_timestamp_seconds",
         "Unix time of the last successful run of the collector; absent if there was none.",
-        TIMESTAMP,
         lambda h: h.last_success or None,
     ),
     _collector.counter(
         "gpugauge_collector_failures_total",
         "Failed runs of the collector.",
-        NONE,
         lambda h: h.failures,
     ),
 )
@@ -142,28 +130,24 @@ PARTS: tuple[Metric, ...] = (
     _part.counter(
         "gpugauge_cpu_seconds_total",
         "CPU time of the daemon, of its current worker, and of the receiver of training processes.",
-        SECONDS,
         lambda u: u.cpu,
         source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_resident_memory_bytes",
         "Resident memory of the daemon, of its current worker, and of the receiver of training processes.",
-        BYTES,
         lambda u: u.resident,
         source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_open_fds",
         "Open file descriptors of the daemon, of its current worker, and of the receiver of training processes.",
-        NONE,
         lambda u: u.descriptors,
         source="/proc/PID/fd",
     ),
     _part.gauge(
         "gpugauge_start_timestamp_seconds",
         "Unix time at which the daemon, its current worker and the receiver of training processes were started.",
-        TIMESTAMP,
         lambda u: u.started,
         source="/proc/PID/stat",
     ),
@@ -172,8 +156,8 @@ PARTS: tuple[Metric, ...] = (
 
 def _reload_rows(stem: str, successful: str, timestamp: str) -> tuple[Metric, ...]:
     return (
-        _reload.gauge(f"{stem}_last_reload_successful", successful, NONE, lambda r: int(r.successful)),
-        _reload.gauge(f"{stem}_last_reload_success_timestamp_seconds", timestamp, TIMESTAMP, lambda r: r.timestamp),
+        _reload.gauge(f"{stem}_last_reload_successful", successful, lambda r: int(r.successful)),
+        _reload.gauge(f"{stem}_last_reload_success_timestamp_seconds", timestamp, lambda r: r.timestamp),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.api import Device
-from gpugauge.metric import NONE, LabelValues, Metric, Table, families
+from gpugauge.metric import LabelValues, Metric, Table, families
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS, Workload, device_names
 from gpugauge.workload.workloads import Workloads
@@ -41,7 +41,6 @@ DEVICES: tuple[Metric, ...] = (
         "gpu_allocation_info",
         "The job or pod to which the GPU or MIG device is allocated, whether it is used or not; always 1. A shared "
         "device has several series.",
-        NONE,
         lambda a: a.info(),
         *LABELS,
         source="kubelet pod-resources, Slurm job mapping files",
@@ -50,7 +49,6 @@ DEVICES: tuple[Metric, ...] = (
         "gpu_allocation_state",
         "1 for the current state of the GPU or MIG device: allocated (to one job or pod), shared (allocated to "
         "several), or unallocated. Absent if no scheduler reports it.",
-        NONE,
         lambda a: a.states(),
         "state",
         source="kubelet pod-resources, Slurm job mapping files",
@@ -62,7 +60,6 @@ SOURCES: tuple[Metric, ...] = (
         "gpugauge_attribution_source_up",
         "1 while the source of workload labels works, 0 while its labels are missing; the reason is in the log. Absent "
         "if the source does not apply.",
-        NONE,
         lambda w: {name: int(up) for name, up in w.sources().items()},
         "source",
     ),
@@ -70,7 +67,6 @@ SOURCES: tuple[Metric, ...] = (
         "gpugauge_attribution_problems_total",
         "Values that attribution truncated, cleaned, ignored or failed to read, and jobs that changed because a name "
         "in them came late (jobs_changed), by kind.",
-        NONE,
         lambda w: dict(w.counters()),
         "kind",
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.process.host_scan import HostScan
-from gpugauge.metric import BYTES, NONE, SECONDS, LabelValues, Metric, Table, by, families
+from gpugauge.metric import LabelValues, Metric, Table, by, families
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS
 from gpugauge.workload.processfiles import HostProcess
@@ -41,7 +41,6 @@ PROCESSES: tuple[Metric, ...] = (
         "of torch that it has loaded: cpu, cuda, rocm or empty. cuda_visible_devices is none if the variable is set "
         "to an empty value. hook is yes if the process was started with the hook, as gpugauge run does, whether it has "
         "reported or not.",
-        NONE,
         _info,
         *("pid", "container_pid", "torch_build", "cuda_visible_devices", "hook", *LABELS),
         source="/proc/PID/maps, /proc/PID/environ",
@@ -50,7 +49,6 @@ PROCESSES: tuple[Metric, ...] = (
         "gpu_process_cpu_seconds_total",
         "CPU time by part: the main thread, the whole process (including the main thread), and its children, such as "
         "data loader workers.",
-        SECONDS,
         lambda p: by(main=p.main_cpu, process=p.stat.cpu, children=p.children_cpu),
         "part",
         source="/proc/PID/stat, /proc/PID/task/PID/stat",
@@ -58,21 +56,18 @@ PROCESSES: tuple[Metric, ...] = (
     _process.counter(
         "gpu_process_uninterruptible_seconds_total",
         "Time in which the main thread was in uninterruptible sleep (state D), sampled at every scan.",
-        SECONDS,
         lambda p: p.uninterruptible,
         source="/proc/PID/stat",
     ),
     _process.counter(
         "gpu_process_major_faults_total",
         "Page faults that required a read from storage.",
-        NONE,
         lambda p: p.stat.major_faults,
         source="/proc/PID/stat",
     ),
     _process.counter(
         "gpu_process_io_bytes_total",
         "Bytes that storage read and wrote for the process.",
-        BYTES,
         lambda p: p.io,
         "direction",
         source="/proc/PID/io",
@@ -80,21 +75,18 @@ PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_threads",
         "Threads of the process.",
-        NONE,
         lambda p: p.stat.threads,
         source="/proc/PID/stat",
     ),
     _process.gauge(
         "gpu_process_affinity_cpus",
         "CPUs on which the process can run.",
-        NONE,
         lambda p: p.bounds.cpus,
         source="/proc/PID/status",
     ),
     _process.gauge(
         "gpu_process_affinity_info",
         "CPUs on which the process can run, as a list such as 0-7,16; always 1.",
-        NONE,
         lambda p: {p.bounds.cpu_list: 1} if p.bounds.cpu_list else None,
         "cpus",
         source="/proc/PID/status",
@@ -103,7 +95,6 @@ PROCESSES: tuple[Metric, ...] = (
         "gpu_process_resident_bytes",
         "Resident memory of the process, and of its children, such as data loader workers. Memory that several of them "
         "share counts in each.",
-        BYTES,
         lambda p: p.resident,
         "part",
         source="/proc/PID/stat",
@@ -111,7 +102,6 @@ PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_anonymous_bytes",
         "Resident memory that no file backs, of the process and of its children: the heap, without mapped files.",
-        BYTES,
         lambda p: p.anonymous or None,
         "part",
         source="/proc/PID/statm",
@@ -119,42 +109,36 @@ PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_swapped_bytes",
         "Memory of the process that is swapped out.",
-        BYTES,
         lambda p: p.bounds.swapped,
         source="/proc/PID/status",
     ),
     _process.gauge(
         "gpu_process_cgroup_memory_bytes",
         "Memory of the process's cgroup that cannot be reclaimed without swap: anonymous and shared memory.",
-        BYTES,
         lambda p: p.cgroup.memory,
         source="memory.stat",
     ),
     _process.gauge(
         "gpu_process_cgroup_memory_limit_bytes",
         "Limit of the memory of the process's cgroup; absent without one.",
-        BYTES,
         lambda p: p.cgroup.memory_limit,
         source="memory.max, memory.limit_in_bytes",
     ),
     _process.gauge(
         "gpu_process_cgroup_cpus",
         "CPUs that the quota of the process's cgroup allows; absent without a quota.",
-        NONE,
         lambda p: p.cgroup.cpus,
         source="cpu.max, cpu.cfs_quota_us",
     ),
     _process.counter(
         "gpu_process_cgroup_throttled_seconds_total",
         "Time for which the process's cgroup was throttled by its quota.",
-        SECONDS,
         lambda p: p.cgroup.throttled,
         source="cpu.stat",
     ),
     _process.counter(
         "gpu_process_cgroup_pressure_seconds_total",
         "Time in which at least one task of the process's cgroup waited for the resource (PSI, some).",
-        SECONDS,
         lambda p: p.cgroup.pressure,
         "resource",
         source="cpu.pressure, io.pressure, memory.pressure",
@@ -162,14 +146,12 @@ PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_memory_available_bytes",
         "Memory that new processes beside this one can use: of the machine, and up to the limit of its cgroup.",
-        BYTES,
         lambda p: p.memory_available,
         source="/proc/meminfo, memory.max, memory.current, memory.stat",
     ),
     _process.gauge(
         "gpu_process_device_files",
         "Device files of NVIDIA GPUs and MIG devices that the process has open.",
-        NONE,
         lambda p: p.device_files,
         source="/proc/PID/fd",
     ),
@@ -189,19 +171,16 @@ SCAN: tuple[Metric, ...] = (
     _scan.counter(
         "gpugauge_host_scan_cpu_seconds_total",
         "CPU time of the scans of all processes.",
-        SECONDS,
         lambda c: c.seconds,
     ),
     _scan.gauge(
         "gpugauge_host_processes_denied",
         "Processes that may have loaded torch but cannot be read without root or CAP_SYS_PTRACE.",
-        NONE,
         lambda c: c.denied,
     ),
     _scan.gauge(
         "gpugauge_host_processes_left_out",
         "Processes on GPUs or with torch that are not exported because there are too many.",
-        NONE,
         lambda c: c.left_out,
     ),
 )

@@ -11,7 +11,7 @@ from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
 from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge, on_mig
 from gpugauge.driver.api import Device
-from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Family, LabelValues, Metric, Table, families
+from gpugauge.metric import Family, LabelValues, Metric, Table, families
 from gpugauge.node import node
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
@@ -52,7 +52,6 @@ USES: tuple[Metric, ...] = (
         "gpu_process_memory_used_bytes",
         'Device memory that the process holds on the GPU; process="other" is the sum of the processes without '
         "series of their own (gpu_process_hidden).",
-        BYTES,
         lambda u: u.memory,
         source=_LISTS,
     ),
@@ -60,7 +59,6 @@ USES: tuple[Metric, ...] = (
         "gpu_process_busy_seconds_total",
         "Time in which the process kept the GPU busy. The sum over the processes of a GPU never exceeds its "
         'gpu_busy_seconds_total{engine="gpu"}. The series is kept for some minutes after the process has ended.',
-        SECONDS,
         lambda u: u.busy,
         source=_SAMPLES,
     ),
@@ -69,7 +67,6 @@ ON_MIG: tuple[Metric, ...] = (
     _used.gauge(
         "gpu_mig_process_memory_used_bytes",
         "Device memory that the process holds on the MIG device; a part of gpu_process_memory_used_bytes of its GPU.",
-        BYTES,
         lambda used: used,
         source=_LISTS,
         devices="with MIG",
@@ -79,7 +76,6 @@ PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_info",
         "Identity of a process that uses a GPU, to be joined on process; always 1. Unknown workload labels are empty.",
-        NONE,
         _Identity.info,
         *("pid", "container_pid", "kind", *LABELS),
         source=f"{_LISTS}, /proc",
@@ -87,7 +83,6 @@ PROCESSES: tuple[Metric, ...] = (
     _process.gauge(
         "gpu_process_start_timestamp_seconds",
         "Unix time at which the process started.",
-        TIMESTAMP,
         lambda i: i.started_at,
         source="/proc/PID/stat",
     ),
@@ -97,14 +92,12 @@ DEVICES: tuple[Metric, ...] = (
         "gpu_unaccounted_busy_seconds_total",
         "Busy time of the GPU that cannot be attributed to a process. The process had just started or ended, its pid "
         "is not visible or may have been reused, or the driver did not report it.",
-        SECONDS,
         lambda c: c.unaccounted,
         source=_SAMPLES,
     ),
     _device.gauge(
         "gpu_process_hidden",
         'Processes on the GPU that are not exported one by one but summed up as process="other".',
-        NONE,
         lambda c: len(c.present) - len(c.shown) if c.listed else None,
         source=_LISTS,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from gpugauge.metric import BYTES, NONE, RATIO, SECONDS, Metric, Table, by
+from gpugauge.metric import Metric, Table, by
 from gpugauge.node import training
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
@@ -22,20 +22,17 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "torch_loader_slowest_worker_ratio",
         "Speed of the slowest loader worker of the training as a share of the median of the others.",
-        RATIO,
         training.slowest_worker,
     ),
     _process.gauge(
         "torch_loader_worker_memory_bytes",
         "Resident memory of the largest loader worker that it does not share with other processes.",
-        BYTES,
         _loader(lambda loader: loader.worker_bytes),
         source="/proc/PID/statm",
     ),
     _process.gauge(
         "torch_cpus",
         "CPUs on which the process can run, divided by the ranks of the host unless they are bound to some CPUs.",
-        NONE,
         training.cpus,
         source="sched_getaffinity(2), LOCAL_WORLD_SIZE",
     ),
@@ -46,14 +43,12 @@ LASTING: tuple[Metric, ...] = (
         "torch_loader_batches_total",
         "Batches that were loaded for the training, in loader workers or in the training thread. Absent while several "
         "loaders serve it at the same time.",
-        NONE,
         _loader(lambda loader: loader.batches),
         source="torch.utils.data._utils.fetch",
     ),
     _process.counter(
         "torch_loader_measured_batches_total",
         "Part of torch_loader_batches_total that torch_loader_seconds_total covers: all but the first of each worker.",
-        NONE,
         _loader(lambda loader: loader.measured),
     ),
     _process.counter(
@@ -61,7 +56,6 @@ LASTING: tuple[Metric, ...] = (
         "Time of loading batches, by part: CPU time of the loading thread (cpu), waits for a CPU (runqueue), waits "
         "in batches that read from storage (storage), all other waits (blocked); beside them the CPU time of other "
         "threads of the loader workers (threads).",
-        SECONDS,
         _loader(
             lambda loader: by(
                 cpu=loader.cpu_seconds,
@@ -77,32 +71,27 @@ LASTING: tuple[Metric, ...] = (
     _process.counter(
         "torch_loader_epochs_total",
         "Iterations over the loader of the training that have begun.",
-        NONE,
         _loader(lambda loader: loader.epochs),
     ),
     _process.counter(
         "torch_loader_starts_total",
         "Starts of the loader workers of the training: one in each epoch without persistent_workers.",
-        NONE,
         _loader(lambda loader: loader.starts),
     ),
     _process.counter(
         "torch_loader_start_seconds_total",
         "Time in which the training thread waited for the start and for the end of loader workers.",
-        SECONDS,
         _loader(lambda loader: loader.start_seconds),
     ),
     _process.counter(
         "torch_process_cpu_seconds_total",
         "CPU time of the training process, without its children.",
-        SECONDS,
         _loader(lambda loader: loader.process_cpu_seconds),
         source="getrusage(2)",
     ),
     _process.counter(
         "torch_thread_runqueue_seconds_total",
         "Time in which the training thread could have run and waited for a CPU.",
-        SECONDS,
         _loader(lambda loader: loader.thread_queued_seconds),
         source="/proc/PID/schedstat",
     ),

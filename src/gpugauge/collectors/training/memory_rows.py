@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpugauge.metric import BYTES, RATIO, SECONDS, Metric, Table
+from gpugauge.metric import Metric, Table
 from gpugauge.verdict.memory.figures import DeviceMemory, seconds_until_full
 from gpugauge.verdict.memory.trend import Growth
 
@@ -48,7 +48,7 @@ def _bounds(table: Table[_T], name: str, text: str, read: Callable[[_T], Growth 
             found = read(subject)
             return None if found is None else value(found)
 
-        return table.gauge(f"{name}{part}_bytes", f"{begin}{text}", BYTES, reader)
+        return table.gauge(f"{name}{part}_bytes", f"{begin}{text}", reader)
 
     return (
         row("", "", lambda g: g.expected),
@@ -69,21 +69,18 @@ DEVICES: tuple[Metric, ...] = (
         "training_memory_full_seconds",
         "Time until the device memory is full if it goes on growing at the rate of the last minutes; absent without a "
         "growth.",
-        SECONDS,
         lambda d: seconds_until_full(d.memory.headroom, d.growth),
     ),
     _device.gauge(
         "training_memory_headroom_bytes",
         "Device memory that tensors can take beyond their peak: free memory of the GPU within the limit of the "
         "process, and the part of the cache that was never needed.",
-        BYTES,
         lambda d: d.memory.headroom,
     ),
     _device.gauge(
         "training_memory_fragmentation_ratio",
         "Share of the reserved device memory that tensors did not need even at their peak. Absent where the program "
         "resets the peak.",
-        RATIO,
         lambda d: d.memory.fragmentation,
     ),
 )
@@ -92,20 +89,17 @@ PROCESSES: tuple[Metric, ...] = (
         "training_batch_headroom_ratio",
         "Factor by which the batch can grow until the device memory is full, if all memory that a step takes and "
         "returns grows with the batch.",
-        RATIO,
         lambda p: p.batch_ratio,
     ),
     _process.gauge(
         "training_memory_rank_ratio",
         "Peak memory of the tensors of a rank, by that of the middle rank of its job on this node.",
-        RATIO,
         lambda p: p.rank_ratio,
     ),
     _process.gauge(
         "training_host_memory_full_seconds",
         "Time until the memory of the process's cgroup reaches its limit if it goes on growing at the rate of the last "
         "minutes; absent without a limit or a growth.",
-        SECONDS,
         lambda p: p.full_seconds,
     ),
 )

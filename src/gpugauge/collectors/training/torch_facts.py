@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpugauge.metric import BYTES, NONE, SECONDS, TIMESTAMP, Metric, Table
+from gpugauge.metric import Metric, Table
 from gpugauge.node import training
 from gpugauge.sessions import ends
 from gpugauge.sessions.session import Session
@@ -83,21 +83,18 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "torch_phase",
         "Current phase of the training thread; exactly one phase is 1.",
-        NONE,
         _phase,
         "phase",
     ),
     _process.gauge(
         "training_phase_since_timestamp_seconds",
         "Unix time at which the current phase of the training thread began; also correct while the thread is blocked.",
-        TIMESTAMP,
         lambda s: s.record.since if s.record else None,
     ),
     _process.gauge(
         "torch_parameter_elements",
         "Number of elements in the optimizers' parameters. Of sharded parameters, only the part of this process is "
         "counted.",
-        NONE,
         _by_device_and_dtype(lambda snap: snap.parameters, lambda p: p.elements),
         *("device", "dtype"),
         source="Optimizer.param_groups",
@@ -105,7 +102,6 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "torch_optimizer_state_bytes",
         "Memory of the optimizer state, such as momenta.",
-        BYTES,
         _by_device_and_dtype(lambda snap: snap.optimizer_state, lambda p: p.bytes),
         *("device", "dtype"),
         source="Optimizer.state",
@@ -114,7 +110,6 @@ LIVE: tuple[Metric, ...] = (
         "torch_device_info",
         "A device that is visible to the process, with its index in that process; always 1, absent before the "
         "process uses CUDA.",
-        NONE,
         _devices,
         *("uuid", "index", "capability", "name"),
         source="torch.cuda.get_device_properties",
@@ -122,7 +117,6 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "torch_loader_info",
         "Options of the data loader of the training; always 1.",
-        NONE,
         _facts(_LOADER),
         *_without("loader_", _LOADER),
         source="torch.utils.data.DataLoader",
@@ -131,7 +125,6 @@ LIVE: tuple[Metric, ...] = (
         "training_mistake",
         "1 while the training program makes a known mistake that costs time, 0 while it does not; absent for a mistake "
         "that the reported facts do not decide (docs/verdict.md).",
-        NONE,
         _mistakes,
         "mistake",
     ),
@@ -142,14 +135,12 @@ LASTING: tuple[Metric, ...] = (
         "torch_build_info",
         "Build of torch, the precision of its matrix products, and the devices that are visible to it; always 1. "
         "Architectures and versions are reported as soon as the program uses CUDA.",
-        NONE,
         _facts((*_BUILD, *_VISIBLE)),
         *(*_BUILD, *_VISIBLE),
     ),
     _process.gauge(
         "torch_parallel_info",
         "Distribution of the training: backend, wrapper, sharding, compilation, gradient scaling; always 1.",
-        NONE,
         _facts(_PARALLEL),
         *_PARALLEL,
     ),
@@ -158,28 +149,24 @@ LASTING: tuple[Metric, ...] = (
         "Settings of the training: autocast (yes where at least half of the steps use it), algorithms, the allocator "
         "of device memory and its configuration, the current device of the training thread after a step, and the "
         "device of the batches as the loader returns them. Always 1.",
-        NONE,
         _facts(_SETTINGS),
         *_SETTINGS,
     ),
     _process.gauge(
         "torch_run_info",
         "Ids of the run in experiment trackers; always 1.",
-        NONE,
         _facts(_RUNS),
         *_RUNS,
     ),
     _process.counter(
         "torch_phase_seconds_total",
         "Time that the training thread spent in each phase. The sum over all phases is the duration of the session.",
-        SECONDS,
         lambda s: s.record.seconds if s.record else None,
         "phase",
     ),
     _process.counter(
         "torch_data_wait_exposed_seconds_total",
         "Part of the waits for batches in which the device was idle; absent if that cannot be determined.",
-        SECONDS,
         training.exposed_wait,
         source="torch.cuda.Event",
     ),
@@ -187,14 +174,12 @@ LASTING: tuple[Metric, ...] = (
         "torch_local_work_seconds_total",
         "Time of the steps without the waits for other ranks, measured in DistributedDataParallel and in collectives "
         "that block the process (gloo, mpi). Absent where the waits are not known.",
-        SECONDS,
         training.local_work,
         source="torch.distributed",
     ),
     _process.counter(
         "torch_compilations_total",
         "Compilations by torch.compile, including recompilations.",
-        NONE,
         lambda s: s.snap.compilations if s.snap else None,
         source="torch._dynamo.callback",
     ),
@@ -202,7 +187,6 @@ LASTING: tuple[Metric, ...] = (
         "training_end_info",
         "Why the process ended: the reason as in gpugauge_trainings_ended_total, and the exit code or the number of "
         "the signal, empty where the daemon cannot read it. Always 1; absent while the process is connected.",
-        NONE,
         _end,
         *("reason", "exit_code", "signal"),
         source="/proc/PID/stat, PIDFD_GET_INFO",

@@ -11,7 +11,7 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training import loader_rows, session_rows, torch_facts
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.surroundings import surroundings
-from gpugauge.metric import NONE, TIMESTAMP, Family, LabelValues, Metric, Table, families
+from gpugauge.metric import Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import NO_OWNER, Counters, Session, SessionSource
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import Workload
@@ -93,13 +93,11 @@ HOOK_SOCKET: tuple[Metric, ...] = (
     _hook.gauge(
         "gpugauge_hook_sessions",
         "Connected training processes.",
-        NONE,
         lambda stats: stats.connected,
     ),
     _hook.counter(
         "gpugauge_hook_rejected_total",
         "Connections to the hook's socket that were closed because of invalid messages or a limit, by reason.",
-        NONE,
         lambda stats: stats.counters.rejected,
         "reason",
     ),
@@ -107,28 +105,24 @@ HOOK_SOCKET: tuple[Metric, ...] = (
         "gpugauge_hook_receiver_replacements_total",
         "Replacements of the process that receives from training processes: it was stuck, too many of its closes were "
         "blocked, or it ended.",
-        NONE,
         lambda stats: stats.counters.replaced,
         "reason",
     ),
     _hook.gauge(
         "gpugauge_hook_receiver_replaced_timestamp_seconds",
         "Unix time of the last replacement of the receiver; absent if there was none.",
-        TIMESTAMP,
         lambda stats: stats.counters.replaced_at,
     ),
     _hook.counter(
         "gpugauge_hook_sessions_cut_total",
         "Training processes whose series were cut, first those of the loader, devices and parameters, then all: the "
         "limit of series of their user, of their cgroup, or of all is reached.",
-        NONE,
         lambda stats: stats.counters.cut,
         "limit",
     ),
     _hook.gauge(
         "gpugauge_hook_bans",
         "Users whose connections are refused for some minutes, because closing a descriptor that they passed blocks.",
-        NONE,
         lambda stats: stats.counters.banned,
     ),
     _hook.counter(
@@ -136,7 +130,6 @@ HOOK_SOCKET: tuple[Metric, ...] = (
         "Training processes that ended, by reason: finished (exit code 0), error, out_of_memory, interrupted (SIGINT "
         "or exit code 130), killed (another signal or a crash), rejected (invalid messages), other (the program was "
         "replaced, or the reason is not known).",
-        NONE,
         lambda stats: stats.counters.ended,
         "reason",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.metric import NONE, RATIO, SECONDS, Metric, Table
+from gpugauge.metric import Metric, Table
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.facts import Progress
 from gpugauge.verdict.gain import Gain
@@ -62,21 +62,18 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "training_state",
         "State of the process; exactly one state is 1.",
-        NONE,
         lambda a: a.states(),
         "state",
     ),
     _process.gauge(
         "training_limited_by",
         "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
-        NONE,
         lambda a: a.limited_by(),
         "cause",
     ),
     _process.gauge(
         "training_limited_by_ratio",
         "Share of the held GPU time that was lost to each cause in the last minute.",
-        RATIO,
         lambda a: a.verdict.causes,
         "cause",
     ),
@@ -85,7 +82,6 @@ LIVE: tuple[Metric, ...] = (
         "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
         "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
         "known. Always 1.",
-        NONE,
         lambda a: a.info(),
         *("confidence", "undecidable"),
     ),
@@ -94,7 +90,6 @@ LIVE: tuple[Metric, ...] = (
         "Share of the last minute in each part of the training, without its start-up: waits for batches (data), waits "
         "for other ranks (peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not "
         "known is absent, and its time is in the rest.",
-        RATIO,
         lambda a: a.shares,
         "part",
     ),
@@ -103,28 +98,24 @@ LIVE: tuple[Metric, ...] = (
         "Model FLOPs utilization: torch_model_flops_total of the steps that ended in the last minute, over their time "
         "and the dense peak of the process's GPUs for matmul_dtype of torch_build_info. Absent if the FLOPs, the dtype "
         "or the peak is not known.",
-        RATIO,
         lambda a: a.mfu,
     ),
     _process.gauge(
         "training_expected_speedup_ratio",
         "Expected factor of the step rate if this cause alone was removed. Absent where the evidence does not decide "
         "it, and where it is below 1.05.",
-        RATIO,
         lambda a: a.gain(lambda gain: gain.expected),
         "cause",
     ),
     _process.gauge(
         "training_expected_speedup_lower_ratio",
         "Lower bound of training_expected_speedup_ratio.",
-        RATIO,
         lambda a: a.gain(lambda gain: gain.lower),
         "cause",
     ),
     _process.gauge(
         "training_expected_speedup_upper_ratio",
         "Upper bound of training_expected_speedup_ratio.",
-        RATIO,
         lambda a: a.gain(lambda gain: gain.upper),
         "cause",
     ),
@@ -132,7 +123,6 @@ LIVE: tuple[Metric, ...] = (
         "training_expected_speedup_info",
         "The limit that a step meets next, after the cause was removed: another cause, gpu for the kernels themselves, "
         "or cpu for the computation on the CPU. Always 1.",
-        NONE,
         lambda a: a.next(),
         *("cause", "next"),
     ),
@@ -143,20 +133,17 @@ LASTING: tuple[Metric, ...] = (
         "training_seconds_total",
         "Time of the process in each state, from the begin of its session; exact for states that are phases of the "
         "hook, however short.",
-        SECONDS,
         lambda a: a.summary.seconds,
         "state",
     ),
     _process.counter(
         "training_gpu_held_seconds_total",
         "GPU time held by the process: number of GPUs times seconds, of GPUs whose load is known.",
-        SECONDS,
         lambda a: a.summary.held,
     ),
     _process.counter(
         "training_lost_seconds_total",
         "Lost GPU time by cause; the sum over all causes, including unknown, is the total lost GPU time.",
-        SECONDS,
         lambda a: a.summary.lost,
         "cause",
         # Most causes take no time from most trainings. The rules need `unknown`: a process without losses has a load.
