@@ -58,10 +58,9 @@ class Budget:
         found = Place(NOTHING, 0)
         over = ""
         for level, series in ((WHOLE, wanted), (PLAIN, PLAIN_SERIES), (NOTHING, 0)):
-            share = _RETURN_SHARE if known and known.limit and series > held else 1.0
-            full = [
-                g for g in groups if series > held and self._after(g, series - held) > share * self._limit(g, groups)
-            ]
+            share = _RETURN_SHARE if known and known.limit else 1.0
+            more = series - held
+            full = [g for g in groups if more > 0 and self._used[g] + more > share * self._limit(g, groups)]
             if not full:
                 found = Place(level, series, over)
                 break
@@ -69,9 +68,6 @@ class Budget:
         self._places[name] = found
         self._used.update(dict.fromkeys(groups, found.series - held))
         return found
-
-    def _after(self, group: tuple[str, str], more: int) -> int:
-        return self._used[group] + more
 
     def _limit(self, group: tuple[str, str], groups: list[tuple[str, str]]) -> int:
         """Return the limit of a group for a session of `groups`. Users with few series have room of their own."""

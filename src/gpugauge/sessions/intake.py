@@ -54,11 +54,7 @@ class Intake:
             self.end(graceful=False)
             raise
         self.received_at = time.monotonic()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the receiver."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     def receive(self) -> Iterator[Datagram]:
         """Yield the datagrams that have arrived; sets `ended` if the receiver has ended. The caller closes the

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpugauge.base.logline import Occasions, fields
-from gpugauge.sessions.budget import LIMITS, NOTHING, WHOLE, Budget, series_of
+from gpugauge.sessions.budget import NOTHING, WHOLE, Budget, series_of
 from gpugauge.sessions.connection import Connection
-from gpugauge.sessions.session import RECEIVER_ENDS, REJECTION_REASONS, SESSION_END_REASONS, Counters, Session
+from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session
 from gpugauge.wire import messages as wire
 
 log = logging.getLogger(__name__)
@@ -29,18 +29,12 @@ class Store:
     def __init__(self, linger_seconds: float, max_ended: int, budget: Budget) -> None:
         self.linger_seconds, self._max_ended, self._budget = linger_seconds, max_ended, budget
         self._hidden: set[str] = set()
-        self._cut = dict.fromkeys(LIMITS, 0)
         self._logged = Occasions(_LOG_INTERVAL_SECONDS, _MAX_LOGGED)  # by limit and uid
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._expiry: dict[str, float] = {}  # ended sessions, oldest first, by monotonic time
         self._view: tuple[Session, ...] | None = ()
-        self._rejected = dict.fromkeys(REJECTION_REASONS, 0)
-        self._ended = dict.fromkeys(SESSION_END_REASONS, 0)
-        self._replaced = dict.fromkeys(RECEIVER_ENDS, 0)
-        self._banned = 0
-        self._replaced_at: float | None = None
-        self._counters: Counters | None = None
+        self._counters = Counters(dict.fromkeys(REJECTION_REASONS, 0), dict.fromkeys(SESSION_END_REASONS, 0))
 
     def view(self) -> tuple[Session, ...]:
         """Return all sessions; the same object if nothing has changed."""
@@ -51,17 +45,7 @@ class Store:
 
     def counters(self) -> Counters:
         """Return the counts; the same object if nothing has changed."""
-        with self._lock:
-            if self._counters is None:
-                self._counters = Counters(
-                    dict(self._rejected),
-                    dict(self._ended),
-                    dict(self._replaced),
-                    self._banned,
-                    self._replaced_at,
-                    dict(self._cut),
-                )
-            return self._counters
+        return self._counters
 
     def lingering(self) -> bool:
         """Return whether there are ended sessions."""
@@ -108,8 +92,7 @@ class Store:
                 self._update(connection.session, **end, record=connection.record)
                 self._expiry[connection.session] = time.monotonic() + self.linger_seconds
             if reason:
-                self._ended[reason] += 1
-                self._counters = None
+                self._count("ended", reason)
 
     def settle(self, name: str, reason: str, status: int | None = None) -> None:
         """Set and count the reason for the end of a session, and set its exit status."""
@@ -117,8 +100,7 @@ class Store:
             session = self._sessions.get(name)
             if session is not None and not session.connected and not session.end_reason:
                 self._update(name, end_reason=reason, end_status=status)
-            self._ended[reason] += 1
-            self._counters = None
+            self._count("ended", reason)
 
     def sweep(self, connections: Collection[Connection], now: float) -> None:
         """Read the shared records; drop sessions that ended `linger_seconds` ago, or the oldest of too many."""
@@ -135,21 +117,19 @@ class Store:
     def reject(self, reason: str, count: int) -> None:
         """Count closed connections."""
         with self._lock:
-            self._rejected[reason] += count
-            self._counters = None
+            self._count("rejected", reason, count)
 
     def replace(self, reason: str) -> None:
         """Count a replaced receiver."""
         with self._lock:
-            self._replaced[reason] += 1
-            self._replaced_at = time.time()
-            self._counters = None
+            self._count("replaced", reason)
+            self._counters = replace(self._counters, replaced_at=time.time())
 
     def ban(self, count: int) -> None:
         """Set the number of bans in force."""
-        if count != self._banned:
+        if count != self._counters.banned:
             with self._lock:
-                self._banned, self._counters = count, None
+                self._counters = replace(self._counters, banned=count)
 
     def _place(self, name: str, connection: Connection, snap: wire.Snap | None) -> str:
         """Return the part of a session that the budget allows. The caller holds the lock."""
@@ -160,15 +140,11 @@ class Store:
         else:
             self._hidden.discard(name)
         if place.limit and place.limit != before:
-            self._cut[place.limit] += 1
-            self._counters = None
-            self._log_cut(place.limit, connection)
+            self._count("cut", place.limit)
+            if self._logged.allows((place.limit, connection.uid)):
+                sentence = f"series of training processes are cut: the limit of series by {place.limit} is reached"
+                log.warning(sentence, extra=fields(uid=connection.uid, cgroup=connection.cgroup))
         return place.level
-
-    def _log_cut(self, limit: str, connection: Connection) -> None:
-        if self._logged.allows((limit, connection.uid)):
-            sentence = f"series of training processes are cut: the limit of series by {limit} is reached"
-            log.warning(sentence, extra=fields(uid=connection.uid, cgroup=connection.cgroup))
 
     def _drop(self, name: str) -> None:
         self._expiry.pop(name, None)
@@ -176,6 +152,11 @@ class Store:
         self._hidden.discard(name)
         self._budget.release(name)
         self._view = None
+
+    def _count(self, kind: str, key: str, count: int = 1) -> None:
+        """Add to one of the counts. The caller holds the lock."""
+        counts: dict[str, int] = getattr(self._counters, kind)
+        self._counters = replace(self._counters, **{kind: {**counts, key: counts[key] + count}})  # type: ignore[arg-type]
 
     def _update(self, name: str, **changes: Any) -> None:
         self._sessions[name] = replace(self._sessions[name], **changes)

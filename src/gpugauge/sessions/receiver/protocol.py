@@ -36,44 +36,28 @@ MAX_DATAGRAM_BYTES = 64 * 1024  # more than the longest message of a hook
 class Options:
     """The limits. A receiver gets them on its command line, as `name=value`."""
 
-    __slots__ = (
-        "backlog",
-        "ban_seconds",
-        "burst",
-        "bytes_by_owner",
-        "connections",
-        "connections_by_cgroup",
-        "connections_by_user",
-        "connects",
-        "hello_seconds",
-        "message_bytes",
-        "messages_by_owner",
-        "mode",
-        "rate",
-        "record_bytes",
-    )
+    backlog = 4096  # connections not yet accepted; the kernel's own limit, net.core.somaxconn, is as large
+    ban_seconds = 300.0
+    burst = 300.0  # messages at once: a hook's queue holds 277 of the smallest (hook/client.py)
+    bytes_by_owner = 4e6  # a second, of a user or of a cgroup; twice as many in all
+    connections = 2048
+    connections_by_cgroup = 1024
+    connections_by_user = 1536
+    connects = 20.0  # a second by one user, twice as many of one cgroup; at once those that a user may have
+    hello_seconds = 10.0  # a connection without a message is closed after this time
+    message_bytes = 16 * 1024
+    messages_by_owner = 1500.0  # a second, of a user or of a cgroup: as many trainings send one a second
+    mode = 0o666
+    rate = 10.0  # messages a second of one connection
+    record_bytes = 4096
 
     def __init__(self, **values: float) -> None:
-        self.backlog = 4096  # connections not yet accepted; the kernel's own limit, net.core.somaxconn, is as large
-        self.ban_seconds = 300.0
-        self.burst = 300.0  # messages at once: a hook's queue holds 277 of the smallest (hook/client.py)
-        self.bytes_by_owner = 4e6  # a second, of a user or of a cgroup; twice as many in all
-        self.connections = 2048
-        self.connections_by_cgroup = 1024
-        self.connections_by_user = 1536
-        self.connects = 20.0  # a second by one user, twice as many of one cgroup; at once those that a user may have
-        self.hello_seconds = 10.0  # a connection without a message is closed after this time
-        self.message_bytes = 16 * 1024
-        self.messages_by_owner = 1500.0  # a second, of a user or of a cgroup: as many trainings send one a second
-        self.mode = 0o666
-        self.rate = 10.0  # messages a second of one connection
-        self.record_bytes = 4096
         for name, value in values.items():
             setattr(self, name, type(getattr(self, name))(value))
 
     def words(self) -> list[str]:
-        """Return the options as words of a command line."""
-        return [f"{name}={getattr(self, name)}" for name in self.__slots__]
+        """Return those that were given as words of a command line."""
+        return [f"{name}={value}" for name, value in vars(self).items()]
 
     @classmethod
     def of(cls, words: list[str]) -> Options:

@@ -18,7 +18,7 @@ class SocketFile:
 
     def __init__(self, path: str, mode: int, backlog: int, inherited: int | None) -> None:
         self._path, self._mode, self._backlog = path, mode, backlog
-        self._owned = inherited is None
+        self.owned = inherited is None  # ours to open again and to remove
         self._inode: tuple[int, int] | None = None
         self.socket = self.open() if inherited is None else _socket.socket(fileno=inherited)
         self.socket.setblocking(False)
@@ -52,22 +52,17 @@ class SocketFile:
             posix.stat(self._path)
         except FileNotFoundError:
             before, self._missing = self._missing, True
-            if before and not self._owned:
+            if before and not self.owned:
                 return ""
             return (
                 "the hook's socket was removed"
-                if self._owned
+                if self.owned
                 else ("the hook's socket was removed: restart the socket unit, because new trainings cannot report")
             )
         except OSError:
             return ""
         self._missing = False
         return ""
-
-    @property
-    def owned(self) -> bool:
-        """Whether the socket is ours to open again and to remove."""
-        return self._owned
 
     def pass_descriptors(self, *, allowed: bool) -> bool:
         """Allow or refuse descriptors on connections that are opened from now on; return whether the kernel can."""
@@ -79,7 +74,7 @@ class SocketFile:
 
     def shut(self) -> None:
         """Refuse new connections, and remove the path unless another daemon has taken it."""
-        if not self._owned:
+        if not self.owned:
             return
         try:
             self.socket.shutdown(_socket.SHUT_RDWR)
