@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 
 from gpugauge.collectors.training import loader_rows
 from gpugauge.collectors.training.continued import continued
-from gpugauge.collectors.training.loader_verdict_rows import LIVE as VERDICT
+from gpugauge.collectors.training.verdict_rows import LIVE as VERDICT
 from gpugauge.collectors.training.verdict_rows import Account
 from gpugauge.metric import families
 from gpugauge.sessions.session import Session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
@@ -21,7 +21,7 @@ _MAX_CPU_SHARE = 1 / 400
 _HANGING_SECONDS = 60.0  # after which a scan counts as hanging
 
 _process = Table[HostProcess]("process")
-_scan = Table["_ScanStats"]()
+_scan = Table[HostScan]()
 
 
 class HostError(Exception):
@@ -158,15 +158,6 @@ PROCESSES: tuple[Metric, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _ScanStats:
-    """CPU seconds of all scans, and processes that the last scan could not read or left out."""
-
-    seconds: float
-    denied: int
-    left_out: int
-
-
 SCAN: tuple[Metric, ...] = (
     _scan.counter(
         "gpugauge_host_scan_cpu_seconds_total",
@@ -202,7 +193,7 @@ class HostCollector(RegisteredCollector):
         self._clock = cpu_clock or procfs.cpu_seconds
         self._background: Background[tuple[Section, dict[str, HostProcess]]] = Background("host")
         self._hosts: dict[str, HostProcess] = {}
-        self._seconds = self._due = 0.0
+        self._due = 0.0
         self._section = Section(self.name, ())
 
     @classmethod
@@ -231,7 +222,6 @@ class HostCollector(RegisteredCollector):
         subjects: list[tuple[LabelValues, HostProcess]] = [((name,), p) for name, p in found.items()]
         processes = families(PROCESSES, subjects)
         spent = self._clock() - begin
-        self._seconds += spent
+        self._scan.seconds += spent
         self._due = max(self._due, now + spent / _MAX_CPU_SHARE)
-        stats = _ScanStats(self._seconds, self._scan.denied, self._scan.left_out)
-        return Section(self.name, processes + families(SCAN, [((), stats)])), found
+        return Section(self.name, processes + families(SCAN, [((), self._scan)])), found

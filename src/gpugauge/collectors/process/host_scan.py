@@ -59,6 +59,7 @@ class HostScan:
         self._known: dict[int, _Known] = {}
         self._near: set[int] = set()  # pids of the exported processes and of their descendants
         self._processes: dict[str, HostProcess] = {}
+        self.seconds = 0.0  # CPU time of all scans, which the caller measures
         self.denied = 0  # processes whose maps are not readable
         self.left_out = 0  # processes above _MAX_PROCESSES
 
@@ -192,10 +193,10 @@ class HostScan:
         pid = process.pid
         process.bounds = processfiles.bounds(self._procfs, pid)
         process.device_files = processfiles.device_files(self._procfs, pid)
-        if process.hook is None:
-            process.hook = processfiles.starts_hook(self._procfs, pid)
-        if process.visible_devices is None:
-            devices = processfiles.visible_devices(self._procfs, pid)
+        if process.hook is None or process.visible_devices is None:
+            variables = processfiles.environment(self._procfs, pid)
+            process.hook = processfiles.starts_hook(variables) if process.hook is None else process.hook
+            devices = variables.get("CUDA_VISIBLE_DEVICES")
             # An empty value hides every GPU, unlike an unset variable.
             process.visible_devices = None if devices is None else clean(devices) or "none"
         if self._workloads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpugauge.collectors.background import Background
@@ -78,59 +78,46 @@ def workload_of(sources: Sources, session: Session) -> Workload:
 LIVE = session_rows.LIVE + torch_facts.LIVE + loader_rows.LIVE
 LASTING = session_rows.LASTING + torch_facts.LASTING + loader_rows.LASTING
 
-_hook = Table["HookSocketStats"]()
+_sessions, _hook = Table[int](), Table[Counters]()
 
-
-@dataclass(frozen=True, slots=True)
-class HookSocketStats:
-    """Connected sessions, and the counters of the hook's socket."""
-
-    connected: int
-    counters: Counters
-
-
+SESSIONS = (_sessions.gauge("gpugauge_hook_sessions", "Connected training processes.", lambda connected: connected),)
 HOOK_SOCKET: tuple[Metric, ...] = (
-    _hook.gauge(
-        "gpugauge_hook_sessions",
-        "Connected training processes.",
-        lambda stats: stats.connected,
-    ),
     _hook.counter(
         "gpugauge_hook_rejected_total",
         "Connections to the hook's socket that were closed because of invalid messages or a limit, by reason.",
-        lambda stats: stats.counters.rejected,
+        lambda counters: counters.rejected,
         "reason",
     ),
     _hook.counter(
         "gpugauge_hook_receiver_replacements_total",
         "Replacements of the process that receives from training processes: it was stuck, too many of its closes were "
         "blocked, or it ended.",
-        lambda stats: stats.counters.replaced,
+        lambda counters: counters.replaced,
         "reason",
     ),
     _hook.gauge(
         "gpugauge_hook_receiver_replaced_timestamp_seconds",
         "Unix time of the last replacement of the receiver; absent if there was none.",
-        lambda stats: stats.counters.replaced_at,
+        lambda counters: counters.replaced_at,
     ),
     _hook.counter(
         "gpugauge_hook_sessions_cut_total",
         "Training processes whose series were cut, first those of the loader, devices and parameters, then all: the "
         "limit of series of their user, of their cgroup, or of all is reached.",
-        lambda stats: stats.counters.cut,
+        lambda counters: counters.cut,
         "limit",
     ),
     _hook.gauge(
         "gpugauge_hook_bans",
         "Users whose connections are refused for some minutes, because closing a descriptor that they passed blocks.",
-        lambda stats: stats.counters.banned,
+        lambda counters: counters.banned,
     ),
     _hook.counter(
         "gpugauge_trainings_ended_total",
         "Training processes that ended, by reason: finished (exit code 0), error, out_of_memory, interrupted (SIGINT "
         "or exit code 130), killed (another signal or a crash), rejected (invalid messages), other (the program was "
         "replaced, or the reason is not known).",
-        lambda stats: stats.counters.ended,
+        lambda counters: counters.ended,
         "reason",
     ),
 )
@@ -150,7 +137,7 @@ class TrainingCollector(RegisteredCollector):
     """
 
     name = "training"
-    metrics = LIVE + LASTING + HOOK_SOCKET
+    metrics = LIVE + LASTING + SESSIONS + HOOK_SOCKET
 
     def __init__(
         self,
@@ -198,8 +185,8 @@ class TrainingCollector(RegisteredCollector):
         self._shown = {label: replace(session, around=around.get(label, {})) for label, session in owned.items()}
         lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in self._shown.items()]
         live = [subject for subject in lasting if subject[1].connected]
-        stats = HookSocketStats(sum(session.connected for session in view), counters)
-        return families(LIVE, live) + families(LASTING, lasting) + families(HOOK_SOCKET, [((), stats)])
+        own = families(SESSIONS, [((), sum(s.connected for s in view))]) + families(HOOK_SOCKET, [((), counters)])
+        return families(LIVE, live) + families(LASTING, lasting) + own
 
     def _subjects(self, view: Sequence[Session]) -> dict[str, Session]:
         """Return the sessions by label. A process with a second session after the end of the first one (exec keeps the

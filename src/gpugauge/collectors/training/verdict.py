@@ -6,7 +6,6 @@ import logging
 
 from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
-from gpugauge.collectors.training import loader_verdict_rows
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
@@ -40,7 +39,7 @@ class VerdictCollector(RegisteredCollector):
     """
 
     name = "verdict"
-    metrics = LIVE + loader_verdict_rows.LIVE + LASTING
+    metrics = LIVE + LASTING
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
@@ -75,9 +74,7 @@ class VerdictCollector(RegisteredCollector):
         self._before = tick.monotonic
         accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
         live = [(labels, account) for labels, account in accounts if account.live]
-        self._section = Section(
-            self.name, families(LIVE + loader_verdict_rows.LIVE, live) + families(LASTING, accounts)
-        )
+        self._section = Section(self.name, families(LIVE, live) + families(LASTING, accounts))
         return self._section
 
     def _judged(self, process: str, tick: Tick) -> str:
