@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple
 
 _MAX_CHANGES = 64
-
-
-class _Change(NamedTuple):
-    since: float  # Unix time
-    uuids: Mapping[str, str]
 
 
 class Indexes:
@@ -20,14 +14,14 @@ class Indexes:
     def __init__(self) -> None:
         self.changes = 0
         self._whole = False  # whether the first indexes are those from before, too
-        self._known: deque[_Change] = deque(maxlen=_MAX_CHANGES)
+        self._known: deque[tuple[float, Mapping[str, str]]] = deque(maxlen=_MAX_CHANGES)  # since a Unix time
 
     def note(self, now: float, uuids: Mapping[str, str], *, whole: bool) -> None:
         """Note the uuids of all devices that have an index. `whole` is false if a lost GPU has none."""
-        if uuids and (not self._known or self._known[-1].uuids != uuids):
+        if uuids and (not self._known or self._known[-1][1] != uuids):
             if not self._known:
                 self._whole = whole
-            self._known.append(_Change(now, dict(uuids)))
+            self._known.append((now, dict(uuids)))
             self.changes += 1
 
     def name(self, name: str, at: float) -> str:
@@ -36,7 +30,7 @@ class Indexes:
         """
         if not self._known:
             return name
-        earlier = [change for change in self._known if change.since <= at]
+        earlier = [uuids for since, uuids in self._known if since <= at]
         if not earlier and not self._whole:
             return ""
-        return (earlier[-1] if earlier else self._known[0]).uuids.get(name, "")
+        return (earlier[-1] if earlier else self._known[0][1]).get(name, "")

@@ -92,10 +92,10 @@ def resolve(facts: JobFacts) -> Job:
 
 
 def numbered(facts: JobFacts, number: str, *, proven: bool) -> JobFacts:
-    """Return the facts about a process whose cgroup has a SLUID, with the number of its job; `number` is the SLUID if
-    that is not known. What is not proven counts as if the environment had stated it.
+    """Return the facts about a process whose cgroup has a SLUID, with the number of its job. What is not proven counts
+    as if the environment had stated it.
     """
-    if proven or number == facts.slurm_job:
+    if proven:
         return replace(facts, slurm_job=number)
     return replace(facts, environment={**facts.environment, "SLURM_JOB_ID": number})
 

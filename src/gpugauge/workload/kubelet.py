@@ -42,18 +42,18 @@ class Allocations:
     ignored: int = 0  # devices with an unknown form of name, or above a limit
 
 
+@dataclass(frozen=True, slots=True)
 class Kubelet:
     """Client of the kubelet. Each call opens a connection, so that it also works after a restart of the kubelet."""
 
-    def __init__(self, socket: Path, timeout: float = 5.0, resources: tuple[str, ...] = ("nvidia.com/",)) -> None:
-        self.socket = socket
-        self._timeout = timeout
-        self._resources = resources
+    socket: Path
+    timeout: float = 5.0
+    resources: tuple[str, ...] = ("nvidia.com/",)
 
     def allocations(self) -> Allocations:
         """Return the allocations of all devices within the time-out. Raises KubeletError."""
         try:
-            return decode(self._list(), self._resources)
+            return decode(self._list(), self.resources)
         except ValueError as error:
             raise KubeletError("the reply of the kubelet is invalid, pod labels are missing") from error
 
@@ -72,7 +72,7 @@ class Kubelet:
         )
         try:
             with grpc.insecure_channel(f"unix:{quote(str(self.socket))}", options=options) as channel:
-                reply: bytes = channel.unary_unary(_METHOD)(b"", timeout=self._timeout)
+                reply: bytes = channel.unary_unary(_METHOD)(b"", timeout=self.timeout)
                 return reply
         except grpc.RpcError as error:
             code = error.code().name.lower().replace("_", " ")

@@ -11,7 +11,6 @@ from gpugauge.workload.procfs import Procfs, process_hash
 
 _MAX_ANCESTORS = 32
 _MAX_PROGRAM = 40  # characters
-_MAX_CMDLINE_BYTES = 8192
 _SHELLS = frozenset(
     {"sh", "bash", "zsh", "fish", "dash", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu", "xonsh"}
 )
@@ -62,22 +61,22 @@ def launch_of(procfs: Procfs, pid: int, uid: int) -> Launch:
             break
         parent = procfs.stat(stat.parent)
         status = procfs.status(stat.parent)
-        name = _comm(procfs, stat.parent)
+        name = procfs.comm(stat.parent).decode(errors="replace")
         if name == "raylet":
             raylet = _ray_session(procfs, stat.parent)
         if parent is None or status is None or status.uid != uid or _STARTERS.fullmatch(name):
             break
-        if parent.terminal and stat.group != parent.group and _is_interactive(name, _argv(procfs, stat.parent)):
+        if parent.terminal and stat.group != parent.group and _is_interactive(name, procfs.argv(stat.parent)):
             break
         if stat.terminal and stat.session == top:  # a program that a terminal runs instead of a shell
             break
-        if command_name(_argv(procfs, top)) in _NOTEBOOKS:
+        if command_name(procfs.argv(top)) in _NOTEBOOKS:
             break
         top = stat.parent
     start = procfs.start_time(top)
     if start is None:
         return Launch(raylet=raylet)
-    program = clean(_program(_argv(procfs, top)) or _comm(procfs, top).encode())[:_MAX_PROGRAM]
+    program = clean(_program(procfs.argv(top)) or procfs.comm(top))[:_MAX_PROGRAM]
     return Launch(f"{program}-{process_hash(procfs.boot_id, str(top), str(start))[:8]}", raylet)
 
 
@@ -103,19 +102,5 @@ def _program(argv: list[bytes]) -> bytes:
 
 
 def _ray_session(procfs: Procfs, pid: int) -> str:
-    match = _RAY_SESSION.search(b" ".join(_argv(procfs, pid)))
+    match = _RAY_SESSION.search(b" ".join(procfs.argv(pid)))
     return match[1].decode(errors="replace") if match else ""
-
-
-def _argv(procfs: Procfs, pid: int) -> list[bytes]:
-    try:
-        return procfs.read(pid, "cmdline", _MAX_CMDLINE_BYTES).split(b"\0")
-    except OSError:
-        return []
-
-
-def _comm(procfs: Procfs, pid: int) -> str:
-    try:
-        return procfs.read(pid, "comm").decode(errors="replace").removesuffix("\n")
-    except OSError:
-        return ""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.environ import is_number
@@ -27,6 +27,9 @@ from gpugauge.workload.identity import Workload, address_name, clean
 from gpugauge.workload.kubelet import Kubelet, KubeletError
 from gpugauge.workload.podinfo import Place, PodNames, read_names
 from gpugauge.workload.sources import Source
+
+if TYPE_CHECKING:  # it loads ssl
+    from gpugauge.workload.kubernetes.metadata import PodMetadata
 
 T = TypeVar("T")
 _INDEX = re.compile(r"\d{1,4}(?:\.\d{1,4})?")
@@ -139,19 +142,6 @@ class View:
         return None if pod and named and (pod.namespace, pod.name) != (named.namespace, named.pod) else pod
 
 
-class Metadata(Protocol):
-    """The pods of this node from the cluster, see workload/kubernetes."""
-
-    source: Source
-
-    def want(self, uid: str) -> None:
-        """Ask for a pod in the next refresh."""
-
-    def refresh(self) -> Mapping[str, Pod]:
-        """Return the pods that were wanted, by UID; the same object if nothing changed."""
-        ...
-
-
 class Orchestrators:
     """Keeps `view` up to date once started. A source that fails does not affect the others."""
 
@@ -163,11 +153,12 @@ class Orchestrators:
         user_name: Callable[[int], str],
         poll_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
-        metadata: Metadata | None = None,
+        metadata: PodMetadata | None = None,
     ) -> None:
         self.view = View()
         self.sources = {name: Source(name, log) for name in ("kubelet", "pod_logs", "slurm")}
         self._metadata = metadata
+        self.asks_cluster = metadata is not None  # a pod that is not there yet may come later
         if metadata:
             self.sources["pods"] = metadata.source
         self.counters = Counter(kubelet_failures=0, devices_ignored=0)
@@ -178,7 +169,7 @@ class Orchestrators:
         self.reads_jobs = job_mapping_dir is not None
         self.ignored = 0  # devices in the last reply of the kubelet
         self._pods_seen = False
-        self._wake, self._stopping = threading.Event(), threading.Event()
+        self.wake, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -189,25 +180,16 @@ class Orchestrators:
     def stop(self) -> None:
         """End the thread; a thread that hangs for longer than the kubelet's time-out is left running."""
         self._stopping.set()
-        self._wake.set()
+        self.wake.set()
         if self._thread:
             self._thread.join(timeout=6.0)
-
-    @property
-    def asks_cluster(self) -> bool:
-        """Whether the pods of the view come from the cluster, and a pod that is not there yet may come later."""
-        return self._metadata is not None
-
-    def wake(self) -> None:
-        """Refresh soon."""
-        self._wake.set()
 
     def request_pod_names(self, uid: str) -> None:
         """Refresh soon, since a process of an unnamed pod was found. From now on, missing sources are reported."""
         self._pods_seen = True
         if self._metadata:
             self._metadata.want(uid)
-        self._wake.set()
+        self.wake.set()
 
     def refresh(self) -> None:
         """Read every source once. One that has what nobody expects keeps what it had, and is down."""
@@ -230,17 +212,17 @@ class Orchestrators:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.clear()
+            self.wake.clear()
             self.refresh()
             self._stopping.wait(_MIN_REFRESH_SECONDS)
-            self._wake.wait(max(0.0, self._poll_seconds - _MIN_REFRESH_SECONDS))
+            self.wake.wait(max(0.0, self._poll_seconds - _MIN_REFRESH_SECONDS))
 
     def _ask_kubelet(self) -> Mapping[str, tuple[Workload, ...]]:
         source = self.sources["kubelet"]
         if self._kubelet is None:
             return {}
         if self._answered is None and not self._pods_seen and not _exists(self._kubelet.socket):
-            source.set_absent()  # no kubelet on this machine
+            source.up = None  # no kubelet on this machine
             return {}
         try:
             allocations = self._kubelet.allocations()

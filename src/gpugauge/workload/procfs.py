@@ -21,6 +21,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _INITIAL_NAME_NAMESPACE = "uts:[4026531838]"  # PROC_UTS_INIT_INO
 _MAX_HOST = 48  # characters of the machine's name
+_MAX_CMDLINE_BYTES = 8192  # enough for the options before the name of a script
 # Files of a process that need the lock of its memory, or that of the replacement of its program.
 _MAY_HANG = frozenset({"cmdline", "environ", "maps", "io"})
 
@@ -172,13 +173,27 @@ class Procfs:
 
     def read_once(self, pid: int, name: str) -> bytes:
         """Return the result of one read call: all of a short file that the kernel writes at once, such as stat."""
-        return self._within_time(pid, name, partial(self._read_once, pid, name))
+        return self._within_time(pid, name, partial(self._read, pid, name, 4096, once=True))
 
     def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
         """Return up to `limit` bytes of a file of a process. Raises OSError if it ended or is not readable, and
         TimeoutError if reading it, or another process of its user, hangs.
         """
         return self._within_time(pid, name, partial(self._read, pid, name, limit))
+
+    def argv(self, pid: int) -> list[bytes]:
+        """Return the words of the command line, none if it cannot be read."""
+        try:
+            return self.read(pid, "cmdline", _MAX_CMDLINE_BYTES).split(b"\0")
+        except OSError:
+            return []
+
+    def comm(self, pid: int) -> bytes:
+        """Return the name that the kernel keeps, at most 15 characters; empty if it cannot be read."""
+        try:
+            return self.read(pid, "comm").removesuffix(b"\n")
+        except OSError:
+            return b""
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the calling thread and of what it has read in other threads."""
@@ -196,19 +211,12 @@ class Procfs:
         person = cgroup.parse(text).owner  # who may make more cgroups below the own slice
         return ProcessOwner(status.uid if status else -1, text if person is None else str(person))
 
-    def _read_once(self, pid: int, name: str) -> bytes:
-        descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, 4096)
-        finally:
-            os.close(descriptor)
-
-    def _read(self, pid: int, name: str, limit: int) -> bytes:
+    def _read(self, pid: int, name: str, limit: int, *, once: bool = False) -> bytes:
         # Plain system calls: a Path and a buffered file take three times as long, and this runs for every process.
         descriptor = os.open(f"{self.root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             content = os.read(descriptor, limit)
-            while content and len(content) < limit and (more := os.read(descriptor, limit - len(content))):
+            while content and not once and len(content) < limit and (more := os.read(descriptor, limit - len(content))):
                 content += more
             return content
         finally:

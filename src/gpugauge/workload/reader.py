@@ -14,14 +14,13 @@ from gpugauge.workload.identity import Workload, clean
 from gpugauge.workload.job import JobFacts
 from gpugauge.workload.launch import Launch, is_display, launch_of
 from gpugauge.workload.podinfo import compose_service
-from gpugauge.workload.procfs import Procfs, Status, process_hash
+from gpugauge.workload.procfs import Procfs, Status
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users
 
 log = logging.getLogger(__name__)
 
-# Enough for the options before the name of a script, and for large environments.
-_MAX_CMDLINE_BYTES, _MAX_ENVIRON_BYTES = 8192, 262144
+_MAX_ENVIRON_BYTES = 262144
 # Depth of multiprocessing helpers: the fork server starts others.
 _MAX_HELPERS = 2
 
@@ -74,7 +73,7 @@ class Reader:
             command=self._clean(command),
             run_id=self._clean(environ.run_identity(environment)),
         )
-        display = is_display(workload.command) and not is_python(self._argv(pid))
+        display = is_display(workload.command) and not is_python(self._procfs.argv(pid))
         launch = Launch() if job or groups.pod_uid or display else launch_of(self._procfs, pid, status.uid)
         parent = self._process(status.parent, status.uid)
         if self._procfs.start_time(pid) != start:
@@ -110,8 +109,7 @@ class Reader:
     def _process(self, pid: int, uid: int) -> str:
         """Return the `process` label of a process of a user; empty if it has ended or belongs to another one."""
         status = self._procfs.status(pid) if pid > 1 else None
-        start = self._procfs.start_time(pid) if status and status.uid == uid else None
-        return "" if start is None else process_hash(self._procfs.boot_id, str(pid), str(start))
+        return (self._procfs.process_id(pid) if status and status.uid == uid else None) or ""
 
     def _cgroup(self, pid: int) -> cgroup.Cgroup:
         try:
@@ -147,27 +145,15 @@ class Reader:
 
     def _command(self, pid: int, status: Status) -> bytes:
         """Return the name of the program; a helper of multiprocessing has the name of its Python program."""
-        argv = self._argv(pid)
-        name = command_name(argv) or self._comm(pid)
+        argv = self._procfs.argv(pid)
+        name = command_name(argv) or self._procfs.comm(pid)
         for _ in range(_MAX_HELPERS):
             parent = self._procfs.status(status.parent) if is_helper(argv) else None
-            argv = self._argv(status.parent) if parent else []
+            argv = self._procfs.argv(status.parent) if parent else []
             if parent is None or not is_python(argv):
                 break
             name, status = command_name(argv), parent
         return name
-
-    def _argv(self, pid: int) -> list[bytes]:
-        try:
-            return self._procfs.read(pid, "cmdline", _MAX_CMDLINE_BYTES).split(b"\0")
-        except OSError:
-            return []
-
-    def _comm(self, pid: int) -> bytes:
-        try:
-            return self._procfs.read(pid, "comm").removesuffix(b"\n")
-        except OSError:
-            return b""
 
     def _clean(self, text: str | bytes) -> str:
         label = clean(text)

@@ -24,7 +24,3 @@ class Source:
         """Record that the source cannot be read. `sentence` contains the missing labels and the advice."""
         self.up = False
         self._condition.failing(sentence, **values)
-
-    def set_absent(self) -> None:
-        """Record that the source does not exist on this machine."""
-        self.up = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpugauge.wire.messages import INIT_START
 from gpugauge.workload import cgroup, environ
@@ -20,12 +20,15 @@ from gpugauge.workload.identity import Workload, clean
 from gpugauge.workload.indexes import Indexes
 from gpugauge.workload.job import Job, JobFacts, numbered, resolve
 from gpugauge.workload.kubelet import Kubelet
-from gpugauge.workload.orchestrators import Metadata, Orchestrators, View
+from gpugauge.workload.orchestrators import Orchestrators, View
 from gpugauge.workload.podinfo import Place
 from gpugauge.workload.procfs import Procfs, process_hash
 from gpugauge.workload.reader import KernelFacts, Reader
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users, shares_host_users
+
+if TYPE_CHECKING:  # it loads ssl
+    from gpugauge.workload.kubernetes.metadata import PodMetadata
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class Workloads:
         pod_logs: Path | None = None,
         own_pod: Pod | None = None,
         docker_containers: Path | None = None,
-        metadata: Metadata | None = None,
+        metadata: PodMetadata | None = None,
         besides: Workloads | None = None,
         users: Users | None = None,
         poll_seconds: float = 15.0,
@@ -287,29 +290,33 @@ class Workloads:
         run, job_id = clean(environ.run_identity(environment)), job or known.workload.job_id
         known.workload = replace(known.workload, run_id=run, job_id=job_id)
 
-    def _lacking(self, known: _Known) -> frozenset[str]:
-        """Return what is not known yet and may be part of the job."""
+    def _lacking(self, known: _Known, pod: Pod | None, number: str | None) -> dict[str, float]:
+        """Return what is not known yet and may be part of the job, and the seconds from the first sight on for which
+        it is awaited.
+        """
         facts = known.facts.job
-        of_pod = (("pod", self._pod(known) is None), ("owner", self._awaits_metadata(known))) if facts.pod_uid else ()
-        return frozenset(name for name, lacks in (("environment", facts.hidden), *of_pod) if lacks)
+        found = {
+            "environment": (facts.hidden, _HOOK_WAIT_SECONDS),
+            "number": (number is None, _NAMES_WAIT_SECONDS if self._orchestrators.reads_jobs else 0.0),
+            "pod": (bool(facts.pod_uid) and pod is None, _NAMES_WAIT_SECONDS),
+            "owner": (bool(facts.pod_uid) and self._awaits_metadata(known), _NAMES_WAIT_SECONDS),
+        }
+        return {name: seconds for name, (lacks, seconds) in found.items() if lacks}
 
     def _settle(self, known: _Known) -> None:
         """Resolve the job of a process when all that may be part of it is known, or was awaited for long enough. The
         job is resolved again when more is known.
         """
-        lacking, age = self._lacking(known), self._clock() - known.found
-        waits = age < _NAMES_WAIT_SECONDS
-        awaited = lacking if age < _HOOK_WAIT_SECONDS else lacking - {"environment"} if waits else frozenset()
-        if not lacking < known.lacking if known.settled else awaited:
+        age, pod, (number, proven) = self._clock() - known.found, self._pod(known), self._number(known)
+        awaited = self._lacking(known, pod, number)
+        lacking = frozenset(awaited)
+        if not lacking < known.lacking if known.settled else any(age < seconds for seconds in awaited.values()):
             return
-        number, proven = self._number(known)
-        if number is None:
-            return
-        facts = replace(known.facts.job, pod=self._pod(known), incomplete=bool(lacking))
+        facts = replace(known.facts.job, pod=pod, incomplete=bool(lacking))
         before = known.workload
         if number:
             facts, before = numbered(facts, number, proven=proven), replace(before, job_id=number)
-        found = self._job(known, facts, waits=waits)
+        found = self._job(known, facts, waits=age < _NAMES_WAIT_SECONDS)
         if found is None:
             return
         job, user = found
@@ -319,8 +326,7 @@ class Workloads:
         for key, earlier in known.held:
             self._holders.renamed(key, earlier, job)
         known.settled, known.lacking, known.workload = True, lacking, _with_job(before, job)
-        pod = self._pod(known) if job.kind else None
-        keys = [pod_key(pod.namespace, pod.name)] if pod else []
+        keys = [pod_key(pod.namespace, pod.name)] if pod and job.kind else []
         if job.kind == "slurm":
             keys.append(slurm_key(before.job_id, "" if before.job_id == facts.slurm_job else user))
         known.held = tuple((key, job) for key in keys)
@@ -347,24 +353,24 @@ class Workloads:
 
     def _number(self, known: _Known) -> tuple[str | None, bool]:
         """Return the number of the Slurm job that the kernel names by its SLUID, and whether its prolog has stated it;
-        the SLUID if it is not known, None while it may come, empty if the kernel names no SLUID. All processes of the
-        job have what was found first.
+        None while it is not known, empty if the kernel names no SLUID. All processes of the job have what was found
+        first.
         """
         facts, files = known.facts.job, self._orchestrators
         sluid = facts.slurm_job
         if not sluid or environ.is_number(sluid):
             return "", False
         if sluid not in self._numbers:
-            waits = files.reads_jobs and self._clock() - known.found < _NAMES_WAIT_SECONDS
             number = files.view.jobs.numbers.get(sluid, "")
+            waits = files.reads_jobs and self._clock() - known.found < _NAMES_WAIT_SECONDS
             if not number and waits and (files.jobs_read_at is None or files.jobs_read_at < known.found):
-                files.wake()  # the prolog has written its file before the job began
+                files.wake.set()  # the prolog has written its file before the job began
                 return None, False
             claimed = environ.slurm_job(facts.environment, sluid)
             found = number or (claimed if claimed != sluid else self._number_of_devices(known))
-            if not found and waits:
+            if not found:
                 return None, False
-            self._numbers[sluid] = found or sluid, bool(number)
+            self._numbers[sluid] = found, bool(number)
             if len(self._numbers) > _MAX_PROCESSES:
                 self._numbers.popitem(last=False)
         return self._numbers[sluid]
