@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.collectors.training import torch_facts
+from gpugauge.collectors.training import session_rows
 
 # Texts that a check for digits, or a conversion, may take for what they are not.
 TEXTS = (
@@ -48,7 +48,7 @@ NAMES = (
     *(
         name
         for group in ("_BUILD", "_VISIBLE", "_LOADER", "_PARALLEL", "_SETTINGS", "_RUNS")
-        for name in getattr(torch_facts, group)
+        for name in getattr(session_rows, group)
     ),
     *("torch", "cuda", "hip", "python", "rank", "local_rank", "world_size", "run_id", "command", "container_pid"),
     *("cpus", "ranks_on_cpus", "torch_threads", "omp_num_threads", "parameters_on", "cuda_launch_blocking", "profiler"),

@@ -93,11 +93,6 @@ class Ending:
             self._pidfd = None
 
 
-def since_boot() -> float:
-    """Return the time in seconds since boot, as the start times in /proc count it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def status_in_proc(pid: int, accepted: float) -> int | None:
     """Return the status of a process that ends, RUNNING, or None if /proc does not show it.
 

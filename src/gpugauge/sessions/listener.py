@@ -20,7 +20,6 @@ from gpugauge.base.logline import Occasions, fields
 from gpugauge.sessions import ends
 from gpugauge.sessions.budget import Budget
 from gpugauge.sessions.connection import Connection, RejectedError, prepare
-from gpugauge.sessions.ends import since_boot
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.reception import Reception
 from gpugauge.sessions.session import REJECTION_REASONS, Counters, Session
@@ -55,7 +54,7 @@ def _age(pid: int) -> float | None:
         started = int(stat.rpartition(b")")[2].split()[19])  # field 22 of proc(5)
     except (OSError, IndexError):
         return None
-    return max(0.0, since_boot() - started / os.sysconf("SC_CLK_TCK"))
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))
 
 
 log = logging.getLogger(__name__)
@@ -163,13 +162,12 @@ class Sessions:
             return self._turn(
                 SWEEP_INTERVAL_SECONDS if self._changes() else max(SWEEP_INTERVAL_SECONDS, self._reception.rest())
             )
-        except MemoryError:  # memory may be available in a moment; unread messages stay in the queue
-            time.sleep(0.1)
-            return True
         except Exception as error:  # an error of ours must not end the thread
-            if not self.is_failing:
-                log.exception("reading the hook's socket failed")
-            self._failed, self._error = time.monotonic(), f"{type(error).__name__}: {error}"
+            # Memory may be available in a moment; unread messages stay in the queue.
+            if not isinstance(error, MemoryError):
+                if not self.is_failing:
+                    log.exception("reading the hook's socket failed")
+                self._failed, self._error = time.monotonic(), f"{type(error).__name__}: {error}"
             time.sleep(0.1)
             return True
 

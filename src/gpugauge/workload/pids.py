@@ -24,11 +24,11 @@ class PidOwner:
 
 
 class PidTable:
-    """Owners of pids. In each tick call begin(), any number of owner(), end()."""
+    """Owners of pids. In each tick call begin(), and then owner() any number of times."""
 
     def __init__(self, procfs: Procfs) -> None:
         self._procfs = procfs
-        self._known: dict[int, tuple[PidOwner, float]] = {}  # owner, and monotonic time of its last use
+        self._known: dict[int, tuple[PidOwner, float]] = {}  # before this tick: owner, and time of its last use
         self._this_tick: dict[int, PidOwner] = {}
         self._now = 0.0
         self._uptime: float | None = None
@@ -37,7 +37,10 @@ class PidTable:
         self._visible = procfs.shows_machine()
 
     def begin(self, now: float) -> None:
-        """Start a tick at `now`, in monotonic seconds."""
+        """Start a tick at `now`, in monotonic seconds; drop the pids that were not used for a minute."""
+        self._known |= {pid: (owner, self._now) for pid, owner in self._this_tick.items()}
+        for pid in [pid for pid, (_, used) in self._known.items() if self._now - used > _UNUSED_SECONDS]:
+            del self._known[pid]
         self._now, self._this_tick, self._boot = now, {}, None
         self._uptime = self._procfs.uptime()
 
@@ -47,13 +50,6 @@ class PidTable:
         if owner is None:
             owner = self._this_tick[pid] = self._read(pid)
         return owner
-
-    def end(self) -> None:
-        """End a tick: drop the pids that were not used for a minute."""
-        self._known |= {pid: (owner, self._now) for pid, owner in self._this_tick.items()}
-        old = [pid for pid, (_, used) in self._known.items() if self._now - used > _UNUSED_SECONDS]
-        for pid in old:
-            del self._known[pid]
 
     def started_at(self, owner: PidOwner) -> float | None:
         """Return the Unix time at which the process started, None if it is not known."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -119,23 +118,27 @@ def anonymous_bytes(procfs: Procfs, pid: int) -> int | None:
         return None
 
 
-def environment(procfs: Procfs, pid: int) -> dict[str, str]:
-    """Return the initial environment of the process, none if it cannot be read; of equal names the first counts."""
-    try:
-        content = procfs.read(pid, "environ", _MAX_ENVIRON_BYTES).decode(errors="replace")
-    except OSError:
-        return {}
-    entries = (entry.partition("=") for entry in reversed(content.split("\0")))
-    return {name: value for name, equals, value in entries if equals}
+def visible_devices(procfs: Procfs, pid: int) -> str | None:
+    """Return CUDA_VISIBLE_DEVICES in the initial environment of the process."""
+    return _variable(procfs, pid, b"CUDA_VISIBLE_DEVICES=")
 
 
-def starts_hook(variables: Mapping[str, str]) -> bool:
-    """Return whether a process was started with the hook in its PYTHONPATH, as `gpugauge run` does, and with the hook
+def starts_hook(procfs: Procfs, pid: int) -> bool:
+    """Return whether the process was started with the hook in its PYTHONPATH, as `gpugauge run` does, and with the hook
     switched on.
     """
-    switch = variables.get("GPUGAUGE_HOOK", "").strip().lower()
-    by_device = variables.get("PYTHONUSERBASE", "").startswith(_USER_BASE)
-    return (by_device or _HOOK in variables.get("PYTHONPATH", "")) and switch not in _OFF
+    switch = (_variable(procfs, pid, b"GPUGAUGE_HOOK=") or "").strip().lower()
+    by_device = (_variable(procfs, pid, b"PYTHONUSERBASE=") or "").startswith(_USER_BASE)
+    return (by_device or _HOOK in (_variable(procfs, pid, b"PYTHONPATH=") or "")) and switch not in _OFF
+
+
+def _variable(procfs: Procfs, pid: int, prefix: bytes) -> str | None:
+    try:
+        content = procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
+    except OSError:
+        return None
+    values = [entry for entry in content.split(b"\0") if entry.startswith(prefix)]
+    return values[0].partition(b"=")[2].decode(errors="replace") if values else None
 
 
 def device_files(procfs: Procfs, pid: int) -> int | None:

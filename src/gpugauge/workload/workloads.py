@@ -204,7 +204,10 @@ class Workloads:
                 device = self.indexes.name(name, at) if (at := view.jobs.written.get(name)) else name
                 if device:
                     merged[device] = tuple(dict.fromkeys((*merged.get(device, ()), *jobs)))
-            self._allocations = MappingProxyType({k: tuple(map(self._allocated, v)) for k, v in merged.items()})
+            jobs_of = self._holders.job  # a pod has one when one of its processes was found
+            self._allocations = MappingProxyType(
+                {name: tuple(_with_job(w, jobs_of(w)) for w in holders) for name, holders in merged.items()}
+            )
         return self._allocations
 
     def lists_all(self) -> bool:
@@ -396,10 +399,6 @@ class Workloads:
         uid = known.facts.job.pod_uid
         own = self._own_pod.uid if self._own_pod else ""
         return self._orchestrators.asks_cluster and uid != own and not self._orchestrators.view.listed(uid)
-
-    def _allocated(self, workload: Workload) -> Workload:
-        """Return the holder of a device with its job. A pod has one when one of its processes was found."""
-        return _with_job(workload, self._holders.job(workload))
 
 
 def _with_job(workload: Workload, job: Job) -> Workload:

@@ -7,8 +7,7 @@ from dataclasses import asdict, fields, replace
 
 from gpugauge.collectors.training import loader_rows
 from gpugauge.collectors.training.continued import continued
-from gpugauge.collectors.training.verdict_rows import LIVE as VERDICT
-from gpugauge.collectors.training.verdict_rows import Account
+from gpugauge.collectors.training.verdict_rows import LIVE, Account
 from gpugauge.metric import families
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.judge import Verdict
@@ -77,7 +76,8 @@ def test_without_batches_so_far_the_counts_stay() -> None:
 def test_a_diagnosis_has_its_series() -> None:
     account = Account(Verdict("training", "inside"), 0.0, loader=Diagnosis(TOO_FEW_WORKERS, 5, 2.0, 1.5))
     undecided = replace(account, loader=None)
-    found = families(VERDICT, [(("p",), account), (("q",), undecided)])
+    rows = [row for row in LIVE if row.name.startswith("training_loader_")]
+    found = families(rows, [(("p",), account), (("q",), undecided)])
 
     assert {family.metric.name: dict(family.samples) for family in found} == {
         "training_loader_limited_by": {("p", TOO_FEW_WORKERS): 1},

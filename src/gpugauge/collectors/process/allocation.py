@@ -25,9 +25,6 @@ class _Assignment:
     workloads: tuple[Workload, ...]
     complete: bool  # whether a device without workloads is free
 
-    def info(self) -> dict[tuple[str, ...], float] | None:
-        return {w.labels(): 1 for w in self.workloads} or None
-
     def states(self) -> dict[str, int] | None:
         if not self.workloads and not self.complete:
             return None
@@ -41,7 +38,7 @@ DEVICES: tuple[Metric, ...] = (
         "gpu_allocation_info",
         "The job or pod to which the GPU or MIG device is allocated, whether it is used or not; always 1. A shared "
         "device has several series.",
-        lambda a: a.info(),
+        lambda a: {w.labels(): 1 for w in a.workloads} or None,
         *LABELS,
         source="kubelet pod-resources, Slurm job mapping files",
     ),

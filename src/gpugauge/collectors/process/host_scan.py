@@ -80,7 +80,9 @@ class HostScan:
         available = processfiles.memory_available(self._procfs) if chosen else None
         before, self._processes, self._near = self._processes, {}, set(chosen)
         for pid in chosen:
-            process = self._process(pid, stats[pid], before)
+            name = process_hash(self._procfs.boot_id, str(pid), str(stats[pid].start))
+            process = before.get(name) or HostProcess(name, pid, stats[pid])
+            process.stat, process.torch = stats[pid], self._known[pid].torch or ""
             self._read(process, now, groups)
             limits = [limit for limit in (available, process.cgroup.memory_left) if limit is not None]
             process.memory_available = min(limits, default=None)
@@ -90,7 +92,7 @@ class HostScan:
             # The time of a child that was not waited for disappears with it; the counter must not decrease.
             process.children_cpu = max(process.children_cpu, process.stat.reaped_cpu + live)
             self._read_memory(process, [stats[child] for child in offspring], offspring)
-            self._processes[process.process] = process
+            self._processes[name] = process
         return tuple(self._processes.values())
 
     def _find(self, now: float) -> None:
@@ -156,14 +158,6 @@ class HostScan:
                 known.command = b""
         return known.command
 
-    def _process(self, pid: int, stat: Stat, before: dict[str, HostProcess]) -> HostProcess:
-        name = process_hash(self._procfs.boot_id, str(pid), str(stat.start))
-        process = before.get(name)
-        if process is None:
-            process = HostProcess(name, pid, stat)
-        process.stat, process.torch = stat, self._known[pid].torch or ""
-        return process
-
     def _read(self, process: HostProcess, now: float, groups: dict[tuple[Path | None, Path | None], Cgroup]) -> None:
         """Update the figures of a process."""
         pid = process.pid
@@ -193,10 +187,10 @@ class HostScan:
         pid = process.pid
         process.bounds = processfiles.bounds(self._procfs, pid)
         process.device_files = processfiles.device_files(self._procfs, pid)
-        if process.hook is None or process.visible_devices is None:
-            variables = processfiles.environment(self._procfs, pid)
-            process.hook = processfiles.starts_hook(variables) if process.hook is None else process.hook
-            devices = variables.get("CUDA_VISIBLE_DEVICES")
+        if process.hook is None:
+            process.hook = processfiles.starts_hook(self._procfs, pid)
+        if process.visible_devices is None:
+            devices = processfiles.visible_devices(self._procfs, pid)
             # An empty value hides every GPU, unlike an unset variable.
             process.visible_devices = None if devices is None else clean(devices) or "none"
         if self._workloads:

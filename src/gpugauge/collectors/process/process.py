@@ -153,7 +153,6 @@ class ProcessCollector(RegisteredCollector):
         for device in tick.driver.devices:
             self._states.setdefault(device.uuid, DeviceProcesses())
         used, listed = self._add_samples(tick), self._add_lists(tick)
-        self._pids.end()
         # The processes of a GPU that is down may still be there: an expired counter would start again at 0.
         expired = [
             self._states[device.uuid].expire(tick.monotonic, self._linger, self.max_per_device)

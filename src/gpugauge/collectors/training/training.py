@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
-from gpugauge.collectors.training import loader_rows, session_rows, torch_facts
+from gpugauge.collectors.training import loader_rows, session_rows
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.surroundings import surroundings
 from gpugauge.metric import Family, LabelValues, Metric, Table, families
@@ -75,8 +75,8 @@ def workload_of(sources: Sources, session: Session) -> Workload:
 
 
 # Exported while the process is connected, and for some minutes after its end as well.
-LIVE = session_rows.LIVE + torch_facts.LIVE + loader_rows.LIVE
-LASTING = session_rows.LASTING + torch_facts.LASTING + loader_rows.LASTING
+LIVE = session_rows.LIVE + loader_rows.LIVE
+LASTING = session_rows.LASTING + loader_rows.LASTING
 
 _sessions, _hook = Table[int](), Table[Counters]()
 

@@ -37,25 +37,13 @@ class Account:
     live: bool = True
     summary: Summary = field(default_factory=Summary)
 
-    def states(self) -> dict[str, int]:
-        """Return 1 for the present state, 0 for the others."""
-        return _STATE_VALUES[self.verdict.state]
 
-    def limited_by(self) -> dict[str, int]:
-        """Return 1 for the main cause."""
-        return {self.verdict.limited_by: 1} if self.verdict.limited_by else {}
+def _verdict_info(account: Account) -> dict[tuple[str, ...], int]:
+    return {(account.verdict.confidence, ",".join(sorted(account.verdict.undecidable))): 1}
 
-    def gain(self, bound: Callable[[Gain], float]) -> dict[str, float]:
-        """Return a value of the gains, by cause."""
-        return {cause: bound(gain) for cause, gain in self.gains.items()}
 
-    def next(self) -> dict[tuple[str, ...], int]:
-        """Return 1 for the next limit, by cause."""
-        return {(cause, gain.next): 1 for cause, gain in self.gains.items()}
-
-    def info(self) -> dict[tuple[str, ...], int]:
-        """Return 1 for confidence and undecidable causes."""
-        return {(self.verdict.confidence, ",".join(sorted(self.verdict.undecidable))): 1}
+def _next(account: Account) -> dict[tuple[str, ...], int]:
+    return {(cause, gain.next): 1 for cause, gain in account.gains.items()}
 
 
 def _loader(read: Callable[[Diagnosis], float | None]) -> Callable[[Account], float | None]:
@@ -66,13 +54,13 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "training_state",
         "State of the process; exactly one state is 1.",
-        lambda a: a.states(),
+        lambda a: _STATE_VALUES[a.verdict.state],
         "state",
     ),
     _process.gauge(
         "training_limited_by",
         "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
-        lambda a: a.limited_by(),
+        lambda a: {a.verdict.limited_by: 1} if a.verdict.limited_by else None,
         "cause",
     ),
     _process.gauge(
@@ -86,7 +74,7 @@ LIVE: tuple[Metric, ...] = (
         "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
         "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
         "known. Always 1.",
-        lambda a: a.info(),
+        _verdict_info,
         *("confidence", "undecidable"),
     ),
     _process.gauge(
@@ -108,26 +96,26 @@ LIVE: tuple[Metric, ...] = (
         "training_expected_speedup_ratio",
         "Expected factor of the step rate if this cause alone was removed. Absent where the evidence does not decide "
         "it, and where it is below 1.05.",
-        lambda a: a.gain(lambda gain: gain.expected),
+        lambda a: {cause: gain.expected for cause, gain in a.gains.items()},
         "cause",
     ),
     _process.gauge(
         "training_expected_speedup_lower_ratio",
         "Lower bound of training_expected_speedup_ratio.",
-        lambda a: a.gain(lambda gain: gain.lower),
+        lambda a: {cause: gain.lower for cause, gain in a.gains.items()},
         "cause",
     ),
     _process.gauge(
         "training_expected_speedup_upper_ratio",
         "Upper bound of training_expected_speedup_ratio.",
-        lambda a: a.gain(lambda gain: gain.upper),
+        lambda a: {cause: gain.upper for cause, gain in a.gains.items()},
         "cause",
     ),
     _process.gauge(
         "training_expected_speedup_info",
         "The limit that a step meets next, after the cause was removed: another cause, gpu for the kernels themselves, "
         "or cpu for the computation on the CPU. Always 1.",
-        lambda a: a.next(),
+        _next,
         *("cause", "next"),
     ),
     _process.gauge(

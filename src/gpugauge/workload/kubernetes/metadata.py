@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from gpugauge.base.logline import Occasions
 from gpugauge.workload.controllers import Pod, owners
 from gpugauge.workload.kubernetes.source import PodSource, PodSourceError
 from gpugauge.workload.sources import Source
@@ -32,7 +30,7 @@ class PodMetadata:
         self._wanted: OrderedDict[str, None] = OrderedDict()
         self._asked: float | None = None
         self._failed = self._new = False
-        self._logged = Occasions(math.inf, _MAX_KINDS)
+        self._unknown: set[owners.OwnerReference] = set()
 
     def want(self, uid: str) -> None:
         """Ask for a pod in the next refresh. Called by other threads than refresh()."""
@@ -67,6 +65,10 @@ class PodMetadata:
 
     def _check(self, owner: owners.OwnerReference | None) -> None:
         """Log a kind of controller that no rule names, once."""
-        if owner and not owners.is_known(owner) and self._logged.allows((owner.group, owner.kind)):
+        if owner is None or owners.is_known(owner):
+            return
+        kind = owners.OwnerReference(owner.group, owner.kind, "")
+        if kind not in self._unknown and len(self._unknown) < _MAX_KINDS:
+            self._unknown.add(kind)
             name = f"{owner.kind}.{owner.group}".rstrip(".")
             log.info("the controller %s is not known: each of its pods is a job of its own", name)
