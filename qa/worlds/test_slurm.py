@@ -15,8 +15,9 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.process.allocation import AllocationCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView
 from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.users import Users
 from gpugauge.workload.workloads import Workloads
-from qa.worlds.trees import ID, UID_, proc, v1, v2
+from qa.worlds.trees import ID, UID_, Made, proc, v1, v2
 
 SCRIPTS = Path(__file__).parents[2] / "deploy/prometheus/slurm"
 _BASE32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -134,6 +135,73 @@ def test_a_job_is_what_the_kernel_says_in_each_layout(tmp_path: Path, seed: int)
             assert name[1] == job.sluid
     assert all(len(numbers) == 1 for numbers in by_name.values()), (layout, by_name)
     assert not workloads.resolve(99).job.endswith("slurmstepd.scope")
+
+
+class LateUsers(Users):
+    """A directory service that answers from some time on."""
+
+    def __init__(self, clock: Clock, since: float) -> None:
+        super().__init__(known=True)
+        self._clock, self._since = clock, since
+
+    def name(self, uid: int) -> str:
+        return f"user{uid}" if self.is_known(uid) else str(uid)
+
+    def is_known(self, uid: int) -> bool:
+        return self._clock() >= self._since
+
+
+@seeds(range(100))
+def test_a_number_that_comes_late_is_that_of_the_whole_job(tmp_path: Path, seed: int) -> None:
+    """The number is in the environment of some processes, which the hook may send late, or comes from the prolog."""
+    dice, clock = random.Random(seed), Clock()
+    made, files = proc(tmp_path / "proc"), tmp_path / "jobs"
+    files.mkdir()
+    configured, begin = dice.random() < 0.5, clock.now
+    jobs = {number: "s" + "".join(dice.choices(_BASE32, k=13)) for number in range(4711, 4711 + dice.randint(1, 3))}
+    written = {number: dice.choice((0.0, 90.0, 150.0)) for number in jobs if configured and dice.random() < 0.6}
+    uids = {number: dice.choice((1000, 1001)) for number in jobs}
+    drawn = {}  # number of the job, when it starts, and when its hook sends its environment
+    for pid in range(100, 100 + dice.randint(2, 6)):
+        number, starts = dice.choice(list(jobs)), dice.choice((0.0, 0.0, 30.0, 100.0))
+        sends = dice.choice((0.0, 10.0, 40.0, 80.0, None))
+        made.process(pid, cgroup=v2(f"/system.slice/slurmstepd.scope/{jobs[number]}/step_0"), uid=uids[number])
+        environ = made.root / str(pid) / "environ"
+        if sends is not None and dice.random() < 0.5:
+            sends = None
+            environ.write_text(f"SLURM_JOB_ID={number}\0")
+        elif sends is not None or dice.random() < 0.5:
+            environ.unlink()
+        drawn[pid] = number, starts, None if sends is None else starts + sends
+    known = {
+        n for pid, (n, _, sends) in drawn.items() if sends is not None or b"S" in content(made, pid)
+    } | written.keys()
+    users = LateUsers(clock, begin + dice.choice((0.0, 50.0)))
+    workloads = Workloads(
+        Procfs(str(made.root)), job_mapping_dir=files if configured else None, users=users, clock=clock
+    )
+    found: dict[int, set[tuple[str, str]]] = {}
+    for second in range(0, 300, 5):
+        clock.now = begin + second
+        for place, (number, since) in enumerate(written.items()):
+            if second >= since:
+                (files / f"nvidia{place}").write_text(f"{number} {uids[number]} {jobs[number]}\n")
+        workloads.refresh()
+        found = {number: set() for number in jobs}
+        for pid, (number, starts, sends) in drawn.items():
+            if second >= starts:
+                sent = {"SLURM_JOB_ID": str(number)} if sends is not None and second >= sends else None
+                workload = workloads.resolve(pid, sent=sent)
+                found[number].add((workload.job, workload.job_id))
+    for number, labels in found.items():
+        job_id = str(number) if number in known else jobs[number]
+        assert labels in (set(), {(job_id, job_id)}, {(f"user{uids[number]}/{job_id}", job_id)}), (number, labels)
+    assert 0 <= workloads.changes <= len(drawn)
+
+
+def content(made: Made, pid: int) -> bytes:
+    path = made.root / str(pid) / "environ"
+    return path.read_bytes() if path.exists() else b""
 
 
 @dataclass

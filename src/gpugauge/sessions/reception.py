@@ -148,7 +148,6 @@ class Reception:
             self._replace("blocked")
 
     def _left_behind(self) -> int:
-        """Return the number of replaced receivers that have not ended."""
         self._abandoned = [intake for intake in self._abandoned if not intake.reaped()]
         return len(self._abandoned)
 

@@ -219,7 +219,6 @@ def _stalled(text: str) -> float | None:
 
 
 def _numbers(text: str) -> dict[str, int]:
-    """Parse lines of a name and a number."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 

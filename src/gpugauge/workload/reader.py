@@ -123,7 +123,6 @@ class Reader:
         return cgroup.parse(text)
 
     def _environ(self, pid: int, uid: int) -> dict[str, str] | None:
-        """Return the variables, None if they cannot be read."""
         source = self.sources["environ"]
         try:
             content = self._procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)

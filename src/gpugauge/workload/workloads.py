@@ -387,7 +387,6 @@ class Workloads:
         return common.pop() if len(common) == 1 else ""
 
     def _pod(self, known: _Known) -> Pod | None:
-        """Return the pod of a process if its name is known."""
         workload, uid = known.workload, known.facts.job.pod_uid
         if self._own_pod and uid in {"", self._own_pod.uid}:
             return self._own_pod

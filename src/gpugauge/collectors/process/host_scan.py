@@ -159,7 +159,6 @@ class HostScan:
         return known.command
 
     def _read(self, process: HostProcess, now: float, groups: dict[tuple[Path | None, Path | None], Cgroup]) -> None:
-        """Update the figures of a process."""
         pid = process.pid
         if process.stat.state == "D" and process.scanned is not None:
             process.uninterruptible += now - process.scanned

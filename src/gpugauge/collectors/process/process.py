@@ -168,7 +168,6 @@ class ProcessCollector(RegisteredCollector):
         return self._section
 
     def _add_samples(self, tick: Tick) -> bool:
-        """Add the samples of processes; return whether there were any."""
         if tick.driver.worker_starts != self._worker_starts:
             self._worker_starts = tick.driver.worker_starts
             for state in self._states.values():
@@ -205,7 +204,6 @@ class ProcessCollector(RegisteredCollector):
         return known
 
     def _add_lists(self, tick: Tick) -> bool:
-        """Set the lists of processes that are new; return whether there are any."""
         changed = False
         for device in tick.driver.devices:
             state, reading = self._states[device.uuid], (device.up, device.generations.get("processes", 0))

@@ -129,7 +129,6 @@ class MemoryCollector(RegisteredCollector):
 
 
 def _free(node: Node, uuid: str) -> float | None:
-    """Return the free memory of a GPU or of a MIG device."""
     free = node.reading(uuid).memory_free_bytes
     if free is not None or not uuid.startswith("MIG-"):
         return free

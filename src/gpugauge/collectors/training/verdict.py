@@ -207,7 +207,6 @@ class VerdictCollector(RegisteredCollector):
 
 
 def _log_end(process: str, summary: Summary) -> None:
-    """Log the summary of a process that has ended, if it was training."""
     if summary.seconds.keys() & {"training", "training_on_cpu"}:
         seconds = round(sum(summary.seconds.values()))
         log.info("training ended", extra=fields(process=process, seconds=seconds, **summary.line()))
