@@ -84,7 +84,9 @@ class Simulated:
 
 MOMENTS = st.integers(int(REQUESTED) * 10 - 300, int(REQUESTED) * 10).map(lambda tenths: tenths / 10)
 ENDS = st.tuples(MOMENTS, st.sampled_from([0.0, 0.4, 1.1, 3.0])).map(lambda pair: (pair[0], pair[0] + pair[1]))
-SCRAPERS = st.tuples(st.integers(0, 99).map(lambda tenths: tenths / 10), st.sampled_from([0.3, 1.0, 5.0, 15.0, 30.0]))
+# The offsets are those of the first scrapes: long before the request, or once or twice before it.
+OFFSETS = st.integers(0, 99).flatmap(lambda tenths: st.sampled_from([tenths / 10, REQUESTED - 10 + tenths / 10]))
+SCRAPERS = st.tuples(OFFSETS, st.sampled_from([0.3, 1.0, 5.0, 15.0, 30.0]))
 
 
 @given(

@@ -53,8 +53,9 @@ class ScrapeForecast:
         return regular and had_period
 
     def scraped_by_all(self, since: float, now: float) -> bool:
-        """Return whether a scrape was recorded since then, and one of each scraper with a period that is not gone."""
-        active = [last for last, gap in self._periods if now - last <= _MAX_MISSED_PERIODS * gap]
+        """Return whether a scrape was recorded since then, and one of each scraper that is not gone."""
+        known = tuple(self._last_scrapes.values())  # of one that has scraped once, no gap is known
+        active = [last for last, gap in known if now - last <= (_MAX_MISSED_PERIODS * gap or _MAX_VIEWER_SECONDS)]
         return all(last >= since for last in (*active, self._last_scrape))
 
     def record_viewer(self, now: float) -> None:
