@@ -13,7 +13,7 @@ from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.snapshot import Section
 from gpugauge.verdict.memory.figures import DeviceMemory, rank_ratios, seconds_until_full
-from gpugauge.verdict.memory.trend import Growth, Series
+from gpugauge.verdict.memory.trend import Series
 from gpugauge.workload.processfiles import HostProcess
 
 _INTERVAL_SECONDS = 5.0  # between two samples
@@ -115,13 +115,10 @@ class MemoryCollector(RegisteredCollector):
         for process, host in node.hosts.items():
             limit, used = host.cgroup.memory_limit, host.cgroup.memory
             if limit is not None and used is not None:
-                full = seconds_until_full(max(0.0, limit - used), self._growth(process, _CGROUP))
+                kept = self._samples.get((process, _CGROUP), _Samples())
+                full = seconds_until_full(max(0.0, limit - used), kept.series.growth)
                 found.setdefault(process, OfProcess()).full_seconds = full
         return [((process,), facts) for process, facts in sorted(found.items())]
-
-    def _growth(self, process: str, part: str) -> Growth | None:
-        kept = self._samples.get((process, part))
-        return kept.series.growth if kept else None
 
     def _forget(self, now: float) -> None:
         for key in [key for key, kept in self._samples.items() if now - kept.seen > _KEPT_SECONDS]:

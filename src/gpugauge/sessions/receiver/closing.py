@@ -51,8 +51,7 @@ class Closer:
 
     def waiting(self, owner: CgroupUser) -> int:
         """Return the number of an owner's descriptors whose close has not begun."""
-        queue = self._waiting.get(owner)
-        return len(queue) if queue else 0
+        return len(self._waiting.get(owner, ()))
 
     def blocked(self, seconds: float) -> list[CgroupUser]:
         """Return the owners whose current close takes longer than `seconds`."""

@@ -12,7 +12,7 @@ from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Bucket, Limits
-from gpugauge.sessions.receiver.peer import CgroupUser, Identity, identify, pidfd, probable_cgroup, user
+from gpugauge.sessions.receiver.peer import CgroupUser, Identity, cgroup_at, identify, pidfd, user
 from gpugauge.sessions.receiver.rights import ANCILLARY_BYTES, sort
 from gpugauge.sessions.receiver.socketfile import SocketFile, close_may_block, shut
 
@@ -175,7 +175,7 @@ class Receiver:
         if len(self._peers) + self._closer.total >= self._capacity:
             self._turn_away(sock, owner, "connections", "the limit of open files is reached")
             return
-        cgroup = self._cgroups.get(pid) or self._cgroups.setdefault(pid, probable_cgroup(pid))
+        cgroup = self._cgroups.get(pid) or self._cgroups.setdefault(pid, cgroup_at(pid))
         if cgroup and self._limits.connects(("cgroup", cgroup), 0):
             # A range of users is refused before the costly proof of each. It is this connection that is refused, also
             # if its pid belongs to another process by now.

@@ -47,11 +47,6 @@ def user(sock: _socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def probable_cgroup(pid: int) -> str:
-    """Return the cgroup of a process that connected, or of another one that has its pid by now; "" without one."""
-    return _cgroup(pid) if pid > 0 else ""
-
-
 def identify(sock: _socket.socket, empty_since: float) -> Identity:
     """Return the identity of the process that connected. `empty_since` is a time since boot at which the connection was
     not there yet.
@@ -61,7 +56,7 @@ def identify(sock: _socket.socket, empty_since: float) -> Identity:
     """
     pid, uid = user(sock)
     accepted = time.clock_gettime(time.CLOCK_BOOTTIME)
-    start, cgroup = (_start(pid), _cgroup(pid)) if pid > 0 else (0, "")
+    start, cgroup = _start(pid), cgroup_at(pid)
     if pid > 0:
         alive = _alive(sock)
         proven = start > 0 and (start / posix.sysconf("SC_CLK_TCK") < empty_since if alive is None else alive)
@@ -112,7 +107,10 @@ def _start(pid: int) -> int:
         return 0
 
 
-def _cgroup(pid: int) -> str:
+def cgroup_at(pid: int) -> str:
+    """Return the cgroup of the process that has a pid now, "" without a pid."""
+    if pid <= 0:
+        return ""
     try:
         return cgroup_of(_read(f"/proc/{pid}/cgroup").decode(errors="replace"))
     except OSError:
