@@ -268,7 +268,7 @@ local template = [
       },
       {
         "alert": "GpuLost",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuLost\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m] offset 2m)\nor on (@cluster@, instance, uuid)\n(\n(min by (@cluster@, instance, uuid) (avg_over_time(gpu_up{@selector%@}[4m])) <= 0.5 or min by (@cluster@, instance, uuid) (avg_over_time(gpu_up{@selector%@}[15m])) <= 0.5)\nand on (@cluster@, instance, uuid) (gpu_up{@selector%@} or last_over_time(gpu_up{@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\nand on (@cluster@, instance, uuid) count_over_time(gpu_up{@selector%@}[15m] offset 2m)\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuLost\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuLost\",@selector%@}[5m] offset 2m)\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "critical",
@@ -283,7 +283,7 @@ local template = [
       },
       {
         "alert": "GpuNeedsReset",
-        "expr": "(\nmax by (@cluster@, instance, uuid, reason) ((gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, reason) (label_replace(last_over_time(gpu_recovery_action{action!=\"none\",@selector%@}[5m]) == 1, \"reason\", \"$1\", \"action\", \"(.*)\"))\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (last_over_time(gpu_remapped_rows_pending{@selector%@}[5m])) == 1, \"reason\", \"row_remap_pending\", \"\", \"\")\nor on (@cluster@, instance, uuid)\nlabel_replace(max by (@cluster@, instance, uuid) (last_over_time(gpu_retired_pages_pending{@selector%@}[5m])) == 1, \"reason\", \"page_retirement_pending\", \"\", \"\")\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, reason) ((gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuNeedsReset\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -298,7 +298,7 @@ local template = [
       },
       {
         "alert": "GpuRowRemapFailed",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_remapped_rows_failure{@selector%@}[5m])) == 1\nor on (@cluster@, instance, uuid)\nsum by (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid, cause) (last_over_time(gpu_retired_pages{@selector%@}[5m]))) >= 60\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuRowRemapFailed\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -313,7 +313,7 @@ local template = [
       },
       {
         "alert": "GpuUncorrectedEcc",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_ecc_errors_total{type=\"uncorrected\",scope=\"volatile\",@selector%@}[5m])) > 0\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuUncorrectedEcc\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index, xid, xid_name) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -328,7 +328,7 @@ local template = [
       },
       {
         "alert": "GpuNvlinkErrors",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (last_over_time(gpu_nvlink_errors_total{kind=~\"replay|recovery|recovery_failed|ecc_data|malformed_packet|buffer_overrun\",@selector%@}[5m])) > 0\nor on (@cluster@, instance, uuid)\nmax by (@cluster@, instance, uuid) (increase(gpu_nvlink_errors_total{kind=~\"crc_flit|crc_data|receive\",@selector%@}[15m]) / 900) >= 100\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuNvlinkErrors\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -342,7 +342,7 @@ local template = [
       },
       {
         "alert": "GpuPcieDegraded",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuPcieDegraded\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m] offset 5m)\nor on (@cluster@, instance, uuid)\n(\n(max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[5m]))\n< max by (@cluster@, instance, uuid) ((gpu_pcie_width{when=\"max\",@selector%@} or last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)))\nand on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[5m]) / 300) >= 0.2 or (ALERTS{alertname=\"GpuPcieDegraded\",alertstate=\"firing\"} unless on (@cluster@, instance, uuid) (max by (@cluster@, instance, uuid) (max_over_time(gpu_pcie_width{when=\"current\",@selector%@}[20m])) >= max by (@cluster@, instance, uuid) ((gpu_pcie_width{when=\"max\",@selector%@} or last_over_time(gpu_pcie_width{when=\"max\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)))))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuPcieDegraded\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuPcieDegraded\",@selector%@}[5m] offset 5m)\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -356,7 +356,7 @@ local template = [
       },
       {
         "alert": "GpuHot",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuHot\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m] offset 5m)\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (quantile_over_time(0.6667, gpu_temperature_celsius{sensor=\"gpu\",@selector%@}[15m]))\n>= max by (@cluster@, instance, uuid) ((gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@} or last_over_time(gpu_temperature_limit_celsius{limit=\"slowdown\",@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)) - 5\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuHot\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuHot\",@selector%@}[5m] offset 5m)\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -370,7 +370,7 @@ local template = [
       },
       {
         "alert": "GpuThrottled",
-        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuThrottled\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m] offset 5m)\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid) (\n  (increase(gpu_clocks_event_seconds_total{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m]) / 900\n  or on (@cluster@, instance, uuid, reason) avg_over_time(gpu_clocks_event_active{reason=~\"hw_thermal_slowdown|sw_thermal_slowdown|hw_power_brake_slowdown|hw_slowdown\",@selector%@}[15m])) >= 0.2\n)\nand on (@cluster@, uuid) gpugauge:gpu_busy:ratio >= 0.2\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid) ((gpu_problem{problem=\"GpuThrottled\",@selector%@} or last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance, uuid) last_over_time(gpu_problem{problem=\"GpuThrottled\",@selector%@}[5m] offset 5m)\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -384,7 +384,7 @@ local template = [
       },
       {
         "alert": "GpuXidApplication",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidApplication\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidApplication\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_last_timestamp_seconds{class=\"application\",@selector%@}[5m])) > on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 900) < on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds + 900)\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidApplication\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidApplication\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -398,7 +398,7 @@ local template = [
       },
       {
         "alert": "GpuXidReset",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidReset\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidReset\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{class=\"reset\",@selector%@}[5m]))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidReset\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidReset\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning",
@@ -413,7 +413,7 @@ local template = [
       },
       {
         "alert": "GpuXidWorkflow",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{class=\"workflow\",@selector%@}[5m]))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidWorkflow\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "warning"
@@ -427,7 +427,7 @@ local template = [
       },
       {
         "alert": "GpuXidNode",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidNode\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidNode\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_unrepaired_timestamp_seconds{class=\"node\",@selector%@}[5m]))\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidNode\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidNode\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "critical",
@@ -442,7 +442,7 @@ local template = [
       },
       {
         "alert": "GpuXidOther",
-        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidOther\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidOther\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nor on (@cluster@, instance, uuid)\n(\nmax by (@cluster@, instance, uuid, xid, xid_name) (last_over_time(gpu_xid_last_timestamp_seconds{class=\"other\",@selector%@}[5m])) > on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds - 900) < on (@cluster@, instance) group_left () (gpugauge:exporter_clock:seconds + 900)\n)\nunless on (@cluster@, instance, uuid) last_over_time(gpu_problems{@selector%@}[5m])\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
+        "expr": "(\nmax by (@cluster@, instance, uuid, xid, xid_name) ((gpu_problem_info{problem=\"GpuXidOther\",@selector%@} or last_over_time(gpu_problem_info{problem=\"GpuXidOther\",@selector%@}[5m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\n)\n* on (@cluster@, instance, uuid) group_left (index) gpugauge:gpu:info",
         "keep_firing_for": "15m",
         "labels": {
           "severity": "info"
@@ -499,6 +499,20 @@ local template = [
           "summary": "gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} cannot be scraped",
           "description": "For {{ printf \"%.2f\" $value | humanizePercentage }} of the last 20m, in which there is no data about its GPUs. Alerts about them keep firing for a while and then resolve.",
           "runbook_url": "@runbook@#exporterdown",
+          "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
+        }
+      },
+      {
+        "alert": "ExporterOutdated",
+        "expr": "max by (@cluster@, instance) ((gpu_up{@selector%@} or last_over_time(gpu_up{@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool))\nand on (@cluster@, instance) count_over_time(gpu_up{@selector%@}[990s] offset 810s)\nunless on (@cluster@, instance) count_over_time(gpu_problems{@selector%@}[15m])",
+        "keep_firing_for": "15m",
+        "labels": {
+          "severity": "warning"
+        },
+        "annotations": {
+          "summary": "gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} does not judge the faults of its GPUs",
+          "description": "It is older than these rules, or runs without the collector `faults`. No fault of its GPUs has an alert. Upgrade it.",
+          "runbook_url": "@runbook@#exporteroutdated",
           "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
         }
       },

@@ -1,8 +1,8 @@
-"""The alerts about faults of GPUs in Prometheus' rule tester: texts, first scrapes, clusters, idle links."""
+"""The alerts about faults of GPUs in Prometheus' rule tester: texts, and two exporters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from gpugauge.settings.kinds import RUNBOOK_URL
 from tests.artifacts.rules.rule_stories import GPU, STORIES, UUID, Row, Story
-from tests.e2e.ruletester import HERE, SECONDS, Case, Phases, annotated, check, firing, of_rows, story_identity
+from tests.e2e.ruletester import HERE, SECONDS, Case, Phases, annotated, check, of_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
@@ -70,7 +70,10 @@ def known_xid() -> Case:
 
 def unknown_xid() -> Case:
     story = BY_NAME["GpuXidOther"]
-    rows = [replace(row, labels={**UUID, "class": "other", "xid": "999"}) if row.clock else row for row in story.rows]
+    rows = [
+        replace(row, labels={**row.labels, "xid": "999", "xid_name": ""}) if "xid" in row.labels else row
+        for row in story.rows
+    ]
     story = replace(story, identity={**GPU, "xid": "999"})
     description = "NVIDIA's catalogue of Xid errors may say what to do. In the last 15m."
 
@@ -87,79 +90,6 @@ def lost_gpu() -> Case:
 
     expected = texts(story, f"{WHERE} does not answer", description, **XID_48)
     return case("a lost GPU has its Xid and reason", rows, expected)
-
-
-def test_texts(tmp_path: Path) -> None:
-    check(tmp_path, [reset_with_pods(), known_xid(), unknown_xid(), lost_gpu()], each_version=True)
-
-
-def pending_memory(metric: str, reason: str) -> Case:
-    story = BY_NAME["GpuNeedsReset"]
-    rows = [*(row for row in story.rows if row.name == "gpu_info"), Row(metric, UUID, 1, 0)]
-
-    fires = firing(story.alert, 60, 1, 1, {**story_identity(story), "reason": reason})
-    phases = (("good", 20), ("bad", 41), ("good", 30))
-    return case(f"{metric} needs a reset", rows, fires, firing(story.alert, 90, 5, None, {}), phases=phases)
-
-
-def action_and_pending_row() -> Case:
-    story = BY_NAME["GpuNeedsReset"]
-    rows = [*story.rows, Row("gpu_remapped_rows_pending", UUID, 1, 0)]
-
-    expected = firing(story.alert, 60, 30, 30, story_identity(story))
-    return case("a recovery action and a pending row are one alert", rows, expected)
-
-
-def narrow_links() -> Iterator[Case]:
-    story = BY_NAME["GpuPcieDegraded"]
-    rows = [replace(row, bad=0.0) if row.name == "gpu_busy_seconds_total" else row for row in story.rows]
-    always = [replace(row, good=8) if row.labels.get("when") == "current" else row for row in rows]
-
-    # Narrow for 40 minutes under load, then for an hour while idle.
-    under_load = firing(story.alert, 100, 60, 60, story_identity(story))
-    yield case("a narrow link stays known", always, under_load, phases=(("good", 40), ("bad", 61)))
-    yield case("an idle link is not known to be narrow", always, firing(story.alert, 60, 60, None, {}))
-    # Narrow under load for an hour, repaired, wide under load, then idle with a link that sleeps. The alert keeps
-    # firing for a while after the repair; that is no evidence of a narrow link.
-    busy = "0+50x59 _x5 0+50x5 250x530"
-    yield link("a link is repaired", "8x59 _x5 16x5 8x530", busy, firing_at=(58,), quiet_at=(130, 590))
-    # The load ends soon after the link has become narrow, as where the job fails because of it.
-    at = range(70, 210, 10)
-    yield link("the load of a link ends", "16x60 8x340", "0+60x63 3780x337", firing_at=at, quiet_at=(60,))
-
-
-def link(name: str, width: str, busy: str, *, firing_at: Sequence[int], quiet_at: Sequence[int]) -> Case:
-    labels = {"instance": "node-1", "uuid": "GPU-0"}
-    series = [
-        ("gpu_info", {**labels, "index": "3"}, "1x600"),
-        ("gpu_pcie_width", {**labels, "when": "max"}, "16x600"),
-        ("gpu_pcie_width", {**labels, "when": "current"}, width),
-        ("gpu_busy_seconds_total", {**labels, "engine": "gpu"}, busy),
-    ]
-    query = f'count(ALERTS{{alertname="GpuPcieDegraded",alertstate="firing",cluster="{HERE}"}})'
-    counts = [(at, [{"labels": "{}", "value": 1}]) for at in firing_at] + [(at, []) for at in quiet_at]
-    return Case(name, series, [{"expr": query, "eval_time": f"{at}m", "exp_samples": found} for at, found in counts])
-
-
-HARMLESS: tuple[tuple[str, Mapping[str, str], float], ...] = (
-    ("gpu_recovery_action", {"action": "none"}, 1),
-    ("gpu_ecc_errors_total", {"type": "uncorrected", "scope": "aggregate"}, 7),
-    ("gpu_ecc_errors_total", {"type": "corrected", "scope": "volatile"}, 7),
-    ("gpu_nvlink_errors_total", {"kind": "crc_flit"}, 7),
-    ("gpu_remapped_rows", {"cause": "uncorrectable"}, 7),
-    ("gpu_temperature_celsius", {"sensor": "gpu"}, 87),
-    ("gpu_temperature_celsius", {"sensor": "memory"}, 95),
-)
-
-
-def harmless(name: str, labels: Mapping[str, str], value: float) -> Case:
-    counter = name.endswith("_total")
-    rows = [
-        *(row for row in BY_NAME["GpuHot"].rows if row.name != "gpu_temperature_celsius"),
-        Row(name, {**UUID, **labels}, value, value, counter=counter, level=counter),
-    ]
-
-    return case(f"nothing fires for {name} {' '.join(labels.values())}", rows, firing("", 60, 60, None, {}))
 
 
 def two_exporters() -> Case:
@@ -179,11 +109,4 @@ def two_exporters() -> Case:
 
 
 def test_faults(tmp_path: Path) -> None:
-    cases = [
-        pending_memory("gpu_remapped_rows_pending", "row_remap_pending"),
-        pending_memory("gpu_retired_pages_pending", "page_retirement_pending"),
-        *(action_and_pending_row(), *narrow_links(), two_exporters()),
-        *(harmless(*each) for each in HARMLESS),
-    ]
-
-    check(tmp_path, cases)
+    check(tmp_path, [reset_with_pods(), known_xid(), unknown_xid(), lost_gpu(), two_exporters()], each_version=True)

@@ -148,18 +148,6 @@ def late_name() -> Case:
     )
 
 
-def old_driver() -> Case:
-    story = next(story for story in STORIES if story.alert == "GpuThrottled")
-    rows = [Row("gpu_clocks_event_active", row.labels, 1, 0) if "clocks" in row.name else row for row in story.rows]
-
-    return low(
-        "a GPU is throttled with drivers that count no seconds",
-        rows,
-        [("bad", 61)],
-        [firing(story.alert, 60, 1, 1, story_identity(story))],
-    )
-
-
 def two_runs() -> Case:
     story = next(story for story in STORIES if story.alert == "TrainingStraggler")
     rows = [
@@ -252,7 +240,7 @@ def quiet() -> Iterable[Case]:
 
 def test_jobs(tmp_path: Path) -> None:
     cases = [
-        *(restarted_rank(), changed_cause(), sidecar(), without_a_job(), late_name(), old_driver(), two_runs()),
+        *(restarted_rank(), changed_cause(), sidecar(), without_a_job(), late_name(), two_runs()),
         *(losses_by_user(), drill()),
         # An alert for each cause is an addition that the user chose.
         *(two_problems(s) for s in STORIES if s.alert.startswith("Training") and not s.parameters.per_cause),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.driver.xids import xid_class, xid_name
+from gpugauge.faults.table import FAULTS
 from gpugauge.verdict.causes import CAUSES
 
 MINUTE = 60
@@ -21,8 +22,8 @@ DEFAULT, TWO_LEVELS, PER_CAUSE = Parameters(), Parameters(critical=0.3), Paramet
 
 @dataclass(frozen=True)
 class Row:
-    """A series: its value in the bad phase and in the good phase; for a counter, its increase per second, and for one
-    that a repair restarts (`level`), its value. With `clock` it is added to the time.
+    """A series: its value in the bad phase and in the good phase; for a counter, its increase per second. With `clock`
+    it is added to the time.
     """
 
     name: str
@@ -30,7 +31,6 @@ class Row:
     bad: float | None  # None: no series
     good: float | None
     counter: bool = False
-    level: bool = False
     clock: bool = False
 
     def values(self, phases: list[tuple[str, int]]) -> str:
@@ -44,13 +44,7 @@ class Row:
             rate = now or 0.0 if phase in {"bad", "good"} else rate if phase == "gap" else 0.0
             for _ in range(minutes):
                 total += rate * MINUTE
-                known = (
-                    total
-                    if self.counter and not self.level
-                    else len(values) * MINUTE + (now or 0)
-                    if self.clock
-                    else now
-                )
+                known = total if self.counter else len(values) * MINUTE + (now or 0) if self.clock else now
                 value = "_" if now is None else f"{known:g}"
                 # Prometheus writes a staleness marker at the end of a series.
                 values.append("stale" if value == "_" and last not in {"_", "stale"} else value)
@@ -155,11 +149,6 @@ def _ranks(slow: float) -> tuple[Row, ...]:
     )
 
 
-_THROTTLED = (
-    Row("gpu_clocks_event_seconds_total", {**UUID, "reason": "hw_thermal_slowdown"}, 0.5, 0.01, counter=True),
-    _same("gpu_busy_seconds_total", 0.8, {**UUID, "engine": "gpu"}, counter=True),
-    _same("gpu_observed_seconds_total", 1, {**UUID, "engine": "gpu"}, counter=True),
-)
 _ON_CPU = (
     *_PROCESS,
     *_state("training_on_cpu"),
@@ -172,39 +161,19 @@ _CPU_BUILD = (
 )
 _OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_PROCESS_0, **UUID}, 0.01, 0, counter=True))
 _EXPORTER = {"instance": "node-1"}
-
-
 _INFO = _same("gpu_info", 1, {**UUID, "index": "3", "name": "NVIDIA H100"})
-_ECC = {**UUID, "type": "uncorrected"}
-_NARROW = (
-    Row("gpu_pcie_width", {**UUID, "when": "current"}, 8, 16),
-    _same("gpu_pcie_width", 16, {**UUID, "when": "max"}),
-    _same("gpu_busy_seconds_total", 0.8, {**UUID, "engine": "gpu"}, counter=True),
-)
-_HOT = (
-    Row("gpu_temperature_celsius", {**UUID, "sensor": "gpu"}, 90, 70),
-    _same("gpu_temperature_limit_celsius", 93, {**UUID, "limit": "slowdown"}),
-)
 
 
-def _gpu(
-    alert: str, *rows: Row, labels: Mapping[str, str] | None = None, severity: str = "warning", lasting: bool = False
-) -> Story:
-    return Story(alert, {**GPU, **(labels or {})}, (_INFO, *rows), severity, lasting)
+def _fault(alert: str, *, lasting: bool = False, **words: str) -> Story:
+    """Return the story of a fault that the exporter judges, with some of its words."""
+    fault, own = FAULTS[alert], {**UUID, "problem": alert}
+    rows = _INFO, Row("gpu_problem", own, 1, None), Row("gpu_problem_info", {**own, **words}, 1, None)
+    action = {"action": fault.action} if fault.action else {}
+    return Story(alert, {**GPU, **words, **action}, rows, fault.severity, lasting)
 
 
-def _xid(xid: int, severity: str, action: str = "", *, until_repair: bool) -> Story:
-    code = {"xid": str(xid), "xid_name": xid_name(xid)}
-    labels = {**code, "action": action} if action else code
-    kind = "unrepaired" if until_repair else "last"
-    row = Row(
-        f"gpu_xid_{kind}_timestamp_seconds",
-        {**UUID, "class": xid_class(xid), **code},
-        0 if not until_repair else 1200,
-        None,
-        clock=not until_repair,
-    )
-    return _gpu(f"GpuXid{xid_class(xid).capitalize()}", row, labels=labels, severity=severity)
+def _xid(xid: int) -> Story:
+    return _fault(f"GpuXid{xid_class(xid).capitalize()}", xid=str(xid), xid_name=xid_name(xid))
 
 
 STORIES = (
@@ -224,39 +193,16 @@ STORIES = (
     Story("TrainingStalled", JOB, _stalled(0.0)),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", JOB, _unused(), "info"),
-    _gpu("GpuLost", Row("gpu_up", UUID, 0, 1), labels={"action": "drain"}, severity="critical", lasting=True),
-    _gpu("GpuThrottled", *_THROTTLED, lasting=True),
-    _gpu(
-        "GpuNeedsReset",
-        Row("gpu_recovery_action", {**UUID, "action": "node_reboot"}, 1, 0),
-        Row("gpu_recovery_action", {**UUID, "action": "none"}, 0, 1),
-        labels={"reason": "node_reboot", "action": "reset"},
-    ),
-    _gpu("GpuRowRemapFailed", Row("gpu_remapped_rows_failure", UUID, 1, 0), labels={"action": "drain"}),
-    _gpu(
-        "GpuUncorrectedEcc",
-        Row("gpu_ecc_errors_total", {**_ECC, "scope": "volatile"}, 2, 0, counter=True, level=True),
-        Row("gpu_ecc_errors_total", {**_ECC, "scope": "aggregate"}, 9, 9, counter=True, level=True),
-        labels={"action": "reset"},
-    ),
-    _gpu(
-        "GpuNvlinkErrors",
-        Row("gpu_nvlink_errors_total", {**UUID, "kind": "recovery"}, 1, 0, counter=True, level=True),
-        Row("gpu_nvlink_errors_total", {**UUID, "kind": "crc_flit"}, 0.1, 0.1, counter=True),
-    ),
-    _gpu("GpuPcieDegraded", *_NARROW, lasting=True),
-    _gpu("GpuHot", *_HOT, lasting=True),
-    _gpu(
+    *(_fault(name, lasting=True) for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot")),
+    *(_fault(name) for name in ("GpuRowRemapFailed", "GpuUncorrectedEcc", "GpuNvlinkErrors")),
+    _fault("GpuNeedsReset", reason="node_reboot"),
+    *map(_xid, (31, 119, 48, 79, 142)),
+    Story(
         "GpuReadingFailed",
-        Row("gpu_reading_failed", {**UUID, "reading": "ecc", "reason": "unknown"}, 1, None),
-        labels={"reading": "ecc", "reason": "unknown"},
-        lasting=True,
+        {**GPU, "reading": "ecc", "reason": "unknown"},
+        (_INFO, Row("gpu_reading_failed", {**UUID, "reading": "ecc", "reason": "unknown"}, 1, None)),
     ),
-    _xid(31, "info", until_repair=False),
-    _xid(119, "warning", "reset", until_repair=True),
-    _xid(48, "warning", until_repair=True),
-    _xid(79, "critical", "drain", until_repair=True),
-    _xid(142, "info", until_repair=False),
+    Story("ExporterOutdated", _EXPORTER, (_same("gpu_up", 1, UUID), Row("gpu_problems", UUID, None, 0))),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
     Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),
     Story("ExporterClockSkewed", _EXPORTER, (Row("gpugauge_snapshot_timestamp_seconds", {}, 3600, 0, clock=True),)),

@@ -48,6 +48,17 @@ def of_exporters(p: Parameters) -> list[Alert]:
             f"an exporter cannot be scraped for {_DOWN_SHARE:.0%} of {format_duration(p.down_window)}",
         ),
         Alert(
+            "ExporterOutdated",
+            _unjudged(p),
+            "warning",
+            f"{t.exporter()} does not judge the faults of its GPUs",
+            "It is older than these rules, or runs without the collector `faults`. No fault of its GPUs has an alert. "
+            "Upgrade it.",
+            p.patience,
+            "exporter",
+            "an exporter has GPUs and does not judge their faults: it is older than the rules",
+        ),
+        Alert(
             "ExporterClockSkewed",
             _skewed(p),
             "warning",
@@ -89,6 +100,13 @@ def _down(p: Parameters) -> str:
     failed = f"1 - max by ({instance}) (avg_over_time({s.up(window)}))"
     known = f"count_over_time({s.up(window // 2)} offset {format_duration(int(window * _DOWN_SHARE))})"
     return f"{failed} >= {_DOWN_SHARE:g}\nand on ({instance}) {s.up()}\nand on ({instance}) {known}"
+
+
+def _unjudged(p: Parameters) -> str:
+    s = Selectors(p)
+    instance, judged = s.keys("instance"), f"count_over_time({s('gpu_problems', p.patience)})"
+    known = s.at_begin("gpu_up", p.patience)
+    return f"max by ({instance}) ({s.present('gpu_up')})\nand on ({instance}) {known}\nunless on ({instance}) {judged}"
 
 
 def _blind(p: Parameters) -> str:

@@ -1,21 +1,17 @@
-"""Alerts about faults of GPUs. They fire until the fault is repaired, also when it is older than the first scrape.
-
-The exporter judges each fault (`gpu_problem`). An older one, or one that does not export its judgement, has only the
-values, and the expressions of `_older` judge them with the default thresholds. The alerts carry cluster, node, uuid and
-index of the GPU and the Xid code as labels, so that their texts need no query.
+"""Alerts about faults of GPUs, which the exporter judges (`gpu_problem`). They fire until the fault is repaired, also
+when it is older than the first scrape. They carry cluster, node, uuid and index of the GPU and the Xid code as labels,
+so that their texts need no query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import Selectors, with_cluster
-from gpugauge.artifacts.rules.recording import DEVICE_BUSY, Recording
+from gpugauge.artifacts.rules.recording import Recording
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
-from gpugauge.faults.table import DEFAULTS, FAULTS, NVLINK_CORRECTED, NVLINK_NEVER, SLOWDOWNS
+from gpugauge.faults.table import FAULTS
 
 _LOST_SECONDS = 120  # for which a GPU does not answer
 # Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
@@ -34,11 +30,6 @@ _XIDS = {
 }
 _PASSING = {"application", "other"}
 _XID_LABELS = ("xid", "xid_name")
-
-
-def _any(labels: Iterable[str]) -> str:
-    """Return a matcher of any of these values of a label."""
-    return "~" + "|".join(labels)
 
 
 def gpu(p: Parameters) -> str:
@@ -62,14 +53,11 @@ def recordings(p: Parameters) -> list[Recording]:
 
 def alerts(p: Parameters) -> list[Alert]:
     """Return the alerts, one for each fault of the table."""
-    older = {**_older(p), **_older_links(p)}
     found = []
     for name, (description, when, hold) in {**_texts(p), **_xid_texts(p)}.items():
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
         labels = ("reason",) if name == "GpuNeedsReset" else _XID_LABELS if is_xid else ()
-        expr = _of_gpu(
-            p, _judged(p, name, hold, older.get(name), *labels), *(_XID_LABELS if _AFTER_XID in description else ())
-        )
+        expr = _of_gpu(p, _judged(p, name, hold, *labels), *(_XID_LABELS if _AFTER_XID in description else ()))
         summary = f"{WHERE} " + (f"had {_XID}" if is_xid else fault.summary)
         summary += ": {{ $labels.reason }}" if labels == ("reason",) else ""
         text = description + Texts(p).pods()
@@ -98,17 +86,12 @@ def _of_gpu(p: Parameters, condition: str, *labels: str) -> str:
     return f"(\n{condition}\n)\n* on ({gpu(p)}) group_left ({', '.join(('index', *labels))}) {IDENTITY}"
 
 
-def _judged(p: Parameters, name: str, hold: int, older: str | None, *labels: str) -> str:
-    """Return the GPUs with a fault, now and `hold` seconds ago, and these labels of its information; `older` are those
-    of older exporters.
-    """
+def _judged(p: Parameters, name: str, hold: int, *labels: str) -> str:
+    """Return the GPUs with a fault, now and `hold` seconds ago, and these labels of its information."""
     s, metric = Selectors(p), "gpu_problem_info" if labels else "gpu_problem"
-    own = f"max by ({', '.join((gpu(p), *labels))}) ({s.present(metric, p.lookback, problem=name)})"
-    if hold:
-        ago = f"{s(metric, p.lookback, problem=name)} offset {format_duration(hold)}"
-        own += f"\nand on ({gpu(p)}) last_over_time({ago})"
-    judged = s.last("gpu_problems")
-    return f"{own}\nor on ({gpu(p)})\n(\n{older}\n)\nunless on ({gpu(p)}) {judged}" if older else own
+    found = f"max by ({', '.join((gpu(p), *labels))}) ({s.present(metric, p.lookback, problem=name)})"
+    ago = f"{s(metric, p.lookback, problem=name)} offset {format_duration(hold)}"
+    return f"{found}\nand on ({gpu(p)}) last_over_time({ago})" if hold else found
 
 
 def _texts(p: Parameters) -> dict[str, tuple[str, str, int]]:
@@ -175,73 +158,4 @@ def _xid_texts(p: Parameters) -> dict[str, tuple[str, str, int]]:
             0,
         )
         for kind, advice in _XIDS.items()
-    }
-
-
-def _older(p: Parameters) -> dict[str, str]:
-    """Return the GPUs with each fault, of exporters that do not judge them."""
-    s, keys = Selectors(p), gpu(p)
-    by = f"max by ({keys})"
-    pages = f"sum by ({keys}) (max by ({keys}, cause) ({s.last('gpu_retired_pages')}))"
-    action = f'label_replace({s.last("gpu_recovery_action", action="!none")} == 1, "reason", "$1", "action", "(.*)")'
-    row, page = (
-        f'label_replace({by} ({s.last(metric)}) == 1, "reason", "{reason}", "", "")'
-        for metric, reason in (
-            ("gpu_remapped_rows_pending", "row_remap_pending"),
-            ("gpu_retired_pages_pending", "page_retirement_pending"),
-        )
-    )
-    # For half of some minutes, or of those that scrapes saw of a longer window.
-    lost = [
-        f"min by ({keys}) (avg_over_time({s('gpu_up', window)})) <= 0.5" for window in (2 * _LOST_SECONDS, p.patience)
-    ]
-    known = f"count_over_time({s('gpu_up', p.patience)} offset {format_duration(_LOST_SECONDS)})"
-    # For a share of the window, wherever in it.
-    share, name = max(1 - p.settle / p.patience, 0.5), "gpu_temperature_celsius"
-    temperature = f"{by} (quantile_over_time({share:.4g}, {s(name, p.patience, sensor='gpu')}))"
-    slowdown = f"{by} ({s.present('gpu_temperature_limit_celsius', limit='slowdown')})"
-    counted = s.rate("gpu_clocks_event_seconds_total", p.patience, reason=_any(SLOWDOWNS))
-    # Drivers before R575 count no seconds of these reasons.
-    sampled = f"avg_over_time({s('gpu_clocks_event_active', p.patience, reason=_any(SLOWDOWNS))})"
-    slowed = f"{counted}\n  or on ({keys}, reason) {sampled}"
-    busy = f"on ({with_cluster(p, 'uuid')}) {DEVICE_BUSY} >= {DEFAULTS.under_load_ratio:g}"
-    errors = s.last("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
-    # By the exporter's clock. One in the future is from before that was set back.
-    xids = {
-        kind: f"{s.last('gpu_xid_last_timestamp_seconds', **{'class': kind})}) > {s.clock(-p.patience)}"
-        f" < {s.clock(p.patience)}"
-        if kind in _PASSING
-        else f"{s.last('gpu_xid_unrepaired_timestamp_seconds', **{'class': kind})})"
-        for kind in _XIDS
-    }
-    return {
-        "GpuLost": f"({lost[0]} or {lost[1]})\nand on ({keys}) {s.present('gpu_up')}\nand on ({keys}) {known}",
-        "GpuNeedsReset": f"max by ({keys}, reason) ({action})\nor on ({keys})\n{row}\nor on ({keys})\n{page}",
-        "GpuRowRemapFailed": f"{by} ({s.last('gpu_remapped_rows_failure')}) == 1\n"
-        f"or on ({keys})\n{pages} >= {DEFAULTS.retired_pages}",
-        "GpuUncorrectedEcc": f"{by} ({errors}) > 0",
-        "GpuHot": f"{temperature}\n>= {slowdown} - {DEFAULTS.near_slowdown_celsius:g}",
-        "GpuThrottled": f"{by} (\n  ({slowed}) >= {DEFAULTS.slowed_ratio:g}\n)\nand {busy}",
-        **{f"GpuXid{k.capitalize()}": f"max by ({keys}, {', '.join(_XID_LABELS)}) ({xid}" for k, xid in xids.items()},
-    }
-
-
-def _older_links(p: Parameters) -> dict[str, str]:
-    s, keys = Selectors(p), gpu(p)
-    by = f"max by ({keys})"
-    never = f"{by} ({s.last('gpu_nvlink_errors_total', kind=_any(NVLINK_NEVER))}) > 0"
-    rate = f"{by} ({s.rate('gpu_nvlink_errors_total', p.patience, kind=_any(NVLINK_CORRECTED))})"
-    # The widest of the last minutes, because an idle GPU may use fewer lanes.
-    widest = s("gpu_pcie_width", max(p.settle, 4 * p.scrape_interval), when="current")
-    current, most = f"{by} (max_over_time({widest}))", f"{by} ({s.present('gpu_pcie_width', when='max')})"
-    load = f"{by} ({s.rate('gpu_busy_seconds_total', p.lookback, engine='gpu')})"
-    # Some GPUs use fewer lanes while they are idle; one that was narrow under load stays so. But for one that has been
-    # wide since: the alert keeps firing for a while, in which its link may become idle.
-    since = s("gpu_pcie_width", p.keep_firing + p.settle, when="current")
-    wide = f"({by} (max_over_time({since})) >= {most})"
-    known = f'(ALERTS{{alertname="GpuPcieDegraded",alertstate="firing"}} unless on ({keys}) {wide})'
-    under_load = f"({load} >= {DEFAULTS.under_load_ratio:g} or {known})"
-    return {
-        "GpuNvlinkErrors": f"{never}\nor on ({keys})\n{rate} >= {DEFAULTS.nvlink_errors_per_second:g}",
-        "GpuPcieDegraded": f"({current}\n< {most})\nand on ({keys}) {under_load}",
     }
